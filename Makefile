@@ -1,0 +1,91 @@
+# `make` alone lists the targets. demo and test set up .venv by themselves; a warm run installs nothing.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+PYTHON_DIRS := src tests $(wildcard bench examples)
+JOBS ?= 2
+ARGS ?=
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# ------------------------------------------------------------------------------------ use
+
+.PHONY: demo
+demo: .venv/.run ## Run the document pipeline on mock services
+	@$(BIN)/python examples/pipeline.py $(ARGS)
+
+.PHONY: test
+test: check gate ## Everything: check, and core/ covered to the last branch (ARGS="-k name" goes to pytest)
+
+.PHONY: check
+check: style lint types imports pytest ## Format, lint, types, import contracts, tests
+
+.PHONY: bench
+bench: .venv/.run ## Measure; prints ratios from one run
+	@$(BIN)/python -m bench $(ARGS)
+
+.PHONY: format
+format: .venv/.test ## Format, and fix what ruff can fix
+	$(BIN)/ruff check --fix-only --quiet $(PYTHON_DIRS)
+	$(BIN)/ruff format $(PYTHON_DIRS)
+
+# --------------------------------------------------------------------------- parts of check
+
+.PHONY: style
+style: .venv/.test ## Is everything formatted?
+	$(BIN)/ruff format --check $(PYTHON_DIRS)
+
+.PHONY: lint
+lint: .venv/.test ## Ruff's rules
+	$(BIN)/ruff check $(PYTHON_DIRS)
+
+.PHONY: types
+types: .venv/.test ## mypy, strict
+	$(BIN)/mypy --cache-dir .cache/mypy $(PYTHON_DIRS)
+
+.PHONY: imports
+imports: .venv/.test ## Who may import whom
+	$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
+
+.PHONY: pytest
+pytest: .venv/.test ## The tests alone, with coverage recorded
+	@mkdir -p .cache/coverage
+	$(BIN)/pytest -n $(JOBS) --cov --cov-report= $(ARGS)
+
+.PHONY: gate
+gate: pytest ## The tests, and every branch of core/ taken
+	$(BIN)/coverage report --include='src/runcue/core/*' --fail-under=100
+
+# ------------------------------------------------------------------------------ housekeeping
+
+.PHONY: changelog
+changelog: .venv/.test ## Show what the fragments in changelog.d will say
+	@$(BIN)/towncrier build --draft
+
+.PHONY: lock
+lock: .venv/.run ## Pin the dependencies anew (ARGS=--upgrade for newer ones)
+	tools/lock.sh $(ARGS)
+
+.PHONY: clean
+clean: ## Remove the environment, caches and build results
+	rm -rf .venv .cache .hypothesis .pytest_cache .ruff_cache .mypy_cache build dist
+	find src tests $(wildcard bench examples) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ------------------------------------------------------------------------------- environment
+
+# An environment that was moved, copied or lost its interpreter is made anew.
+ifneq ($(shell test -x .venv/bin/python && cat .venv/.place 2>/dev/null),$(CURDIR))
+.PHONY: .venv/.run .venv/.test
+endif
+
+.venv/.run: pyproject.toml requirements/run.txt requirements/uv.txt tools/bootstrap.sh
+	@tools/bootstrap.sh $(if $(wildcard .venv/.test),test,run)
+
+.venv/.test: pyproject.toml requirements/test.txt requirements/uv.txt tools/bootstrap.sh
+	@tools/bootstrap.sh test

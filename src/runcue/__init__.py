@@ -1,0 +1,119 @@
+"""runcue decides when work may run: rates, concurrency, circuits, dependencies, artifacts, retries.
+
+    cue = runcue.Cue()
+    cue.service("openai", rate="500/min", concurrent=20)
+
+    @cue.task(uses="openai", retry=3)
+    async def extract(work): ...
+
+    async with cue:
+        work_id = await cue.submit("extract", params={"page": 1})
+        print((await cue.wait(work_id)).result)
+
+Names are loaded when they are first used: `import runcue` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "runcue.cue": ["Cue"],
+    "runcue.core.model": ["Attempt", "PriorityContext", "Work", "WorkState"],
+    "runcue.models": ["WorkUnit"],
+    "runcue.running": ["RunningWork"],
+    "runcue.core.events": ["Event"],
+    "runcue.core.explain": ["Explanation"],
+    "runcue.core.retry": ["Retry"],
+    "runcue.callbacks": [
+        "dependency_check_db",
+        "dependency_check_file",
+        "priority_by_wait_time",
+        "priority_constant",
+    ],
+    "runcue.errors": [
+        "ConfigError",
+        "CueClosed",
+        "DependencyCycle",
+        "DuplicateWork",
+        "InvalidOption",
+        "InvalidParams",
+        "InvalidRate",
+        "Permanent",
+        "QueueFull",
+        "RateLimited",
+        "RetryLater",
+        "RuncueError",
+        "Snooze",
+        "StoreError",
+        "SubmitError",
+        "UnknownOption",
+        "UnknownService",
+        "UnknownTask",
+        "WorkCancelled",
+        "WorkFailed",
+        "WorkNotFound",
+        "WorkTimedOut",
+        "WrongThread",
+    ],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604 (names come from the table above)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'runcue' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from runcue.callbacks import (
+        dependency_check_db,
+        dependency_check_file,
+        priority_by_wait_time,
+        priority_constant,
+    )
+    from runcue.core.events import Event
+    from runcue.core.explain import Explanation
+    from runcue.core.model import Attempt, PriorityContext, Work, WorkState
+    from runcue.core.retry import Retry
+    from runcue.cue import Cue
+    from runcue.errors import (
+        ConfigError,
+        CueClosed,
+        DependencyCycle,
+        DuplicateWork,
+        InvalidOption,
+        InvalidParams,
+        InvalidRate,
+        Permanent,
+        QueueFull,
+        RateLimited,
+        RetryLater,
+        RuncueError,
+        Snooze,
+        StoreError,
+        SubmitError,
+        UnknownOption,
+        UnknownService,
+        UnknownTask,
+        WorkCancelled,
+        WorkFailed,
+        WorkNotFound,
+        WorkTimedOut,
+        WrongThread,
+    )
+    from runcue.models import WorkUnit
+    from runcue.running import RunningWork

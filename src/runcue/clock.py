@@ -1,0 +1,32 @@
+"""Queue time: the host's boot-time clock, anchored once to the wall clock.
+
+It looks like epoch seconds, counts while the machine sleeps, and never jumps when somebody sets the clock.
+"""
+
+from __future__ import annotations
+
+import time
+
+if hasattr(time, "CLOCK_BOOTTIME"):  # Linux: counts suspended time, as deadlines must
+
+    def _ticks() -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+else:
+    _ticks = time.monotonic
+
+
+class SystemClock:
+    """The clocks of this host."""
+
+    __slots__ = ("_anchor",)
+
+    def __init__(self) -> None:
+        self._anchor = time.time() - _ticks()
+
+    def now(self) -> float:
+        """Queue time."""
+        return self._anchor + _ticks()
+
+    def wall(self) -> float:
+        """The time of day, which may be set at any moment."""
+        return time.time()

@@ -1,0 +1,136 @@
+"""Puts a Cue together: which store, which clock, which executors, and who listens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from runcue.bus import Bus
+from runcue.clock import SystemClock
+from runcue.core.explain import THREADS
+from runcue.core.limits import Limits
+from runcue.core.plan import Tell
+from runcue.core.scheduler import Scheduler
+from runcue.engine import Complaints, Engine
+from runcue.errors import ConfigError, RuncueError, quoted
+from runcue.executors.coroutine import CoroutineExecutor
+from runcue.executors.thread import ThreadExecutor
+from runcue.hooks import Hooks
+from runcue.inquiry import Inquiry
+from runcue.instrument.logging import log_events
+from runcue.judge import Judge
+from runcue.ports import Clock, Executor
+from runcue.registry import Registry
+from runcue.stores.memory import MemoryStore
+from runcue.watchdog import Watchdog
+
+MEMORY = (None, ":memory:")
+
+
+def check_store(target: object) -> None:
+    """Refuse a store that does not exist, before anything is made."""
+    if target not in MEMORY:
+        shown = quoted(os.fspath(target) if isinstance(target, os.PathLike) else target)
+        raise ConfigError(
+            f"Cannot open {shown}: this version keeps its queue in memory only. Use Cue() or Cue(':memory:')."
+        )
+
+
+class System:
+    """Everything one Cue is made of once it has a loop."""
+
+    def __init__(self, registry: Registry) -> None:
+        options = registry.options
+        self.loop = loop = asyncio.get_running_loop()
+        self.clock: Clock
+        timer: Callable[[], float]
+        if hasattr(loop, "now") and hasattr(loop, "wall"):  # a loop with a time of its own (runcue.testing)
+            self.clock, timer = loop, loop.time
+        else:
+            self.clock, timer = SystemClock(), perf_counter
+        self.tag = secrets.token_hex(4)
+        self.store = MemoryStore(self.clock)
+        self.scheduler = Scheduler(options.settings(), registry.rules, self.tag)
+        self.scheduler.declare(Limits(THREADS, options.max_threads))
+        for limits in registry.limits.values():
+            self.scheduler.declare(limits)
+        self.bus = Bus(options.keep_finished)
+        self.complaints = Complaints(self._complain)
+        self.hooks = Hooks(registry.callbacks, self.complaints, lambda: registry.failure_wants_retry)
+        self.bus.listeners += [log_events, self.hooks]
+        self.judge = Judge(self.clock, timer, options.callback_timeout, self.complaints, self._deliver)
+        self.executors: dict[str, Executor] = {
+            "async": CoroutineExecutor(),
+            "thread": ThreadExecutor(self.clock),
+        }
+        self.engine = Engine(
+            store=self.store,
+            clock=self.clock,
+            scheduler=self.scheduler,
+            judge=self.judge,
+            bus=self.bus,
+            executors=self.executors,
+            tasks=registry.tasks,
+            questions=registry.questions,
+            drain=self.hooks.drain,
+            progress_interval=options.progress_interval,
+        )
+        self.inquiry = Inquiry(self.engine, self.store)
+        self._registry = registry
+        self._watchdog: Watchdog | None = None
+        self._made = 0
+
+    def make_id(self) -> str:
+        """An id that sorts by time and tells that it is ours."""
+        self._made += 1
+        return f"{int(self.clock.wall() * 1000):011x}{self.tag}{self._made:08x}"
+
+    def start(self, queues: frozenset[str] | None) -> None:
+        """Begin to start work, and watch over the loop (not on virtual time)."""
+        self.engine.start(queues)
+        if self._watchdog is None and not hasattr(self.loop, "hold"):
+            self._watchdog = Watchdog(self.loop, self._who)
+
+    async def stop(self, timeout: float | None) -> None:
+        """Stop gracefully."""
+        if self.is_inside_handler():
+            raise RuncueError("stop() inside a handler would wait for itself. Call it from outside, or end the work.")
+        await self.engine.stop(timeout)
+        if self._watchdog is not None:
+            self._watchdog.stop()
+            self._watchdog = None
+
+    async def close(self) -> None:
+        """Let go of threads and records."""
+        for executor in self.executors.values():
+            await executor.close()
+        await self.store.close()
+
+    def is_inside_handler(self) -> bool:
+        """True when the code that asks is itself an attempt of ours."""
+        return self.engine.run_of(asyncio.current_task()) is not None
+
+    def _who(self) -> str | None:
+        if self.judge.asking is not None:
+            return f"the callback {self.judge.asking}"
+        run = self.engine.run_of(asyncio.current_task(self.loop))
+        if run is not None:
+            return f"task {run.record.spec.task!r} (work {run.record.id})"
+        return "something" if self.engine.runs else None
+
+    def _deliver(self, verdicts: list[Any]) -> None:
+        self.engine.deliver(verdicts)
+
+    def _complain(self, kind: str, error: BaseException) -> None:
+        function = self._registry.callbacks.get(kind)
+        data = {
+            "callback": kind,
+            "function": getattr(function, "__qualname__", repr(function)),
+            "error": f"{type(error).__name__}: {error}",
+            "exception": error,
+        }
+        self.engine.put(Tell("callback_failed", None, data))

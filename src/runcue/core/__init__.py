@@ -1,0 +1,1 @@
+"""Decisions without input or output: pure functions and frozen values."""

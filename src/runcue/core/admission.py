@@ -1,0 +1,157 @@
+"""Whether submitted work is accepted: ids, keys, cycles, room. All of a submission, or nothing of it.
+
+Everything is checked before anything is written, so a refusal has nothing to undo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runcue.core.graph import find_cycle
+from runcue.core.ledger import Ledger
+from runcue.core.model import Spec, WorkState
+from runcue.core.outcome import drop, join
+from runcue.core.parse import decode_params
+from runcue.core.plan import Lacks, Submit
+from runcue.errors import DependencyCycle, DuplicateWork, QueueFull
+
+NEARLY_FULL = 0.8
+
+
+def lacks(ledger: Ledger, submit: Submit) -> Lacks:
+    """What has to be looked up before `submit` can be judged."""
+    wanted = Lacks()
+    if not submit.is_plain:
+        for spec in submit.specs:
+            if spec.is_named and spec.id not in ledger.records:
+                wanted.ids.add(spec.id)
+            if spec.idempotency_key is not None:
+                wanted.keys.add(spec.idempotency_key)
+            wanted.ids.update(need for need in spec.depends_on if need not in ledger.records)
+    return wanted
+
+
+def take(ledger: Ledger, submit: Submit) -> list[str] | Exception | None:
+    """Accept a submission: its ids, or why it is refused, or None when it waits for room."""
+    try:
+        ids, fresh = (None, submit.specs) if submit.is_plain else _sift(ledger, submit.specs)
+        if not _has_room(ledger, len(fresh), submit.may_wait):
+            ledger.waiting_submits.append(submit)
+            return None
+    except (DuplicateWork, DependencyCycle, QueueFull) as refusal:
+        return refusal
+    for spec in fresh:
+        _accept(ledger, spec)
+    tell_depth(ledger)
+    return [spec.id for spec in fresh] if ids is None else ids
+
+
+def take_waiting(ledger: Ledger) -> None:
+    """Accept what waited for room, in the order it came, as far as there is some."""
+    most = ledger.settings.max_queued
+    while ledger.waiting_submits and most is not None:
+        submit = ledger.waiting_submits[0]
+        if ledger.pending + len(submit.specs) > most:
+            break
+        ledger.waiting_submits.popleft()
+        ledger.plan.replies.append((submit, take(ledger, submit)))
+
+
+def tell_depth(ledger: Ledger) -> None:
+    """Tell when the queue passes 80 % of what it may hold, fills up, or leaves either again."""
+    most = ledger.settings.max_queued
+    if most is None:
+        return
+    depth = ledger.pending
+    level = 2 if depth >= most else 1 if depth >= most * NEARLY_FULL else 0
+    if level != ledger.depth_level:
+        ledger.depth_level = level
+        ledger.tell("backpressure_active", depth=depth, limit=most, active=level > 0)
+
+
+def _accept(ledger: Ledger, spec: Spec) -> None:
+    record = ledger.accept(spec)
+    settings = ledger.settings
+    if settings.pending_timeout is not None or settings.pending_warn_after is not None:
+        ledger.watch_pending(record)
+    if spec.depends_on:
+        join(ledger, record)
+    else:
+        ledger.place(record)
+
+
+def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]:
+    """The ids to answer with, and the specs that are really new."""
+    ids: list[str] = []
+    fresh: dict[str, Spec] = {}
+    keys: dict[str, Spec] = {}
+    for spec in specs:
+        key = spec.idempotency_key
+        if key is not None:
+            known = keys[key].id if key in keys and _is_same(keys[key], spec) else _by_key(ledger, spec, key)
+            if known is not None:
+                ids.append(known)
+                continue
+            keys[key] = spec
+        if spec.is_named and (spec.id in fresh or ledger.state_of(spec.id) is not None):
+            raise DuplicateWork(spec.id)
+        fresh[spec.id] = spec
+        ids.append(spec.id)
+    _refuse_cycles(ledger, fresh)
+    return ids, list(fresh.values())
+
+
+def _by_key(ledger: Ledger, spec: Spec, key: str) -> str | None:
+    """The id of the work that has that key and stands for this one; None when a new one takes it."""
+    known = ledger.found.keys.get(key)
+    if known is None:
+        return None
+    known = ledger.records.get(known.id, known)
+    _is_same(known.spec, spec)
+    if known.state not in (WorkState.FAILED, WorkState.CANCELLED) or spec.on_failed == "return":
+        return known.id
+    if spec.on_failed == "reject":
+        raise DuplicateWork(known.id, key, known.state.value)
+    return None
+
+
+def _is_same(known: Spec, spec: Spec) -> bool:
+    same_params = known.params == spec.params or decode_params(known.params) == decode_params(spec.params)
+    if known.task != spec.task or not same_params:
+        raise DuplicateWork(known.id, spec.idempotency_key)
+    return True
+
+
+def _refuse_cycles(ledger: Ledger, fresh: dict[str, Spec]) -> None:
+    def needs_of(work_id: str) -> Sequence[str]:
+        if work_id in fresh:
+            return fresh[work_id].depends_on
+        record = ledger.records.get(work_id)
+        return record.spec.depends_on if record is not None else ()
+
+    several = len(fresh) > 1
+    suspects = [
+        spec.id
+        for spec in fresh.values()
+        if spec.is_named
+        and spec.depends_on
+        and (several or spec.id in spec.depends_on or ledger.graph.is_awaited(spec.id))
+    ]
+    if suspects and (ring := find_cycle(suspects, needs_of)) is not None:
+        raise DependencyCycle(ring)
+
+
+def _has_room(ledger: Ledger, amount: int, may_wait: bool) -> bool:
+    """True when that many more may become pending, after dropping the oldest if that is the policy."""
+    most, policy = ledger.settings.max_queued, ledger.settings.reject_policy
+    if most is None or ledger.pending + amount <= most:
+        return True
+    if amount > most or policy == "reject" or (policy == "block" and not may_wait):
+        raise QueueFull(ledger.pending, most, amount)
+    if policy == "block":
+        return False
+    while ledger.pending + amount > most:
+        oldest = ledger.oldest_pending()
+        assert oldest is not None
+        drop(ledger, oldest)
+    return True

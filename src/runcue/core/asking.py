@@ -1,0 +1,287 @@
+"""What to ask of the user's callbacks, and when to ask again.
+
+Work passes two kinds of questions before it may start: gates (dependencies, is_ready, is_stale) and the score.
+Gates are asked whether there is room or not, because skipping needs none; a score alone only when there is.
+
+never asked   first, in order of rank
+not ready     again when any work completed, else after 50 ms growing to 1 s, longest unasked first
+candidates    an answer older than 100 ms is not acted on: the best 64 of a lane are asked again at a choice
+              (all of them up to 1,000), and the rest in rotation
+
+How much may be asked in one turn is the caller's `Allowance`: this module knows no clock and no cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+import msgspec
+
+from runcue.core.model import Record
+from runcue.core.ready import FRESH, Candidate, Key, Lane, Ready
+
+FIRST_WAIT = 0.05
+GROWTH = 1.5
+LONGEST_WAIT = 1.0
+BEST = 64
+FEW = 1000
+BEYOND_ALL = -2.0
+"""A score nobody can beat: work never asked goes first, to be asked."""
+
+
+class Questions(msgspec.Struct, frozen=True):
+    """Which callbacks the application registered."""
+
+    ready: bool = False
+    stale: bool = False
+    score: bool = False
+    dependencies: bool = False
+
+    @property
+    def gates(self) -> bool:
+        """True when a callback can hold work back or skip it."""
+        return self.ready or self.stale or self.dependencies
+
+    def __bool__(self) -> bool:
+        return self.gates or self.score
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """How many callbacks may be asked in this turn: for the first time, and again."""
+
+    first: int = FEW
+    again: int = FEW
+
+
+class Verdict(msgspec.Struct, frozen=True, gc=False):
+    """What the callbacks said about one work: data, with the moment they said it."""
+
+    id: str
+    at: float
+    ready: bool = True
+    stale: bool = True
+    score: float = 0.5
+    why: str = ""
+    """For work that is not ready: which gate is closed (`not_ready` or `dependency`)."""
+
+
+class Wait(msgspec.Struct, frozen=True, gc=False):
+    """Work that a gate holds back: when it was asked, how long it rests, which gate it was."""
+
+    asked_at: float
+    rest: float
+    lane: Lane
+    why: str
+
+
+class Asking:
+    """The book of questions: who was asked, who waits for a new question."""
+
+    __slots__ = ("_again_left", "_asked", "_curious", "_due", "_numbers", "_once_more", "_records", "_ring",
+                 "_wanted", "questions", "ready", "waiting")  # fmt: skip
+
+    def __init__(self, records: dict[str, Record], ready: Ready, questions: Questions) -> None:
+        self._records = records
+        self.ready = ready
+        self.questions = questions
+        self.waiting: dict[str, Wait] = {}
+        self._wanted: list[Record] = []
+        self._numbers = count()
+        self._again_left = 0
+        self._curious: dict[Lane, None] = {}
+        self._asked: dict[str, tuple[Lane, float]] = {}
+        self._due: list[tuple[float, str, Wait]] = []
+        self._ring: deque[tuple[str, Wait]] = deque()
+        self._once_more = -math.inf
+        ready.head_of = self._head
+        ready.take_from = self._take
+
+    def arrived(self, lane: Lane, record: Record) -> None:
+        """Work that nothing but the callbacks holds back joins the line of the never asked."""
+        lane.line.push(record)
+        if self.questions.gates:
+            self._curious[lane] = None
+        else:
+            self.ready.wake(lane)
+
+    def left(self, work_id: str, lane: Lane) -> None:
+        """That work went away unstarted: forget what was said about it."""
+        self.waiting.pop(work_id, None)
+        lane.entries.pop(work_id, None)
+
+    def completed(self, now: float) -> None:
+        """Some work completed: whoever was found not ready until now may be ready."""
+        self._once_more = now
+
+    def answered(self, verdict: Verdict) -> Record | None:
+        """Take one answer in. The record is returned when its output is valid: it is to be skipped."""
+        lane, rest = self._asked.pop(verdict.id, (None, 0.0))
+        if lane is None:  # asked by callbacks that have been replaced since
+            return None
+        record = self._records.get(verdict.id)
+        skip = None
+        if record is not None and not record.token:
+            lane.entries.pop(verdict.id, None)
+            if not verdict.ready:
+                self._hold_back(lane, verdict, rest)
+            elif not verdict.stale:
+                skip = record
+            else:
+                order = -verdict.score if self.questions.score else record.rank
+                self._admit(lane, (order, record.seq, next(self._numbers), record, verdict.at))
+        self.ready.wake(lane)
+        return skip
+
+    def begin(self, allowance: Allowance, now: float) -> None:
+        """Choose whom to ask in this turn, before anything is started."""
+        self._again_left = allowance.again
+        for lane in list(self._curious):
+            self._wanted += self._never_asked(lane, allowance.first - len(self._wanted))
+            if lane.line.head() is None:
+                del self._curious[lane]
+        ring, due, waiting = self._ring, self._due, self.waiting
+        while ring and self._again_left > 0:
+            work_id, wait = ring[0]
+            if waiting.get(work_id) is wait:
+                if wait.asked_at >= self._once_more:
+                    break
+                self._ask_waiting(work_id, wait)
+            ring.popleft()
+        while due and self._again_left > 0:
+            due_at, work_id, wait = due[0]
+            if waiting.get(work_id) is wait:
+                if due_at > now:
+                    break
+                self._ask_waiting(work_id, wait)
+            heappop(due)
+
+    def wanted(self) -> list[Record]:
+        """Everybody to be asked now, chosen by `begin` and by the choice itself."""
+        wanted, self._wanted = self._wanted, []
+        return wanted
+
+    def wakes_at(self, now: float) -> float:
+        """When there is next somebody to ask; with a spent allowance that is in a little while."""
+        soon = now + FIRST_WAIT / 5
+        ring, due, waiting = self._ring, self._due, self.waiting
+        while ring and waiting.get(ring[0][0]) is not ring[0][1]:
+            ring.popleft()
+        if self._curious or (ring and ring[0][1].asked_at < self._once_more):
+            return soon
+        while due and waiting.get(due[0][1]) is not due[0][2]:
+            heappop(due)
+        return max(due[0][0], soon) if due else math.inf
+
+    def _never_asked(self, lane: Lane, most: int) -> list[Record]:
+        asked: list[Record] = []
+        while len(asked) < most and (record := lane.line.head()) is not None:
+            lane.line.pop()
+            asked.append(self._ask(lane, record))
+        return asked
+
+    def _ask(self, lane: Lane, record: Record, rest: float = 0.0) -> Record:
+        self._asked[record.id] = (lane, rest)
+        return record
+
+    def _ask_waiting(self, work_id: str, wait: Wait) -> None:
+        del self.waiting[work_id]
+        self._again_left -= 1
+        self._wanted.append(self._ask(wait.lane, self._records[work_id], wait.rest))
+
+    def _hold_back(self, lane: Lane, verdict: Verdict, rest: float) -> None:
+        rest = min(rest * GROWTH, LONGEST_WAIT) if rest else FIRST_WAIT
+        wait = Wait(verdict.at, rest, lane, verdict.why)
+        self.waiting[verdict.id] = wait
+        self._ring.append((verdict.id, wait))
+        heappush(self._due, (verdict.at + rest, verdict.id, wait))
+        if len(self._due) > 4 * len(self.waiting) + FEW:
+            self._due = [entry for entry in self._due if self.waiting.get(entry[1]) is entry[2]]
+            heapify(self._due)
+            self._ring = deque(self.waiting.items())
+
+    # the choice, for judged lanes (ready.py calls these) --------------------------------------------------
+
+    def _head(self, lane: Lane) -> Key | None:
+        if not self.questions.gates:
+            unasked = lane.line.head()
+            if unasked is not None:
+                return BEYOND_ALL, unasked.seq
+        candidates, entries = lane.candidates, lane.entries
+        while candidates and entries.get(candidates[0][3].id) is not candidates[0]:
+            heappop(candidates)
+        return candidates[0][:2] if candidates else None
+
+    def _take(self, lane: Lane, room: int, now: float, limit: Key) -> list[Record] | None:
+        """Up to `room` of the best whose answers are fresh; None when somebody has to be asked first."""
+        was_answered = lane.asked_at != math.inf  # what this round said counts, however long it took
+        oldest = min(now - FRESH, lane.asked_at)
+        lane.asked_at = math.inf
+        if not was_answered and self._refresh(lane, room, now, oldest):
+            return None
+        batch: list[Record] = []
+        candidates, entries = lane.candidates, lane.entries
+        while len(batch) < room and candidates:
+            best = candidates[0]
+            if entries.get(best[3].id) is best:
+                if best[4] < oldest or best[:2] > limit:
+                    break
+                del entries[best[3].id]
+                batch.append(best[3])
+            heappop(candidates)
+        if not batch:
+            self._refresh(lane, room, now, now - FRESH)
+            return None
+        return batch
+
+    def _refresh(self, lane: Lane, room: int, now: float, oldest: float) -> bool:
+        """Ask whoever has to be asked before this lane may start something; True when there was somebody."""
+        asked = [] if self.questions.gates else self._never_asked(lane, FEW)
+        candidates = lane.candidates
+        if candidates and (candidates[0][4] < oldest or now - lane.refreshed_at >= FRESH):
+            lane.refreshed_at = now
+            stale = [best[3] for best in self._best_of(lane, room) if best[4] < oldest]
+            asked += [self._ask(lane, record) for record in stale if record.id not in self._asked]
+        if asked:
+            asked += self._in_rotation(lane)
+            lane.asked_at = now
+            self._wanted += asked
+        return bool(asked)
+
+    def _best_of(self, lane: Lane, room: int) -> list[Candidate]:
+        if len(lane.entries) <= FEW and self.questions.score:
+            return list(lane.entries.values())
+        best: list[Candidate] = []
+        most = max(BEST, room) if self.questions.score else room
+        while len(best) < most and lane.candidates:
+            candidate = heappop(lane.candidates)
+            if lane.entries.get(candidate[3].id) is candidate:
+                best.append(candidate)
+        for candidate in best:
+            heappush(lane.candidates, candidate)
+        return best
+
+    def _in_rotation(self, lane: Lane) -> list[Record]:
+        asked: list[Record] = []
+        if len(lane.entries) <= FEW:
+            return asked
+        while lane.ring and self._again_left > 0:
+            candidate = lane.ring.popleft()
+            record = candidate[3]
+            if lane.entries.get(record.id) is candidate and record.id not in self._asked:
+                self._again_left -= 1
+                asked.append(self._ask(lane, record))
+        return asked
+
+    def _admit(self, lane: Lane, candidate: Candidate) -> None:
+        lane.entries[candidate[3].id] = candidate
+        heappush(lane.candidates, candidate)
+        if len(lane.candidates) > 4 * len(lane.entries) + FEW:
+            lane.candidates = list(lane.entries.values())
+            heapify(lane.candidates)
+        if self.questions.score:
+            lane.ring.append(candidate)
+            if len(lane.ring) > 4 * len(lane.entries) + FEW:
+                lane.ring = deque(lane.entries.values())

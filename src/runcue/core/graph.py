@@ -1,0 +1,85 @@
+"""Who waits for whom.
+
+An edge says "this work waits for that id". An id may be waited for before it was ever submitted (a forward
+reference). Every walk is a loop over a list, never recursion: chains of 100,000 are fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+
+class Graph:
+    """The edges between live work, both ways."""
+
+    __slots__ = ("_needs", "_waiters")
+
+    def __init__(self) -> None:
+        self._waiters: dict[str, dict[str, None]] = {}
+        self._needs: dict[str, set[str]] = {}
+
+    def add(self, work_id: str, needs: Iterable[str]) -> None:
+        """`work_id` waits for each of `needs`."""
+        needs = set(needs)
+        if not needs:
+            return
+        self._needs[work_id] = needs
+        for need in needs:
+            self._waiters.setdefault(need, {})[work_id] = None
+
+    def is_awaited(self, work_id: str) -> bool:
+        """True when somebody waits for that id."""
+        return work_id in self._waiters
+
+    def is_waiting(self, work_id: str) -> bool:
+        """True while that work waits for somebody."""
+        return work_id in self._needs
+
+    def missing(self, work_id: str) -> frozenset[str]:
+        """What that work still waits for."""
+        return frozenset(self._needs.get(work_id, ()))
+
+    def waiters(self, work_id: str) -> list[str]:
+        """Who waits for that id, in the order they came."""
+        return list(self._waiters.get(work_id, ()))
+
+    def satisfy(self, work_id: str) -> list[str]:
+        """`work_id` is there: nobody waits for it any more. Those that now wait for nothing are returned."""
+        free = []
+        for waiter in self._waiters.pop(work_id, ()):
+            needs = self._needs[waiter]
+            needs.discard(work_id)
+            if not needs:
+                del self._needs[waiter]
+                free.append(waiter)
+        return free
+
+    def drop(self, work_id: str) -> None:
+        """`work_id` waits no longer (it ended): forget its own edges, not those of who waits for it."""
+        for need in self._needs.pop(work_id, ()):
+            waiters = self._waiters[need]
+            del waiters[work_id]
+            if not waiters:
+                del self._waiters[need]
+
+
+def find_cycle(starts: Iterable[str], needs_of: Callable[[str], Sequence[str]]) -> list[str] | None:
+    """A ring of ids that need each other and can be reached from `starts`, or None."""
+    done: set[str] = set()
+    for start in starts:
+        path: list[str] = []
+        on_path: set[str] = set()
+        stack = [(start, False)]
+        while stack:
+            here, is_left = stack.pop()
+            if is_left:
+                on_path.discard(path.pop())
+                done.add(here)
+            elif here in on_path:
+                return [*path[path.index(here) :], here]
+            elif here not in done:
+                path.append(here)
+                on_path.add(here)
+                stack.append((here, True))
+                stack.extend((need, False) for need in needs_of(here))
+    return None

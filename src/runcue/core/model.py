@@ -1,0 +1,203 @@
+"""The values runcue is made of: what was asked for, how it stands, and what people are shown.
+
+`Spec`    what was submitted. Made once at the edge, never changed, never copied.
+`Record`  how that work stands now. Every move makes a new one; a store keeps the latest.
+`Work`    what callbacks, handlers and `get()` see of both.
+
+All are frozen. Times are seconds of queue time, which looks like epoch seconds and never jumps;
+`run_at` alone is wall time.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from runcue.core.parse import decode_params
+
+
+class WorkState(StrEnum):
+    """Where a piece of work stands in its life (the moves are in lifecycle.py)."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    QUEUED = PENDING
+
+    __hash__ = str.__hash__  # Enum hashes by a Python function; states are looked up for every move
+
+    @classmethod
+    def _missing_(cls, value: object) -> WorkState | None:
+        return cls.PENDING if value == "queued" else None
+
+    @property
+    def is_final(self) -> bool:
+        """True when nothing more happens to the work unless somebody retries it."""
+        return self not in (WorkState.PENDING, WorkState.RUNNING)
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One line of a work's history: a start that ended without success."""
+
+    number: int
+    at: float | None
+    duration: float | None
+    error: str
+    worker: str | None = None
+
+
+class Spec(msgspec.Struct, frozen=True, gc=False):
+    """What was asked for: everything `submit` was given, checked and made exact."""
+
+    id: str
+    task: str
+    params: bytes
+    services: tuple[str, ...]
+    queue: str = "default"
+    target: str | None = None
+    depends_on: tuple[str, ...] = ()
+    priority: float = 0
+    run_at: float | None = None
+    delay: float | None = None
+    timeout: float | None = None
+    dependency_timeout: float | None = None
+    idempotency_key: str | None = None
+    on_failed: str = "resubmit"
+    is_named: bool = False
+    """True when the id was given by the user: only such work can be waited for before it comes."""
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """How one piece of work stands. The unit that stores keep."""
+
+    id: str
+    spec: Spec
+    seq: int
+    rank: float
+    created_at: float
+    state: WorkState = WorkState.PENDING
+    attempt: int = 1
+    spent: int = 0
+    """Starts that count: a throttled, snoozed or stopped start reuses its number."""
+    failures: int = 0
+    """Failed attempts since the last explicit retry: what `max_attempts` bounds."""
+    token: int = 0
+    """Fences the running attempt: an answer with another token is dropped."""
+    started_at: float | None = None
+    completed_at: float | None = None
+    next_retry_at: float | None = None
+    throttled_since: float | None = None
+    skipped: bool = False
+    result: Any = None
+    error: str | None = None
+    traceback: str | None = None
+    history: tuple[Attempt, ...] = ()
+
+
+class Work(msgspec.Struct, frozen=True):
+    """One request to do something, as callbacks, handlers and `get()` see it.
+
+    Build one by hand to test a callback or a handler: `Work(id="a", task="extract", params={"page": 1})`.
+    """
+
+    id: str
+    task: str
+    params: dict[str, Any] = msgspec.field(default_factory=dict)
+    target: str | None = None
+    queue: str = "default"
+    state: WorkState = WorkState.PENDING
+    attempt: int = 1
+    created_at: float = 0.0
+    started_at: float | None = None
+    completed_at: float | None = None
+    next_retry_at: float | None = None
+    result: Any = None
+    error: str | None = None
+    depends_on: tuple[str, ...] = ()
+    timeout: float | None = None
+    dependency_timeout: float | None = None
+    idempotency_key: str | None = None
+    priority: float = 0
+    run_at: float | None = None
+    skipped: bool = False
+    services: tuple[str, ...] = ()
+    traceback: str | None = None
+    history: tuple[Attempt, ...] = ()
+
+    @property
+    def task_type(self) -> str:
+        """The older name of `task`."""
+        return self.task
+
+    @property
+    def attempt_count(self) -> int:
+        """The older name of `attempt`."""
+        return self.attempt
+
+    @property
+    def last_error(self) -> str | None:
+        """The older name of `error`."""
+        return self.error
+
+    @property
+    def service(self) -> str | None:
+        """The first service this work uses, or None."""
+        return self.services[0] if self.services else None
+
+    @property
+    def cancelled(self) -> bool:
+        """True once somebody cancelled it (a running handler sees this live)."""
+        return self.state is WorkState.CANCELLED
+
+
+def face(record: Record) -> tuple[Any, ...]:
+    """A record's public face: the fields of `Work` in order, for it and for what extends it."""
+    spec = record.spec
+    return (
+        record.id,
+        spec.task,
+        decode_params(spec.params),
+        spec.target,
+        spec.queue,
+        record.state,
+        record.attempt,
+        record.created_at,
+        record.started_at,
+        record.completed_at,
+        record.next_retry_at,
+        record.result,
+        record.error,
+        spec.depends_on,
+        spec.timeout,
+        spec.dependency_timeout,
+        spec.idempotency_key,
+        spec.priority,
+        spec.run_at,
+        record.skipped,
+        spec.services,
+        record.traceback,
+        record.history,
+    )
+
+
+def view(record: Record) -> Work:
+    """The frozen `Work` people are shown for a record."""
+    return Work(*face(record))
+
+
+class PriorityContext(msgspec.Struct, frozen=True):
+    """What a priority callback may look at when it scores a candidate."""
+
+    work: Work
+    wait_time: float
+    queue_depth: int
+    service_pressure: dict[str, float] = msgspec.field(default_factory=dict)
+
+    @property
+    def work_unit(self) -> Work:
+        """The older name of `work`."""
+        return self.work

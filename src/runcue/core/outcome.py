@@ -1,0 +1,257 @@
+"""What becomes of work: results, failures, retries, throttling, cancelling, reviving, and who else it concerns.
+
+A dependency that ends without success ends its dependents in the same turn, however deep they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runcue.core.failure import Failure
+from runcue.core.ledger import Ledger
+from runcue.core.model import Attempt, Record, WorkState
+from runcue.core.plan import Cancel, Ended, Lacks, Outcome, Revive
+from runcue.core.retry import delay_after
+from runcue.errors import DuplicateWork, WorkNotFound
+
+FIRST_OWN_THROTTLE = 1.0
+HISTORY_KEPT = 100
+
+
+def take(ledger: Ledger, outcome: Outcome) -> None:
+    """An attempt came back."""
+    record = ledger.records.get(outcome.id)
+    token = outcome.token
+    if record is None or record.token != token:
+        ledger.release(token)
+        ledger.tell("stale_completion", record, work_id=outcome.id)
+        return
+    if outcome.has_ended:
+        ledger.release(token)
+    else:
+        ledger.give_up(token, record.id)
+        ledger.plan.stop.append(token)
+    failure = outcome.failure
+    if failure is None:
+        _completed(ledger, record, outcome.result)
+    elif failure.kind == "throttled":
+        _throttled(ledger, record, failure)
+    elif failure.kind == "snoozed":
+        ledger.judge_circuits(token, None)
+        ledger.put_back(record, "return", next_retry_at=ledger.now + (failure.after or 0), throttled_since=None)
+    else:
+        _failed(ledger, record, failure, outcome.error)
+
+
+def ended(ledger: Ledger, item: Ended) -> None:
+    """The code of an attempt that was given up is over: its places are free, its work may go on."""
+    ledger.release(item.token)
+    if item.has_answer:
+        ledger.tell("stale_completion", ledger.records.get(item.id), work_id=item.id)
+
+
+def skip(ledger: Ledger, record: Record) -> None:
+    """The output is valid: the work is complete without a start."""
+    final = ledger.close(record, "skip", skipped=True, started_at=None, result=None, error=None, traceback=None)
+    ledger.tell("skipped", final)
+    _completed_for_others(ledger, final)
+
+
+def drop(ledger: Ledger, record: Record) -> None:
+    """The queue is full and this is the oldest in it: it fails, and says so."""
+    fail_for(ledger, record, "dropped")
+
+
+def fail_for(ledger: Ledger, record: Record, error: str, exception: BaseException | None = None) -> None:
+    """Pending work fails for a reason outside itself, and its dependents with it."""
+    _end_pending(ledger, record, "fail", "failed", error, exception=exception)
+    _lose(ledger, record.id, "prerequisite_failed", cascade=False)
+
+
+def cancel(ledger: Ledger, item: Cancel) -> bool:
+    """Cancel pending or running work; what runs is told to stop and its answer no longer counts."""
+    record = ledger.records.get(item.id)
+    if record is None:
+        return False
+    if record.token:
+        ledger.plan.stop.append(record.token)
+        ledger.give_up(record.token, record.id)
+        ledger.judge_circuits(record.token, None)
+    _end_pending(ledger, record, "cancel", "cancelled", item.reason)
+    _lose(ledger, record.id, "prerequisite_cancelled", item.cascade)
+    return True
+
+
+def revive_lacks(ledger: Ledger, item: Revive) -> Lacks:
+    """What has to be looked up before that work can be revived: itself, and who failed with it."""
+    found = ledger.found
+    wanted = Lacks()
+    if item.id not in ledger.records and item.id not in found.records:
+        wanted.ids.add(item.id)
+    elif item.id in found.records:
+        key = found.records[item.id].spec.idempotency_key
+        if key is not None and key not in found.keys:
+            wanted.keys.add(key)
+    todo = [item.id] if item.cascade else []
+    seen = set(todo)
+    while todo:
+        work_id = todo.pop()
+        if work_id not in found.dependents:
+            wanted.dependents_of.add(work_id)
+        for record in found.dependents.get(work_id, ()):
+            if record.id not in seen:
+                seen.add(record.id)
+                todo.append(record.id)
+    return wanted
+
+
+def revive(ledger: Ledger, item: Revive) -> bool | Exception:
+    """Failed or cancelled work gets a fresh budget, with those that failed because of it when `cascade`."""
+    record = ledger.found.records.get(item.id)
+    if item.id in ledger.records:
+        return False
+    if record is None:
+        return WorkNotFound(item.id, forgotten=ledger.state_of(item.id) is not None)
+    if record.state is WorkState.COMPLETED:
+        return False
+    key = record.spec.idempotency_key
+    owner = record if key is None else ledger.found.keys.get(key, record)
+    if owner.id != record.id:
+        return DuplicateWork(owner.id, key, owner.state.value)
+    todo = [record]
+    while todo:
+        record = todo.pop()
+        if record.id in ledger.records:
+            continue
+        _bring_back(ledger, record)
+        if item.cascade:
+            todo += [
+                dependent
+                for dependent in ledger.found.dependents.get(record.id, ())
+                if dependent.state is WorkState.FAILED and str(dependent.error).startswith("prerequisite_")
+            ]
+    return True
+
+
+def _bring_back(ledger: Ledger, record: Record) -> None:
+    record = ledger.revive(record)
+    ledger.tell("queued", record)
+    join(ledger, record)
+
+
+def join(ledger: Ledger, record: Record) -> None:
+    """Tie work to what it depends on and place it; a dependency that is already lost ends it at once."""
+    spec = record.spec
+    states = {need: ledger.state_of(need) for need in spec.depends_on}
+    for state, error in (
+        (WorkState.FAILED, "prerequisite_failed"),
+        (WorkState.CANCELLED, "prerequisite_cancelled"),
+    ):
+        if state in states.values():
+            fail_for(ledger, record, error)
+            return
+    missing = [need for need, state in states.items() if state is not WorkState.COMPLETED]
+    if missing:
+        ledger.graph.add(record.id, missing)
+    if spec.dependency_timeout is not None:
+        ledger.watch(ledger.now + spec.dependency_timeout, "dependency_timeout", record)
+    ledger.place(record)
+
+
+def _completed(ledger: Ledger, record: Record, result: Any) -> None:
+    ledger.judge_circuits(record.token, True)
+    for name in record.spec.services:
+        ledger.ready.services[name].throttle_streak = 0
+    final = ledger.close(record, "finish", result=result, spent=record.attempt, error=None, traceback=None)
+    ledger.plan.events.append(("completed", ledger.now, final, None))
+    _completed_for_others(ledger, final)
+
+
+def _completed_for_others(ledger: Ledger, final: Record) -> None:
+    """Dependents may go on, and whoever was not ready may be."""
+    asking = ledger.asking
+    if asking is not None:
+        asking.completed(ledger.now)
+    if ledger.graph.is_awaited(final.id):
+        free = ledger.graph.satisfy(final.id)
+        if asking is None or not asking.questions.dependencies:
+            for work_id in free:
+                ledger.place(ledger.records[work_id])
+
+
+def _failed(ledger: Ledger, record: Record, failure: Failure, exception: BaseException | None) -> None:
+    now = ledger.now
+    ledger.judge_circuits(record.token, None if failure.kind == "permanent" else False)
+    retry = ledger.rules[record.spec.task].retry
+    failures = record.failures + 1
+    began = now if record.started_at is None else record.started_at
+    duration = max(0.0, now - began)
+    line = Attempt(record.attempt, began, duration, failure.message)
+    changes: dict[str, Any] = {
+        "failures": failures,
+        "spent": record.attempt,
+        "throttled_since": None,
+        "error": failure.message,
+        "traceback": failure.traceback or None,
+        "history": (*record.history[1 - HISTORY_KEPT :], line),
+    }
+    will_retry = failure.kind != "permanent" and failures < retry.max_attempts
+    data = {"will_retry": will_retry, "duration": duration, "exception": exception}
+    if not will_retry:
+        final = ledger.close(record, "fail", **changes)
+        ledger.tell("failed", final, **data)
+        _lose(ledger, record.id, "prerequisite_failed", cascade=False)
+        return
+    after = failure.after if failure.after is not None else delay_after(retry, record.id, failures)
+    again = ledger.put_back(record, "retry", next_retry_at=now + after, **changes)
+    ledger.tell("failed", again, **data)
+    ledger.tell("retrying", again, attempt=record.attempt + 1, next_retry_at=now + after)
+
+
+def _throttled(ledger: Ledger, record: Record, failure: Failure) -> None:
+    """The far side said "too many": the whole service waits, and no attempt is counted."""
+    now = ledger.now
+    ledger.judge_circuits(record.token, None)
+    since = now if record.throttled_since is None else record.throttled_since
+    if now - since >= ledger.settings.throttle_timeout:
+        final = ledger.close(record, "fail", error="rate_limited", traceback=failure.traceback or None)
+        ledger.tell("failed", final, will_retry=False)
+        _lose(ledger, record.id, "prerequisite_failed", cascade=False)
+        return
+    services = ledger.ready.services
+    name = failure.service if failure.service in services else next(iter(record.spec.services), None)
+    if name is None:
+        wait = FIRST_OWN_THROTTLE if failure.after is None else failure.after
+        ledger.put_back(record, "return", throttled_since=since, next_retry_at=now + wait)
+        return
+    until = services[name].throttle(now, failure.after)
+    ledger.ready.wake_service(services[name], until)
+    ledger.tell("service_rate_limited", service=name, until=until, details=failure.message)
+    ledger.put_back(record, "return", throttled_since=since)
+
+
+def _end_pending(
+    ledger: Ledger, record: Record, verb: str, type: str, error: str, exception: BaseException | None = None
+) -> None:
+    final = ledger.close(record, verb, error=error)
+    data = {} if type == "cancelled" else {"will_retry": False, "exception": exception}
+    ledger.tell(type, final, **data)
+
+
+def _lose(ledger: Ledger, work_id: str, error: str, cascade: bool) -> None:
+    """`work_id` ended without success: its pending dependents end, and theirs, each once."""
+    graph = ledger.graph
+    stack = [(work_id, error)]
+    while stack:
+        lost, error = stack.pop()
+        for waiter in graph.waiters(lost):
+            record = ledger.records[waiter]
+            if record.token:
+                continue  # a callback let it start before its dependency ended
+            if cascade:
+                _end_pending(ledger, record, "cancel", "cancelled", error)
+                stack.append((waiter, "prerequisite_cancelled"))
+            else:
+                _end_pending(ledger, record, "fail", "failed", error)
+                stack.append((waiter, "prerequisite_failed"))
+        graph.satisfy(lost)

@@ -1,0 +1,169 @@
+"""What goes into a turn and what comes out of it. All of it is data.
+
+In: the items of the inbox. Out: a `Plan`, everything one turn decided; nothing in it has happened until the
+store has committed it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from runcue.core.asking import Verdict
+from runcue.core.events import Told
+from runcue.core.failure import Failure
+from runcue.core.limits import Limits
+from runcue.core.model import Record, Spec, WorkState
+
+# into the turn --------------------------------------------------------------------------------------------
+
+
+class Submit(msgspec.Struct, eq=False):
+    """New work: all of it is accepted or none. Answered with the ids."""
+
+    specs: list[Spec]
+    is_plain: bool
+    """True when no spec has an id of its own, a key or dependencies: nothing has to be looked up."""
+    may_wait: bool = False
+    """True when a full queue may keep this waiting (`reject_policy="block"`)."""
+
+
+class Withdraw(msgspec.Struct, eq=False):
+    """A submission that waits for room gave up. Answered with True when it was still waiting."""
+
+    submit: Submit
+
+
+class Outcome(msgspec.Struct, eq=False, gc=False):
+    """What became of a started attempt: a result, or a failure."""
+
+    id: str
+    token: int
+    result: Any = None
+    failure: Failure | None = None
+    error: BaseException | None = None
+    has_ended: bool = True
+    """False when the attempt is over but its code still runs (a timeout): `Ended` follows."""
+
+
+class Ended(msgspec.Struct, eq=False, gc=False):
+    """The code of an attempt that was given up has really come to its end."""
+
+    id: str
+    token: int
+    has_answer: bool = False
+
+
+class Entered(msgspec.Struct, eq=False, gc=False):
+    """A granted start has entered its handler at that time: rates count from there."""
+
+    token: int
+    at: float
+
+
+class Verdicts(msgspec.Struct, eq=False):
+    """Answers of the application's callbacks."""
+
+    verdicts: list[Verdict]
+
+
+class Cancel(msgspec.Struct, eq=False):
+    """Cancel work, with its dependents when `cascade`. Answered with True when it was not over yet."""
+
+    id: str
+    cascade: bool = False
+    reason: str = "cancelled"
+
+
+class Revive(msgspec.Struct, eq=False):
+    """Give failed or cancelled work a fresh budget. Answered with True when it was one of those."""
+
+    id: str
+    cascade: bool = False
+
+
+class Declare(msgspec.Struct, eq=False):
+    """A service is declared, or its limits change."""
+
+    limits: Limits
+
+
+class Pause(msgspec.Struct, eq=False):
+    """Hold back a service or a queue, or let it go on. Answered with True when that name is known."""
+
+    name: str
+    paused: bool
+
+
+class Tell(msgspec.Struct, eq=False):
+    """Something the shell wants told in order with everything else (progress, a failed callback)."""
+
+    type: str
+    id: str | None = None
+    data: dict[str, Any] | None = None
+
+
+Item = (
+    Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Declare | Pause | Tell
+)  # fmt: skip
+
+
+class Lacks(msgspec.Struct):
+    """What a decision needs from the store: records by id, by key, and failed dependents of ids."""
+
+    ids: set[str] = msgspec.field(default_factory=set)
+    keys: set[str] = msgspec.field(default_factory=set)
+    dependents_of: set[str] = msgspec.field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.ids or self.keys or self.dependents_of)
+
+
+class Found(msgspec.Struct):
+    """What the store had of that."""
+
+    records: dict[str, Record] = msgspec.field(default_factory=dict)
+    keys: dict[str, Record] = msgspec.field(default_factory=dict)
+    dependents: dict[str, list[Record]] = msgspec.field(default_factory=dict)
+    forgotten: dict[str, WorkState] = msgspec.field(default_factory=dict)
+    """Final states of records that are no longer kept."""
+
+
+# out of the turn ------------------------------------------------------------------------------------------
+
+
+class Plan:
+    """Everything one turn decided."""
+
+    __slots__ = ("ask", "depth", "events", "forget", "is_whole", "keyed", "pressure", "rated", "records", "replies",
+                 "start",
+                 "stop", "wake_at")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.records: dict[str, Record] = {}
+        self.keyed: list[Record] = []
+        """Those of `records` that took over their idempotency key."""
+        self.forget: list[str] = []
+        self.start: list[Record] = []
+        self.rated: set[int] = set()
+        """Tokens of those starts whose entry into the handler has to be reported (`Entered`)."""
+        self.stop: list[int] = []
+        self.ask: list[Record] = []
+        self.events: list[Told] = []
+        self.replies: list[tuple[Item, Any]] = []
+        self.is_whole = False
+        """True when the turn looked at everything; False when it only took the inbox in."""
+        self.wake_at: float = float("inf")
+        self.depth = 0
+        self.pressure: dict[str, float] = {}
+        """How deep the queue is and how loaded each service: what a priority callback may look at."""
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{name}={len(value)}"
+            for name in ("records", "forget", "start", "stop", "ask", "events", "replies")
+            if (value := getattr(self, name))
+        ]
+        parts.append(f"wake_at={self.wake_at}")
+        return f"<Plan {' '.join(parts)}>"

@@ -1,0 +1,378 @@
+"""The ready index: which of the work that could run runs next, without looking at the rest.
+
+A lane is work that is interchangeable as far as limits go: same task, queue and services, best first.
+Lanes that might start wait in one heap, ordered by their first work. A lane that finds no room is parked,
+whole, at the one service that blocks it; a service with room offers its best parked lane, and the next when
+that one is settled. So the cost of a start does not depend on how much is queued, nor on how many lanes wait.
+
+A lane that needs several services and lacks only a running slot in one of them keeps a unit of the others
+(`held_by`), against younger work only. Without that it would starve; with it nothing can deadlock.
+
+Every heap may hold outdated entries: an entry counts only while the lane stands where the entry says,
+with the key it says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from runcue.core.limits import UNLIMITED, Limits, Service
+from runcue.core.model import Record
+
+Key = tuple[float, int]
+Candidate = tuple[float, int, int, Record, float]
+"""Order, seq, a number that makes it unique, record, when it was judged: work that callbacks let pass."""
+
+FRESH = 0.1
+"""Seconds for which a callback's answer may be acted on."""
+
+
+class Line:
+    """Work in order of rank: a deque while ranks arrive in order, a heap for what does not."""
+
+    __slots__ = ("_dead", "_early", "_fifo", "_records")
+
+    def __init__(self, records: dict[str, Record]) -> None:
+        self._records = records
+        self._dead = 0
+        self._fifo: deque[Record] = deque()
+        self._early: list[tuple[float, int, Record]] = []
+
+    def push(self, record: Record) -> None:
+        """Take one in, wherever its rank puts it."""
+        fifo = self._fifo
+        if not fifo or fifo[-1].rank <= record.rank:
+            fifo.append(record)
+        else:
+            heappush(self._early, (record.rank, record.seq, record))
+
+    def head(self) -> Record | None:
+        """The first that is still as it was when it came; what changed since is dropped."""
+        fifo, early, records = self._fifo, self._early, self._records
+        while fifo and records.get(fifo[0].id) is not fifo[0]:
+            fifo.popleft()
+        if not early:
+            return fifo[0] if fifo else None
+        while early and records.get(early[0][2].id) is not early[0][2]:
+            heappop(early)
+        if not early:
+            return fifo[0] if fifo else None
+        if fifo and (fifo[0].rank, fifo[0].seq) < early[0][:2]:
+            return fifo[0]
+        return early[0][2]
+
+    def pop(self) -> None:
+        """Take out the record that `head` just returned."""
+        if self._early and (not self._fifo or self._early[0][:2] < (self._fifo[0].rank, self._fifo[0].seq)):
+            heappop(self._early)
+        else:
+            self._fifo.popleft()
+
+    def left(self) -> None:
+        """One of this line went away unstarted: when too many did, let go of them all."""
+        self._dead += 1
+        if self._dead > 64 and self._dead * 2 > len(self._fifo) + len(self._early):
+            records = self._records
+            living = sorted(
+                (record for record in (*self._fifo, *(entry[2] for entry in self._early))
+                 if records.get(record.id) is record),
+                key=lambda record: (record.rank, record.seq),
+            )  # fmt: skip
+            self._fifo, self._early, self._dead = deque(living), [], 0
+
+
+class Lane:
+    """Interchangeable work and where it waits: in the heap, at a service, for an answer, or nowhere."""
+
+    __slots__ = ("asked_at", "candidates", "entries", "holds", "line", "offered_by", "queue", "rank",
+                 "refreshed_at", "ring", "seq", "services", "task", "where")  # fmt: skip
+
+    def __init__(self, task: str, queue: Service, services: tuple[Service, ...], line: Line) -> None:
+        self.task = task
+        self.queue = queue
+        self.services = services
+        self.line = line
+        self.where: object = EMPTY
+        self.rank = math.inf
+        self.seq = 0
+        self.offered_by: Service | None = None
+        self.holds: tuple[Service, ...] = ()
+        # only for work that callbacks judge (asking.py):
+        self.candidates: list[Candidate] = []
+        self.entries: dict[str, Candidate] = {}
+        self.ring: deque[Candidate] = deque()
+        self.refreshed_at = -math.inf
+        self.asked_at = math.inf
+
+    def __lt__(self, other: Lane) -> bool:
+        return False  # heap entries with equal keys are the same lane: any order will do
+
+    def __repr__(self) -> str:
+        return f"<Lane {self.task} {[service.name for service in self.services]}>"
+
+
+EMPTY = "empty"
+ACTIVE = "active"
+ASKING = "asking"
+
+
+class Ready:
+    """All lanes, and the choice among them."""
+
+    __slots__ = ("_active", "_lanes", "_records", "_timers", "_touched", "head_of", "limited", "paused",
+                 "queues",
+                 "served", "services", "take_from")  # fmt: skip
+
+    def __init__(self, records: dict[str, Record]) -> None:
+        self._records = records
+        self._lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
+        self._active: list[tuple[float, int, Lane]] = []
+        self._touched: set[Service] = set()
+        self._timers: list[tuple[float, str]] = []
+        self.services: dict[str, Service] = {}
+        self.queues: dict[str, Service] = {}
+        self.served: frozenset[str] | None = None
+        self.paused: set[str] = set()
+        self.limited: list[Service] = []
+        self.head_of: Callable[[Lane], Key | None] = head_by_rank
+        self.take_from: Callable[[Lane, int, float, Key], list[Record] | None] = take_by_rank
+
+    # what changes -----------------------------------------------------------------------------------------
+
+    def lane(self, record: Record, implicit: tuple[str, ...]) -> Lane:
+        """The lane a record belongs to; `implicit` services (threads, …) come after its own."""
+        spec = record.spec
+        key = (spec.task, spec.queue, spec.services)
+        lane = self._lanes.get(key)
+        if lane is None:
+            services = tuple(self.services[name] for name in spec.services + implicit)
+            lane = Lane(spec.task, self.queue(spec.queue), services, Line(self._records))
+            self._lanes[key] = lane
+        return lane
+
+    def clear(self) -> None:
+        """Empty every lane: what was in them is about to be placed anew."""
+        for lane in self._lanes.values():
+            lane.where = EMPTY
+            self._unhold(lane)
+        self._lanes.clear()
+        self._active.clear()
+
+    def queue(self, name: str) -> Service:
+        """A queue, as the thing its lanes are parked at while it is paused or not served here."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = Service(Limits(name))
+            self._gate(queue)
+        return queue
+
+    def serve(self, names: frozenset[str] | None) -> None:
+        """From now on start only work of these queues (None: of all)."""
+        self.served = names
+        for queue in self.queues.values():
+            self._gate(queue)
+
+    def pause_queue(self, name: str, paused: bool) -> None:
+        """Hold a queue back, or let it go on."""
+        (self.paused.add if paused else self.paused.discard)(name)
+        self._gate(self.queue(name))
+
+    def _gate(self, queue: Service) -> None:
+        unserved = self.served is not None and queue.name not in self.served
+        queue.is_paused = unserved or queue.name in self.paused
+        self.touch(queue)
+
+    def push(self, lane: Lane, record: Record) -> None:
+        """Work that may start as far as it is concerned joins its lane."""
+        lane.line.push(record)
+        rank, seq = record.rank, record.seq
+        if lane.where is EMPTY or rank < lane.rank or (rank == lane.rank and seq < lane.seq):
+            self.wake(lane)
+
+    def wake(self, lane: Lane) -> None:
+        """Bring a lane's entry up to date after its head may have changed."""
+        key = self.head_of(lane)
+        if key is None:
+            return
+        lane.rank, lane.seq = key
+        if isinstance(lane.where, Service):
+            heappush(lane.where.parked, (lane.rank, lane.seq, lane))
+        else:
+            lane.where = ACTIVE
+            heappush(self._active, (lane.rank, lane.seq, lane))
+
+    def left(self, lane: Lane) -> None:
+        """Work of this lane went away unstarted: what was kept for it may be free."""
+        lane.line.left()
+        if lane.holds:
+            self._unhold(lane)
+            if isinstance(lane.where, Service):
+                lane.where = EMPTY
+                self.wake(lane)
+
+    def touch(self, service: Service) -> None:
+        """Something about this service changed: at the next choice it may have room."""
+        if service.parked:
+            self._touched.add(service)
+
+    # time -------------------------------------------------------------------------------------------------
+
+    def due(self, now: float) -> list[Service]:
+        """Services whose time has come; each is touched."""
+        services = []
+        while self._timers and self._timers[0][0] <= now:
+            at, name = heappop(self._timers)
+            service = self.services[name]
+            if service.wakes_at == at:
+                service.wakes_at = math.inf
+                services.append(service)
+                self.touch(service)
+        return services
+
+    def wake_service(self, service: Service, at: float) -> None:
+        """Look at this service again at that time."""
+        if at < service.wakes_at:
+            service.wakes_at = at
+            heappush(self._timers, (at, service.name))
+
+    def wakes_at(self) -> float:
+        """When a service may next have room by the passing of time alone."""
+        timers = self._timers
+        while timers and self.services[timers[0][1]].wakes_at != timers[0][0]:
+            heappop(timers)
+        return timers[0][0] if timers else math.inf
+
+    # the choice -------------------------------------------------------------------------------------------
+
+    def choose(self, now: float, start: Callable[[Lane, list[Record]], None]) -> None:
+        """Start the best work that may start, until none may."""
+        for service in self._touched:
+            self._offer(service, now)
+        self._touched.clear()
+        active = self._active
+        while active:
+            rank, seq, lane = heappop(active)
+            if lane.where is not ACTIVE or lane.seq != seq or lane.rank != rank:
+                continue
+            key = self.head_of(lane)
+            if key is None:
+                lane.where = EMPTY
+                self._unhold(lane)
+            elif key != (rank, seq):
+                self.wake(lane)
+                continue
+            else:
+                self._serve(lane, now, start)
+            if lane.offered_by is not None:
+                service, lane.offered_by = lane.offered_by, None
+                if lane.where is not service:
+                    self._offer(service, now)
+
+    def _serve(self, lane: Lane, now: float, start: Callable[[Lane, list[Record]], None]) -> None:
+        room, blocker = self._room(lane, now)
+        if blocker is not None:
+            self._park(lane, blocker, now)
+            return
+        limit = self._active[0][:2] if self._active else (math.inf, 0)
+        batch = self.take_from(lane, room, now, limit)
+        if batch is None:
+            lane.where = ASKING
+            return
+        start(lane, batch)
+        self._unhold(lane)
+        lane.where = EMPTY
+        self.wake(lane)
+
+    def _room(self, lane: Lane, now: float) -> tuple[int, Service | None]:
+        if lane.queue.is_paused:
+            return 0, lane.queue
+        room = UNLIMITED
+        for service in lane.services:
+            left = service.room(now)
+            holder = service.held_by
+            if holder is not None and holder is not lane and self._is_older(holder, lane):
+                left -= 1
+            if left <= 0:
+                return 0, service
+            room = min(room, left)
+        return room, None
+
+    @staticmethod
+    def _is_older(holder: object, lane: Lane) -> bool:
+        return isinstance(holder, Lane) and (holder.rank, holder.seq) < (lane.rank, lane.seq)
+
+    def _park(self, lane: Lane, blocker: Service, now: float) -> None:
+        lane.where = blocker
+        heappush(blocker.parked, (lane.rank, lane.seq, lane))
+        blocked = blocker.blocked(now)
+        if blocked is not None and blocked.until is not None:
+            self.wake_service(blocker, blocked.until)
+        if blocked is not None and blocked.reason == "rate":
+            self.limited.append(blocker)
+        self._unhold(lane)
+        if len(lane.services) > 1 and blocked is not None and blocked.reason == "concurrency":
+            others = tuple(service for service in lane.services if service is not blocker)
+            if all(self._may_hold(service, lane, now) for service in others):
+                lane.holds = others
+                for service in others:
+                    service.held_by = lane
+
+    def _may_hold(self, service: Service, lane: Lane, now: float) -> bool:
+        if service.room(now) <= 0:
+            return False
+        return service.held_by is None or not self._is_older(service.held_by, lane)
+
+    def _unhold(self, lane: Lane) -> None:
+        for service in lane.holds:
+            if service.held_by is lane:
+                service.held_by = None
+                self._touch_now(service)
+        lane.holds = ()
+
+    def _touch_now(self, service: Service) -> None:
+        best = self._best_parked(service)
+        if best is not None:
+            best.offered_by = service
+            best.where = ACTIVE
+            heappush(self._active, (best.rank, best.seq, best))
+
+    def _offer(self, service: Service, now: float) -> None:
+        if service.parked and service.room(now) > 0:
+            self._touch_now(service)
+        elif service.parked:
+            blocked = service.blocked(now)
+            if blocked is not None and blocked.until is not None:
+                self.wake_service(service, blocked.until)
+
+    @staticmethod
+    def _best_parked(service: Service) -> Lane | None:
+        parked = service.parked
+        while parked:
+            rank, seq, lane = heappop(parked)
+            assert isinstance(lane, Lane)
+            if lane.where is service and lane.rank == rank and lane.seq == seq:
+                return lane
+        return None
+
+
+def head_by_rank(lane: Lane) -> Key | None:
+    """The key of a lane that nobody judges: its first work by rank."""
+    head = lane.line.head()
+    return None if head is None else (head.rank, head.seq)
+
+
+def take_by_rank(lane: Lane, room: int, now: float, limit: Key) -> list[Record]:
+    """Up to `room` of a lane that nobody judges, as long as they come before `limit`."""
+    batch = []
+    line = lane.line
+    while room:
+        head = line.head()
+        if head is None or (head.rank, head.seq) > limit:
+            break
+        line.pop()
+        batch.append(head)
+        room -= 1
+    return batch

@@ -1,0 +1,236 @@
+"""The decisions of one turn, in order. Pure: same records, same time, same answers → same plan.
+
+begin      a turn starts at `now`
+lacks      what the items in the inbox need that is not in mind; the shell reads it, `learn` takes it
+take_in    submissions, outcomes, cancellations, verdicts, changes of limits
+plan       what time brought; what to ask; what to start; when to look again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from runcue.core import admission, outcome, watch
+from runcue.core.asking import Allowance, Questions
+from runcue.core.ledger import Ledger, Rule, Settings
+from runcue.core.limits import Limits, Service
+from runcue.core.model import WorkState
+from runcue.core.plan import (
+    Cancel,
+    Declare,
+    Ended,
+    Entered,
+    Found,
+    Item,
+    Lacks,
+    Outcome,
+    Pause,
+    Plan,
+    Revive,
+    Submit,
+    Tell,
+    Verdicts,
+    Withdraw,
+)
+
+WALL_CHECK = 1.0
+"""While work waits for a wall-clock time, look at least that often: that clock may be set."""
+
+
+class Scheduler:
+    """Decides; a thin order of steps over the ledger and the parts that change it."""
+
+    def __init__(self, settings: Settings, rules: dict[str, Rule], tag: str) -> None:
+        self.ledger = Ledger(settings, rules, tag)
+        self._status_at = 0.0
+        self._takers: dict[type, Callable[[Any], None]] = {
+            Outcome: self._take_outcome,
+            Submit: self._take_submit,
+            Entered: self._take_entered,
+            Verdicts: self._take_verdicts,
+            Ended: self._take_ended,
+            Cancel: self._take_cancel,
+            Revive: self._take_revive,
+            Withdraw: self._take_withdraw,
+            Declare: self._take_declare,
+            Pause: self._take_pause,
+            Tell: self._take_tell,
+        }
+
+    def begin(self, now: float, wall: float) -> None:
+        """A turn begins."""
+        self.ledger.begin(now, wall)
+
+    def ask_with(self, questions: Questions) -> None:
+        """These callbacks are registered now."""
+        if questions and (self.ledger.asking is None or self.ledger.asking.questions != questions):
+            self.ledger.ask_with(questions)
+
+    def lacks(self, items: Sequence[Item]) -> Lacks:
+        """What has to be read before these items can be decided."""
+        ledger, wanted = self.ledger, Lacks()
+        for item in (*items, *ledger.waiting_submits):
+            if isinstance(item, Submit):
+                _merge(wanted, admission.lacks(ledger, item))
+            elif isinstance(item, Revive):
+                _merge(wanted, outcome.revive_lacks(ledger, item))
+        wanted.ids -= ledger.looked_up
+        wanted.keys -= ledger.found.keys.keys() | ledger.keys_looked_up
+        return wanted
+
+    def learn(self, lacks: Lacks, found: Found) -> None:
+        """This is what the store had of that."""
+        ledger = self.ledger
+        ledger.looked_up |= lacks.ids
+        ledger.keys_looked_up |= lacks.keys
+        ledger.found.records.update(found.records)
+        ledger.found.keys.update(found.keys)
+        ledger.found.dependents.update(found.dependents)
+        ledger.found.forgotten.update(found.forgotten)
+
+    def take_in(self, items: Sequence[Item]) -> None:
+        """Work through the inbox."""
+        takers = self._takers
+        for item in items:
+            takers[type(item)](item)
+        if self.ledger.waiting_submits:
+            admission.take_waiting(self.ledger)
+
+    def plan(self, may_start: bool, allowance: Allowance) -> Plan:
+        """Everything else that is to happen now, and when to look again."""
+        ledger = self.ledger
+        now = ledger.now
+        ledger.place_due()
+        watch.check(ledger)
+        for service in ledger.ready.due(now):
+            if service.breaker is not None:
+                ledger.tell_circuit(service, service.breaker.expire(now))
+        if may_start:
+            self._start(allowance)
+        admission.tell_depth(ledger)
+        self._tell_status()
+        plan = ledger.plan
+        plan.is_whole = True
+        plan.wake_at = self._wakes_at(may_start)
+        return plan
+
+    def _start(self, allowance: Allowance) -> None:
+        ledger = self.ledger
+        asking = ledger.asking
+        if asking is not None:
+            asking.begin(allowance, ledger.now)
+        ledger.ready.choose(ledger.now, ledger.start)
+        while ledger.waiting_submits:
+            waiting = len(ledger.waiting_submits)
+            admission.take_waiting(ledger)
+            if len(ledger.waiting_submits) == waiting:
+                break
+            ledger.ready.choose(ledger.now, ledger.start)
+        if asking is not None:
+            plan = ledger.plan
+            plan.ask = asking.wanted()
+            if plan.ask and asking.questions.score:
+                plan.depth = ledger.pending
+                plan.pressure = {
+                    name: service.pressure(ledger.now)
+                    for name, service in ledger.ready.services.items()
+                    if not name.startswith("#")
+                }
+        for service in ledger.ready.limited:
+            ledger.tell_limited(service)
+        ledger.ready.limited.clear()
+
+    def _wakes_at(self, may_start: bool) -> float:
+        ledger = self.ledger
+        times = [watch.wakes_at(ledger), ledger.ready.wakes_at()]
+        if ledger.later:
+            times.append(ledger.later[0][0])
+        if ledger.later_by_wall:
+            times.append(ledger.now + min(ledger.later_by_wall[0][0] - ledger.wall, WALL_CHECK))
+        if ledger.asking is not None and may_start:
+            times.append(ledger.asking.wakes_at(ledger.now))
+        if ledger.running or ledger.has_moved:
+            times.append(self._status_at)
+        return min(times)
+
+    def _tell_status(self) -> None:
+        ledger = self.ledger
+        if ledger.now >= self._status_at and (ledger.running or ledger.moved_at == ledger.now):
+            self._status_at = ledger.now + ledger.settings.status_interval
+            ledger.tell("queue_status", **{state.value: ledger.counts[state] for state in WorkState})
+
+    # one for each kind of item ----------------------------------------------------------------------------
+
+    def _take_outcome(self, item: Outcome) -> None:
+        outcome.take(self.ledger, item)
+
+    def _take_submit(self, item: Submit) -> None:
+        answer = admission.take(self.ledger, item)
+        if answer is not None:
+            self._reply(item, answer)
+
+    def _take_entered(self, item: Entered) -> None:
+        self.ledger.entered(item.token, item.at)
+
+    def _take_verdicts(self, item: Verdicts) -> None:
+        ledger = self.ledger
+        if ledger.asking is not None:
+            for verdict in item.verdicts:
+                record = ledger.asking.answered(verdict)
+                if record is not None:
+                    outcome.skip(ledger, record)
+
+    def _take_ended(self, item: Ended) -> None:
+        outcome.ended(self.ledger, item)
+
+    def _take_cancel(self, item: Cancel) -> None:
+        self._reply(item, outcome.cancel(self.ledger, item))
+
+    def _take_revive(self, item: Revive) -> None:
+        self._reply(item, outcome.revive(self.ledger, item))
+
+    def _take_withdraw(self, item: Withdraw) -> None:
+        waiting = self.ledger.waiting_submits
+        is_waiting = item.submit in waiting
+        if is_waiting:
+            waiting.remove(item.submit)
+        self._reply(item, is_waiting)
+
+    def _take_declare(self, item: Declare) -> None:
+        self._reply(item, self.declare(item.limits))
+
+    def declare(self, limits: Limits) -> None:
+        """A service exists with these limits from now on."""
+        ready = self.ledger.ready
+        service = ready.services.get(limits.name)
+        if service is None:
+            ready.services[limits.name] = Service(limits)
+        else:
+            service.declare(limits)
+            ready.touch(service)
+
+    def _take_pause(self, item: Pause) -> None:
+        ledger = self.ledger
+        service = ledger.ready.services.get(item.name)
+        if service is not None:
+            service.is_paused = item.paused
+            ledger.ready.touch(service)
+            ledger.tell("service_status", service=item.name, paused=item.paused)
+        else:
+            ledger.ready.pause_queue(item.name, item.paused)
+        self._reply(item, True)
+
+    def _take_tell(self, item: Tell) -> None:
+        record = None if item.id is None else self.ledger.records.get(item.id)
+        if item.id is None or record is not None:
+            self.ledger.tell(item.type, record, **(item.data or {}))
+
+    def _reply(self, item: Item, answer: Any) -> None:
+        self.ledger.plan.replies.append((item, answer))
+
+
+def _merge(wanted: Lacks, more: Lacks) -> None:
+    wanted.ids |= more.ids
+    wanted.keys |= more.keys
+    wanted.dependents_of |= more.dependents_of

@@ -1,0 +1,89 @@
+"""Time limits on waiting: dependencies that do not come, work that stays pending, a queue that stands still.
+
+A queue stands still when nothing runs and nothing has started, finished or arrived for a while, although work
+is pending that waits for no time of its own (`run_at`, a retry).
+"""
+
+from __future__ import annotations
+
+import math
+from heapq import heappop
+
+from runcue.core.ledger import Ledger
+from runcue.core.model import Record
+from runcue.core.outcome import fail_for
+
+
+def check(ledger: Ledger) -> None:
+    """Act on every limit whose time has come."""
+    deadlines = ledger.deadlines
+    while deadlines and deadlines[0][0] <= ledger.now:
+        at, _, kind, record = heappop(deadlines)
+        if ledger.records.get(record.id) is record:
+            _late(ledger, kind, record, at)
+    if ledger.has_moved:
+        ledger.has_moved = False
+        ledger.moved_at = ledger.now
+        ledger.has_warned = False
+    elif ledger.pending and not ledger.running:
+        _check_stall(ledger)
+
+
+def wakes_at(ledger: Ledger) -> float:
+    """When the next limit may be reached."""
+    deadlines = ledger.deadlines
+    while deadlines and ledger.records.get(deadlines[0][3].id) is not deadlines[0][3]:
+        heappop(deadlines)
+    at = deadlines[0][0] if deadlines else math.inf
+    if ledger.pending and not ledger.running:
+        settings = ledger.settings
+        if settings.stall_warn_after is not None and not ledger.has_warned:
+            at = min(at, ledger.moved_at + settings.stall_warn_after)
+        if settings.stall_timeout is not None:
+            at = min(at, ledger.moved_at + settings.stall_timeout)
+    return at
+
+
+def _late(ledger: Ledger, kind: str, record: Record, at: float) -> None:
+    seconds = ledger.now - record.created_at
+    if kind == "dependency_timeout":
+        waits = ledger.asking.waiting.get(record.id) if ledger.asking is not None else None
+        if ledger.graph.is_waiting(record.id) or (waits is not None and waits.why == "dependency"):
+            fail_for(ledger, record, "dependency_timeout")
+    elif kind == "pending_warning":
+        ledger.tell("pending_warning", record, seconds=seconds)
+    else:
+        _time_out(ledger, record, f"Pending timeout after {seconds:.3g} s")
+
+
+def _check_stall(ledger: Ledger) -> None:
+    settings, idle = ledger.settings, ledger.now - ledger.moved_at
+    warn, timeout = settings.stall_warn_after, settings.stall_timeout
+    is_warned = warn is None or idle < warn or ledger.has_warned
+    is_over = timeout is not None and idle >= timeout
+    if is_warned and not is_over:
+        return
+    stuck = [record for record in ledger.records.values() if not _waits_for_time(ledger, record)]
+    if not stuck:
+        ledger.moved_at = ledger.now
+        return
+    if not is_warned:
+        ledger.has_warned = True
+        ledger.tell("stall_warning", seconds=idle, pending=len(stuck))
+    if is_over:
+        for record in stuck:
+            if ledger.records.get(record.id) is record:  # the cascade of another may have ended it
+                _time_out(ledger, record, f"Stall timeout after {idle:.3g} s without progress")
+
+
+def _waits_for_time(ledger: Ledger, record: Record) -> bool:
+    spec = record.spec
+    return (
+        (record.next_retry_at or 0) > ledger.now
+        or (spec.run_at or 0) > ledger.wall
+        or record.created_at + (spec.delay or 0) > ledger.now
+    )
+
+
+def _time_out(ledger: Ledger, record: Record, message: str) -> None:
+    fail_for(ledger, record, f"TimeoutError: {message}", TimeoutError(message))

@@ -1,0 +1,281 @@
+"""Cue: what an application holds. Every method hands over to the part that does it."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, TypedDict, TypeVar, Unpack, overload
+
+from runcue.connect import System, check_store
+from runcue.core.events import Event
+from runcue.core.explain import Explanation
+from runcue.core.model import Spec, Work, WorkState, view
+from runcue.core.parse import optional_duration
+from runcue.core.plan import Cancel, Declare, Pause, Revive, Submit, Withdraw
+from runcue.errors import CueClosed, QueueFull, RuncueError, WrongThread
+from runcue.registry import Options, Registry, Task, rows, work_state
+from runcue.sync import Sync
+
+logger = logging.getLogger("runcue")
+
+Duration = float | timedelta | str
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class SubmitOptions(TypedDict, total=False):
+    """What `submit` takes besides the task."""
+
+    params: dict[str, Any] | None
+    target: str | os.PathLike[str] | None
+    queue: str
+    depends_on: Iterable[str] | None
+    timeout: Duration | None
+    dependency_timeout: Duration | None
+    idempotency_key: str | None
+    on_failed: str
+    id: str | None
+    priority: float
+    run_at: float | datetime | None
+    delay: Duration | None
+    task_type: str | None
+
+
+class Cue:
+    """Decides when work may run.
+
+    `Cue()` keeps its queue in memory. The options are in docs/reference.md; an unknown one is an error.
+    """
+
+    def __init__(self, store: str | os.PathLike[str] | None = None, **options: Any) -> None:
+        check_store(store)
+        self._registry = Registry(Options.of(**options))
+        self._system: System | None = None
+        self._is_closed = False
+        self.sync = Sync(self)
+
+    # registration -----------------------------------------------------------------------------------------
+
+    def service(self, name: str, **limits: Any) -> None:
+        """Declare a service and its limits; declaring it again changes them at once."""
+        declared = self._registry.service(name, **limits)
+        if self._system is not None:
+            self._system.engine.put(Declare(declared))
+
+    @overload
+    def task(self, name: F, /) -> F: ...
+    @overload
+    def task(self, name: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
+    def task(self, name: Any = None, /, **options: Any) -> Any:
+        """Register a handler: `@cue.task("extract", uses="openai", retry=3, timeout=60)`, or plain `@cue.task`."""
+        return self._registry.task(name, **options)
+
+    def get_task(self, name: str) -> Task:
+        """What is registered under that name."""
+        return self._registry.get_task(name)
+
+    def is_ready(self, function: F) -> F:
+        """Register the callback that says whether a work's inputs are there."""
+        return self._registry.callback("is_ready", function)
+
+    def is_stale(self, function: F) -> F:
+        """Register the callback that says whether a work's output is missing or outdated."""
+        return self._registry.callback("is_stale", function)
+
+    def priority(self, function: F) -> F:
+        """Register the callback that scores candidates from 0 to 1."""
+        return self._registry.callback("priority", function)
+
+    def dependency_satisfied(self, function: F) -> F:
+        """Register the callback that says whether a dependency is there."""
+        return self._registry.callback("dependency_satisfied", function)
+
+    def on_start(self, function: F) -> F:
+        """Call `function(work)` when a work starts."""
+        return self._registry.callback("on_start", function)
+
+    def on_complete(self, function: F) -> F:
+        """Call `function(work, result, duration)` when a work completed."""
+        return self._registry.callback("on_complete", function)
+
+    def on_failure(self, function: F) -> F:
+        """Call `function(work, error, will_retry)` for each failed attempt; with two arguments for final ones."""
+        return self._registry.callback("on_failure", function)
+
+    def on_skip(self, function: F) -> F:
+        """Call `function(work)` when a work was skipped because its output is valid."""
+        return self._registry.callback("on_skip", function)
+
+    def on_cancel(self, function: F) -> F:
+        """Call `function(work)` when a work was cancelled."""
+        return self._registry.callback("on_cancel", function)
+
+    def on_backpressure(self, function: F) -> F:
+        """Call `function(depth, limit)` when the queue gets full."""
+        return self._registry.callback("on_backpressure", function)
+
+    def on_pending_warning(self, function: F) -> F:
+        """Call `function(work, seconds)` when a work has been pending for long."""
+        return self._registry.callback("on_pending_warning", function)
+
+    def on_stall_warning(self, function: F) -> F:
+        """Call `function(seconds, pending)` when nothing has moved for long."""
+        return self._registry.callback("on_stall_warning", function)
+
+    # work -------------------------------------------------------------------------------------------------
+
+    async def submit(
+        self, task: str | Callable[..., Any] | None = None, **options: Unpack[SubmitOptions]
+    ) -> str:
+        """Accept one piece of work; its id."""
+        system = self._open("submit")
+        spec = self._registry.spec(task, make_id=system.make_id, **options)
+        return (await self._accept(system, [spec]))[0]
+
+    async def submit_many(self, items: Iterable[Mapping[str, Any]]) -> builtins.list[str]:
+        """Accept many at once, all or none: dicts of `submit`'s arguments; the ids in order."""
+        system = self._open("submit")
+        specs = self._registry.specs(items, system.make_id)
+        return await self._accept(system, specs) if specs else []
+
+    async def _accept(self, system: System, specs: builtins.list[Spec]) -> builtins.list[str]:
+        is_plain = not any(spec.is_named or spec.idempotency_key or spec.depends_on for spec in specs)
+        submit = Submit(specs, is_plain, may_wait=not system.is_inside_handler())
+        options = self._registry.options
+        try:
+            async with asyncio.timeout(options.block_timeout):
+                ids: builtins.list[str] = await system.engine.request(submit)
+                return ids
+        except (TimeoutError, asyncio.CancelledError) as error:
+            await system.engine.request(Withdraw(submit))
+            if isinstance(error, TimeoutError):
+                raise QueueFull(system.engine.pending, options.max_queued or 0, len(specs)) from None
+            raise
+
+    async def get(self, work_id: str) -> Work | None:
+        """One work as it stands, or None when the id is unknown or no longer kept."""
+        record = await self._open("get").store.get(work_id)
+        return None if record is None else view(record)
+
+    async def list(
+        self, state: WorkState | str | None = None, task: str | None = None, limit: int = 100
+    ) -> builtins.list[Work]:
+        """The latest works of that state and task, newest first."""
+        found = await self._open("list").store.find(work_state(state), task, rows(limit))
+        return [view(record) for record in found]
+
+    async def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:
+        """The dead letters: work that failed for good, newest first."""
+        return await self.list(WorkState.FAILED, task, limit)
+
+    async def count(self) -> dict[WorkState, int]:
+        """How many works there are in each state, forgotten ones included."""
+        return self._open("count").engine.counts()
+
+    async def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
+        """Cancel pending or running work; True when it was one of these."""
+        return bool(await self._open("cancel").engine.request(Cancel(work_id, cascade)))
+
+    async def retry(self, work_id: str, *, cascade: bool = False) -> bool:
+        """Give failed or cancelled work a fresh budget; True when it was one of these."""
+        return bool(await self._open("retry").engine.request(Revive(work_id, cascade)))
+
+    async def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
+        """The work once it has ended, in whatever state."""
+        return await self._open("wait").inquiry.wait(work_id, optional_duration(timeout, "timeout"))
+
+    async def result(self, work_id: str, timeout: Duration | None = None) -> Any:
+        """What the handler returned; WorkFailed, WorkTimedOut or WorkCancelled when it did not."""
+        return await self._open("result").inquiry.result(work_id, optional_duration(timeout, "timeout"))
+
+    async def join(self, ids: Iterable[str] | None = None, timeout: Duration | None = None) -> None:
+        """Wait until nothing, or nothing of `ids`, is pending or running."""
+        await self._open("join").inquiry.join(ids, optional_duration(timeout, "timeout"))
+
+    # running ----------------------------------------------------------------------------------------------
+
+    def start(self, queues: str | Iterable[str] | None = None) -> None:
+        """Begin to start work. Returns at once; needs a running event loop; a second call does nothing."""
+        system = self._open("start")
+        names = [queues] if isinstance(queues, str) else queues
+        system.start(None if names is None else frozenset(names))
+
+    async def stop(self, timeout: Duration | None = None) -> None:
+        """Start nothing new and wait for what runs; after `timeout` cancel it."""
+        if self._system is not None and not self._is_closed:
+            await self._open("stop").stop(optional_duration(timeout, "timeout"))
+
+    async def close(self) -> None:
+        """Stop, and let go of the store: nothing is accepted any more."""
+        if self._system is not None and not self._is_closed:
+            await self.stop()
+            await self._system.close()
+        self._is_closed = True
+
+    async def __aenter__(self) -> Cue:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop(None if kind is None else self._registry.options.grace)
+        pending = self._open("leave").engine.pending
+        if pending:
+            logger.warning("left with %d pending: a queue in memory is lost with its process", pending)
+
+    # looking and operating --------------------------------------------------------------------------------
+
+    def events(self, types: str | Iterable[str] | None = None, since: int = 0) -> AsyncIterator[Event]:
+        """What happens, from the first event (or after `since`) until stop(): `async for event in cue.events()`."""
+        wanted = None if types is None else frozenset([types] if isinstance(types, str) else types)
+        return self._open("read events").bus.read(wanted, since)
+
+    async def explain(self, work_id: str) -> Explanation:
+        """Why that work stands where it stands, and until when."""
+        return await self._open("explain").inquiry.explain(work_id)
+
+    async def debug_blocked(self) -> builtins.list[dict[str, Any]]:
+        """Everything pending that cannot start now: `{work, reason, details}`, best first."""
+        return self._open("debug_blocked").inquiry.debug_blocked()
+
+    async def services(self) -> builtins.list[dict[str, Any]]:
+        """Every service: its limits, how much of them is used, and what blocks it."""
+        return self._open("services").inquiry.services()
+
+    async def pause(self, name: str) -> None:
+        """Start nothing more on this service or of this queue."""
+        await self._open("pause").engine.request(Pause(name, True))
+
+    async def resume(self, name: str) -> None:
+        """Let this service or queue go on."""
+        await self._open("resume").engine.request(Pause(name, False))
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop this Cue belongs to: that of its first await or start()."""
+        return None if self._system is None else self._system.loop
+
+    def _open(self, action: str) -> System:
+        """The parts behind this Cue, made at the first call."""
+        if self._is_closed:
+            raise CueClosed(action)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise WrongThread(
+                f"Cannot {action}: no event loop is running in this thread. "
+                "Call it inside `asyncio.run(...)`, or use cue.sync from other threads."
+            ) from None
+        if self._system is None:
+            self._system = System(self._registry)
+        elif self._system.loop is not loop:
+            raise WrongThread(
+                f"Cannot {action}: this Cue belongs to another event loop. "
+                "Use cue.sync from other threads, and one Cue for each loop."
+            )
+        return self._system

@@ -1,0 +1,373 @@
+"""The shell around the scheduler: inbox, turn, act, alarm, graceful stop.
+
+A turn is the only way anything changes. Everything that wants to change something puts an item into the inbox;
+a turn takes the inbox in, decides, commits, and then acts: answers, tells, stops, starts, asks, sets the alarm.
+Between turns the engine sleeps until the inbox is filled or until the exact moment the plan named.
+
+With an inline store (memory) an item that needs no start is taken in at once, in a turn of its own that starts
+nothing: so `submit` returns without suspending, and work submitted in a row is chosen among, best first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from runcue.bus import Bus
+from runcue.core.asking import Allowance, Questions, Verdict
+from runcue.core.events import FINAL_EVENTS
+from runcue.core.failure import Failure, classify
+from runcue.core.model import Record, WorkState
+from runcue.core.plan import Cancel, Ended, Entered, Item, Lacks, Outcome, Plan, Tell, Verdicts
+from runcue.core.scheduler import Scheduler
+from runcue.judge import Judge
+from runcue.ports import Clock, Executor, Registered, Store, Turn
+from runcue.running import Run, running_work
+
+T = TypeVar("T")
+Entering = Callable[[float | None], None]
+LAG_FORGIVEN = 0.1
+NOTHING_ASKED = Allowance(0, 0)
+TIMEOUT = Failure("timeout", "timeout")
+
+
+class Engine:
+    """Runs turns and does what they decided."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        scheduler: Scheduler,
+        judge: Judge,
+        bus: Bus,
+        executors: Mapping[str, Executor],
+        tasks: Mapping[str, Registered],
+        questions: Callable[[], Questions],
+        drain: Callable[[], Any],
+        progress_interval: float,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._store = store
+        self._clock = clock
+        self._scheduler = scheduler
+        self._judge = judge
+        self._bus = bus
+        self._executors = executors
+        self._tasks = tasks
+        self._questions = questions
+        self._drain = drain
+        self._progress_interval = progress_interval
+        self._inbox: list[Item] = []
+        self._replies: dict[int, asyncio.Future[Any]] = {}
+        self._waiters: dict[str, list[asyncio.Future[Record]]] = {}
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._runs: dict[int, Run] = {}
+        self._loop_task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = float("inf")
+        self._may_start = False
+        self._quiet: asyncio.Future[None] | None = None
+
+    # coming and going -------------------------------------------------------------------------------------
+
+    @property
+    def is_started(self) -> bool:
+        """True between start and stop."""
+        return self._may_start
+
+    @property
+    def runs(self) -> Mapping[int, Run]:
+        """What is under way in this process, by token; overdue code included."""
+        return self._runs
+
+    @property
+    def pending(self) -> int:
+        """How much is pending."""
+        return self._scheduler.ledger.pending
+
+    def counts(self) -> dict[WorkState, int]:
+        """How many works there were in each state so far."""
+        counts = self._scheduler.ledger.counts
+        return {state: counts[state] for state in WorkState}
+
+    def start(self, queues: frozenset[str] | None) -> None:
+        """Begin to take turns by itself."""
+        if self._may_start:
+            return
+        self._may_start = True
+        self._scheduler.ledger.ready.serve(queues)
+        self._bus.begin()
+        if self._loop_task is None or self._loop_task.done():
+            self._loop_task = self._loop.create_task(self._run(), name="runcue")
+        self._wake.set()
+
+    async def stop(self, timeout: float | None) -> None:
+        """Start nothing new, wait for what runs; after `timeout` cancel it."""
+        if self._loop_task is None:
+            return
+        self._may_start = False
+        self._wake.set()
+        if not await self._until_quiet(timeout):
+            for run in list(self._runs.values()):
+                if not run.is_given_up:
+                    await self.request(Cancel(run.record.id, reason="stopped"))
+            await self._until_quiet(0 if timeout is not None else None)
+        await self._drain()
+        task, self._loop_task = self._loop_task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self._set_alarm(float("inf"))
+        self._bus.end()
+
+    async def _until_quiet(self, timeout: float | None) -> bool:
+        """True once no attempt that still counts is under way."""
+        try:
+            async with asyncio.timeout(timeout):
+                while any(not run.is_given_up for run in self._runs.values()) or self._inbox:
+                    self._quiet = self._loop.create_future()
+                    await self._quiet
+        except TimeoutError:
+            return False
+        finally:
+            self._quiet = None
+        return True
+
+    # asking the engine ------------------------------------------------------------------------------------
+
+    def put(self, item: Item) -> None:
+        """Leave an item for the next turn."""
+        self._inbox.append(item)
+        self._wake.set()
+
+    async def request(self, item: Item) -> Any:
+        """Put an item into a turn and wait for its answer, which may be an exception to raise."""
+        self._inbox.append(item)
+        if self._store.is_inline:
+            plan = self._store.take_turn(self._take_in)
+            self._act(plan)
+            self._wake.set()
+            for asked, answer in plan.replies:
+                if asked is item:
+                    if isinstance(answer, Exception):
+                        raise answer
+                    return answer
+        else:
+            self._wake.set()
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._replies[id(item)] = future
+        try:
+            return await future
+        finally:
+            self._replies.pop(id(item), None)
+
+    def look(self, question: Callable[[Scheduler, Turn], T]) -> T:
+        """Ask the scheduler something in a turn that writes nothing."""
+        answer: list[T] = []
+
+        def decide(turn: Turn) -> Plan:
+            self._scheduler.begin(turn.now, turn.wall)
+            answer.append(question(self._scheduler, turn))
+            return self._scheduler.ledger.plan
+
+        self._store.take_turn(decide)
+        return answer[0]
+
+    def final(self, work_id: str) -> asyncio.Future[Record]:
+        """A future of how that work ends."""
+        future: asyncio.Future[Record] = self._loop.create_future()
+        self._waiters.setdefault(work_id, []).append(future)
+        future.add_done_callback(partial(self._forget_waiter, work_id))
+        return future
+
+    async def until_idle(self) -> None:
+        """Wait until nothing is pending or running."""
+        while self._is_busy():
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._idle_waiters.append(future)
+            await future
+
+    def run_of(self, task: asyncio.Task[Any] | None) -> Run | None:
+        """The attempt that this task is, if it is one."""
+        return next((run for run in self._runs.values() if run.task is task), None) if task else None
+
+    def deliver(self, verdicts: list[Verdict]) -> None:
+        """The judge has answers."""
+        self.put(Verdicts(verdicts))
+
+    # the turn ---------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self._act(await self._store.turn(self._decide))
+
+    def _decide(self, turn: Turn) -> Plan:
+        self._scheduler.ask_with(self._questions())
+        self._take_in(turn)
+        allowance = self._judge.allowance() if self._scheduler.ledger.asking is not None else NOTHING_ASKED
+        return self._scheduler.plan(self._may_start, allowance)
+
+    def _take_in(self, turn: Turn) -> Plan:
+        scheduler = self._scheduler
+        scheduler.begin(turn.now, turn.wall)
+        items, self._inbox = self._inbox, []
+        lacks: Lacks | None
+        while lacks := scheduler.lacks(items):
+            scheduler.learn(lacks, turn.read(lacks))
+        scheduler.take_in(items)
+        return scheduler.ledger.plan
+
+    def _act(self, plan: Plan) -> None:
+        for item, answer in plan.replies:
+            self._answer(item, answer)
+        for token in plan.stop:
+            self._stop_run(token)
+        if plan.events:
+            self._bus.publish(plan.events)
+            if self._waiters:
+                self._tell_waiters(plan)
+        for record in plan.start:
+            self._start_run(record, record.token in plan.rated)
+        if plan.ask:
+            self._judge.ask(plan)
+        if self._idle_waiters and not self._is_busy():
+            waiters, self._idle_waiters = self._idle_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        if self._quiet is not None and not self._quiet.done():
+            self._quiet.set_result(None)
+        if plan.wake_at != self._alarm_at and plan.is_whole:
+            self._set_alarm(plan.wake_at)
+
+    def _is_busy(self) -> bool:
+        ledger = self._scheduler.ledger
+        return ledger.pending + ledger.running > 0
+
+    def _answer(self, item: Item, answer: Any) -> None:
+        future = self._replies.pop(id(item), None)
+        if future is not None and not future.done():
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+    def _tell_waiters(self, plan: Plan) -> None:
+        for type, _, record, _ in plan.events:
+            if type in FINAL_EVENTS and record is not None and record.state.is_final:
+                for future in self._waiters.pop(record.id, ()):
+                    if not future.done():
+                        future.set_result(record)
+
+    def _forget_waiter(self, work_id: str, future: asyncio.Future[Record]) -> None:
+        waiting = self._waiters.get(work_id)
+        if waiting is not None and future in waiting:
+            waiting.remove(future)
+            if not waiting:
+                del self._waiters[work_id]
+
+    def _set_alarm(self, at: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._alarm_at = at
+        if at != float("inf") and self._loop_task is not None:
+            delay = max(0.0, at - self._clock.now())
+            self._alarm = self._loop.call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm_at = float("inf")
+        self._wake.set()
+
+    # attempts ---------------------------------------------------------------------------------------------
+
+    def _start_run(self, record: Record, is_rated: bool) -> None:
+        task = self._tasks[record.spec.task]
+        run = Run(record, self._executors[task.executor], self._report_progress)
+        self._runs[record.token] = run
+        is_watched = is_rated or record.spec.timeout is not None
+        entered = partial(self._entered, run) if is_watched else None
+        run.task = self._loop.create_task(self._attempt(run, task, entered))
+
+    async def _attempt(self, run: Run, task: Registered, entered: Entering | None) -> None:
+        record = run.record
+        try:
+            result = await run.executor.run(running_work(run), task.handler, entered)
+        except BaseException as error:
+            outcome = Outcome(record.id, record.token, None, classify(error, task.retry.retry_on), error)
+        else:
+            outcome = Outcome(record.id, record.token, result)
+        del self._runs[record.token]
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.is_given_up:
+            was_stopped = isinstance(outcome.error, asyncio.CancelledError)
+            self._inbox.append(Ended(record.id, record.token, not was_stopped))
+        else:
+            self._inbox.append(outcome)
+        self._wake.set()
+
+    def _entered(self, run: Run, at: float | None) -> None:
+        """The handler was entered: rates and the timeout count from here."""
+        timeout = run.record.spec.timeout
+        if timeout is not None:
+            run.timer = self._loop.call_later(timeout, self._time_out, run)
+        self.put(Entered(run.record.token, self._clock.now() if at is None else at))
+
+    def _time_out(self, run: Run) -> None:
+        """The attempt is over; its code is told to stop and keeps its places until it has.
+
+        When somebody else held the loop, this rings late through no fault of the handler: it gets that time back.
+        """
+        assert run.timer is not None
+        lag = self._loop.time() - run.timer.when()
+        if lag > LAG_FORGIVEN:
+            run.timer = self._loop.call_later(lag, self._time_out, run)
+            return
+        record = run.record
+        timeout = TimeoutError(f"timeout after {record.spec.timeout:g} s")
+        self.put(Outcome(record.id, record.token, None, TIMEOUT, timeout, has_ended=False))
+
+    def _stop_run(self, token: int) -> None:
+        run = self._runs.get(token)
+        if run is None or run.is_given_up:
+            return
+        run.is_given_up = run.is_cancelled = True
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.executor.can_stop and run.task is not None:
+            run.task.cancel()
+
+    def _report_progress(self, run: Run, fraction: float | None, text: str | None) -> None:
+        """A handler said how far it is: from any thread, told at most once in a while."""
+        now = self._clock.now()
+        if run.is_given_up or now - run.told_at < self._progress_interval:
+            return
+        run.told_at = now
+        item = Tell("progress", run.record.id, {"fraction": fraction, "text": text})
+        self._loop.call_soon_threadsafe(self.put, item)
+
+
+class Complaints:
+    """Counts what goes wrong in the application's callbacks, and passes each cause on once."""
+
+    def __init__(self, tell: Callable[[str, BaseException], None]) -> None:
+        self._tell = tell
+        self._known: set[tuple[str, type, str]] = set()
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, kind: str, error: BaseException) -> None:
+        """A callback of this kind failed."""
+        self.counts[kind] += 1
+        cause = (kind, type(error), str(error)[:100] if isinstance(error, TypeError | TimeoutError) else "")
+        if cause not in self._known and len(self._known) < 1000:
+            self._known.add(cause)
+            self._tell(kind, error)

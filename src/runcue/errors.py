@@ -1,0 +1,343 @@
+"""Every exception of runcue, in one place.
+
+Rules:
+- A message is one line: what happened, to which thing, what to do about it. What a user gave is quoted, cut
+  to 80 characters and escaped, so that it is safe on a terminal and in a log.
+- Facts are fields (`error.name`, `error.cycle`), so that nobody has to read them out of the text.
+- What is wrong with code or options is a `ConfigError`, what is wrong with one submission a `SubmitError`;
+  both are a ValueError. What a handler raises to steer its own work comes last.
+- Every one can be pickled: handlers in worker processes raise them too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import timedelta
+
+    from runcue.core.model import Work
+
+QUOTED_LENGTH = 80
+NAMES_SHOWN = 8
+
+
+def quoted(value: object) -> str:
+    """Show what a user gave inside a message: on one line, at most about 80 characters, whatever it is."""
+    try:
+        if isinstance(value, str):
+            text = repr(value[: QUOTED_LENGTH + 1])
+        else:
+            from reprlib import Repr  # it cuts long containers without making their whole text first
+
+            short = Repr()
+            short.maxother = short.maxstring = short.maxlong = QUOTED_LENGTH
+            text = short.repr(value)
+    except Exception:  # noqa: BLE001 (a __repr__ may raise anything; an int may be too long to be written)
+        text = f"<{type(value).__name__}>"
+    if len(text) > QUOTED_LENGTH + 2:
+        closing = text[0] if text[0] in "'\"" else ""
+        text = text[:QUOTED_LENGTH] + "…" + closing
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Show the first few of many names, quoted, and how many more there are."""
+    ordered = sorted(names)
+    more = len(ordered) - NAMES_SHOWN
+    return ", ".join(map(quoted, ordered[:NAMES_SHOWN])) + (f" and {more} more" if more > 0 else "")
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Suggest the known name that was probably meant, as a sentence to append to a message, or nothing."""
+    if not isinstance(name, str) or len(name) > 2 * QUOTED_LENGTH:
+        return ""
+    import difflib  # slow to import, and only mistakes need it
+
+    matches = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean {quoted(matches[0])}?" if matches else ""
+
+
+def _rebuilt(kind: type[RuncueError], args: tuple[object, ...], fields: dict[str, object]) -> RuncueError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
+
+
+class RuncueError(Exception):
+    """Catches everything that runcue raises on its own account."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception would call the class with the finished message as its first argument.
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+# --- Code or options are wrong --------------------------------------------------------------------
+
+
+class ConfigError(RuncueError, ValueError):
+    """Says that a Cue, a service, a task or an option is declared wrongly."""
+
+
+class UnknownTask(ConfigError):
+    """Says that no handler is registered under this name."""
+
+    def __init__(self, name: object, known: Iterable[str] = ()) -> None:
+        self.name = name
+        self.known = tuple(known)
+        if self.known:
+            advice = f"Registered: {listed(self.known)}.{nearest(name, self.known)}"
+        else:
+            advice = "No task is registered yet: decorate its handler with @cue.task(name)."
+        super().__init__(f"Unknown task type: {quoted(name)}. {advice}")
+
+
+class UnknownService(ConfigError):
+    """Says that no service is registered under this name."""
+
+    def __init__(self, name: object, known: Iterable[str] = ()) -> None:
+        self.name = name
+        self.known = tuple(known)
+        if self.known:
+            advice = f"Registered: {listed(self.known)}.{nearest(name, self.known)}"
+        else:
+            advice = "No service is registered yet: call cue.service(name, …) first."
+        super().__init__(f"Unknown service: {quoted(name)}. {advice}")
+
+
+class InvalidRate(ConfigError):
+    """Says that a rate cannot be read, or names a unit of time that does not exist."""
+
+    def __init__(self, given: object, unit: str | None = None) -> None:
+        self.given = quoted(given)
+        self.unit = unit
+        if unit is None:
+            problem = f"Invalid rate format: {self.given}. Use a whole number from 1 to 1,000,000,000"
+            advice = "per time, without spaces: '60/min', '100/10s', '200k/min' or (60, 60)."
+        else:
+            problem = f"Unknown rate unit: {quoted(unit)} in {self.given}."
+            advice = "Use ms, s, min, h or d, as in '60/min' or '100/10s'."
+        super().__init__(f"{problem} {advice}")
+
+
+class InvalidOption(ConfigError):
+    """Says that an option has a value it cannot have, and which it could."""
+
+    def __init__(self, name: str, given: object, expected: str) -> None:
+        self.name = name
+        self.given = quoted(given)
+        self.expected = expected
+        super().__init__(f"Invalid {name}: {self.given}. Expected {expected}.")
+
+
+class UnknownOption(ConfigError):
+    """Says that there is no option of this name, which would otherwise be lost in silence."""
+
+    def __init__(self, name: object, known: Iterable[str], where: str) -> None:
+        self.name = name
+        self.known = tuple(known)
+        self.where = where
+        advice = nearest(name, self.known) or f" It takes {listed(self.known) or 'none'}."
+        super().__init__(f"{where} has no option {quoted(name)}.{advice}")
+
+
+# --- A submission is refused; nothing was queued --------------------------------------------------
+
+
+class SubmitError(RuncueError, ValueError):
+    """Says that work was not accepted; nothing was queued."""
+
+
+class InvalidParams(SubmitError):
+    """Says which part of the params cannot be kept as JSON, and what to pass instead."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        super().__init__(f"{path} {problem}")
+
+
+class QueueFull(SubmitError):
+    """Says that as much work is pending as `max_queued` allows."""
+
+    def __init__(self, pending: int, limit: int, asked: int = 1) -> None:
+        self.pending = pending
+        self.limit = limit
+        self.asked = asked
+        advice = "Submit later, raise max_queued, or use reject_policy='block'."
+        if asked > limit:
+            advice = "Submit in smaller batches or raise max_queued."
+        super().__init__(
+            f"Queue full: {pending} pending, {asked} more asked for, max_queued={limit}. {advice}"
+        )
+
+
+class DependencyCycle(SubmitError):
+    """Says that the work would wait for itself, and along which way."""
+
+    def __init__(self, cycle: Sequence[str]) -> None:
+        self.cycle = tuple(cycle)
+        way = [quoted(work_id) for work_id in self.cycle[:NAMES_SHOWN]]
+        if len(self.cycle) > NAMES_SHOWN:
+            way += [f"… ({len(self.cycle) - NAMES_SHOWN} more)"]
+        super().__init__(f"Dependency cycle: {' → '.join(way)}. Leave out one of these depends_on.")
+
+
+class DuplicateWork(SubmitError):
+    """Says that an id or an idempotency key is taken, and by which work."""
+
+    def __init__(self, work_id: str, key: str | None = None, state: str | None = None) -> None:
+        self.work_id = work_id
+        self.key = key
+        self.state = state
+        holder = f"Idempotency key {quoted(key)} belongs to work {quoted(work_id)}"
+        if key is None:
+            message = f"Work {quoted(work_id)} exists already. Give another id, or none to have one made."
+        elif state is None:
+            message = f"{holder}, which has another task or other params. Use another key for other work."
+        else:
+            message = (
+                f"{holder}, which is {state}. Use on_failed='resubmit' to run it anew or 'return' for its id."
+            )
+        super().__init__(message)
+
+
+class CueClosed(SubmitError):
+    """Says that a Cue was used after close()."""
+
+    def __init__(self, action: str = "submit") -> None:
+        self.action = action
+        super().__init__(f"Cannot {action}: this Cue is closed. Make a new Cue, or close it later.")
+
+
+# --- Asking for work and for its outcome ----------------------------------------------------------
+
+
+class WorkNotFound(RuncueError, LookupError):
+    """Says that there is no work of this id, or that it finished so long ago that it is forgotten."""
+
+    def __init__(self, work_id: object, forgotten: bool = False) -> None:
+        self.work_id = work_id
+        self.forgotten = forgotten
+        reason = "No work has this id: use the one that submit() returned."
+        if forgotten:
+            reason = "It finished and its record is gone: raise keep_finished or retention to keep more."
+        super().__init__(f"Work not found: {quoted(work_id)}. {reason}")
+
+
+class _WorkEnded(RuncueError):
+    def __init__(self, work: Work, what: str) -> None:
+        self.work = work
+        reason = str(work.error or "").partition("\n")[0][:300]
+        ending = f": {reason}" if reason else ""
+        super().__init__(f"Work {quoted(work.id)} (task {quoted(work.task)}) {what}{ending}")
+
+
+class WorkFailed(_WorkEnded):
+    """Raised where a result is asked of work that failed for good; `.work` has its error and attempts."""
+
+    def __init__(self, work: Work, what: str = "failed") -> None:
+        super().__init__(work, what)
+
+
+class WorkTimedOut(WorkFailed):
+    """Raised where a result is asked of work whose last attempt ran out of time."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work, "timed out")
+
+
+class WorkCancelled(_WorkEnded):
+    """Raised where a result is asked of work that was cancelled."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work, "was cancelled")
+
+
+class WrongThread(RuncueError):
+    """Says that a blocking call was made where it would wait for itself, or a Cue used off its loop."""
+
+
+# --- The store ------------------------------------------------------------------------------------
+
+
+class StoreError(RuncueError):
+    """Says that the store could not read or keep something; drivers' own errors never get past it."""
+
+    def __init__(self, message: str, store: str | None = None) -> None:
+        self.store = store
+        super().__init__(message)
+
+
+class StorageFull(StoreError):
+    """Says that the disk or the database has no room left."""
+
+
+class StorageCorrupt(StoreError):
+    """Says that what is stored is damaged, or is not runcue's."""
+
+
+class StorageReplaced(StoreError):
+    """Says that the file was deleted or exchanged underneath a running Cue."""
+
+
+class StorageBusy(StoreError):
+    """Says that others held the store for too long."""
+
+
+class SchemaTooNew(StoreError):
+    """Says that a newer runcue made this store; it is left untouched."""
+
+
+class ForkedConnection(StoreError):
+    """Says that a Cue was carried over a fork, where its connection must not be used."""
+
+
+# --- What a handler raises to steer its own work --------------------------------------------------
+
+
+class RateLimited(RuncueError):
+    """Raise it when the far side says "slow down": pauses the whole service and counts no attempt.
+
+    `retry_after` takes seconds, a timedelta, text such as "30s", or a Retry-After header as it came.
+    """
+
+    retry_after: float | timedelta | str | None = None
+    service: str | None = None
+
+    def __init__(
+        self, retry_after: float | timedelta | str | None = None, service: str | None = None
+    ) -> None:
+        self.retry_after = retry_after
+        self.service = service
+        whom = "The service" if service is None else f"Service {quoted(service)}"
+        when = "" if retry_after is None else f", retry after {_spoken(retry_after)}"
+        super().__init__(f"{whom} asked to slow down{when}")
+
+
+class RetryLater(RuncueError):
+    """Raise it to fail this attempt and choose when the next one starts."""
+
+    after: float | timedelta | str = 0.0
+
+    def __init__(self, after: float | timedelta | str) -> None:
+        self.after = after
+        super().__init__(f"The handler asked for another attempt after {_spoken(after)}")
+
+
+class Snooze(RuncueError):
+    """Raise it to run again later as if this start had not been: no attempt is counted."""
+
+    after: float | timedelta | str = 0.0
+
+    def __init__(self, after: float | timedelta | str) -> None:
+        self.after = after
+        super().__init__(f"The handler asked to run again after {_spoken(after)}")
+
+
+class Permanent(RuncueError):
+    """Raise it when another attempt cannot help: the work fails at once."""
+
+
+def _spoken(after: object) -> str:
+    return f"{after:g} s" if isinstance(after, (int, float)) else quoted(after)

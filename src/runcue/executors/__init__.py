@@ -1,0 +1,1 @@
+"""How a handler is called. An executor never knows why."""

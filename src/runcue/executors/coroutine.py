@@ -1,0 +1,27 @@
+"""Coroutines on the loop itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from runcue.core.model import Work
+from runcue.ports import Handler
+
+
+class CoroutineExecutor:
+    """Awaits `async def` handlers where everything else runs."""
+
+    can_stop = True
+
+    def run(
+        self, work: Work, handler: Handler, entered: Callable[[float | None], None] | None
+    ) -> Awaitable[Any]:
+        """The handler's own coroutine: awaiting it is running it."""
+        if entered is not None:
+            entered(None)
+        awaitable: Awaitable[Any] = handler(work)
+        return awaitable
+
+    async def close(self) -> None:
+        """Nothing is held."""

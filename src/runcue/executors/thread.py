@@ -1,0 +1,109 @@
+"""Plain functions in threads of our own, never the loop's default pool.
+
+The threads are daemons: a handler that never returns must not keep the interpreter from ending. They are made
+on demand and kept for reuse; how many there may be is a limit of the scheduler, which grants a start only when
+one is free. A function cannot be stopped: when its work is given up it runs on, and its thread with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import CoroutineType
+from typing import Any
+
+from runcue.core.model import Work
+from runcue.ports import Clock, Handler
+
+Job = Callable[[], None]
+
+
+class ThreadExecutor:
+    """Calls `def` handlers in threads."""
+
+    can_stop = False
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._idle = 0
+        self._threads = 0
+        self._lock = threading.Lock()
+
+    async def run(
+        self, work: Work, handler: Handler, entered: Callable[[float | None], None] | None
+    ) -> Any:
+        """Hand the call to a thread and wait for its answer, however long that takes."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+        hold = getattr(loop, "hold", None)  # on virtual time a thread's work takes none
+        release = getattr(loop, "release", None)
+
+        def deliver(result: Any, error: BaseException | None) -> None:
+            if release is not None:
+                release()
+            if not answer.done():
+                if error is None:
+                    answer.set_result(result)
+                else:
+                    answer.set_exception(Raised(error))
+
+        def job() -> None:
+            result, error = None, None
+            try:
+                if entered is not None:
+                    loop.call_soon_threadsafe(entered, self._clock.now())
+                result = context.run(handler, work)
+                if isinstance(result, CoroutineType):
+                    result.close()
+                    raise TypeError("the handler returned a coroutine: declare it with `async def`")
+            except BaseException as raised:
+                error = raised
+            try:
+                loop.call_soon_threadsafe(deliver, result, error)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits for this any more
+
+        if hold is not None:
+            hold()
+        self._put(job)
+        try:
+            return await answer
+        except Raised as carried:
+            raise carried.error from None
+
+    async def close(self) -> None:
+        """Let idle threads go; busy ones go when they are done."""
+        with self._lock:
+            for _ in range(self._threads):
+                self._jobs.put(None)
+
+    def _put(self, job: Job) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                self._threads += 1
+                number = self._threads
+                threading.Thread(target=self._work, name=f"runcue-{number}", daemon=True).start()
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            with self._lock:
+                self._idle += 1
+        with self._lock:
+            self._threads -= 1
+
+
+class Raised(Exception):
+    """Carries what a handler raised across a future, which cannot hold every exception."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error

@@ -1,0 +1,120 @@
+"""Calls the application's `on_*` callbacks for what happened.
+
+Plain ones are called on the loop as the events come; `async` ones run as tasks, one after the other for each
+work, so that `on_start` is over before `on_complete` begins. They have no time limit and have run when `stop()`
+returns. One that raises is counted and logged once for each cause; the work's outcome is unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from runcue.core.events import Told
+from runcue.core.model import Record, view
+from runcue.errors import RuncueError
+
+Report = Callable[[str, BaseException], None]
+
+
+class Hooks:
+    """The `on_*` callbacks of one Cue, as a listener on the bus."""
+
+    def __init__(
+        self, callbacks: dict[str, Callable[..., Any]], report: Report, wants_retry: Callable[[], bool]
+    ) -> None:
+        self._callbacks = callbacks
+        self._report = report
+        self._failure_wants_retry = wants_retry
+        self._last: dict[str, asyncio.Task[None]] = {}
+
+    def __call__(self, events: list[Told]) -> None:
+        """Call whoever wants to know of these."""
+        callbacks = self._callbacks
+        for told in events:
+            kind = ON.get(told[0])
+            if kind is not None and kind in callbacks:
+                arguments = self._arguments(told)
+                if arguments is not None:
+                    self._call(kind, callbacks[kind], told[2], arguments)
+
+    async def drain(self) -> None:
+        """Wait until every callback that was begun is over."""
+        while self._last:
+            await asyncio.wait(list(self._last.values()))
+
+    def _arguments(self, told: Told) -> tuple[Any, ...] | None:
+        type, _, record, data = told
+        data = data or {}
+        if type == "backpressure_active":
+            return (data["depth"], data["limit"]) if data["active"] else None
+        if type == "stall_warning":
+            return data["seconds"], data["pending"]
+        if record is None:
+            return None
+        work = view(record)
+        if type == "completed":
+            return work, record.result, max(0.0, (record.completed_at or 0) - (record.started_at or 0))
+        if type == "failed":
+            error = data.get("exception") or RuncueError(record.error)
+            if self._failure_wants_retry():
+                return work, error, data["will_retry"]
+            return None if data["will_retry"] else (work, error)
+        if type == "pending_warning":
+            return work, data["seconds"]
+        return (work,)
+
+    def _call(
+        self, kind: str, callback: Callable[..., Any], record: Record | None, arguments: tuple[Any, ...]
+    ) -> None:
+        key = kind if record is None else record.id
+        before = self._last.get(key)
+        if before is not None:
+            self._begin(key, self._after(before, kind, callback, arguments))
+            return
+        try:
+            answer = callback(*arguments)
+        except Exception as error:
+            self._report(kind, error)
+        else:
+            if asyncio.iscoroutine(answer):
+                self._begin(key, self._finish(kind, answer))
+
+    async def _after(
+        self, before: asyncio.Task[None], kind: str, callback: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> None:
+        await asyncio.wait([before])
+        try:
+            answer = callback(*arguments)
+            if asyncio.iscoroutine(answer):
+                await answer
+        except Exception as error:
+            self._report(kind, error)
+
+    async def _finish(self, kind: str, answer: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await answer
+        except Exception as error:
+            self._report(kind, error)
+
+    def _begin(self, key: str, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._last[key] = task
+        task.add_done_callback(lambda done: self._forget(key, done))
+
+    def _forget(self, key: str, done: asyncio.Task[None]) -> None:
+        if self._last.get(key) is done:
+            del self._last[key]
+
+
+ON = {
+    "started": "on_start",
+    "completed": "on_complete",
+    "failed": "on_failure",
+    "skipped": "on_skip",
+    "cancelled": "on_cancel",
+    "backpressure_active": "on_backpressure",
+    "pending_warning": "on_pending_warning",
+    "stall_warning": "on_stall_warning",
+}

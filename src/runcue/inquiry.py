@@ -1,0 +1,114 @@
+"""What people want to know of work: how it ended, why it waits, what is full."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from runcue.core.explain import Explanation, explain, snapshot
+from runcue.core.ledger import Ledger
+from runcue.core.model import Record, Work, view
+from runcue.core.plan import Lacks
+from runcue.core.scheduler import Scheduler
+from runcue.engine import Engine
+from runcue.errors import WorkCancelled, WorkFailed, WorkNotFound, WorkTimedOut
+from runcue.ports import Store, Turn
+
+FULL = frozenset({"rate", "concurrency"})
+
+
+class Inquiry:
+    """Answers from the store and, for live work, from the scheduler in a turn that writes nothing."""
+
+    def __init__(self, engine: Engine, store: Store) -> None:
+        self._engine = engine
+        self._store = store
+
+    async def wait(self, work_id: str, timeout: float | None) -> Work:
+        """The work once it has ended; TimeoutError when that takes too long."""
+        future = self._engine.final(work_id)
+        record = await self._store.get(work_id)
+        if record is None:
+            future.cancel()
+            raise self.not_found(work_id)
+        if record.state.is_final:
+            future.cancel()
+            return view(record)
+        async with asyncio.timeout(timeout):
+            return view(await future)
+
+    async def result(self, work_id: str, timeout: float | None) -> Any:
+        """What the handler returned, or the error that tells why there is nothing."""
+        work = await self.wait(work_id, timeout)
+        if work.state == "completed":
+            return work.result
+        if work.state == "cancelled":
+            raise WorkCancelled(work)
+        raise (WorkTimedOut if work.error == "timeout" else WorkFailed)(work)
+
+    async def join(self, ids: Iterable[str] | None, timeout: float | None) -> None:
+        """Wait until nothing, or nothing of `ids`, is pending or running."""
+        async with asyncio.timeout(timeout):
+            if ids is None:
+                await self._engine.until_idle()
+                return
+            for work_id in list(ids):
+                await self.wait(work_id, None)
+
+    def not_found(self, work_id: str) -> WorkNotFound:
+        """The error for an id that has no record: never submitted, or no longer kept."""
+
+        def is_forgotten(scheduler: Scheduler, turn: Turn) -> bool:
+            lacks = Lacks(ids={work_id})
+            scheduler.learn(lacks, turn.read(lacks))
+            return scheduler.ledger.state_of(work_id) is not None
+
+        return WorkNotFound(work_id, forgotten=self._engine.look(is_forgotten))
+
+    async def explain(self, work_id: str) -> Explanation:
+        """Why that work stands where it stands."""
+        record = await self._store.get(work_id)
+        if record is None:
+            raise self.not_found(work_id)
+        return self._engine.look(lambda scheduler, turn: self._explained(scheduler.ledger, record, turn))
+
+    def debug_blocked(self) -> list[dict[str, Any]]:
+        """Everything pending that cannot start now, with the reason."""
+
+        def look(scheduler: Scheduler, turn: Turn) -> list[dict[str, Any]]:
+            ledger = scheduler.ledger
+            waiting = [record for record in ledger.records.values() if not record.token]
+            waiting.sort(key=lambda record: (record.rank, record.seq))
+            return [self._blocked(self._explained(ledger, record, turn), record) for record in waiting]
+
+        return [entry for entry in self._engine.look(look) if entry["reason"] != "ready"]
+
+    def services(self) -> list[dict[str, Any]]:
+        """Every service: its limits, how much of them is used, and what blocks it."""
+        return self._engine.look(
+            lambda scheduler, turn: [
+                snapshot(service, turn.now)
+                for service in scheduler.ledger.ready.services.values()
+                if not service.name.startswith("#")
+            ]
+        )
+
+    def _explained(self, ledger: Ledger, record: Record, turn: Turn) -> Explanation:
+        record = ledger.records.get(record.id, record)
+        return explain(ledger, record, turn.now, turn.wall, self._engine.is_started)
+
+    @staticmethod
+    def _blocked(explanation: Explanation, record: Record) -> dict[str, Any]:
+        reason = explanation.reason
+        return {
+            "work": view(record),
+            "reason": "service_full" if reason in FULL else reason,
+            "details": {
+                "limit": reason,
+                "service": explanation.service,
+                "until": explanation.until,
+                "text": explanation.details,
+                "waits_for": list(explanation.waits_for),
+            },
+        }

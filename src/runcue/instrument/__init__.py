@@ -1,0 +1,1 @@
+"""Listeners on the bus: logging, and later metrics and traces."""

@@ -1,0 +1,227 @@
+"""Asks the application's callbacks about work, with limits and fallbacks; answers are data for the next turn.
+
+Plain callbacks are called on the loop in slices of 2 ms; `async` ones are tasks that are cut off at the limit.
+A plain one that overran is from then on called in a thread of its own, where the limit can be enforced.
+
+what goes wrong            the answer that is used
+is_ready                   not ready
+is_stale                   stale (run it)
+dependency_satisfied       not satisfied
+priority                   0.5
+
+Asking costs the loop at most a quarter of its time for work never asked before, 4 % for asking again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from inspect import iscoroutinefunction
+from math import isnan
+from typing import Any
+
+from runcue.core.asking import FEW, Allowance, Verdict
+from runcue.core.model import PriorityContext, Record, view
+from runcue.core.plan import Plan
+from runcue.ownthread import OwnThread
+from runcue.ports import Clock
+
+SLICE = 0.002
+FIRST_SHARE = 0.25
+AGAIN_SHARE = 0.04
+FALLBACKS: dict[str, Any] = {
+    "dependency_satisfied": False,
+    "is_ready": False,
+    "is_stale": True,
+    "priority": 0.5,
+}
+
+Report = Callable[[str, BaseException], None]
+
+
+class Question:
+    """One registered callback: how it is called, and what counts when it does not answer."""
+
+    def __init__(self, kind: str, function: Callable[..., Any], limit: float, report: Report) -> None:
+        self.kind = kind
+        self.function = function
+        self.limit = limit
+        self.report = report
+        self.is_plain = not iscoroutinefunction(function)
+        self.wants_task = bool(getattr(function, "wants_task", False))
+        self._thread: OwnThread | None = None
+
+    def ask(self, arguments: tuple[Any, ...], timer: Callable[[], float]) -> Any:
+        """The answer of a plain callback, called here and now."""
+        began = timer()
+        try:
+            answer = self.function(*arguments)
+            if asyncio.iscoroutine(answer):
+                answer.close()
+                self.is_plain = False
+                raise TypeError("it returned a coroutine: declare it with `async def`")
+            answer = self._checked(answer)
+        except Exception as error:
+            answer = self._fallback(error)
+        if timer() - began > self.limit:
+            self.is_plain = False
+            self._thread = OwnThread(f"runcue-{self.kind}")
+            answer = self._fallback(self._late())
+        return answer
+
+    async def ask_patiently(self, arguments: tuple[Any, ...]) -> Any:
+        """The answer of any callback, cut off at the limit."""
+        try:
+            if self._thread is not None:
+                answer = await self._thread.call(self.function, arguments, self.limit)
+            else:
+                async with asyncio.timeout(self.limit):
+                    answer = self.function(*arguments)
+                    if asyncio.iscoroutine(answer):
+                        answer = await answer
+            return self._checked(answer)
+        except TimeoutError:
+            return self._fallback(self._late())
+        except Exception as error:
+            return self._fallback(error)
+
+    def _checked(self, answer: Any) -> Any:
+        if self.kind != "priority":
+            if answer is None:
+                raise TypeError("it returned None, not True or False")
+            return bool(answer)
+        if isinstance(answer, bool) or not isinstance(answer, (int, float)) or isnan(answer):
+            raise TypeError(f"it returned {answer!r:.80}, not a number from 0 to 1")
+        return min(1.0, max(0.0, float(answer)))
+
+    def _late(self) -> TimeoutError:
+        return TimeoutError(f"it took longer than {self.limit:g} s")
+
+    def _fallback(self, error: Exception) -> Any:
+        self.report(self.kind, error)
+        return FALLBACKS[self.kind]
+
+
+Interview = Generator[tuple[Question, tuple[Any, ...]], Any, Verdict]
+
+
+class Judge:
+    """Turns `plan.ask` into verdicts."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        timer: Callable[[], float],
+        limit: float,
+        report: Report,
+        deliver: Callable[[list[Verdict]], None],
+    ) -> None:
+        self._clock = clock
+        self._timer = timer
+        self._limit = limit
+        self._report = report
+        self._deliver = deliver
+        self._questions: dict[str, Question] = {}
+        self._todo: deque[tuple[Record, int, dict[str, float]]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_going = False
+        self._cost = 3e-6
+        self._first_tokens = self._again_tokens = SLICE
+        self._paid_at = clock.now()
+        self.asking: str | None = None
+        """The callback that is being called right now, for the watchdog."""
+
+    def use(self, callbacks: dict[str, Callable[..., Any]]) -> None:
+        """These callbacks are registered now."""
+        for kind in FALLBACKS:
+            function = callbacks.get(kind)
+            known = self._questions.get(kind)
+            if function is not None and (known is None or known.function is not function):
+                self._questions[kind] = Question(kind, function, self._limit, self._report)
+
+    def allowance(self) -> Allowance:
+        """How much may be asked now, so that asking stays within its share of the loop's time."""
+        now = self._clock.now()
+        passed, self._paid_at = now - self._paid_at, now
+        self._first_tokens = min(SLICE, self._first_tokens + passed * FIRST_SHARE)
+        self._again_tokens = min(SLICE, self._again_tokens + passed * AGAIN_SHARE)
+        return Allowance(self._affordable(self._first_tokens), self._affordable(self._again_tokens))
+
+    def ask(self, plan: Plan) -> None:
+        """Ask about everything in `plan.ask`: the first slice at once, the rest when the loop had a turn."""
+        spent = len(plan.ask) * self._cost
+        self._first_tokens = max(-SLICE, self._first_tokens - spent)
+        self._again_tokens = max(-SLICE, self._again_tokens - spent)
+        self._todo.extend((record, plan.depth, plan.pressure) for record in plan.ask)
+        if not self._is_going:
+            self._go_on()
+
+    def _affordable(self, tokens: float) -> int:
+        return max(0, min(FEW, int(tokens / self._cost)))
+
+    def _go_on(self) -> None:
+        timer = self._timer
+        began = timer()
+        verdicts: list[Verdict] = []
+        asked = 0
+        is_plain = all(question.is_plain for question in self._questions.values())
+        while self._todo and (not asked or timer() - began < SLICE):
+            interview = self._interview(*self._todo.popleft())
+            asked += 1
+            if is_plain:
+                verdicts.append(self._hold(interview))
+            else:
+                task = asyncio.get_running_loop().create_task(self._hold_patiently(interview))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        self.asking = None
+        self._cost += (max(1e-6, (timer() - began) / asked) - self._cost) * 0.2
+        if verdicts:
+            self._deliver(verdicts)
+        self._is_going = bool(self._todo)
+        if self._is_going:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _hold(self, interview: Interview) -> Verdict:
+        answer: Any = None
+        while True:
+            try:
+                question, arguments = interview.send(answer)
+            except StopIteration as over:
+                verdict: Verdict = over.value
+                return verdict
+            self.asking = question.kind
+            answer = question.ask(arguments, self._timer)
+
+    async def _hold_patiently(self, interview: Interview) -> None:
+        answer: Any = None
+        while True:
+            try:
+                question, arguments = interview.send(answer)
+            except StopIteration as over:
+                self._deliver([over.value])
+                return
+            answer = await question.ask_patiently(arguments)
+
+    def _interview(self, record: Record, depth: int, pressure: dict[str, float]) -> Interview:
+        """What to ask about one work, in the order of the gates; the first closed one ends it."""
+        questions, clock = self._questions, self._clock
+        work = view(record)
+        satisfied = questions.get("dependency_satisfied")
+        if satisfied is not None:
+            for need in work.depends_on:
+                if not (yield satisfied, (need, work.task) if satisfied.wants_task else (need,)):
+                    return Verdict(work.id, clock.now(), ready=False, why="dependency")
+        ready = questions.get("is_ready")
+        if ready is not None and not (yield ready, (work,)):
+            return Verdict(work.id, clock.now(), ready=False, why="not_ready")
+        stale = questions.get("is_stale")
+        if stale is not None and not (yield stale, (work,)):
+            return Verdict(work.id, clock.now(), stale=False)
+        priority = questions.get("priority")
+        if priority is None:
+            return Verdict(work.id, clock.now())
+        now = clock.now()
+        context = PriorityContext(work, max(0.0, now - record.created_at), max(1, depth), pressure)
+        return Verdict(work.id, now, score=(yield priority, (context,)))

@@ -1,0 +1,106 @@
+"""The only protocols: what the engine needs of a clock, a store and an executor.
+
+A store keeps records and runs turns; it cannot express a scheduling decision. An executor calls a handler:
+returning is success, raising is failure, being cancelled means it must stop. Timeouts belong to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from runcue.core.model import Record, Work, WorkState
+from runcue.core.plan import Found, Lacks, Plan
+from runcue.core.retry import Retry
+
+
+class Clock(Protocol):
+    """Time, as data for turns."""
+
+    def now(self) -> float:
+        """Queue time: looks like epoch seconds, never jumps."""
+        ...
+
+    def wall(self) -> float:
+        """What the host believes the time of day is."""
+        ...
+
+
+class Turn(Protocol):
+    """What `decide` may look at while it holds the turn."""
+
+    now: float
+    wall: float
+
+    def read(self, lacks: Lacks) -> Found:
+        """The stored records a decision names."""
+        ...
+
+
+Decide = Callable[[Turn], Plan]
+
+
+class Store(Protocol):
+    """Keeps records. One turn at a time changes them."""
+
+    is_inline: bool
+    """True when a turn is a plain function call on the loop: `submit` then returns without suspending."""
+
+    def take_turn(self, decide: Decide) -> Plan:
+        """Run `decide` and commit its plan, at once and here (inline stores only)."""
+        ...
+
+    async def turn(self, decide: Decide) -> Plan:
+        """Run `decide` where this store decides, and commit its plan."""
+        ...
+
+    async def get(self, work_id: str) -> Record | None:
+        """One record."""
+        ...
+
+    async def find(self, state: WorkState | None, task: str | None, limit: int) -> list[Record]:
+        """The latest records of that state and task, newest first."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+Handler = Callable[[Work], Any]
+
+
+class Registered(Protocol):
+    """What the engine needs of a registered task."""
+
+    @property
+    def handler(self) -> Handler:
+        """What to call."""
+        ...
+
+    @property
+    def executor(self) -> str:
+        """Which executor calls it."""
+        ...
+
+    @property
+    def retry(self) -> Retry:
+        """When a failed attempt is followed by another."""
+        ...
+
+
+class Executor(Protocol):
+    """Calls handlers."""
+
+    can_stop: bool
+    """False when cancelling cannot end the code: it is left to run, and its place stays taken."""
+
+    def run(
+        self, work: Work, handler: Handler, entered: Callable[[float | None], None] | None
+    ) -> Awaitable[Any]:
+        """Call the handler; `entered` is called at the moment it is entered (with the time, off the loop)."""
+        ...
+
+    async def close(self) -> None:
+        """Free what is idle; never wait for code that does not end."""
+        ...

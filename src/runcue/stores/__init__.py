@@ -1,0 +1,1 @@
+"""Where records are kept. A store never knows what they mean."""

@@ -1,0 +1,100 @@
+"""Records in a dict. Nothing survives the process; a turn costs what its decision costs.
+
+What is forgotten leaves only what `depends_on` still needs: the state of work that did not end well, or whose
+id was given by the user. (Ids that runcue made and that ended well are recognised by their form, see ledger.)
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from runcue.core.model import Record, WorkState
+from runcue.core.plan import Found, Lacks, Plan
+from runcue.ports import Clock, Decide
+
+
+class MemoryTurn:
+    """One turn over the dict."""
+
+    __slots__ = ("_store", "now", "wall")
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.now = store.clock.now()
+        self.wall = store.clock.wall()
+
+    def read(self, lacks: Lacks) -> Found:
+        """The stored records a decision names."""
+        return self._store.read(lacks)
+
+
+class MemoryStore:
+    """The store behind `Cue()`."""
+
+    is_inline = True
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._records: dict[str, Record] = {}
+        self._keys: dict[str, str] = {}
+        self._forgotten: dict[str, WorkState] = {}
+
+    def take_turn(self, decide: Decide) -> Plan:
+        """Decide, and keep what was decided."""
+        plan = decide(MemoryTurn(self))
+        self._commit(plan)
+        return plan
+
+    async def turn(self, decide: Decide) -> Plan:
+        """The same: nothing here ever waits."""
+        return self.take_turn(decide)
+
+    def read(self, lacks: Lacks) -> Found:
+        """The stored records a decision names."""
+        found = Found()
+        for work_id in lacks.ids:
+            if (record := self._records.get(work_id)) is not None:
+                found.records[work_id] = record
+            elif (state := self._forgotten.get(work_id)) is not None:
+                found.forgotten[work_id] = state
+        for key in lacks.keys:
+            if (owner := self._keys.get(key)) is not None:
+                found.keys[key] = self._records[owner]
+        if lacks.dependents_of:
+            found.dependents = {work_id: [] for work_id in lacks.dependents_of}
+            for record in self._records.values():
+                for need in lacks.dependents_of.intersection(record.spec.depends_on):
+                    found.dependents[need].append(record)
+        return found
+
+    async def get(self, work_id: str) -> Record | None:
+        """One record."""
+        return self._records.get(work_id)
+
+    async def find(self, state: WorkState | None, task: str | None, limit: int) -> list[Record]:
+        """The latest records of that state and task, newest first."""
+        matching = (
+            record
+            for record in reversed(self._records.values())
+            if (state is None or record.state is state) and (task is None or record.spec.task == task)
+        )
+        return list(islice(matching, limit))
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        self._records.clear()
+        self._keys.clear()
+        self._forgotten.clear()
+
+    def _commit(self, plan: Plan) -> None:
+        records = self._records
+        records.update(plan.records)
+        for record in plan.keyed:
+            self._keys[str(record.spec.idempotency_key)] = record.id
+        for work_id in plan.forget:
+            record = records.pop(work_id)
+            if record.state is not WorkState.COMPLETED or record.spec.is_named:
+                self._forgotten[work_id] = record.state
+            key = record.spec.idempotency_key
+            if key is not None and self._keys.get(key) == work_id:
+                del self._keys[key]

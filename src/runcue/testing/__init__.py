@@ -1,0 +1,18 @@
+"""Test asyncio code without waiting: an event loop whose time is virtual.
+
+    import asyncio
+    from runcue.testing import run
+
+    async def main() -> float:
+        await asyncio.sleep(3600)
+        return asyncio.get_running_loop().time()
+
+    assert run(main()) == 3600.0  # and it took no time
+
+`run` is `asyncio.run` on a `VirtualLoop`. `settle` ends the present instant. `Deadlock` is raised where real
+time would hang. docs/testing.md shows how to run a whole pytest suite this way.
+"""
+
+from runcue.testing.virtual import Deadlock, VirtualLoop, run, settle
+
+__all__ = ["Deadlock", "VirtualLoop", "run", "settle"]

@@ -1,0 +1,64 @@
+"""Names whoever holds the event loop for too long.
+
+A thread of its own asks the loop for a sign of life while something is under way. When none comes for a second
+it logs what the loop's thread is doing, once for each such stall: the callback or the handler, and its stack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+logger = logging.getLogger("runcue")
+
+PATIENCE = 1.0
+
+
+class Watchdog:
+    """Watches one loop from outside."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, who: Callable[[], str | None], patience: float = PATIENCE
+    ) -> None:
+        self._loop = loop
+        self._who = who
+        self._patience = patience
+        self._loop_thread = threading.get_ident()
+        self._over = threading.Event()
+        self._alive = threading.Event()
+        threading.Thread(target=self._watch, name="runcue-watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._patience):
+            if self._who() is None:
+                continue  # nothing of ours is under way
+            self._alive.clear()
+            try:
+                self._loop.call_soon_threadsafe(self._alive.set)
+            except RuntimeError:
+                return  # the loop is closed
+            if not self._alive.wait(self._patience) and not self._over.is_set():
+                self._complain()
+                while not self._alive.wait(self._patience) and not self._over.is_set():
+                    pass
+
+    def _complain(self) -> None:
+        who = self._who() or "something"
+        frame = sys._current_frames().get(self._loop_thread)
+        stack = "".join(traceback.format_stack(frame)[-8:]) if frame is not None else ""
+        logger.warning(
+            "%s holds the event loop for over %g s: nothing else can run. "
+            "Use `await`, or a plain `def` handler.\n%s",
+            who,
+            self._patience,
+            stack,
+            extra={"runcue": {"event": "loop_held", "who": who}},
+        )
