@@ -12,41 +12,50 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import islice
 
-from runcue.core.events import Event, Told, is_final, make_event
+from runcue.core.events import Event, Told, make_event
+from runcue.core.plan import Plan
 
 KEPT = 10_000
 
-Listener = Callable[[list[Told]], None]
+Listener = Callable[[Plan], None]
 
 
 class Bus:
     """The events of one Cue."""
 
     def __init__(self, keep_finals: int | None) -> None:
-        self._ring: deque[Told] = deque()
-        self._first = 1
-        self._finals: deque[tuple[int, Told]] = deque(maxlen=keep_finals)
+        self._ring: deque[Told] = deque(maxlen=KEPT)
+        self._keep_finals = keep_finals
+        self._finals: deque[tuple[int, list[tuple[int, Told]]]] = deque()
+        self._amount_of_finals = 0
+        self.next_seq = 1
+        """The seq that the next event will have."""
         self._arrived: asyncio.Future[None] | None = None
         self._is_over = False
         self.listeners: list[Listener] = []
 
     @property
-    def next_seq(self) -> int:
-        """The seq that the next event will have."""
-        return self._first + len(self._ring)
+    def _first(self) -> int:
+        """The seq of the oldest event in the ring."""
+        return self.next_seq - len(self._ring)
 
-    def publish(self, events: list[Told]) -> None:
-        """These happened, in this order."""
-        ring = self._ring
-        ring.extend(events)
-        while len(ring) > KEPT:
-            told = ring.popleft()
-            if is_final(told):
-                self._finals.append((self._first, told))
-            self._first += 1
+    def publish(self, plan: Plan) -> None:
+        """What the plan tells has happened, in this order."""
+        self._ring.extend(plan.events)
+        if plan.finals:
+            self._keep(self.next_seq, plan.finals)
+        self.next_seq += len(plan.events)
         for listener in self.listeners:
-            listener(events)
+            listener(plan)
         self._wake()
+
+    def _keep(self, first: int, finals: list[tuple[int, Told]]) -> None:
+        """Keep the final events of a turn as they came, and let go of turns that are too long ago."""
+        self._finals.append((first, finals))
+        self._amount_of_finals += len(finals)
+        keep = self._keep_finals
+        while keep is not None and self._amount_of_finals - len(self._finals[0][1]) >= keep > 0:
+            self._amount_of_finals -= len(self._finals.popleft()[1])
 
     def end(self) -> None:
         """No more will come for now: readers finish once they have read everything."""
@@ -59,7 +68,7 @@ class Bus:
 
     async def read(self, types: frozenset[str] | None, since: int) -> AsyncIterator[Event]:
         """Every event after `since`, then those to come, until the bus ends."""
-        cursor = since + 1
+        cursor = max(1, since + 1)
         while True:
             while cursor < self.next_seq:
                 cursor, batch = self._batch(cursor)
@@ -85,12 +94,17 @@ class Bus:
 
     def _old(self, cursor: int) -> Iterable[Event]:
         """What is left of the time before the ring: final events, and how many others are gone."""
-        finals = [make_event(seq, told) for seq, told in self._finals if seq >= cursor]
+        end = self._first
+        finals = [
+            make_event(first + place, told)
+            for first, batch in self._finals
+            for place, told in batch
+            if cursor <= first + place < end
+        ]
         yield from finals
-        missed = self._first - cursor - len(finals)
+        missed = end - cursor - len(finals)
         if missed:
-            at = self._ring[0][1]
-            yield Event("gap", self._first - 1, at, data={"missed": missed})
+            yield Event("gap", end - 1, self._ring[0][1], data={"missed": missed})
 
     def _wake(self) -> None:
         arrived, self._arrived = self._arrived, None

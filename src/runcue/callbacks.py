@@ -1,8 +1,8 @@
 """Ready-made callbacks, for `cue.priority(…)` and `cue.dependency_satisfied(…)`.
 
 Rules:
-- What is built into a path or a statement is checked when the callback is made: places are `{id}` and `{task}`
-  and nothing else, identifiers are plain words. What comes later, with an id, is only ever a value.
+- What becomes part of a path or a statement is checked when the callback is made: places are `{id}` and
+  `{task}` and nothing else, identifiers are plain words. What comes later, with an id, is only a value.
 - A file counts only if it is under its base when all links are followed.
 - A database is opened read-only and has a tenth of a second to answer.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from runcue.core.model import PriorityContext
-from runcue.core.parse import number
+from runcue.core.parse import LONGEST_NAME, number
 from runcue.errors import ConfigError, InvalidOption
 
 HALF_WAY: Final = 3600.0
@@ -80,22 +80,33 @@ def dependency_check_file(pattern: str, base: str | os.PathLike[str] = ".") -> F
 
     An id that is no plain file name (it has a slash, or is "..") is never satisfied.
     """
-    if not isinstance(pattern, str) or not _place.search(pattern):
-        raise InvalidOption("pattern", pattern, "text with the place {id} in it, as in 'done/{id}.json'")
-    rest = _place.sub("x", pattern)
+    return FileCheck(_pattern(pattern), _path(base, "base", "a folder, as text or a Path"))
+
+
+def _pattern(value: object) -> str:
+    if not isinstance(value, str) or not _place.search(value):
+        raise InvalidOption("pattern", value, "text with the place {id} in it, as in 'done/{id}.json'")
+    rest = _place.sub("x", value)
     if "{" in rest or "}" in rest or not rest.isprintable():
-        raise InvalidOption("pattern", pattern, "no other place than {id} and {task}, and printable text")
+        raise InvalidOption("pattern", value, "no other place than {id} and {task}, and printable text")
     if _climbs(rest) or rest[0] in "/\\" or ":" in rest[:2]:
-        raise InvalidOption("pattern", pattern, "a path below base, without '..'; base= may be any folder")
-    if not isinstance(base, (str, os.PathLike)) or "\0" in str(base) or not str(base):
-        raise InvalidOption("base", base, "a folder, as text or a Path")
+        raise InvalidOption("pattern", value, "a path below base, without '..'; base= may be any folder")
+    return str.__str__(value)
+
+
+def _path(value: object, option: str, expected: str) -> str:
     from pathlib import Path
 
-    return FileCheck(pattern, str(Path(base).absolute()))
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidOption(option, value, expected)
+    return str(Path(text).absolute())
 
 
 def _is_plain(value: object) -> bool:
-    return isinstance(value, str) and value != "" and not any(sign in value for sign in "/\\\0")
+    """True for what names one file: ids and task names are printable and short anyway."""
+    is_name = isinstance(value, str) and 1 <= len(value) <= LONGEST_NAME and value.isprintable()
+    return is_name and not any(sign in str(value) for sign in "/\\")
 
 
 def _climbs(path: str) -> bool:
@@ -142,7 +153,7 @@ class DatabaseCheck(msgspec.Struct, frozen=True):
         try:
             connection.set_busy_timeout(int(ANSWER_WITHIN * 1000))
             connection.set_progress_handler(_stopwatch(), STEPS_BETWEEN_LOOKS)
-            # A name that is qualified is never taken for text, as a lone quoted one is when there is no such column.
+            # Qualified, because SQLite takes a lone quoted name for text when there is no such column.
             statement = f'SELECT 1 FROM "{self.table}" WHERE "{self.table}"."{self.column}" = ? LIMIT 1'
             return connection.execute(statement, (work_id,)).fetchone() is not None
         finally:
@@ -153,17 +164,19 @@ def dependency_check_db(
     table: str, column: str, database: str | os.PathLike[str] | None = None
 ) -> DatabaseCheck:
     """Check for a row whose `column` is the id, in an SQLite file; None is the Cue's own file."""
-    for option, name in (("table", table), ("column", column)):
-        if not isinstance(name, str) or not _identifier(name):
-            raise InvalidOption(option, name, "a plain name: letters, digits and _, at most 63")
+    _check_identifier(table, "table")
+    _check_identifier(column, "column")
     if database is None:
         return DatabaseCheck(table, column)
-    path = str(database) if isinstance(database, (str, os.PathLike)) else ""
-    if not path or "\0" in path or path == ":memory:":
-        raise InvalidOption("database", database, "the path of an SQLite file, as text or a Path")
-    from pathlib import Path
+    expected = "the path of an SQLite file, as text or a Path"
+    if isinstance(database, str) and database == ":memory:":
+        raise InvalidOption("database", database, expected)
+    return DatabaseCheck(table, column, _path(database, "database", expected))
 
-    return DatabaseCheck(table, column, str(Path(path).absolute()))
+
+def _check_identifier(name: object, option: str) -> None:
+    if not isinstance(name, str) or not _identifier(name):
+        raise InvalidOption(option, name, "a plain name: letters, digits and _, at most 63")
 
 
 def _stopwatch() -> Callable[[], bool]:
@@ -174,7 +187,7 @@ def _stopwatch() -> Callable[[], bool]:
 
 
 def _driver() -> Any:
-    # The same library as the store's: a second copy of SQLite in one process would drop the first one's locks.
+    # The stores' own library: a second copy of SQLite in a process would drop the first one's file locks.
     from importlib import import_module
 
     try:

@@ -6,17 +6,19 @@ import asyncio
 import os
 import secrets
 from collections.abc import Callable
+from itertools import count
 from time import perf_counter
 from typing import Any
 
 from runcue.bus import Bus
 from runcue.clock import SystemClock
 from runcue.core.explain import THREADS
+from runcue.core.failure import describe
 from runcue.core.limits import Limits
 from runcue.core.plan import Tell
 from runcue.core.scheduler import Scheduler
 from runcue.engine import Complaints, Engine
-from runcue.errors import ConfigError, RuncueError, quoted
+from runcue.errors import ConfigError, CueClosed, RuncueError, quoted
 from runcue.executors.coroutine import CoroutineExecutor
 from runcue.executors.thread import ThreadExecutor
 from runcue.hooks import Hooks
@@ -56,13 +58,15 @@ class System:
         self.store = MemoryStore(self.clock)
         self.scheduler = Scheduler(options.settings(), registry.rules, self.tag)
         self.scheduler.declare(Limits(THREADS, options.max_threads))
-        for limits in registry.limits.values():
+        for limits in registry.services.values():
             self.scheduler.declare(limits)
         self.bus = Bus(options.keep_finished)
         self.complaints = Complaints(self._complain)
         self.hooks = Hooks(registry.callbacks, self.complaints, lambda: registry.failure_wants_retry)
         self.bus.listeners += [log_events, self.hooks]
-        self.judge = Judge(self.clock, timer, options.callback_timeout, self.complaints, self._deliver)
+        self.judge = Judge(
+            self.clock, timer, options.callback_timeout, registry.callbacks, self.complaints, self._deliver
+        )
         self.executors: dict[str, Executor] = {
             "async": CoroutineExecutor(),
             "thread": ThreadExecutor(self.clock),
@@ -82,12 +86,13 @@ class System:
         self.inquiry = Inquiry(self.engine, self.store)
         self._registry = registry
         self._watchdog: Watchdog | None = None
-        self._made = 0
+        self._numbers = count(1)
 
-    def make_id(self) -> str:
-        """An id that sorts by time and tells that it is ours."""
-        self._made += 1
-        return f"{int(self.clock.wall() * 1000):011x}{self.tag}{self._made:08x}"
+    def id_maker(self) -> Callable[[], str]:
+        """Makes ids that sort by time and tell that they are ours (`Ledger.state_of` relies on their form)."""
+        numbers = self._numbers
+        prefix = f"{int(self.clock.wall() * 1000):011x}{self.tag}"
+        return lambda: f"{prefix}{next(numbers):08x}"
 
     def start(self, queues: frozenset[str] | None) -> None:
         """Begin to start work, and watch over the loop (not on virtual time)."""
@@ -98,21 +103,26 @@ class System:
     async def stop(self, timeout: float | None) -> None:
         """Stop gracefully."""
         if self.is_inside_handler():
-            raise RuncueError("stop() inside a handler would wait for itself. Call it from outside, or end the work.")
+            raise RuncueError(
+                "stop() inside a handler would wait for itself. Call it from outside, or end the work."
+            )
+        if self.hooks.is_calling():
+            raise RuncueError("stop() inside a callback would wait for itself. Call it from outside.")
         await self.engine.stop(timeout)
         if self._watchdog is not None:
             self._watchdog.stop()
             self._watchdog = None
 
     async def close(self) -> None:
-        """Let go of threads and records."""
+        """Let go of threads and records, and of whoever waits for something."""
+        self.engine.close(lambda: CueClosed("wait"))
         for executor in self.executors.values():
             await executor.close()
         await self.store.close()
 
     def is_inside_handler(self) -> bool:
         """True when the code that asks is itself an attempt of ours."""
-        return self.engine.run_of(asyncio.current_task()) is not None
+        return self.engine.current_run() is not None
 
     def _who(self) -> str | None:
         if self.judge.asking is not None:
@@ -130,7 +140,7 @@ class System:
         data = {
             "callback": kind,
             "function": getattr(function, "__qualname__", repr(function)),
-            "error": f"{type(error).__name__}: {error}",
+            "error": describe(error),
             "exception": error,
         }
         self.engine.put(Tell("callback_failed", None, data))

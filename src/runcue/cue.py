@@ -133,28 +133,43 @@ class Cue:
     ) -> str:
         """Accept one piece of work; its id."""
         system = self._open("submit")
-        spec = self._registry.spec(task, make_id=system.make_id, **options)
+        spec = self._registry.spec(task, make_id=system.id_maker(), **options)
         return (await self._accept(system, [spec]))[0]
 
     async def submit_many(self, items: Iterable[Mapping[str, Any]]) -> builtins.list[str]:
         """Accept many at once, all or none: dicts of `submit`'s arguments; the ids in order."""
         system = self._open("submit")
-        specs = self._registry.specs(items, system.make_id)
+        specs = self._registry.specs(items, system.id_maker())
         return await self._accept(system, specs) if specs else []
 
     async def _accept(self, system: System, specs: builtins.list[Spec]) -> builtins.list[str]:
-        is_plain = not any(spec.is_named or spec.idempotency_key or spec.depends_on for spec in specs)
-        submit = Submit(specs, is_plain, may_wait=not system.is_inside_handler())
+        is_plain = True
+        for spec in specs:
+            if spec.is_named or spec.depends_on or spec.idempotency_key is not None:
+                is_plain = False
+                break
         options = self._registry.options
+        submit = Submit(specs, is_plain)
+        ids: builtins.list[str]
+        if options.max_queued is None or options.reject_policy != "block":
+            ids = await system.engine.request(submit)
+            return ids
+        submit.may_wait = not system.is_inside_handler()
         try:
             async with asyncio.timeout(options.block_timeout):
-                ids: builtins.list[str] = await system.engine.request(submit)
+                ids = await system.engine.request(submit)
                 return ids
         except (TimeoutError, asyncio.CancelledError) as error:
-            await system.engine.request(Withdraw(submit))
-            if isinstance(error, TimeoutError):
+            is_withdrawn = await system.engine.request(Withdraw(submit))
+            answer = system.engine.late_answer(submit)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            if is_withdrawn:
                 raise QueueFull(system.engine.pending, options.max_queued or 0, len(specs)) from None
-            raise
+            if isinstance(answer, Exception):
+                raise answer from None
+            accepted: builtins.list[str] = answer
+            return accepted
 
     async def get(self, work_id: str) -> Work | None:
         """One work as it stands, or None when the id is unknown or no longer kept."""
@@ -224,7 +239,7 @@ class Cue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop(None if kind is None else self._registry.options.grace)
-        pending = self._open("leave").engine.pending
+        pending = 0 if self._system is None or self._is_closed else self._system.engine.pending
         if pending:
             logger.warning("left with %d pending: a queue in memory is lost with its process", pending)
 

@@ -18,14 +18,13 @@ from typing import Any, TypeVar
 
 from runcue.bus import Bus
 from runcue.core.asking import Allowance, Questions, Verdict
-from runcue.core.events import FINAL_EVENTS
-from runcue.core.failure import Failure, classify
+from runcue.core.failure import Failure, classify, describe
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Cancel, Ended, Entered, Item, Lacks, Outcome, Plan, Tell, Verdicts
 from runcue.core.scheduler import Scheduler
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, Turn
-from runcue.running import Run, running_work
+from runcue.running import Run, RunningWork, current_run
 
 T = TypeVar("T")
 Entering = Callable[[float | None], None]
@@ -64,6 +63,7 @@ class Engine:
         self._progress_interval = progress_interval
         self._inbox: list[Item] = []
         self._replies: dict[int, asyncio.Future[Any]] = {}
+        self._late: dict[int, Any] = {}
         self._waiters: dict[str, list[asyncio.Future[Record]]] = {}
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._runs: dict[int, Run] = {}
@@ -105,11 +105,13 @@ class Engine:
         self._bus.begin()
         if self._loop_task is None or self._loop_task.done():
             self._loop_task = self._loop.create_task(self._run(), name="runcue")
+            self._loop_task.add_done_callback(self._over)
         self._wake.set()
 
     async def stop(self, timeout: float | None) -> None:
         """Start nothing new, wait for what runs; after `timeout` cancel it."""
         if self._loop_task is None:
+            await self._drain()
             return
         self._may_start = False
         self._wake.set()
@@ -117,8 +119,12 @@ class Engine:
             for run in list(self._runs.values()):
                 if not run.is_given_up:
                     await self.request(Cancel(run.record.id, reason="stopped"))
-            await self._until_quiet(0 if timeout is not None else None)
         await self._drain()
+        while self._is_stopping():  # callbacks may have had something to tell
+            await self._until_quiet(None)
+            await self._drain()
+        if self._may_start:  # somebody called start() meanwhile
+            return
         task, self._loop_task = self._loop_task, None
         if task is not None:
             task.cancel()
@@ -127,17 +133,42 @@ class Engine:
         self._bus.end()
 
     async def _until_quiet(self, timeout: float | None) -> bool:
-        """True once no attempt that still counts is under way."""
+        """True once no attempt that still counts is under way, or nobody wants to stop any more."""
         try:
             async with asyncio.timeout(timeout):
-                while any(not run.is_given_up for run in self._runs.values()) or self._inbox:
-                    self._quiet = self._loop.create_future()
-                    await self._quiet
+                while self._is_stopping():
+                    if self._quiet is None:
+                        self._quiet = self._loop.create_future()
+                    await asyncio.shield(self._quiet)
         except TimeoutError:
             return False
-        finally:
-            self._quiet = None
         return True
+
+    def _is_stopping(self) -> bool:
+        if self._may_start or self._loop_task is None or self._loop_task.done():
+            return False
+        return bool(self._inbox) or any(not run.is_given_up for run in self._runs.values())
+
+    def _let_go(self) -> None:
+        quiet, self._quiet = self._quiet, None
+        if quiet is not None and not quiet.done():
+            quiet.set_result(None)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """The turns have ended: because of stop(), with the loop, or by a mistake of ours, which must be heard."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._may_start = False
+            self._loop.call_exception_handler(
+                {"message": "runcue takes no more turns: this is a mistake in runcue", "exception": error}
+            )
+        self._let_go()
+
+    def close(self, error: Callable[[], Exception]) -> None:
+        """Nothing will happen any more: whoever waits for something gets the error."""
+        waiters = [future for futures in self._waiters.values() for future in futures]
+        for future in (*self._replies.values(), *waiters, *self._idle_waiters):
+            if not future.done():
+                future.set_exception(error())
 
     # asking the engine ------------------------------------------------------------------------------------
 
@@ -149,23 +180,29 @@ class Engine:
     async def request(self, item: Item) -> Any:
         """Put an item into a turn and wait for its answer, which may be an exception to raise."""
         self._inbox.append(item)
+        self._wake.set()
         if self._store.is_inline:
             plan = self._store.take_turn(self._take_in)
             self._act(plan)
-            self._wake.set()
             for asked, answer in plan.replies:
                 if asked is item:
                     if isinstance(answer, Exception):
                         raise answer
                     return answer
-        else:
-            self._wake.set()
         future: asyncio.Future[Any] = self._loop.create_future()
         self._replies[id(item)] = future
         try:
             return await future
+        except asyncio.CancelledError:
+            if not future.cancelled():
+                self._late[id(item)] = future.exception() or future.result()
+            raise
         finally:
             self._replies.pop(id(item), None)
+
+    def late_answer(self, item: Item) -> Any:
+        """The answer that came at the very moment its caller gave up waiting, if one did."""
+        return self._late.pop(id(item), None)
 
     def look(self, question: Callable[[Scheduler, Turn], T]) -> T:
         """Ask the scheduler something in a turn that writes nothing."""
@@ -194,8 +231,15 @@ class Engine:
             await future
 
     def run_of(self, task: asyncio.Task[Any] | None) -> Run | None:
-        """The attempt that this task is, if it is one."""
-        return next((run for run in self._runs.values() if run.task is task), None) if task else None
+        """The attempt that this task is, if it is one. May be asked from any thread."""
+        return next((run for run in list(self._runs.values()) if run.task is task), None) if task else None
+
+    def current_run(self) -> Run | None:
+        """The attempt that the code that asks is: a handler's coroutine, or what runs in its thread."""
+        run = current_run.get()
+        if run is not None and self._runs.get(run.record.token) is run:
+            return run
+        return self.run_of(asyncio.current_task())
 
     def deliver(self, verdicts: list[Verdict]) -> None:
         """The judge has answers."""
@@ -231,8 +275,8 @@ class Engine:
         for token in plan.stop:
             self._stop_run(token)
         if plan.events:
-            self._bus.publish(plan.events)
-            if self._waiters:
+            self._bus.publish(plan)
+            if self._waiters and plan.finals:
                 self._tell_waiters(plan)
         for record in plan.start:
             self._start_run(record, record.token in plan.rated)
@@ -243,9 +287,9 @@ class Engine:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-        if self._quiet is not None and not self._quiet.done():
-            self._quiet.set_result(None)
-        if plan.wake_at != self._alarm_at and plan.is_whole:
+        if self._quiet is not None:
+            self._let_go()
+        if plan.is_whole and plan.wake_at != self._alarm_at:
             self._set_alarm(plan.wake_at)
 
     def _is_busy(self) -> bool:
@@ -254,18 +298,21 @@ class Engine:
 
     def _answer(self, item: Item, answer: Any) -> None:
         future = self._replies.pop(id(item), None)
-        if future is not None and not future.done():
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+        if future is None:
+            return
+        if future.done():
+            self._late[id(item)] = answer
+        elif isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
 
     def _tell_waiters(self, plan: Plan) -> None:
-        for type, _, record, _ in plan.events:
-            if type in FINAL_EVENTS and record is not None and record.state.is_final:
-                for future in self._waiters.pop(record.id, ()):
-                    if not future.done():
-                        future.set_result(record)
+        for _, (_, _, record, _) in plan.finals:
+            assert record is not None
+            for future in self._waiters.pop(record.id, ()):
+                if not future.done():
+                    future.set_result(record)
 
     def _forget_waiter(self, work_id: str, future: asyncio.Future[Record]) -> None:
         waiting = self._waiters.get(work_id)
@@ -299,13 +346,17 @@ class Engine:
 
     async def _attempt(self, run: Run, task: Registered, entered: Entering | None) -> None:
         record = run.record
+        run.has_begun = True
+        if task.executor != "async":  # a coroutine is known by its task, which costs nothing
+            current_run.set(run)
         try:
-            result = await run.executor.run(running_work(run), task.handler, entered)
+            result = await run.executor.run(RunningWork(run), task.handler, entered)
         except BaseException as error:
             outcome = Outcome(record.id, record.token, None, classify(error, task.retry.retry_on), error)
         else:
             outcome = Outcome(record.id, record.token, result)
         del self._runs[record.token]
+        run.task = None  # a task, its coroutine and its run would otherwise wait for the collector
         if run.timer is not None:
             run.timer.cancel()
         if run.is_given_up:
@@ -313,12 +364,13 @@ class Engine:
             self._inbox.append(Ended(record.id, record.token, not was_stopped))
         else:
             self._inbox.append(outcome)
-        self._wake.set()
+        if not self._wake.is_set():
+            self._wake.set()
 
     def _entered(self, run: Run, at: float | None) -> None:
         """The handler was entered: rates and the timeout count from here."""
         timeout = run.record.spec.timeout
-        if timeout is not None:
+        if timeout is not None and not run.is_given_up:
             run.timer = self._loop.call_later(timeout, self._time_out, run)
         self.put(Entered(run.record.token, self._clock.now() if at is None else at))
 
@@ -340,10 +392,14 @@ class Engine:
         run = self._runs.get(token)
         if run is None or run.is_given_up:
             return
-        run.is_given_up = run.is_cancelled = True
+        run.is_given_up = True
         if run.timer is not None:
             run.timer.cancel()
-        if run.executor.can_stop and run.task is not None:
+        if run.task is not None and not run.has_begun:
+            run.task.cancel()  # before its first step: nothing of it will ever run, so it is over here and now
+            del self._runs[token]
+            self.put(Ended(run.record.id, token))
+        elif run.task is not None and run.executor.can_stop:
             run.task.cancel()
 
     def _report_progress(self, run: Run, fraction: float | None, text: str | None) -> None:
@@ -367,7 +423,7 @@ class Complaints:
     def __call__(self, kind: str, error: BaseException) -> None:
         """A callback of this kind failed."""
         self.counts[kind] += 1
-        cause = (kind, type(error), str(error)[:100] if isinstance(error, TypeError | TimeoutError) else "")
+        cause = (kind, type(error), describe(error)[:100] if isinstance(error, TypeError | TimeoutError) else "")
         if cause not in self._known and len(self._known) < 1000:
             self._known.add(cause)
             self._tell(kind, error)

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any
 
 from runcue.core.events import Told
 from runcue.core.model import Record, view
+from runcue.core.plan import Plan
 from runcue.errors import RuncueError
 
 Report = Callable[[str, BaseException], None]
+
+current_call: ContextVar[int] = ContextVar("runcue_callback", default=0)
+"""The call of an `async` callback that this code belongs to: in its own task, and in those it made."""
 
 
 class Hooks:
@@ -28,11 +33,14 @@ class Hooks:
         self._report = report
         self._failure_wants_retry = wants_retry
         self._last: dict[str, asyncio.Task[None]] = {}
+        self._under_way: set[int] = set()
 
-    def __call__(self, events: list[Told]) -> None:
-        """Call whoever wants to know of these."""
+    def __call__(self, plan: Plan) -> None:
+        """Call whoever wants to know of what happened."""
         callbacks = self._callbacks
-        for told in events:
+        if callbacks.keys().isdisjoint(ON.values()):
+            return
+        for told in plan.events:
             kind = ON.get(told[0])
             if kind is not None and kind in callbacks:
                 arguments = self._arguments(told)
@@ -43,6 +51,10 @@ class Hooks:
         """Wait until every callback that was begun is over."""
         while self._last:
             await asyncio.wait(list(self._last.values()))
+
+    def is_calling(self) -> bool:
+        """True when the code that asks is itself an `async` callback, or waited for by one."""
+        return current_call.get() in self._under_way
 
     def _arguments(self, told: Told) -> tuple[Any, ...] | None:
         type, _, record, data = told
@@ -57,7 +69,9 @@ class Hooks:
         if type == "completed":
             return work, record.result, max(0.0, (record.completed_at or 0) - (record.started_at or 0))
         if type == "failed":
-            error = data.get("exception") or RuncueError(record.error)
+            error = data.get("exception")
+            if error is None:
+                error = RuncueError(record.error)
             if self._failure_wants_retry():
                 return work, error, data["will_retry"]
             return None if data["will_retry"] else (work, error)
@@ -75,7 +89,9 @@ class Hooks:
             return
         try:
             answer = callback(*arguments)
-        except Exception as error:
+        except KeyboardInterrupt:  # the user's, at the terminal
+            raise
+        except BaseException as error:
             self._report(kind, error)
         else:
             if asyncio.iscoroutine(answer):
@@ -85,18 +101,29 @@ class Hooks:
         self, before: asyncio.Task[None], kind: str, callback: Callable[..., Any], arguments: tuple[Any, ...]
     ) -> None:
         await asyncio.wait([before])
-        try:
+
+        async def call() -> None:
             answer = callback(*arguments)
             if asyncio.iscoroutine(answer):
                 await answer
-        except Exception as error:
-            self._report(kind, error)
+
+        await self._finish(kind, call())
 
     async def _finish(self, kind: str, answer: Coroutine[Any, Any, Any]) -> None:
+        call = id(answer)
+        current_call.set(call)
+        self._under_way.add(call)
         try:
             await answer
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the loop ends
             self._report(kind, error)
+        finally:
+            self._under_way.discard(call)
 
     def _begin(self, key: str, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -54,7 +54,11 @@ class Inquiry:
                 await self._engine.until_idle()
                 return
             for work_id in list(ids):
-                await self.wait(work_id, None)
+                try:
+                    await self.wait(work_id, None)
+                except WorkNotFound as error:
+                    if not error.forgotten:  # what is forgotten has ended
+                        raise
 
     def not_found(self, work_id: str) -> WorkNotFound:
         """The error for an id that has no record: never submitted, or no longer kept."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from inspect import iscoroutinefunction
 from math import isnan
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 from runcue.core.asking import FEW, Allowance, Verdict
 from runcue.core.model import PriorityContext, Record, view
 from runcue.core.plan import Plan
-from runcue.ownthread import OwnThread
+from runcue.ownthread import OwnThread, TooLate
 from runcue.ports import Clock
 
 SLICE = 0.002
@@ -62,7 +62,9 @@ class Question:
                 self.is_plain = False
                 raise TypeError("it returned a coroutine: declare it with `async def`")
             answer = self._checked(answer)
-        except Exception as error:
+        except KeyboardInterrupt:  # the user's, at the terminal
+            raise
+        except BaseException as error:
             answer = self._fallback(error)
         if timer() - began > self.limit:
             self.is_plain = False
@@ -76,15 +78,28 @@ class Question:
             if self._thread is not None:
                 answer = await self._thread.call(self.function, arguments, self.limit)
             else:
-                async with asyncio.timeout(self.limit):
-                    answer = self.function(*arguments)
-                    if asyncio.iscoroutine(answer):
-                        answer = await answer
+                answer = await self._cut_off(arguments)
             return self._checked(answer)
-        except TimeoutError:
+        except TooLate:
             return self._fallback(self._late())
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the loop ends; what is not ours to hear does not come from the callback
             return self._fallback(error)
+
+    async def _cut_off(self, arguments: tuple[Any, ...]) -> Any:
+        limit = asyncio.timeout(self.limit)
+        try:
+            async with limit:
+                answer = self.function(*arguments)
+                return await answer if asyncio.iscoroutine(answer) else answer
+        except TimeoutError:
+            if limit.expired():
+                raise TooLate from None
+            raise
 
     def _checked(self, answer: Any) -> Any:
         if self.kind != "priority":
@@ -98,7 +113,7 @@ class Question:
     def _late(self) -> TimeoutError:
         return TimeoutError(f"it took longer than {self.limit:g} s")
 
-    def _fallback(self, error: Exception) -> Any:
+    def _fallback(self, error: BaseException) -> Any:
         self.report(self.kind, error)
         return FALLBACKS[self.kind]
 
@@ -114,12 +129,14 @@ class Judge:
         clock: Clock,
         timer: Callable[[], float],
         limit: float,
+        callbacks: Mapping[str, Callable[..., Any]],
         report: Report,
         deliver: Callable[[list[Verdict]], None],
     ) -> None:
         self._clock = clock
         self._timer = timer
         self._limit = limit
+        self._callbacks = callbacks
         self._report = report
         self._deliver = deliver
         self._questions: dict[str, Question] = {}
@@ -132,10 +149,9 @@ class Judge:
         self.asking: str | None = None
         """The callback that is being called right now, for the watchdog."""
 
-    def use(self, callbacks: dict[str, Callable[..., Any]]) -> None:
-        """These callbacks are registered now."""
+    def _use_registered(self) -> None:
         for kind in FALLBACKS:
-            function = callbacks.get(kind)
+            function = self._callbacks.get(kind)
             known = self._questions.get(kind)
             if function is not None and (known is None or known.function is not function):
                 self._questions[kind] = Question(kind, function, self._limit, self._report)
@@ -150,6 +166,7 @@ class Judge:
 
     def ask(self, plan: Plan) -> None:
         """Ask about everything in `plan.ask`: the first slice at once, the rest when the loop had a turn."""
+        self._use_registered()
         spent = len(plan.ask) * self._cost
         self._first_tokens = max(-SLICE, self._first_tokens - spent)
         self._again_tokens = max(-SLICE, self._again_tokens - spent)

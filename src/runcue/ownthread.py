@@ -8,34 +8,56 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-Call = tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+Answer = tuple[Any, BaseException | None]
+Call = tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, "asyncio.Future[Answer]"]
+
+
+class TooLate(Exception):
+    """The function did not return within its limit, or one before it is stuck."""
 
 
 class OwnThread:
-    """Calls in it come one after the other; while one is stuck, those behind it are too late as well."""
+    """Calls come one after the other, and each has its limit from its own beginning.
+
+    While one is stuck, those behind it wait for as long again, and are then too late as well.
+    """
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Call] = SimpleQueue()
+        self._turn = asyncio.Lock()
+        self._answer: asyncio.Future[Answer] | None = None
+        self._began_at = 0.0
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], limit: float) -> Any:
-        """What the function returned or raised; TimeoutError when that takes longer than `limit`."""
+        """What the function returned or raised; TooLate when that takes longer than `limit`."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
-        self._calls.put((function, arguments, loop, answer))
-        async with asyncio.timeout(limit):
-            return await answer
+        async with self._turn:
+            if self._answer is not None:  # given up, and still going on
+                await self._within(self._answer, self._began_at + 2 * limit - loop.time())
+            self._began_at = loop.time()
+            self._answer = loop.create_future()
+            self._calls.put((function, arguments, loop, self._answer))
+            result, error = await self._within(self._answer, limit)
+        if error is not None:
+            raise error
+        return result
+
+    async def _within(self, answer: asyncio.Future[Answer], limit: float) -> Answer:
+        await asyncio.wait([answer], timeout=max(0.0, limit))
+        if not answer.done():
+            raise TooLate
+        self._answer = None
+        return answer.result()
 
     def _work(self) -> None:
         while True:
             function, arguments, loop, answer = self._calls.get()
-            if answer.done():  # given up before its turn came
-                continue
             result: Any = None
-            error: Exception | None = None
+            error: BaseException | None = None
             try:
                 result = function(*arguments)
-            except Exception as raised:
+            except BaseException as raised:
                 error = raised
             try:
                 loop.call_soon_threadsafe(_settle, answer, result, error)
@@ -43,10 +65,6 @@ class OwnThread:
                 return  # the loop is closed: nobody asks any more
 
 
-def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if answer.done():
-        return
-    if error is None:
-        answer.set_result(result)
-    else:
-        answer.set_exception(error)
+def _settle(answer: asyncio.Future[Answer], result: Any, error: BaseException | None) -> None:
+    if not answer.done():
+        answer.set_result((result, error))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from runcue.core.model import Record, Work, WorkState
+from runcue.core.model import Record, WorkState
 from runcue.core.plan import Found, Lacks, Plan
 from runcue.core.retry import Retry
 
@@ -67,7 +67,8 @@ class Store(Protocol):
         ...
 
 
-Handler = Callable[[Work], Any]
+Handler = Callable[[Any], Any]
+"""Called with a RunningWork, or with a plain Work where the handler runs in another process."""
 
 
 class Registered(Protocol):
@@ -96,7 +97,7 @@ class Executor(Protocol):
     """False when cancelling cannot end the code: it is left to run, and its place stays taken."""
 
     def run(
-        self, work: Work, handler: Handler, entered: Callable[[float | None], None] | None
+        self, work: Any, handler: Handler, entered: Callable[[float | None], None] | None
     ) -> Awaitable[Any]:
         """Call the handler; `entered` is called at the moment it is entered (with the time, off the loop)."""
         ...

@@ -12,13 +12,12 @@ Rules:
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from types import MethodType
-from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar, overload
+from itertools import islice
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar, overload
 
 import msgspec
 from msgspec.structs import replace
@@ -26,7 +25,7 @@ from msgspec.structs import replace
 from runcue.callbacks import DatabaseCheck
 from runcue.core import parse
 from runcue.core.asking import Questions
-from runcue.core.ledger import Rule, Settings
+from runcue.core.ledger import Rule
 from runcue.core.limits import Limits
 from runcue.core.model import Spec, Work, WorkState
 from runcue.core.retry import Retry
@@ -34,12 +33,14 @@ from runcue.errors import (
     ConfigError,
     DependencyCycle,
     InvalidOption,
-    RuncueError,
     SubmitError,
     UnknownService,
     UnknownTask,
     quoted,
 )
+from runcue.handler import executor_of, identity, is_async, origin, own_name, spoken, takes
+from runcue.options import Options as Options  # noqa: PLC0414 (it is looked for here, with the rest of the edge)
+from runcue.options import choice, or_none, pause, span, whole
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Seconds: TypeAlias = float | timedelta | str
@@ -48,7 +49,7 @@ Uses: TypeAlias = str | list[str] | tuple[str, ...] | Picks
 
 EXECUTORS: Final = ("async", "thread")
 IMPLICIT: Final = {"async": (), "thread": ("#threads",)}
-REJECT_POLICIES: Final = ("reject", "drop_oldest", "block")
+STATES: Final = (*map(str, WorkState), "queued")
 ON_FAILED: Final = ("resubmit", "reject", "return")
 CALLBACKS: Final = {
     "is_ready": ("work",),
@@ -70,105 +71,17 @@ SERVICE_OPTIONS: Final = ("rate", "concurrent", "circuit_threshold", "circuit_ti
                           "rate_window", "max_concurrent")  # fmt: skip
 TASK_OPTIONS: Final = ("name", "uses", "services", "executor", "retry", "timeout")
 SUBMIT_OPTIONS: Final = ("task", "params", "target", "queue", "depends_on", "timeout", "dependency_timeout",
-                         "idempotency_key", "on_failed", "id", "priority", "run_at", "delay", "task_type")  # fmt: skip
+                         "idempotency_key", "on_failed", "id", "priority", "run_at", "delay",
+                         "task_type")  # fmt: skip
 
 DEFAULT_QUEUE: Final = "default"
 RESUBMIT: Final = "resubmit"
 NO_PRIORITY: Final = 0
 HIGHEST_PRIORITY: Final = 1_000_000
 MOST_DEPENDENCIES: Final = 100_000
-MOST_THREADS: Final = 10_000
-SHORTEST: Final = parse.SHORTEST_WINDOW
-LONGEST: Final = parse.LONGEST_WINDOW
 
+_submit_options = frozenset(SUBMIT_OPTIONS)
 _place = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
-
-
-# --- Options --------------------------------------------------------------------------------------
-
-
-def _span(value: object, name: str, low: float = SHORTEST) -> float:
-    """A length of time that something can really be given."""
-    seconds = parse.duration(value, name)
-    if not low <= seconds <= LONGEST:
-        raise InvalidOption(name, value, f"a duration from {low:g} to {LONGEST:,.0f} seconds")
-    return seconds
-
-
-def _pause(value: object, name: str) -> float:
-    return _span(value, name, low=0)
-
-
-def _choice(value: object, name: str, choices: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise InvalidOption(name, value, f"one of {', '.join(map(repr, choices))}")
-    return str.__str__(value)
-
-
-Check: TypeAlias = Callable[[object, str], Any]
-
-
-def _whole(low: int, high: int = parse.HIGHEST_LIMIT) -> Check:
-    return lambda value, name: parse.number(value, name, low, high, whole=True)
-
-
-def _or_none(check: Check) -> Check:
-    return lambda value, name: None if value is None else check(value, name)
-
-
-CHECKS: Final[dict[str, Check]] = {
-    "name": lambda value, name: parse.name(value, "Cue"),
-    "max_queued": _or_none(_whole(1)),
-    "reject_policy": lambda value, name: _choice(value, name, REJECT_POLICIES),
-    "block_timeout": _or_none(_pause),
-    "default_timeout": _or_none(_span),
-    "max_threads": _whole(1, MOST_THREADS),
-    "callback_timeout": _span,
-    "grace": _pause,
-    "keep_finished": _or_none(_whole(0)),
-    "status_interval": _span,
-    "progress_interval": _pause,
-    "pending_timeout": _or_none(_span),
-    "pending_warn_after": _or_none(_span),
-    "stall_timeout": _or_none(_span),
-    "stall_warn_after": _or_none(_span),
-    "max_params": _whole(2),
-    "age_step": _or_none(_span),
-    "throttle_timeout": _pause,
-}
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Cue was made with, checked and exact: times are seconds."""
-
-    name: str = "default"
-    max_queued: int | None = None
-    reject_policy: str = "reject"
-    block_timeout: float | None = None
-    default_timeout: float | None = None
-    max_threads: int = 256
-    callback_timeout: float = 0.1
-    grace: float = 10.0
-    keep_finished: int | None = 100_000
-    status_interval: float = 1.0
-    progress_interval: float = 1.0
-    pending_timeout: float | None = None
-    pending_warn_after: float | None = None
-    stall_timeout: float | None = None
-    stall_warn_after: float | None = None
-    max_params: int = 256 * 1024
-    age_step: float | None = 60.0
-    throttle_timeout: float = 3600.0
-
-    @classmethod
-    def of(cls, **given: Any) -> Options:
-        """Read the keywords of a Cue."""
-        parse.reject_unknown(given, cls.__struct_fields__, "Cue")
-        return cls(**{name: CHECKS[name](value, name) for name, value in given.items()})
-
-    def settings(self) -> Settings:
-        """Those of them that decide what runs."""
-        return Settings(**{name: getattr(self, name) for name in Settings.__struct_fields__})
 
 
 # --- Tasks ----------------------------------------------------------------------------------------
@@ -224,19 +137,19 @@ class Registry:
         max_concurrent: int | None = None,
         **unknown: Any,
     ) -> Limits:
-        """Declare a service and its limits, or declare it anew with other limits."""
+        """Declare a service and its limits; declared again, it has these limits and no others."""
         parse.reject_unknown(unknown, SERVICE_OPTIONS, "service()")
         name = _service_name(name)
         new = None if rate is None else parse.rates(rate)
         old = _older_rate(rate_limit, rate_window)
         most = None if concurrent is None else parse.concurrent(concurrent)
-        older = None if max_concurrent is None else _whole(1)(max_concurrent, "max_concurrent")
+        older = None if max_concurrent is None else whole(1)(max_concurrent, "max_concurrent")
         limits = Limits(
             name,
             _agreed("concurrent", most, "max_concurrent", older),
             _agreed("rate", new, "rate_limit", old) or (),
-            _or_none(_whole(1))(circuit_threshold, "circuit_threshold"),
-            _span(circuit_timeout, "circuit_timeout"),
+            or_none(whole(1))(circuit_threshold, "circuit_threshold"),
+            span(circuit_timeout, "circuit_timeout"),
         )
         self.services[name] = limits
         return limits
@@ -274,19 +187,19 @@ class Registry:
         if handler is None and name is not None:
             name = parse.name(name, "task")
         if executor is not None:
-            _choice(executor, "executor", EXECUTORS)
+            choice(executor, "executor", EXECUTORS)
         wanted = _agreed("uses", _services(uses, "uses"), "services", _services(services, "services")) or ()
         names: tuple[str, ...] = wanted if isinstance(wanted, tuple) else ()
         picks = wanted if callable(wanted) else _template(names)
-        is_checked = picks is not None or uses is not None or all(map(self.services.__contains__, names))
-        if picks is None and is_checked:
-            self._require(names)
+        if uses is not None:
+            self._require(name for name in names if "{" not in name)
+        is_checked = picks is not None or all(name in self.services for name in names)
         policy = Retry.of(retry)
-        limit = self.options.default_timeout if timeout is None else _span(timeout, "timeout")
+        limit = self.options.default_timeout if timeout is None else span(timeout, "timeout")
 
         def register(function: Function) -> Function:
-            own = name if handler is None and name is not None else _own_name(function)
-            where = _executor_of(function, own, executor)
+            own = name if handler is None and name is not None else own_name(function)
+            where = executor_of(function, own, executor)
             plain = () if picks is not None else names
             self._add(Task(own, function, plain, picks, where, policy, limit, is_checked))
             return function
@@ -301,9 +214,9 @@ class Registry:
         shown = ", ".join(arguments)
         if not callable(function):
             raise ConfigError(f"{kind} must be a function of ({shown}), not {quoted(function)}.")
-        wants_all = _takes(function, len(arguments))
-        if not wants_all and not (kind == "on_failure" and _takes(function, 2)):
-            raise ConfigError(f"{kind} is called with ({shown}), which {quoted(function)} does not take.")
+        wants_all = takes(function, len(arguments))
+        if not wants_all and not (kind == "on_failure" and takes(function, 2)):
+            raise ConfigError(f"{kind} is called with ({shown}), which {spoken(function)} does not take.")
         called: Callable[..., Any] = function
         if isinstance(function, DatabaseCheck):
             called = function.bind(self._database)
@@ -317,9 +230,9 @@ class Registry:
         has = self.callbacks.__contains__
         return Questions(has("is_ready"), has("is_stale"), has("priority"), has("dependency_satisfied"))
 
-    def get_task(self, task: str | Callable[..., Any]) -> Task:
+    def get_task(self, task: object) -> Task:
         """The registered task of that name or handler."""
-        name = task if isinstance(task, str) else self._name_of(task)
+        name = str.__str__(task) if isinstance(task, str) else self._name_of(task)
         found = self.tasks.get(name)
         if found is None:
             raise UnknownTask(task, self.tasks)
@@ -332,10 +245,10 @@ class Registry:
         task: str | Callable[..., Any] | None = None,
         *,
         make_id: Callable[[], str],
-        params: dict[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
         target: str | os.PathLike[str] | None = None,
         queue: str = DEFAULT_QUEUE,
-        depends_on: Iterable[str] | None = None,
+        depends_on: str | Iterable[str] | None = None,
         timeout: Seconds | None = None,
         dependency_timeout: Seconds | None = None,
         idempotency_key: str | None = None,
@@ -357,13 +270,13 @@ class Registry:
         if queue is not DEFAULT_QUEUE:
             queue = parse.name(queue, "queue")
         after = () if depends_on is None else _ids(depends_on)
-        limit = known.timeout if timeout is None else _span(timeout, "timeout")
+        limit = known.timeout if timeout is None else span(timeout, "timeout")
         if dependency_timeout is not None:
-            dependency_timeout = _pause(dependency_timeout, "dependency_timeout")
+            dependency_timeout = pause(dependency_timeout, "dependency_timeout")
         if idempotency_key is not None:
             idempotency_key = parse.key(idempotency_key)
         if on_failed is not RESUBMIT:
-            on_failed = _choice(on_failed, "on_failed", ON_FAILED)
+            on_failed = choice(on_failed, "on_failed", ON_FAILED)
         if priority is not NO_PRIORITY:
             priority = parse.number(priority, "priority", -HIGHEST_PRIORITY, HIGHEST_PRIORITY)
         due = wait = None
@@ -396,7 +309,8 @@ class Registry:
         try:
             if not isinstance(item, dict):
                 raise SubmitError(f"expected a dict of submit's arguments, got {quoted(item)}.")
-            parse.reject_unknown(item, SUBMIT_OPTIONS, "submit()")
+            if not item.keys() <= _submit_options:
+                parse.reject_unknown(item, SUBMIT_OPTIONS, "submit()")
             return self.spec(make_id=make_id, **item)
         except (ConfigError, SubmitError) as error:
             error.args = (f"items[{index}]: {error}",)
@@ -412,16 +326,16 @@ class Registry:
         self.rules[task.name] = Rule(task.retry, IMPLICIT[task.executor])
         self._names = {}
         for known in self.tasks.values():
-            key = _identity(known.handler)
+            key = identity(known.handler)
             self._names[key] = None if key in self._names else known.name
 
     def _name_of(self, function: object) -> str:
         if not callable(function):
             raise UnknownTask(function, self.tasks)
-        key = _identity(function)
+        key = identity(function)
         name = self._names.get(key, "")
         if name is None:
-            raise ConfigError(f"{quoted(function)} handles more than one task. Give the task's name instead.")
+            raise ConfigError(f"{spoken(function)} handles more than one task. Give the task's name instead.")
         if not name:
             raise UnknownTask(getattr(function, "__name__", function), self.tasks)
         return name
@@ -429,11 +343,12 @@ class Registry:
     def _known(self, task: object, task_type: object, unknown: dict[str, Any]) -> Task:
         """The task meant by a submission, in whatever way it was said."""
         parse.reject_unknown(unknown, SUBMIT_OPTIONS, "submit()")
-        said = [value for value in (task, task_type) if value is not None]
-        if not said:
+        if task is None and task_type is None:
             raise SubmitError("submit() needs a task: its name, or the function registered for it.")
-        found = [self.get_task(value) for value in said]  # type: ignore[arg-type]
-        known = _agreed("task", found[0], "task_type", found[-1])
+        names = [self.get_task(said).name for said in (task, task_type) if said is not None]
+        if names[0] != names[-1]:
+            _disagree("task", names[0], "task_type", names[-1])
+        known = self.tasks[names[0]]
         if not known.is_checked:
             self._require(known.services)
             known = self.tasks[known.name] = replace(known, is_checked=True)
@@ -446,22 +361,19 @@ class Registry:
 
     def _picked(self, picks: Picks, work: Work) -> tuple[str, ...]:
         """The services chosen for one work."""
-        where = f"Task {quoted(work.task)}: its uses="
+        where = f"The uses= of task {quoted(work.task)}"
         try:
-            answer = picks(work)
+            answer: object = picks(work)
         except SubmitError:
             raise
         except Exception as error:
-            raise SubmitError(
-                f"{where} raised {type(error).__name__}: {quoted(str(error))}. Nothing was queued."
-            ) from error
+            raise SubmitError(f"{where} raised {quoted(error)}. Nothing was queued.") from error
         names = (answer,) if isinstance(answer, str) else answer
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
             raise SubmitError(f"{where} returned {quoted(answer)}, not a service name or a list of them.")
         for name in names:
             if name not in self.services:
-                raise SubmitError(f"{where} chose a service that is not there. "
-                                  f"{UnknownService(name, self.services)}")  # fmt: skip
+                raise SubmitError(f"{UnknownService(name, self.services)} {where} chose it.")
         return tuple(dict.fromkeys(names))
 
 
@@ -470,12 +382,7 @@ class Registry:
 
 def work_state(value: object) -> WorkState | None:
     """Read the state that `list` filters by; "queued" is the older name of "pending"."""
-    if value is None:
-        return None
-    try:
-        return WorkState(value)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001 (what cannot be hashed or compared is no state either)
-        raise InvalidOption("state", value, f"one of {', '.join(map(repr, map(str, WorkState)))}") from None
+    return None if value is None else WorkState(choice(value, "state", STATES))
 
 
 def rows(value: object) -> int:
@@ -516,7 +423,7 @@ def _services(value: object, option: str) -> tuple[str, ...] | Picks | None:
     if isinstance(value, (str, list, tuple)):
         given = (value,) if isinstance(value, str) else value
         return tuple(dict.fromkeys(parse.name(name, "service") for name in given))
-    if callable(value) and not _is_async(value) and _takes(value, 1):
+    if callable(value) and not is_async(value) and takes(value, 1):
         return value
     raise InvalidOption(option, value, "a service's name, a list of names, or a plain function of work")
 
@@ -546,81 +453,18 @@ def _param(work: Work, key: str) -> str:
     return str(value)
 
 
-# --- Functions ------------------------------------------------------------------------------------
-
-
-def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(type(function), "__call__", None)  # noqa: B004 (the method itself is asked for)
-    )
-
-
-def _takes(function: Callable[..., Any], amount: int) -> bool:
-    """True unless it is certain that so many arguments are wrong for it."""
-    try:
-        signature = inspect.signature(function)
-    except Exception:  # noqa: BLE001 (some built-ins have none, and anything may claim to have one)
-        return True
-    try:
-        signature.bind(*range(amount))
-    except TypeError:
-        return False
-    return True
-
-
-def _own_name(function: object) -> str:
-    inner = function
-    while hasattr(inner, "func"):  # functools.partial
-        inner = inner.func
-    name = getattr(inner, "__name__", None)
-    if not isinstance(name, str) or name == "<lambda>":
-        raise ConfigError(f"{quoted(function)} has no name of its own. Give the task one: task('name', …).")
-    return parse.name(name, "task")
-
-
-def _executor_of(function: object, name: str, given: str | None) -> str:
-    """Where a handler runs; what could never run is refused."""
-    what = f"The handler of task {quoted(name)}"
-    if not callable(function):
-        raise ConfigError(f"{what} must be a function of work, not {quoted(function)}.")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"{what} yields, so that calling it does nothing. Return the result instead.")
-    if not _takes(function, 1):
-        raise ConfigError(
-            f"{what} is called with one argument, work, which {quoted(function)} does not take."
-        )
-    if not _is_async(function):
-        return "thread"
-    if given == "thread":
-        raise ConfigError(f"{what} is async and runs on the loop. Use def, or leave out executor='thread'.")
-    return "async"
-
-
-def _identity(function: object) -> object:
-    """What makes two mentions of a handler the same: a method is a new object each time it is named."""
-    if isinstance(function, MethodType):
-        return id(function.__self__), id(function.__func__)
-    return id(function)
-
-
 def _make_way(before: Task, task: Task) -> None:
     """Make sure that a task may take the place of one with the same name."""
     old, new = before.handler, task.handler
-    if _identity(old) != _identity(new) and (_origin(old) is None or _origin(old) != _origin(new)):
+    if identity(old) != identity(new) and (origin(old) is None or origin(old) != origin(new)):
         raise ConfigError(
-            f"Task {quoted(task.name)} is registered already, for {quoted(old)}. Give this one another name."
+            f"Task {quoted(task.name)} is registered already, for {spoken(old)}. Give this one another name."
         )
     if before.executor != task.executor:
         raise ConfigError(
             f"Task {quoted(task.name)} is registered already, with executor {before.executor!r}. "
             "Give the new one another name, or make a new Cue."
         )
-
-
-def _origin(function: object) -> tuple[str, str] | None:
-    """Where a function at the top of a module was defined: the same place means that it was edited."""
-    place = getattr(function, "__module__", None), getattr(function, "__qualname__", "<")
-    return None if "<" in str(place[1]) else (str(place[0]), str(place[1]))
 
 
 # --- Fields of a submission -----------------------------------------------------------------------
@@ -640,22 +484,25 @@ def _target(value: object, limit: int) -> str:
 
 
 def _ids(value: object) -> tuple[str, ...]:
-    given = (value,) if isinstance(value, str) else value
-    if isinstance(given, (set, frozenset)):
-        given = sorted(given, key=str)
-    if not isinstance(given, (list, tuple)):
+    if isinstance(value, (bytes, Mapping)) or not isinstance(value, Iterable):
         raise SubmitError(f"Invalid depends_on: {quoted(value)}. Expected a list of ids.")
-    if len(given) > MOST_DEPENDENCIES:
-        raise SubmitError(f"Invalid depends_on: {len(given):,} ids, {MOST_DEPENDENCIES:,} are the most.")
     try:
-        return tuple(dict.fromkeys(map(parse.work_id, given)))
+        given = (value,) if isinstance(value, str) else islice(value, MOST_DEPENDENCIES + 1)
+        ids = list(map(parse.work_id, given))
     except SubmitError as error:
         raise SubmitError(f"Invalid depends_on: {error}") from None
+    except Exception as error:
+        raise SubmitError(f"Invalid depends_on: reading it raised {quoted(error)}.") from error
+    if len(ids) > MOST_DEPENDENCIES:
+        raise SubmitError(f"Invalid depends_on: more than {MOST_DEPENDENCIES:,} ids.")
+    if isinstance(value, (set, frozenset)):
+        ids.sort()
+    return tuple(dict.fromkeys(ids))
 
 
 def _due(run_at: object, delay: object) -> tuple[float | None, float | None]:
     if run_at is None:
-        return None, _pause(delay, "delay")
+        return None, pause(delay, "delay")
     if delay is not None:
         raise SubmitError("run_at and delay are both given. Give one of them.")
     return parse.moment(run_at), None
@@ -666,13 +513,17 @@ def _due(run_at: object, delay: object) -> tuple[float | None, float | None]:
 Value = TypeVar("Value")
 
 
-def _agreed(name: str, value: Value, other_name: str, other: Value) -> Value:
+def _agreed(name: str, value: Value | None, other_name: str, other: Value | None) -> Value | None:
     """The one value of two spellings, either of which may be left out."""
     if value is None or other is None:
         return other if value is None else value
-    if value is not other and value != other:
-        _disagree(name, value, other_name, other)
+    if value is not other and (callable(value) or callable(other) or value != other):
+        _disagree(name, _said(value), other_name, _said(other))
     return value
+
+
+def _said(value: object) -> object:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def _disagree(name: str, value: object, other_name: str, other: object) -> NoReturn:

@@ -3,51 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from runcue.core.model import Record, Work, face
+from runcue.core.model import Attempt, Record, Work, WorkState, view
 
 if TYPE_CHECKING:
     import asyncio
 
     from runcue.ports import Executor
 
+Report = Callable[["Run", float | None, str | None], None]
+
 
 class Run:
     """One attempt under way, as the engine sees it."""
 
-    __slots__ = ("executor", "is_cancelled", "is_given_up", "record", "report", "task", "timer", "told_at")
+    __slots__ = ("executor", "has_begun", "is_given_up", "record", "report", "task", "timer", "told_at")
 
-    def __init__(self, record: Record, executor: Executor, report: Callable[[Run, Any, Any], None]) -> None:
+    def __init__(self, record: Record, executor: Executor, report: Report) -> None:
         self.record = record
         self.executor = executor
         self.report = report
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.has_begun = False
         self.is_given_up = False
-        self.is_cancelled = False
         self.told_at = 0.0
 
 
-class RunningWork(Work, frozen=True):
-    """A `Work` in the hands of its handler."""
+current_run: ContextVar[Run | None] = ContextVar("runcue_run", default=None)
+"""The attempt on whose behalf code runs in a thread."""
 
-    run: Run | None = None
+
+class RunningWork:
+    """A work in the hands of its handler: the fields of `Work`, `cancelled` live, and `progress`.
+
+    The fields are read when they are first asked for: most handlers want one or two of them.
+    """
+
+    __slots__ = ("_run", "_work")
+
+    if TYPE_CHECKING:
+        id: str
+        task: str
+        params: dict[str, Any]
+        target: str | None
+        queue: str
+        state: WorkState
+        attempt: int
+        created_at: float
+        started_at: float | None
+        depends_on: tuple[str, ...]
+        timeout: float | None
+        dependency_timeout: float | None
+        idempotency_key: str | None
+        priority: float
+        run_at: float | None
+        services: tuple[str, ...]
+        service: str | None
+        history: tuple[Attempt, ...]
+        task_type: str
+        attempt_count: int
+        last_error: str | None
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._work: Work | None = None
 
     @property
     def cancelled(self) -> bool:
         """True from the moment this attempt no longer counts: cancelled, timed out or stopped."""
-        return self.run is not None and self.run.is_cancelled
+        return self._run.is_given_up
 
     def progress(self, fraction: float | None = None, text: str | None = None) -> None:
         """Report how far this is; told at most once a second. May be called from any thread."""
-        if self.run is not None:
-            self.run.report(self.run, fraction, text)
+        self._run.report(self._run, fraction, text)
+
+    def __getattr__(self, name: str) -> Any:
+        work = self._work
+        if work is None:
+            work = self._work = view(self._run.record)
+        return getattr(work, name)
 
     def __repr__(self) -> str:
         return f"RunningWork(id={self.id!r}, task={self.task!r}, attempt={self.attempt}, params={self.params!r})"
-
-
-def running_work(run: Run) -> RunningWork:
-    """The object to call a handler with."""
-    return RunningWork(*face(run.record), run)

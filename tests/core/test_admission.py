@@ -193,7 +193,7 @@ def test_a_key_given_twice_in_one_submission_with_other_params_is_refused() -> N
 
 def test_many_submitters_of_one_key_in_one_turn_make_one_work() -> None:
     bench = Bench()
-    submits = [bench.submission(key="k") for _ in range(64)]
+    submits = [bench.submission(None, key="k") for _ in range(64)]
     bench.turn(*submits)
     assert {tuple(bench.answer_to(submit)) for submit in submits} == {(submits[0].specs[0].id,)}
     assert len(bench.store.records) == 1

@@ -16,36 +16,36 @@ def record_in(state: WorkState, **fields: Any) -> Record:
     return Record("w1", SPEC, 1, 10.0, 10.0, state, 2, **fields)
 
 
-def event_of(type: str, record: Record | None = None, **data: Any) -> Event:
-    return make_event(7, (type, 20.0, record, data or None))
+def event_of(kind: str, record: Record | None = None, **data: Any) -> Event:
+    return make_event(7, (kind, 20.0, record, data or None))
 
 
 # --- The table ------------------------------------------------------------------------------------
 
 
 def test_everything_that_can_be_told_about_work_is_in_the_table() -> None:
-    assert WORK_EVENTS <= EVENTS.keys()
+    assert EVENTS.keys() >= WORK_EVENTS
     assert FINAL_EVENTS <= WORK_EVENTS
 
 
-@pytest.mark.parametrize("type", EVENTS)
-def test_every_event_is_explained_in_one_sentence(type: str) -> None:
-    assert EVENTS[type][0].isupper()
-    assert EVENTS[type].endswith(".")
+@pytest.mark.parametrize("kind", EVENTS)
+def test_every_event_is_explained_in_one_sentence(kind: str) -> None:
+    assert EVENTS[kind][0].isupper()
+    assert EVENTS[kind].endswith(".")
 
 
 @pytest.mark.parametrize(
-    "type",
+    "kind",
     ["queued", "started", "completed", "failed", "retrying", "cancelled", "skipped", "progress",
      "stale_completion"],
 )  # fmt: skip
-def test_an_event_about_work_has_a_long_name(type: str) -> None:
-    assert event_of(type).name == f"work_{type}"
+def test_an_event_about_work_has_a_long_name(kind: str) -> None:
+    assert event_of(kind).name == f"work_{kind}"
 
 
-@pytest.mark.parametrize("type", sorted(EVENTS.keys() - WORK_EVENTS))
-def test_an_event_about_something_else_has_one_name(type: str) -> None:
-    assert event_of(type).name == type
+@pytest.mark.parametrize("kind", sorted(EVENTS.keys() - WORK_EVENTS))
+def test_an_event_about_something_else_has_one_name(kind: str) -> None:
+    assert event_of(kind).name == kind
 
 
 # --- What an event carries ------------------------------------------------------------------------
@@ -65,10 +65,10 @@ def test_a_result_is_told_with_the_completion_alone() -> None:
     assert event_of("skipped", done).result is None
 
 
-@pytest.mark.parametrize(("type", "error"), [("failed", "boom"), ("cancelled", "boom"), ("started", None)])
-def test_an_error_is_told_with_a_failure_or_a_cancellation_alone(type: str, error: str | None) -> None:
-    assert event_of(type, record_in(WorkState.FAILED, error="boom", result=42)).error == error
-    assert event_of(type, record_in(WorkState.FAILED, error="boom", result=42)).result is None
+@pytest.mark.parametrize(("kind", "error"), [("failed", "boom"), ("cancelled", "boom"), ("started", None)])
+def test_an_error_is_told_with_a_failure_or_a_cancellation_alone(kind: str, error: str | None) -> None:
+    assert event_of(kind, record_in(WorkState.FAILED, error="boom", result=42)).error == error
+    assert event_of(kind, record_in(WorkState.FAILED, error="boom", result=42)).result is None
 
 
 def test_a_duration_is_the_time_between_start_and_end() -> None:
@@ -123,7 +123,7 @@ def test_an_event_can_be_copied_and_pickled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("type", "state", "final"),
+    ("kind", "state", "final"),
     [
         ("completed", WorkState.COMPLETED, True),
         ("skipped", WorkState.COMPLETED, True),
@@ -135,8 +135,8 @@ def test_an_event_can_be_copied_and_pickled() -> None:
         ("stale_completion", WorkState.COMPLETED, False),
     ],
 )
-def test_final_is_true_only_on_the_last_event_of_a_work(type: str, state: WorkState, final: bool) -> None:
-    told: Told = (type, 20.0, record_in(state), None)
+def test_final_is_true_only_on_the_last_event_of_a_work(kind: str, state: WorkState, final: bool) -> None:
+    told: Told = (kind, 20.0, record_in(state), None)
     assert is_final(told) is final
     assert make_event(1, told).final is final
 

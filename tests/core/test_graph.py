@@ -1,6 +1,7 @@
 """Who waits for whom."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -157,7 +158,7 @@ def test_a_cycle_that_is_found_is_really_one(needs: dict[str, list[str]], starts
     if ring is not None:
         assert ring[0] == ring[-1]
         assert len(set(ring)) == len(ring) - 1
-        assert all(need in needs[work_id] for work_id, need in zip(ring, ring[1:], strict=False))
+        assert all(need in needs[work_id] for work_id, need in pairwise(ring))
 
 
 @pytest.mark.parametrize(

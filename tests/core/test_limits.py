@@ -25,8 +25,8 @@ STEPS = st.lists(
 )
 
 
-def window_with(limit: int, per: float, *stamps: float, open: int = 0) -> Window:
-    return Window(Rate(limit, per), deque(sorted(stamps)), open)
+def window_with(limit: int, per: float, *stamps: float, waiting: int = 0) -> Window:
+    return Window(Rate(limit, per), deque(sorted(stamps)), waiting)
 
 
 def service_with(**limits: object) -> Service:
@@ -103,7 +103,7 @@ def test_a_start_counts_from_its_entry_not_from_its_grant() -> None:
 
 
 def test_entries_may_be_reported_out_of_order() -> None:
-    window = window_with(3, 10.0, open=3)
+    window = window_with(3, 10.0, waiting=3)
     for at in (5.0, 7.0, 6.0):
         window.entered(at)
     assert list(window.stamps) == [5.0, 6.0, 7.0]
@@ -131,17 +131,17 @@ def test_a_full_window_opens_at_the_first_moment_with_room_and_not_a_hair_earlie
 @given(
     limit=st.integers(min_value=1, max_value=4),
     stamps=st.lists(st.floats(min_value=NOW - 20, max_value=NOW), max_size=8),
-    open=st.integers(min_value=0, max_value=4),
+    waiting=st.integers(min_value=0, max_value=4),
     per=st.floats(min_value=0.01, max_value=20),
 )
 def test_the_moment_a_window_opens_lies_ahead_or_hangs_on_an_entry(
-    limit: int, stamps: list[float], open: int, per: float
+    limit: int, stamps: list[float], waiting: int, per: float
 ) -> None:
-    window = window_with(limit, per, *stamps, open=open)
+    window = window_with(limit, per, *stamps, waiting=waiting)
     assume(window.room(NOW) <= 0)
     at = window.opens_at(NOW)
     if at is None:
-        assert open >= limit
+        assert waiting >= limit
     else:
         assert at > NOW
         assert window.room(math.nextafter(at, -math.inf)) <= 0
@@ -149,7 +149,7 @@ def test_the_moment_a_window_opens_lies_ahead_or_hangs_on_an_entry(
 
 
 def test_a_window_filled_by_grants_alone_does_not_know_when_it_opens() -> None:
-    assert window_with(2, 10.0, open=2).opens_at(NOW) is None
+    assert window_with(2, 10.0, waiting=2).opens_at(NOW) is None
 
 
 def test_a_window_over_its_limit_opens_when_all_of_the_excess_is_gone() -> None:
@@ -164,16 +164,16 @@ def test_a_window_over_its_limit_opens_when_all_of_the_excess_is_gone() -> None:
     limit=st.integers(min_value=1, max_value=5),
     per=st.integers(min_value=1, max_value=20),
     ages=st.lists(st.integers(min_value=0, max_value=25), max_size=12),
-    open=st.integers(min_value=0, max_value=4),
+    waiting=st.integers(min_value=0, max_value=4),
     place=st.integers(min_value=0, max_value=30),
 )
 def test_a_place_in_the_line_has_its_turn_when_a_run_through_all_before_it_says_so(
-    limit: int, per: int, ages: list[int], open: int, place: int
+    limit: int, per: int, ages: list[int], waiting: int, place: int
 ) -> None:
     now = 1000
-    window = window_with(limit, per, *(now - age for age in ages), open=open)
+    window = window_with(limit, per, *(now - age for age in ages), waiting=waiting)
 
-    starts = sorted(now - age for age in ages if age < per) + [now] * open
+    starts = sorted(now - age for age in ages if age < per) + [now] * waiting
     for _ in range(place + 1):
         at = now
         while sum(at - start < per for start in starts) >= limit:
@@ -460,7 +460,8 @@ def test_pressure_stays_between_zero_and_one(running: int, cap: int) -> None:
     service = service_with(concurrent=9, rates=(Rate(9, 60.0),))
     start(service, NOW, running)
     service.declare(Limits("api", concurrent=cap, rates=(Rate(cap, 60.0),)))
-    assert service.pressure(NOW) == min(1.0, running / cap)
+    assert service.pressure(NOW) == pytest.approx(min(1.0, running / cap))
+    assert 0 <= service.pressure(NOW) <= 1
 
 
 @pytest.mark.parametrize("after", [None, 5.0])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from runcue.core.graph import find_cycle
 from runcue.core.ledger import Ledger
-from runcue.core.model import Spec, WorkState
+from runcue.core.model import Record, Spec, WorkState
 from runcue.core.outcome import drop, join
 from runcue.core.parse import decode_params
 from runcue.core.plan import Lacks, Submit
@@ -31,17 +31,17 @@ def lacks(ledger: Ledger, submit: Submit) -> Lacks:
     return wanted
 
 
-def take(ledger: Ledger, submit: Submit) -> list[str] | Exception | None:
-    """Accept a submission: its ids, or why it is refused, or None when it waits for room."""
+def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> list[str] | Exception | None:
+    """Accept a submission: its ids, or why it is refused, or None when it waits for room, behind all others."""
     try:
         ids, fresh = (None, submit.specs) if submit.is_plain else _sift(ledger, submit.specs)
-        if not _has_room(ledger, len(fresh), submit.may_wait):
+        has_to_wait = submit.may_wait and bool(ledger.waiting_submits) and not is_next
+        if fresh and (not _has_room(ledger, len(fresh), submit.may_wait) or has_to_wait):
             ledger.waiting_submits.append(submit)
             return None
     except (DuplicateWork, DependencyCycle, QueueFull) as refusal:
         return refusal
-    for spec in fresh:
-        _accept(ledger, spec)
+    _place(ledger, ledger.accept(fresh))
     tell_depth(ledger)
     return [spec.id for spec in fresh] if ids is None else ids
 
@@ -54,7 +54,7 @@ def take_waiting(ledger: Ledger) -> None:
         if ledger.pending + len(submit.specs) > most:
             break
         ledger.waiting_submits.popleft()
-        ledger.plan.replies.append((submit, take(ledger, submit)))
+        ledger.plan.replies.append((submit, take(ledger, submit, is_next=True)))
 
 
 def tell_depth(ledger: Ledger) -> None:
@@ -69,15 +69,17 @@ def tell_depth(ledger: Ledger) -> None:
         ledger.tell("backpressure_active", depth=depth, limit=most, active=level > 0)
 
 
-def _accept(ledger: Ledger, spec: Spec) -> None:
-    record = ledger.accept(spec)
+def _place(ledger: Ledger, records: list[Record]) -> None:
+    """Put new work where it waits; what a lost dependency of another has ended meanwhile is left alone."""
     settings = ledger.settings
-    if settings.pending_timeout is not None or settings.pending_warn_after is not None:
-        ledger.watch_pending(record)
-    if spec.depends_on:
-        join(ledger, record)
-    else:
-        ledger.place(record)
+    is_watched = settings.pending_timeout is not None or settings.pending_warn_after is not None
+    for record in records:
+        if is_watched:
+            ledger.watch_pending(record)
+        if not record.spec.depends_on:
+            ledger.place(record)
+        elif ledger.records.get(record.id) is record:
+            join(ledger, record)
 
 
 def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]:
@@ -106,7 +108,7 @@ def _by_key(ledger: Ledger, spec: Spec, key: str) -> str | None:
     known = ledger.found.keys.get(key)
     if known is None:
         return None
-    known = ledger.records.get(known.id, known)
+    known = ledger.latest(known.id) or known
     _is_same(known.spec, spec)
     if known.state not in (WorkState.FAILED, WorkState.CANCELLED) or spec.on_failed == "return":
         return known.id

@@ -75,13 +75,15 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
     rest: float
     lane: Lane
     why: str
+    completions: int
+    """How much work had completed when it was asked: by count, because a clock may stand still."""
 
 
 class Asking:
     """The book of questions: who was asked, who waits for a new question."""
 
-    __slots__ = ("_again_left", "_asked", "_curious", "_due", "_numbers", "_once_more", "_records", "_ring",
-                 "_wanted", "questions", "ready", "waiting")  # fmt: skip
+    __slots__ = ("_again_left", "_asked", "_completions", "_curious", "_due", "_numbers", "_records",
+                 "_ring", "_wanted", "questions", "ready", "waiting")  # fmt: skip
 
     def __init__(self, records: dict[str, Record], ready: Ready, questions: Questions) -> None:
         self._records = records
@@ -92,10 +94,10 @@ class Asking:
         self._numbers = count()
         self._again_left = 0
         self._curious: dict[Lane, None] = {}
-        self._asked: dict[str, tuple[Lane, float]] = {}
-        self._due: list[tuple[float, str, Wait]] = []
+        self._asked: dict[str, tuple[Lane, int, Wait | None]] = {}
+        self._due: list[tuple[float, int, str, Wait]] = []
         self._ring: deque[tuple[str, Wait]] = deque()
-        self._once_more = -math.inf
+        self._completions = 0
         ready.head_of = self._head
         ready.take_from = self._take
 
@@ -112,13 +114,20 @@ class Asking:
         self.waiting.pop(work_id, None)
         lane.entries.pop(work_id, None)
 
-    def completed(self, now: float) -> None:
+    def completed(self) -> None:
         """Some work completed: whoever was found not ready until now may be ready."""
-        self._once_more = now
+        self._completions += 1
+
+    def has_unmet_needs(self, record: Record, lane: Lane) -> bool | None:
+        """What the callbacks last said about the dependencies of that work; None before they said anything."""
+        if record.id in lane.entries:
+            return False
+        wait = self.waiting.get(record.id) or self._asked.get(record.id, (lane, 0, None))[2]
+        return None if wait is None else wait.why == "dependency"
 
     def answered(self, verdict: Verdict) -> Record | None:
         """Take one answer in. The record is returned when its output is valid: it is to be skipped."""
-        lane, rest = self._asked.pop(verdict.id, (None, 0.0))
+        lane, completions, wait = self._asked.pop(verdict.id, (None, 0, None))
         if lane is None:  # asked by callbacks that have been replaced since
             return None
         record = self._records.get(verdict.id)
@@ -126,7 +135,8 @@ class Asking:
         if record is not None and not record.token:
             lane.entries.pop(verdict.id, None)
             if not verdict.ready:
-                self._hold_back(lane, verdict, rest)
+                rest = FIRST_WAIT if wait is None else min(wait.rest * GROWTH, LONGEST_WAIT)
+                self._hold_back(verdict.id, Wait(verdict.at, rest, lane, verdict.why, completions))
             elif not verdict.stale:
                 skip = record
             else:
@@ -146,12 +156,12 @@ class Asking:
         while ring and self._again_left > 0:
             work_id, wait = ring[0]
             if waiting.get(work_id) is wait:
-                if wait.asked_at >= self._once_more:
+                if wait.completions == self._completions:
                     break
                 self._ask_waiting(work_id, wait)
             ring.popleft()
         while due and self._again_left > 0:
-            due_at, work_id, wait = due[0]
+            due_at, _, work_id, wait = due[0]
             if waiting.get(work_id) is wait:
                 if due_at > now:
                     break
@@ -169,9 +179,9 @@ class Asking:
         ring, due, waiting = self._ring, self._due, self.waiting
         while ring and waiting.get(ring[0][0]) is not ring[0][1]:
             ring.popleft()
-        if self._curious or (ring and ring[0][1].asked_at < self._once_more):
+        if self._curious or (ring and ring[0][1].completions < self._completions):
             return soon
-        while due and waiting.get(due[0][1]) is not due[0][2]:
+        while due and waiting.get(due[0][2]) is not due[0][3]:
             heappop(due)
         return max(due[0][0], soon) if due else math.inf
 
@@ -182,25 +192,26 @@ class Asking:
             asked.append(self._ask(lane, record))
         return asked
 
-    def _ask(self, lane: Lane, record: Record, rest: float = 0.0) -> Record:
-        self._asked[record.id] = (lane, rest)
+    def _ask(self, lane: Lane, record: Record, wait: Wait | None = None) -> Record:
+        self._asked[record.id] = (lane, self._completions, wait)
         return record
 
     def _ask_waiting(self, work_id: str, wait: Wait) -> None:
         del self.waiting[work_id]
         self._again_left -= 1
-        self._wanted.append(self._ask(wait.lane, self._records[work_id], wait.rest))
+        self._wanted.append(self._ask(wait.lane, self._records[work_id], wait))
 
-    def _hold_back(self, lane: Lane, verdict: Verdict, rest: float) -> None:
-        rest = min(rest * GROWTH, LONGEST_WAIT) if rest else FIRST_WAIT
-        wait = Wait(verdict.at, rest, lane, verdict.why)
-        self.waiting[verdict.id] = wait
-        self._ring.append((verdict.id, wait))
-        heappush(self._due, (verdict.at + rest, verdict.id, wait))
+    def _hold_back(self, work_id: str, wait: Wait) -> None:
+        self.waiting[work_id] = wait
+        if wait.completions == self._completions:
+            self._ring.append((work_id, wait))
+        else:  # something completed while it was asked: the ring has those to be asked once more in front
+            self._ring.appendleft((work_id, wait))
+        heappush(self._due, (wait.asked_at + wait.rest, next(self._numbers), work_id, wait))
         if len(self._due) > 4 * len(self.waiting) + FEW:
-            self._due = [entry for entry in self._due if self.waiting.get(entry[1]) is entry[2]]
+            self._due = [entry for entry in self._due if self.waiting.get(entry[2]) is entry[3]]
             heapify(self._due)
-            self._ring = deque(self.waiting.items())
+            self._ring = deque(sorted(self.waiting.items(), key=lambda entry: entry[1].completions))
 
     # the choice, for judged lanes (ready.py calls these) --------------------------------------------------
 

@@ -41,7 +41,7 @@ EVENTS: dict[str, str] = {
 WORK_EVENTS = frozenset(
     {"queued", "started", "completed", "failed", "retrying", "cancelled", "skipped", "progress",
      "stale_completion"}
-)
+)  # fmt: skip
 FINAL_EVENTS = frozenset({"completed", "failed", "cancelled", "skipped"})
 
 

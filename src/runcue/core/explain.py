@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from runcue.core.ledger import Ledger
+from runcue.core.ledger import Ledger, waits_for_wall
 from runcue.core.limits import Blocked, Service
 from runcue.core.model import Record, WorkState
 from runcue.core.ready import Lane
@@ -43,7 +43,7 @@ def explain(ledger: Ledger, record: Record, now: float, wall: float, is_started:
     if (record.next_retry_at or 0) > now:
         reason = "retry" if record.failures else "snoozed"
         return _answer(record, reason, f"attempt {record.spent + 1}", until=record.next_retry_at)
-    if (spec.run_at or 0) > wall:
+    if waits_for_wall(record, wall):
         return _answer(record, "scheduled", "run_at", until=now + (spec.run_at or 0) - wall)
     if spec.delay and record.created_at + spec.delay > now:
         return _answer(record, "scheduled", "delay", until=record.created_at + spec.delay)
@@ -59,7 +59,8 @@ def explain(ledger: Ledger, record: Record, now: float, wall: float, is_started:
 
 
 def _dependency(ledger: Ledger, record: Record) -> Explanation:
-    missing = tuple(need for need in record.spec.depends_on if need in ledger.graph.missing(record.id))
+    unmet = ledger.graph.missing(record.id)
+    missing = tuple(need for need in record.spec.depends_on if need in unmet)
     unknown = sum(need not in ledger.records for need in missing)
     done = len(record.spec.depends_on) - len(missing)
     details = f"{done}/{len(record.spec.depends_on)} satisfied"

@@ -27,6 +27,11 @@ class Graph:
         for need in needs:
             self._waiters.setdefault(need, {})[work_id] = None
 
+    @property
+    def has_edges(self) -> bool:
+        """True when anybody waits for anybody."""
+        return bool(self._waiters)
+
     def is_awaited(self, work_id: str) -> bool:
         """True when somebody waits for that id."""
         return work_id in self._waiters

@@ -11,9 +11,10 @@ held           pending work that may not start before its last attempt's code ha
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from heapq import heappop, heappush
 from itertools import count
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +23,8 @@ from msgspec.structs import replace
 from runcue.core.asking import Asking, Questions
 from runcue.core.breaker import Breaker
 from runcue.core.graph import Graph
-from runcue.core.lifecycle import move
+from runcue.core.lifecycle import move, started
+from runcue.core.events import is_final
 from runcue.core.limits import Service
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.plan import Found, Plan, Submit
@@ -34,6 +36,9 @@ STRICT_STEP = 1e10
 
 CIRCUIT_EVENTS = {"open": "circuit_opened", "half_open": "circuit_half_open", "closed": "circuit_closed"}
 RATE_LIMITED_EVERY = 1.0
+NOBODY = Spec("", "", b"", ())
+FEW = 100
+"""How many outdated entries a heap may hold, besides a multiple of the living, before they are swept out."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +63,11 @@ class Rule(msgspec.Struct, frozen=True):
     implicit: tuple[str, ...] = ()
 
 
+def waits_for_wall(record: Record, wall: float) -> bool:
+    """True while its `run_at` is to come. What has been started was due, wherever that clock went since."""
+    return record.started_at is None and (record.spec.run_at or 0) > wall
+
+
 class Ledger:
     """Live records, lanes, edges, counts, and the plan under way."""
 
@@ -65,9 +75,12 @@ class Ledger:
         self.settings = settings
         self.rules = rules
         self.tag = tag
+        self.has_looked = True
         self.begin(0.0, 0.0)
         self.records: dict[str, Record] = {}
-        self.counts: Counter[WorkState] = Counter()
+        self.pending = 0
+        self.running = 0
+        self._ended = dict.fromkeys((state for state in WorkState if state.is_final), 0)
         self.ready = Ready(self.records)
         self.asking: Asking | None = None
         self.graph = Graph()
@@ -83,19 +96,27 @@ class Ledger:
         self.has_moved = False
         self.has_warned = False
         self._numbers = count()
+        self._last_spec = NOBODY
+        self._last_lane: Lane
         self._seq = 0
         self._token = 0
-        self._finished: deque[str] = deque()
-        self._revived: Counter[str] = Counter()
-        self._by_age: deque[str] = deque()
+        self._finished: deque[Record] = deque()
+        self._revived: set[int] = set()
+        self._by_age: list[tuple[int, str]] = []
         self._unentered: dict[int, list[Service]] = {}
-        self._epochs: dict[int, list[tuple[Service, Breaker, int]]] = {}
+        self.epochs: dict[int, list[tuple[Service, Breaker, int]]] = {}
         self._told_limited_at: dict[str, float] = {}
 
     def begin(self, now: float, wall: float) -> None:
         """A turn begins at this moment, with an empty plan."""
         self.now, self.wall = now, wall
         self.plan = Plan()
+        if self.has_looked:
+            self.look_anew()
+
+    def look_anew(self) -> None:
+        """Forget what was looked up for an earlier turn."""
+        self.has_looked = False
         self.found = Found()
         self.looked_up: set[str] = set()
         self.keys_looked_up: set[str] = set()
@@ -104,27 +125,27 @@ class Ledger:
         """The application registered these callbacks: from now on everything pending is asked by them."""
         self.asking = Asking(self.records, self.ready, questions)
         self.ready.clear()
+        self._last_spec = NOBODY
         self.later.clear()
         self.later_by_wall.clear()
         for record in list(self.records.values()):
-            if not record.token and record.id not in self.held:
+            if not record.token:
                 self.place(record)
 
     # looking ----------------------------------------------------------------------------------------------
 
     @property
-    def pending(self) -> int:
-        """How much is pending."""
-        return self.counts[WorkState.PENDING]
+    def counts(self) -> dict[WorkState, int]:
+        """How many works there are in each state; of ended ones, how many there ever were."""
+        return {WorkState.PENDING: self.pending, WorkState.RUNNING: self.running, **self._ended}
 
-    @property
-    def running(self) -> int:
-        """How much is running."""
-        return self.counts[WorkState.RUNNING]
+    def latest(self, work_id: str) -> Record | None:
+        """The newest record of that work: live, ended in this turn, or kept by the store."""
+        return self.records.get(work_id) or self.plan.records.get(work_id) or self.found.records.get(work_id)
 
     def state_of(self, work_id: str) -> WorkState | None:
         """How that work stands, live, kept or forgotten; None when it was never submitted."""
-        record = self.records.get(work_id) or self.found.records.get(work_id)
+        record = self.latest(work_id)
         if record is not None:
             return record.state
         state = self.found.forgotten.get(work_id)
@@ -133,51 +154,78 @@ class Ledger:
         return state
 
     def lane_of(self, record: Record) -> Lane:
-        """The lane that work belongs to."""
-        return self.ready.lane(record, self.rules[record.spec.task].implicit)
+        """The lane that work belongs to. Work mostly comes in runs of one kind, so the last lane is kept at hand."""
+        spec = record.spec
+        last = self._last_spec
+        if spec.task is last.task and spec.services is last.services and spec.queue is last.queue:
+            return self._last_lane
+        self._last_spec = spec
+        self._last_lane = self.ready.lane(record, self.rules[spec.task].implicit)
+        return self._last_lane
 
     # telling and writing ----------------------------------------------------------------------------------
 
     def tell(self, type: str, record: Record | None = None, **data: Any) -> None:
         """Have an event told once the turn is committed."""
-        self.plan.events.append((type, self.now, record, data or None))
+        told = (type, self.now, record, data or None)
+        plan = self.plan
+        if is_final(told):
+            plan.finals.append((len(plan.events), told))
+        plan.events.append(told)
+        plan.is_notable = True
 
     def write(self, record: Record) -> None:
         """This is how a live work stands from now on."""
         self.records[record.id] = record
         self.plan.records[record.id] = record
 
-    def accept(self, spec: Spec) -> Record:
-        """New work: a record for it, in its place."""
-        now = self.now
-        self._seq = seq = self._seq + 1
-        rank = now
-        if spec.priority or spec.run_at is not None or spec.delay:
-            step = self.settings.age_step
-            rank = max(now + (spec.delay or 0), spec.run_at or 0)
-            rank -= (STRICT_STEP if step is None else step) * spec.priority
-        record = Record(spec.id, spec, seq, rank, now)
-        self.records[spec.id] = record
-        self.plan.records[spec.id] = record
-        self.plan.events.append(("queued", now, record, None))
-        self.counts[WorkState.PENDING] += 1
+    def accept(self, specs: Sequence[Spec]) -> list[Record]:
+        """New work: a record for each, not yet in its place."""
+        now, records, plan, seq = self.now, self.records, self.plan, self._seq
+        fresh: dict[str, Record] = {}
+        for spec in specs:
+            seq += 1
+            rank = now
+            if spec.priority or spec.run_at is not None or spec.delay:
+                rank = self._rank(spec)
+            record = fresh[spec.id] = Record(spec.id, spec, seq, rank, now)
+            plan.events.append(("queued", now, record, None))
+            if spec.idempotency_key is not None:
+                plan.keyed.append(record)
+                self.found.keys[spec.idempotency_key] = record
+                self.has_looked = True
+        self._seq = seq
+        records.update(fresh)
+        if plan.records:
+            plan.records.update(fresh)
+        else:
+            plan.records = fresh
+        self.pending += len(fresh)
         self.has_moved = True
-        if spec.idempotency_key is not None:
-            self.plan.keyed.append(record)
+        accepted = list(fresh.values())
         if self.settings.reject_policy == "drop_oldest":
-            self._by_age.append(spec.id)
-        return record
+            for record in accepted:
+                self._note_age(record)
+        return accepted
+
+    def _rank(self, spec: Spec) -> float:
+        """Constant for ever: waiting is worth as much for everybody, so nothing is ever sorted again."""
+        step = self.settings.age_step
+        due = max(self.now + (spec.delay or 0), spec.run_at or 0)
+        return due - (STRICT_STEP if step is None else step) * spec.priority
 
     def place(self, record: Record) -> None:
         """Put pending work where it waits: for a time, for others, or in its lane."""
         spec = record.spec
         asking = self.asking
+        if record.id in self.held:
+            return
         if spec.depends_on and self.graph.is_waiting(record.id):
             if asking is None or not asking.questions.dependencies:
                 return
         if record.next_retry_at is not None and record.next_retry_at > self.now:
             heappush(self.later, (record.next_retry_at, record.seq, record.id))
-        elif spec.run_at is not None and spec.run_at > self.wall:
+        elif spec.run_at is not None and waits_for_wall(record, self.wall):
             heappush(self.later_by_wall, (spec.run_at, record.seq, record.id))
         elif spec.delay and record.created_at + spec.delay > self.now:
             heappush(self.later, (record.created_at + spec.delay, record.seq, record.id))
@@ -188,12 +236,15 @@ class Ledger:
 
     def watch(self, at: float, kind: str, record: Record) -> None:
         """Look at that pending work again at that time, if it has not moved by then (watch.py)."""
-        heappush(self.deadlines, (at, next(self._numbers), kind, record))
+        deadlines = self.deadlines
+        heappush(deadlines, (at, next(self._numbers), kind, record))
+        if len(deadlines) > 4 * len(self.records) + FEW:
+            deadlines[:] = sorted(entry for entry in deadlines if self.records.get(entry[3].id) is entry[3])
 
     def watch_pending(self, record: Record) -> None:
         """Pending work has a limited time to be pending, counted from when it might first run."""
         spec, settings = record.spec, self.settings
-        since = max(self.now + (spec.delay or 0), record.next_retry_at or 0)
+        since = max(self.now, record.created_at + (spec.delay or 0), record.next_retry_at or 0)
         if spec.run_at is not None:
             since = max(since, self.now + spec.run_at - self.wall)
         if settings.pending_warn_after is not None:
@@ -207,7 +258,7 @@ class Ledger:
             while heap and heap[0][0] <= now:
                 _, seq, work_id = heappop(heap)
                 record = self.records.get(work_id)
-                if record is not None and record.seq == seq and not record.token and work_id not in self.held:
+                if record is not None and record.seq == seq and not record.token:
                     self.place(record)
 
     # starting and ending ----------------------------------------------------------------------------------
@@ -227,25 +278,23 @@ class Ledger:
                 breakers.append(service)
         for record in batch:
             self._token = token = self._token + 1
-            started = move(
-                record, "start", attempt=record.spent + 1, token=token, started_at=now, next_retry_at=None
-            )
-            records[record.id] = started
-            plan.records[record.id] = started
-            plan.start.append(started)
-            plan.events.append(("started", now, started, None))
+            running = started(record, token, now)
+            records[record.id] = running
+            plan.records[record.id] = running
+            plan.start.append(running)
+            plan.events.append(("started", now, running, None))
             self.slots[token] = lane
             if rated:
                 self._unentered[token] = rated
                 plan.rated.add(token)
             if breakers:
                 self._count_on_circuits(breakers, token)
-        self.counts[WorkState.PENDING] -= amount
-        self.counts[WorkState.RUNNING] += amount
+        self.pending -= amount
+        self.running += amount
         self.has_moved = True
 
     def _count_on_circuits(self, services: list[Service], token: int) -> None:
-        epochs = self._epochs[token] = []
+        epochs = self.epochs[token] = []
         for service in services:
             assert service.breaker is not None
             self.tell_circuit(service, service.breaker.started(self.now))
@@ -277,23 +326,27 @@ class Ledger:
 
     def judge_circuits(self, token: int, verdict: bool | None) -> None:
         """An attempt ended well, badly, or in a way that proves nothing about its services."""
-        for service, breaker, epoch in self._epochs.pop(token, ()):
+        for service, breaker, epoch in self.epochs.pop(token, ()):
             if service.breaker is breaker:
                 self.tell_circuit(service, breaker.ended(epoch, verdict, self.now))
                 self.ready.touch(service)
 
-    def release(self, token: int) -> None:
-        """The code of that attempt has ended: its places in the services are free."""
+    def release(self, token: int) -> Lane | None:
+        """The code of that attempt has ended: its places in the services are free. The lane it came from."""
         lane = self.slots.pop(token, None)
         if lane is None:
-            return
+            return None
         for service in lane.services:
             service.active -= 1
-            self.ready.touch(service)
-        for service in self._unentered.pop(token, ()):  # it was never called: what was granted was not used
-            service.returned()
-        if self.overdue.pop(token, None) is not None:
+            if service.parked:
+                self.ready.touched.add(service)
+        if token in self._unentered:  # it was never called: what was granted was not used
+            for service in self._unentered.pop(token):
+                service.returned()
+        if token in self.overdue:
+            del self.overdue[token]
             self._let_go(token)
+        return lane
 
     def _let_go(self, token: int) -> None:
         for work_id in [work_id for work_id, holder in self.held.items() if holder == token]:
@@ -311,11 +364,10 @@ class Ledger:
         token = record.token
         record = move(record, verb, token=0, **changes)
         self.write(record)
-        self.counts[WorkState.RUNNING] -= 1
-        self.counts[WorkState.PENDING] += 1
+        self.running -= 1
+        self.pending += 1
         self.has_moved = True
-        if self.settings.reject_policy == "drop_oldest":
-            self._by_age.appendleft(record.id)
+        self._note_age(record)
         if token in self.overdue:
             self.held[record.id] = token
         else:
@@ -326,53 +378,76 @@ class Ledger:
 
     def close(self, record: Record, verb: str, **changes: Any) -> Record:
         """A live work comes to its end: it leaves the ledger for the store."""
-        was = record.state
-        final = move(record, verb, token=0, completed_at=self.now, next_retry_at=None, **changes)
+        return self.leave(
+            record, move(record, verb, token=0, completed_at=self.now, next_retry_at=None, **changes)
+        )
+
+    def leave(self, record: Record, final: Record) -> Record:
+        """`record` has become `final`: nothing here hangs on it any more."""
         del self.records[record.id]
         self.plan.records[record.id] = final
-        self.counts[was] -= 1
-        self.counts[final.state] += 1
+        self._ended[final.state] += 1
         self.has_moved = True
-        spec = record.spec
-        if spec.depends_on:
+        if record.spec.depends_on:
             self.graph.drop(record.id)
-        if was is WorkState.PENDING:
+        if record.token:
+            self.running -= 1
+        else:
+            self.pending -= 1
             lane = self.lane_of(record)
             if self.asking is not None:
                 self.asking.left(record.id, lane)
             self.ready.left(lane)
             self.held.pop(record.id, None)
-        self._remember(final)
+        keep = self.settings.keep_finished
+        if keep is not None:
+            self._finished.append(final)
+            if len(self._finished) > keep:
+                self._forget(keep)
         return final
 
-    def _remember(self, final: Record) -> None:
-        keep = self.settings.keep_finished
-        if keep is None:
-            return
-        self._finished.append(final.id)
-        while len(self._finished) > keep:
+    def _forget(self, keep: int) -> None:
+        """Let go of the oldest final records, so that `keep` are left."""
+        while len(self._finished) - len(self._revived) > keep:
             oldest = self._finished.popleft()
-            if self._revived[oldest]:
-                self._revived[oldest] -= 1
+            if oldest.seq in self._revived:
+                self._revived.remove(oldest.seq)
             else:
-                self.plan.forget.append(oldest)
+                self.plan.forget.append(oldest.id)
 
     def revive(self, record: Record) -> Record:
         """A final work becomes live again, with a fresh budget and a new place among its equals."""
+        if record.id in self.plan.forget:
+            self.plan.forget.remove(record.id)
+        elif self.settings.keep_finished is not None:
+            self._revived.add(record.seq)
         self._seq += 1
-        self.counts[record.state] -= 1
+        self._ended[record.state] -= 1
         record = move(record, "revive", failures=0, throttled_since=None, completed_at=None, started_at=None,
                       result=None, error=None, traceback=None)  # fmt: skip
         record = replace(record, seq=self._seq)
-        self._revived[record.id] += 1
-        self.counts[WorkState.PENDING] += 1
+        self.pending += 1
+        self.has_moved = True
         self.write(record)
+        self._note_age(record)
+        for token, work_id in self.overdue.items():
+            if work_id == record.id:
+                self.held[work_id] = token
         return record
 
     def oldest_pending(self) -> Record | None:
         """The pending work that was submitted first (only kept track of for `drop_oldest`)."""
         while self._by_age:
-            record = self.records.get(self._by_age.popleft())
-            if record is not None and record.state is WorkState.PENDING:
+            seq, work_id = heappop(self._by_age)
+            record = self.records.get(work_id)
+            if record is not None and record.seq == seq and not record.token:
                 return record
         return None
+
+    def _note_age(self, record: Record) -> None:
+        """Work became pending: remember its place among the oldest, if anybody is ever going to ask."""
+        if self.settings.reject_policy == "drop_oldest":
+            by_age = self._by_age
+            heappush(by_age, (record.seq, record.id))
+            if len(by_age) > 2 * len(self.records) + FEW:
+                by_age[:] = sorted((one.seq, one.id) for one in self.records.values() if not one.token)

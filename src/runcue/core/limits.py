@@ -11,11 +11,15 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import deque
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from runcue.core.breaker import Breaker, end_of
 from runcue.core.parse import Rate
+
+if TYPE_CHECKING:
+    from runcue.core.ready import Lane
 
 UNLIMITED = 1 << 30
 FIRST_THROTTLE = 1.0
@@ -74,9 +78,9 @@ class Window:
         return end_of(self.stamps[excess], self.per)
 
     def turn_of(self, place: int, now: float) -> float:
-        """When the start at that place in the line (0 is the next) fits, if all before it start as they can."""
+        """When the start at that place in the line (0 is the next) fits, if all before it start in time."""
         room = self.room(now)
-        index = place - room  # of the start that has to leave the window first, if all before it are lined up
+        index = place - room  # of the start that has to leave the window first
         if index < 0:
             return now
         known = self.limit - min(room, 0)
@@ -114,8 +118,8 @@ class Service:
         self.throttle_streak = 0
         self.windows: tuple[Window, ...] = ()
         self.breaker: Breaker | None = None
-        self.parked: list[tuple[float, int, object]] = []  # lanes that wait here (ready.py)
-        self.held_by: object | None = None  # the lane a unit is kept for (ready.py)
+        self.parked: list[tuple[float, int, Lane]] = []  # lanes that wait here (ready.py)
+        self.held_by: Lane | None = None  # the lane a unit is kept for (ready.py)
         self.wakes_at = math.inf
         self.declare(limits)
 

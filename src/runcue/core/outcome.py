@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from runcue.core.failure import Failure
+from runcue.core.graph import find_cycle
 from runcue.core.ledger import Ledger
+from runcue.core.lifecycle import finished
 from runcue.core.model import Attempt, Record, WorkState
 from runcue.core.plan import Cancel, Ended, Lacks, Outcome, Revive
 from runcue.core.retry import delay_after
-from runcue.errors import DuplicateWork, WorkNotFound
+from runcue.errors import DependencyCycle, DuplicateWork, WorkNotFound
 
 FIRST_OWN_THROTTLE = 1.0
 HISTORY_KEPT = 100
@@ -26,13 +28,16 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         ledger.release(token)
         ledger.tell("stale_completion", record, work_id=outcome.id)
         return
+    lane = None
     if outcome.has_ended:
-        ledger.release(token)
+        lane = ledger.release(token)
     else:
         ledger.give_up(token, record.id)
         ledger.plan.stop.append(token)
     failure = outcome.failure
     if failure is None:
+        for service in () if lane is None else lane.services:
+            service.throttle_streak = 0
         _completed(ledger, record, outcome.result)
     elif failure.kind == "throttled":
         _throttled(ledger, record, failure)
@@ -73,70 +78,83 @@ def cancel(ledger: Ledger, item: Cancel) -> bool:
     record = ledger.records.get(item.id)
     if record is None:
         return False
-    if record.token:
-        ledger.plan.stop.append(record.token)
-        ledger.give_up(record.token, record.id)
-        ledger.judge_circuits(record.token, None)
-    _end_pending(ledger, record, "cancel", "cancelled", item.reason)
+    _cancel_one(ledger, record, item.reason)
     _lose(ledger, record.id, "prerequisite_cancelled", item.cascade)
     return True
 
 
 def revive_lacks(ledger: Ledger, item: Revive) -> Lacks:
-    """What has to be looked up before that work can be revived: itself, and who failed with it."""
+    """What has to be looked up before that work can be revived: itself, what it needs, who failed with it."""
     found = ledger.found
     wanted = Lacks()
-    if item.id not in ledger.records and item.id not in found.records:
-        wanted.ids.add(item.id)
-    elif item.id in found.records:
-        key = found.records[item.id].spec.idempotency_key
-        if key is not None and key not in found.keys:
-            wanted.keys.add(key)
-    todo = [item.id] if item.cascade else []
-    seen = set(todo)
+    todo, seen = [item.id], {item.id}
     while todo:
         work_id = todo.pop()
-        if work_id not in found.dependents:
-            wanted.dependents_of.add(work_id)
-        for record in found.dependents.get(work_id, ()):
-            if record.id not in seen:
-                seen.add(record.id)
-                todo.append(record.id)
+        record = ledger.latest(work_id)
+        if record is None:
+            wanted.ids.add(work_id)
+        else:
+            wanted.ids.update(need for need in record.spec.depends_on if ledger.latest(need) is None)
+            if record.spec.idempotency_key is not None:
+                wanted.keys.add(record.spec.idempotency_key)
+        if item.cascade:
+            if work_id not in found.dependents:
+                wanted.dependents_of.add(work_id)
+            known = [dependent.id for dependent in found.dependents.get(work_id, ())]
+            fresh = [dependent for dependent in known + ledger.graph.waiters(work_id) if dependent not in seen]
+            seen.update(fresh)
+            todo += fresh
     return wanted
 
 
 def revive(ledger: Ledger, item: Revive) -> bool | Exception:
     """Failed or cancelled work gets a fresh budget, with those that failed because of it when `cascade`."""
-    record = ledger.found.records.get(item.id)
-    if item.id in ledger.records:
-        return False
+    record = ledger.latest(item.id)
     if record is None:
         return WorkNotFound(item.id, forgotten=ledger.state_of(item.id) is not None)
-    if record.state is WorkState.COMPLETED:
+    if record.state not in (WorkState.FAILED, WorkState.CANCELLED):
         return False
-    key = record.spec.idempotency_key
-    owner = record if key is None else ledger.found.keys.get(key, record)
+    owner = _owner_of_key(ledger, record)
     if owner.id != record.id:
-        return DuplicateWork(owner.id, key, owner.state.value)
-    todo = [record]
-    while todo:
-        record = todo.pop()
-        if record.id in ledger.records:
-            continue
-        _bring_back(ledger, record)
-        if item.cascade:
-            todo += [
-                dependent
-                for dependent in ledger.found.dependents.get(record.id, ())
-                if dependent.state is WorkState.FAILED and str(dependent.error).startswith("prerequisite_")
-            ]
+        return DuplicateWork(owner.id, record.spec.idempotency_key, owner.state.value)
+    company = {record.id: record}
+    if item.cascade:
+        _gather_company(ledger, company)
+        ring = find_cycle(company, lambda here: company[here].spec.depends_on if here in company else ())
+        if ring is not None:
+            return DependencyCycle(ring)
+    revived = [ledger.revive(one) for one in company.values()]
+    for one in revived:
+        ledger.tell("queued", one)
+        ledger.watch_pending(one)
+    for one in revived:
+        if one.id in ledger.records:  # the loss of another may have ended it again
+            join(ledger, one)
     return True
 
 
-def _bring_back(ledger: Ledger, record: Record) -> None:
-    record = ledger.revive(record)
-    ledger.tell("queued", record)
-    join(ledger, record)
+def _owner_of_key(ledger: Ledger, record: Record) -> Record:
+    key = record.spec.idempotency_key
+    return record if key is None else ledger.found.keys.get(key, record)
+
+
+def _gather_company(ledger: Ledger, company: dict[str, Record]) -> None:
+    """Add everybody who failed because one of them did, unless another work has its key by now."""
+    ended_now: dict[str, list[str]] = {}
+    for record in ledger.plan.records.values():
+        for need in record.spec.depends_on:
+            ended_now.setdefault(need, []).append(record.id)
+    todo = list(company)
+    while todo:
+        lost = todo.pop()
+        known = [dependent.id for dependent in ledger.found.dependents.get(lost, ())]
+        for work_id in known + ended_now.get(lost, []):
+            record = ledger.latest(work_id)
+            assert record is not None
+            failed_with_it = record.state is WorkState.FAILED and str(record.error).startswith("prerequisite_")
+            if failed_with_it and work_id not in company and _owner_of_key(ledger, record).id == work_id:
+                company[work_id] = record
+                todo.append(work_id)
 
 
 def join(ledger: Ledger, record: Record) -> None:
@@ -159,19 +177,22 @@ def join(ledger: Ledger, record: Record) -> None:
 
 
 def _completed(ledger: Ledger, record: Record, result: Any) -> None:
-    ledger.judge_circuits(record.token, True)
-    for name in record.spec.services:
-        ledger.ready.services[name].throttle_streak = 0
-    final = ledger.close(record, "finish", result=result, spent=record.attempt, error=None, traceback=None)
-    ledger.plan.events.append(("completed", ledger.now, final, None))
-    _completed_for_others(ledger, final)
+    if ledger.epochs:
+        ledger.judge_circuits(record.token, True)
+    final = ledger.leave(record, finished(record, result, ledger.now))
+    plan = ledger.plan
+    told = ("completed", ledger.now, final, None)
+    plan.finals.append((len(plan.events), told))
+    plan.events.append(told)
+    if ledger.asking is not None or ledger.graph.has_edges:
+        _completed_for_others(ledger, final)
 
 
 def _completed_for_others(ledger: Ledger, final: Record) -> None:
     """Dependents may go on, and whoever was not ready may be."""
     asking = ledger.asking
     if asking is not None:
-        asking.completed(ledger.now)
+        asking.completed()
     if ledger.graph.is_awaited(final.id):
         free = ledger.graph.satisfy(final.id)
         if asking is None or not asking.questions.dependencies:
@@ -227,7 +248,17 @@ def _throttled(ledger: Ledger, record: Record, failure: Failure) -> None:
     until = services[name].throttle(now, failure.after)
     ledger.ready.wake_service(services[name], until)
     ledger.tell("service_rate_limited", service=name, until=until, details=failure.message)
-    ledger.put_back(record, "return", throttled_since=since)
+    uses = (*record.spec.services, *ledger.rules[record.spec.task].implicit)
+    own_wait = None if name in uses else until
+    ledger.put_back(record, "return", throttled_since=since, next_retry_at=own_wait)
+
+
+def _cancel_one(ledger: Ledger, record: Record, reason: str) -> None:
+    if record.token:
+        ledger.plan.stop.append(record.token)
+        ledger.give_up(record.token, record.id)
+        ledger.judge_circuits(record.token, None)
+    _end_pending(ledger, record, "cancel", "cancelled", reason)
 
 
 def _end_pending(
@@ -246,12 +277,10 @@ def _lose(ledger: Ledger, work_id: str, error: str, cascade: bool) -> None:
         lost, error = stack.pop()
         for waiter in graph.waiters(lost):
             record = ledger.records[waiter]
-            if record.token:
-                continue  # a callback let it start before its dependency ended
             if cascade:
-                _end_pending(ledger, record, "cancel", "cancelled", error)
+                _cancel_one(ledger, record, error)
                 stack.append((waiter, "prerequisite_cancelled"))
-            else:
+            elif not record.token:  # else a callback let it start before its dependency ended
                 _end_pending(ledger, record, "fail", "failed", error)
                 stack.append((waiter, "prerequisite_failed"))
         graph.satisfy(lost)

@@ -136,7 +136,7 @@ class Found(msgspec.Struct):
 class Plan:
     """Everything one turn decided."""
 
-    __slots__ = ("ask", "depth", "events", "forget", "is_whole", "keyed", "pressure", "rated", "records", "replies",
+    __slots__ = ("ask", "depth", "events", "finals", "forget", "is_notable", "is_whole", "keyed", "pressure", "rated", "records", "replies",
                  "start",
                  "stop", "wake_at")  # fmt: skip
 
@@ -151,6 +151,10 @@ class Plan:
         self.stop: list[int] = []
         self.ask: list[Record] = []
         self.events: list[Told] = []
+        self.finals: list[tuple[int, Told]] = []
+        """Those of `events` that are final for their work, with their places among them."""
+        self.is_notable = False
+        """True when `events` has more than the everyday queued, started and completed."""
         self.replies: list[tuple[Item, Any]] = []
         self.is_whole = False
         """True when the turn looked at everything; False when it only took the inbox in."""

@@ -44,7 +44,8 @@ class Line:
     def push(self, record: Record) -> None:
         """Take one in, wherever its rank puts it."""
         fifo = self._fifo
-        if not fifo or fifo[-1].rank <= record.rank:
+        last = fifo[-1] if fifo else record
+        if last.rank < record.rank or (last.rank == record.rank and last.seq <= record.seq):
             fifo.append(record)
         else:
             heappush(self._early, (record.rank, record.seq, record))
@@ -70,6 +71,28 @@ class Line:
             heappop(self._early)
         else:
             self._fifo.popleft()
+
+    def take(self, most: int, limit: Key) -> list[Record]:
+        """Take out up to `most` from the head, as long as they come before `limit`."""
+        taken: list[Record] = []
+        fifo, early, records = self._fifo, self._early, self._records
+        while len(taken) < most:
+            if early:
+                head = self.head()
+                if head is None or (head.rank, head.seq) > limit:
+                    break
+                self.pop()
+                taken.append(head)
+            elif fifo:
+                head = fifo[0]
+                if records.get(head.id) is head:
+                    if head.rank >= limit[0] and (head.rank, head.seq) > limit:
+                        break
+                    taken.append(head)
+                fifo.popleft()
+            else:
+                break
+        return taken
 
     def left(self) -> None:
         """One of this line went away unstarted: when too many did, let go of them all."""
@@ -122,15 +145,15 @@ ASKING = "asking"
 class Ready:
     """All lanes, and the choice among them."""
 
-    __slots__ = ("_active", "_lanes", "_records", "_timers", "_touched", "head_of", "limited", "paused",
-                 "queues",
-                 "served", "services", "take_from")  # fmt: skip
+    __slots__ = ("_active", "_holders", "_lanes", "_records", "_timers", "head_of", "limited",
+                 "paused", "queues", "served", "services", "take_from", "touched")  # fmt: skip
 
     def __init__(self, records: dict[str, Record]) -> None:
         self._records = records
         self._lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
         self._active: list[tuple[float, int, Lane]] = []
-        self._touched: set[Service] = set()
+        self.touched: set[Service] = set()
+        self._holders: dict[Lane, None] = {}
         self._timers: list[tuple[float, str]] = []
         self.services: dict[str, Service] = {}
         self.queues: dict[str, Service] = {}
@@ -196,10 +219,18 @@ class Ready:
         """Bring a lane's entry up to date after its head may have changed."""
         key = self.head_of(lane)
         if key is None:
+            self._unhold(lane)
+            return
+        where = lane.where
+        if key == (lane.rank, lane.seq) and (where is ACTIVE or isinstance(where, Service)):
             return
         lane.rank, lane.seq = key
-        if isinstance(lane.where, Service):
-            heappush(lane.where.parked, (lane.rank, lane.seq, lane))
+        for service in lane.holds:  # kept against younger work than before, perhaps
+            self.touch(service)
+        if isinstance(where, Service):
+            heappush(where.parked, (lane.rank, lane.seq, lane))
+            if where.held_by is not None:  # and not against this one, perhaps
+                self.touch(where)
         else:
             lane.where = ACTIVE
             heappush(self._active, (lane.rank, lane.seq, lane))
@@ -216,7 +247,7 @@ class Ready:
     def touch(self, service: Service) -> None:
         """Something about this service changed: at the next choice it may have room."""
         if service.parked:
-            self._touched.add(service)
+            self.touched.add(service)
 
     # time -------------------------------------------------------------------------------------------------
 
@@ -249,11 +280,15 @@ class Ready:
 
     def choose(self, now: float, start: Callable[[Lane, list[Record]], None]) -> None:
         """Start the best work that may start, until none may."""
-        for service in self._touched:
-            self._offer(service, now)
-        self._touched.clear()
+        for lane in [lane for lane in self._holders if not self._may_keep(lane, now)]:
+            self._unhold(lane)
         active = self._active
-        while active:
+        while active or self.touched:
+            if self.touched:
+                for service in self.touched:
+                    self._offer(service, now)
+                self.touched.clear()
+                continue
             rank, seq, lane = heappop(active)
             if lane.where is not ACTIVE or lane.seq != seq or lane.rank != rank:
                 continue
@@ -262,29 +297,54 @@ class Ready:
                 lane.where = EMPTY
                 self._unhold(lane)
             elif key != (rank, seq):
+                if lane.offered_by is not None:  # another one parked there may be better now
+                    self.touched.add(lane.offered_by)
+                    lane.where, lane.offered_by = lane.offered_by, None
                 self.wake(lane)
                 continue
             else:
                 self._serve(lane, now, start)
             if lane.offered_by is not None:
-                service, lane.offered_by = lane.offered_by, None
-                if lane.where is not service:
-                    self._offer(service, now)
+                self._settled(lane, lane.offered_by, now)
 
     def _serve(self, lane: Lane, now: float, start: Callable[[Lane, list[Record]], None]) -> None:
         room, blocker = self._room(lane, now)
         if blocker is not None:
             self._park(lane, blocker, now)
             return
-        limit = self._active[0][:2] if self._active else (math.inf, 0)
+        limit: Key = self._active[0][:2] if self._active else (math.inf, 0)
+        if room > 1:
+            limit = self._limit(lane, limit)
         batch = self.take_from(lane, room, now, limit)
         if batch is None:
             lane.where = ASKING
             return
         start(lane, batch)
         self._unhold(lane)
+        for service in lane.services:
+            if service.held_by is not None and service.room(now) <= 0:
+                self._unhold(service.held_by)
         lane.where = EMPTY
         self.wake(lane)
+
+    def _limit(self, lane: Lane, limit: Key) -> Key:
+        """How far a lane with room for more than its head may go: to the next that might start instead."""
+        own = (lane.rank, lane.seq)
+        for service in lane.services:
+            holder = service.held_by
+            if holder is not None and own < (holder.rank, holder.seq) < limit:
+                limit = (holder.rank, holder.seq)
+        if lane.offered_by is not None:
+            first = self._first_parked(lane.offered_by)
+            if first is not None and own < (first.rank, first.seq) < limit:
+                limit = (first.rank, first.seq)
+        return limit
+
+    def _settled(self, lane: Lane, service: Service, now: float) -> None:
+        """A lane that was offered found its place: unless it is the old one, the next is offered."""
+        lane.offered_by = None
+        if lane.where is not service:
+            self._offer(service, now)
 
     def _room(self, lane: Lane, now: float) -> tuple[int, Service | None]:
         if lane.queue.is_paused:
@@ -293,7 +353,7 @@ class Ready:
         for service in lane.services:
             left = service.room(now)
             holder = service.held_by
-            if holder is not None and holder is not lane and self._is_older(holder, lane):
+            if holder is not None and self._is_older(holder, lane):
                 left -= 1
             if left <= 0:
                 return 0, service
@@ -301,23 +361,30 @@ class Ready:
         return room, None
 
     @staticmethod
-    def _is_older(holder: object, lane: Lane) -> bool:
-        return isinstance(holder, Lane) and (holder.rank, holder.seq) < (lane.rank, lane.seq)
+    def _is_older(holder: Lane, lane: Lane) -> bool:
+        return (holder.rank, holder.seq) < (lane.rank, lane.seq)
 
     def _park(self, lane: Lane, blocker: Service, now: float) -> None:
         lane.where = blocker
         heappush(blocker.parked, (lane.rank, lane.seq, lane))
         blocked = blocker.blocked(now)
-        if blocked is not None and blocked.until is not None:
-            self.wake_service(blocker, blocked.until)
-        if blocked is not None and blocked.reason == "rate":
-            self.limited.append(blocker)
         self._unhold(lane)
-        if len(lane.services) > 1 and blocked is not None and blocked.reason == "concurrency":
+        if blocked is None:  # its last unit is kept for older work: those who wait for it keep nothing, either
+            for other in [other for other in self._holders if other.where is blocker]:
+                self._unhold(other)
+            return
+        if blocked.until is not None:
+            self.wake_service(blocker, blocked.until)
+        if blocked.reason == "rate":
+            self.limited.append(blocker)
+        if len(lane.services) > 1 and blocked.reason == "concurrency":
             others = tuple(service for service in lane.services if service is not blocker)
             if all(self._may_hold(service, lane, now) for service in others):
                 lane.holds = others
+                self._holders[lane] = None
                 for service in others:
+                    if service.held_by is not None:
+                        self._unhold(service.held_by)
                     service.held_by = lane
 
     def _may_hold(self, service: Service, lane: Lane, now: float) -> bool:
@@ -325,36 +392,44 @@ class Ready:
             return False
         return service.held_by is None or not self._is_older(service.held_by, lane)
 
-    def _unhold(self, lane: Lane) -> None:
-        for service in lane.holds:
-            if service.held_by is lane:
-                service.held_by = None
-                self._touch_now(service)
-        lane.holds = ()
+    def _may_keep(self, lane: Lane, now: float) -> bool:
+        """True while a lane still lacks nothing but a running slot in the service it waits for."""
+        if isinstance(lane.where, Service):
+            blocked = lane.where.blocked(now)
+            if blocked is not None and blocked.reason != "concurrency":
+                return False
+        return all(service.room(now) > 0 for service in lane.holds)
 
-    def _touch_now(self, service: Service) -> None:
-        best = self._best_parked(service)
-        if best is not None:
+    def _unhold(self, lane: Lane) -> None:
+        if lane.holds:
+            for service in lane.holds:
+                service.held_by = None
+                self.touch(service)
+            lane.holds = ()
+            del self._holders[lane]
+
+    def _offer(self, service: Service, now: float) -> None:
+        best = self._first_parked(service)
+        if best is None:
+            return
+        if service.room(now) > 0:
+            heappop(service.parked)
             best.offered_by = service
             best.where = ACTIVE
             heappush(self._active, (best.rank, best.seq, best))
-
-    def _offer(self, service: Service, now: float) -> None:
-        if service.parked and service.room(now) > 0:
-            self._touch_now(service)
-        elif service.parked:
+        else:
             blocked = service.blocked(now)
             if blocked is not None and blocked.until is not None:
                 self.wake_service(service, blocked.until)
 
     @staticmethod
-    def _best_parked(service: Service) -> Lane | None:
+    def _first_parked(service: Service) -> Lane | None:
         parked = service.parked
         while parked:
-            rank, seq, lane = heappop(parked)
-            assert isinstance(lane, Lane)
+            rank, seq, lane = parked[0]
             if lane.where is service and lane.rank == rank and lane.seq == seq:
                 return lane
+            heappop(parked)
         return None
 
 
@@ -366,13 +441,4 @@ def head_by_rank(lane: Lane) -> Key | None:
 
 def take_by_rank(lane: Lane, room: int, now: float, limit: Key) -> list[Record]:
     """Up to `room` of a lane that nobody judges, as long as they come before `limit`."""
-    batch = []
-    line = lane.line
-    while room:
-        head = line.head()
-        if head is None or (head.rank, head.seq) > limit:
-            break
-        line.pop()
-        batch.append(head)
-        room -= 1
-    return batch
+    return lane.line.take(room, limit)

@@ -34,6 +34,7 @@ from runcue.core.plan import (
     Withdraw,
 )
 
+NOTHING = Lacks()
 WALL_CHECK = 1.0
 """While work waits for a wall-clock time, look at least that often: that clock may be set."""
 
@@ -69,12 +70,16 @@ class Scheduler:
 
     def lacks(self, items: Sequence[Item]) -> Lacks:
         """What has to be read before these items can be decided."""
-        ledger, wanted = self.ledger, Lacks()
-        for item in (*items, *ledger.waiting_submits):
-            if isinstance(item, Submit):
-                _merge(wanted, admission.lacks(ledger, item))
-            elif isinstance(item, Revive):
+        ledger = self.ledger
+        asking = [item for item in items if type(item) is Revive or (type(item) is Submit and not item.is_plain)]
+        if not asking and not ledger.waiting_submits:
+            return NOTHING
+        wanted = Lacks()
+        for item in (*asking, *ledger.waiting_submits):
+            if isinstance(item, Revive):
                 _merge(wanted, outcome.revive_lacks(ledger, item))
+            else:
+                _merge(wanted, admission.lacks(ledger, item))
         wanted.ids -= ledger.looked_up
         wanted.keys -= ledger.found.keys.keys() | ledger.keys_looked_up
         return wanted
@@ -82,11 +87,14 @@ class Scheduler:
     def learn(self, lacks: Lacks, found: Found) -> None:
         """This is what the store had of that."""
         ledger = self.ledger
+        ledger.has_looked = True
         ledger.looked_up |= lacks.ids
         ledger.keys_looked_up |= lacks.keys
         ledger.found.records.update(found.records)
         ledger.found.keys.update(found.keys)
         ledger.found.dependents.update(found.dependents)
+        for dependents in found.dependents.values():
+            ledger.found.records.update((record.id, record) for record in dependents)
         ledger.found.forgotten.update(found.forgotten)
 
     def take_in(self, items: Sequence[Item]) -> None:
@@ -198,7 +206,9 @@ class Scheduler:
         self._reply(item, is_waiting)
 
     def _take_declare(self, item: Declare) -> None:
-        self._reply(item, self.declare(item.limits))
+        self.declare(item.limits)
+        self.ledger.tell("service_status", service=item.limits.name)
+        self._reply(item, None)
 
     def declare(self, limits: Limits) -> None:
         """A service exists with these limits from now on."""

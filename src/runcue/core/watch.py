@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from heapq import heappop
 
-from runcue.core.ledger import Ledger
+from runcue.core.ledger import Ledger, waits_for_wall
 from runcue.core.model import Record
 from runcue.core.outcome import fail_for
 
@@ -47,13 +47,21 @@ def wakes_at(ledger: Ledger) -> float:
 def _late(ledger: Ledger, kind: str, record: Record, at: float) -> None:
     seconds = ledger.now - record.created_at
     if kind == "dependency_timeout":
-        waits = ledger.asking.waiting.get(record.id) if ledger.asking is not None else None
-        if ledger.graph.is_waiting(record.id) or (waits is not None and waits.why == "dependency"):
+        if _has_unmet_needs(ledger, record):
             fail_for(ledger, record, "dependency_timeout")
     elif kind == "pending_warning":
         ledger.tell("pending_warning", record, seconds=seconds)
     else:
         _time_out(ledger, record, f"Pending timeout after {seconds:.3g} s")
+
+
+def _has_unmet_needs(ledger: Ledger, record: Record) -> bool:
+    asking = ledger.asking
+    if asking is not None and asking.questions.dependencies:
+        said = asking.has_unmet_needs(record, ledger.lane_of(record))
+        if said is not None:
+            return said
+    return ledger.graph.is_waiting(record.id)
 
 
 def _check_stall(ledger: Ledger) -> None:
@@ -80,7 +88,7 @@ def _waits_for_time(ledger: Ledger, record: Record) -> bool:
     spec = record.spec
     return (
         (record.next_retry_at or 0) > ledger.now
-        or (spec.run_at or 0) > ledger.wall
+        or waits_for_wall(record, ledger.wall)
         or record.created_at + (spec.delay or 0) > ledger.now
     )
 

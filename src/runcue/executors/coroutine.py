@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from runcue.core.model import Work
 from runcue.ports import Handler
 
 
@@ -15,7 +14,7 @@ class CoroutineExecutor:
     can_stop = True
 
     def run(
-        self, work: Work, handler: Handler, entered: Callable[[float | None], None] | None
+        self, work: Any, handler: Handler, entered: Callable[[float | None], None] | None
     ) -> Awaitable[Any]:
         """The handler's own coroutine: awaiting it is running it."""
         if entered is not None:

@@ -15,7 +15,6 @@ from queue import SimpleQueue
 from types import CoroutineType
 from typing import Any
 
-from runcue.core.model import Work
 from runcue.ports import Clock, Handler
 
 Job = Callable[[], None]
@@ -34,7 +33,7 @@ class ThreadExecutor:
         self._lock = threading.Lock()
 
     async def run(
-        self, work: Work, handler: Handler, entered: Callable[[float | None], None] | None
+        self, work: Any, handler: Handler, entered: Callable[[float | None], None] | None
     ) -> Any:
         """Hand the call to a thread and wait for its answer, however long that takes."""
         loop = asyncio.get_running_loop()
@@ -74,7 +73,8 @@ class ThreadExecutor:
         try:
             return await answer
         except Raised as carried:
-            raise carried.error from None
+            error = carried.error
+        raise error  # out here, so that it keeps its own cause and context
 
     async def close(self) -> None:
         """Let idle threads go; busy ones go when they are done."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from runcue.core.events import Event, Told, make_event
+from runcue.core.events import Event, make_event
+from runcue.core.plan import Plan
 
 logger = logging.getLogger("runcue")
 logger.addHandler(logging.NullHandler())
@@ -36,10 +37,12 @@ LEVELS = {
 HIDDEN = frozenset({"exception"})
 
 
-def log_events(events: list[Told]) -> None:
+def log_events(plan: Plan) -> None:
     """Log what happened, as far as the logger wants to know."""
     least = logger.getEffectiveLevel()
-    for told in events:
+    if least > logging.DEBUG and not plan.is_notable:
+        return
+    for told in plan.events:
         level = LEVELS[told[0]]
         if level >= least:
             event = make_event(0, told)

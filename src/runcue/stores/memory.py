@@ -16,16 +16,12 @@ from runcue.ports import Clock, Decide
 class MemoryTurn:
     """One turn over the dict."""
 
-    __slots__ = ("_store", "now", "wall")
+    __slots__ = ("now", "read", "wall")
 
     def __init__(self, store: MemoryStore) -> None:
-        self._store = store
+        self.read = store.read
         self.now = store.clock.now()
         self.wall = store.clock.wall()
-
-    def read(self, lacks: Lacks) -> Found:
-        """The stored records a decision names."""
-        return self._store.read(lacks)
 
 
 class MemoryStore:

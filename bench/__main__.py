@@ -1,0 +1,80 @@
+"""python -m bench [names …] [--quick] [--json]: measure, and say whether SPEC's figures are reached."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+from bench.measure import Line, measured
+
+NAMES = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "imports")
+VERDICTS = {True: "pass", False: "MISS", None: ""}
+
+
+def shown(value: float, unit: str) -> str:
+    """A figure with as many digits as it deserves."""
+    digits = 0 if value == int(value) or value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:,.{digits}f} {unit}".rstrip()
+
+
+def table(name: str, what: str, lines: list[Line]) -> str:
+    """One measure as text."""
+    rows = [
+        f"{name if line is lines[0] else '':9} {line.name:34} {shown(line.value, line.unit):>17}  "
+        f"{line.goal:15} {VERDICTS[line.passed]:5} {line.note}".rstrip()
+        for line in lines
+    ]
+    return "\n".join([*rows, f"{'':9} {what}", ""])
+
+
+def as_json(name: str, what: str, lines: list[Line]) -> dict[str, object]:
+    """One measure for machines."""
+    keys = ("name", "value", "unit", "goal", "passed", "note")
+    return {"measure": name, "what": what, "figures": [{k: getattr(x, k) for k in keys} for x in lines]}
+
+
+def main() -> int:
+    """Run the measures that were asked for, each in a process of its own, and print what they found."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure runcue, as ratios.")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"any of: {', '.join(NAMES)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that everything runs")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in NAMES]
+    if unknown:
+        parser.error(f"unknown measure {unknown[0]!r}; there are {', '.join(NAMES)}")
+
+    def show(text: str) -> None:
+        if not arguments.json:
+            print(text, flush=True)
+
+    found: list[dict[str, object]] = []
+    broken = 0
+    show(f"Python {platform.python_version()}, {os.cpu_count()} cores. {'Tiny sizes.' * arguments.quick}\n")
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
+        for name in arguments.names or NAMES:
+            try:
+                what, lines = pool.submit(measured, name, arguments.quick).result()
+            except RuntimeError as error:  # a measure says so when what it measures did not happen
+                broken += 1
+                show(f"{name:9} {error}\n")
+                found.append({"measure": name, "error": str(error)})
+            else:
+                show(table(name, what, lines))
+                found.append(as_json(name, what, lines))
+    if arguments.json:
+        print(json.dumps({"quick": arguments.quick, "measures": found}, indent=2))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

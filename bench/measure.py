@@ -1,0 +1,64 @@
+"""What every measure gives back, and how it takes its times.
+
+Machines are shared and noisy, so nothing here is a time to compare with another day's: what is compared runs
+in the same process, in turns (A B A B …), and the best round of each counts, because noise only ever adds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure: what it is, what it should be, and the numbers behind it."""
+
+    name: str
+    value: float
+    unit: str
+    at_least: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    note: str = ""
+
+    @property
+    def goal(self) -> str:
+        """The goal in writing; nothing when the figure is only for information."""
+        for sign, bound in (("≥", self.at_least), ("≤", self.at_most), ("<", self.below)):
+            if bound is not None:
+                return f"{sign} {bound:,g} {self.unit}".rstrip()
+        return ""
+
+    @property
+    def passed(self) -> bool | None:
+        """True when the goal is reached, None when there is none."""
+        if self.at_least is not None:
+            return self.value >= self.at_least
+        if self.at_most is not None:
+            return self.value <= self.at_most
+        return None if self.below is None else self.value < self.below
+
+
+def measured(name: str, quick: bool) -> tuple[str, list[Line]]:
+    """One measure: what it times, in one line, and its figures."""
+    module = import_module(f"bench.{name}")
+    return str(module.__doc__).splitlines()[0], module.measure(quick)
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine on a loop of its own, with the garbage of the one before swept up."""
+    gc.collect()
+    return asyncio.run(main())
+
+
+def best_in_turns(rounds: int, *contenders: Callable[[], float]) -> list[float]:
+    """The best of several rounds for each contender; each round is all of them, one after the other."""
+    times = [[contender() for contender in contenders] for _ in range(rounds)]
+    return [min(column) for column in zip(*times, strict=True)]

@@ -1,0 +1,108 @@
+"""The options of a Cue, and the checks they share with everything else that is declared.
+
+Every option has one line in `CHECKS`: what it may be, and how its older or looser forms become exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from runcue.core import parse
+from runcue.core.ledger import Settings
+from runcue.errors import InvalidOption
+
+REJECT_POLICIES: Final = ("reject", "drop_oldest", "block")
+MOST_THREADS: Final = 10_000
+SHORTEST: Final = parse.SHORTEST_WINDOW
+LONGEST: Final = parse.LONGEST_WINDOW
+
+Check: TypeAlias = Callable[[object, str], Any]
+
+
+def span(value: object, name: str, low: float = SHORTEST) -> float:
+    """A length of time that something can really be given."""
+    seconds = parse.duration(value, name)
+    if not low <= seconds <= LONGEST:
+        raise InvalidOption(name, value, f"a duration from {low:g} to {LONGEST:,.0f} seconds")
+    return seconds
+
+
+def pause(value: object, name: str) -> float:
+    """A length of time that may be none at all."""
+    return span(value, name, low=0)
+
+
+def choice(value: object, name: str, choices: tuple[str, ...]) -> str:
+    """One of a few words."""
+    word = str.__str__(value) if isinstance(value, str) else None
+    if word not in choices:
+        raise InvalidOption(name, value, f"one of {', '.join(map(repr, choices))}")
+    return word
+
+
+def whole(low: int, high: int = parse.HIGHEST_LIMIT) -> Check:
+    """A check for whole numbers within bounds, both included."""
+    return lambda value, name: parse.number(value, name, low, high, whole=True)
+
+
+def or_none(check: Check) -> Check:
+    """That check, for what may also be None."""
+    return lambda value, name: None if value is None else check(value, name)
+
+
+CHECKS: Final[dict[str, Check]] = {
+    "name": lambda value, name: parse.name(value, "Cue"),
+    "max_queued": or_none(whole(1)),
+    "reject_policy": lambda value, name: choice(value, name, REJECT_POLICIES),
+    "block_timeout": or_none(pause),
+    "default_timeout": or_none(span),
+    "max_threads": whole(1, MOST_THREADS),
+    "callback_timeout": span,
+    "grace": pause,
+    "keep_finished": or_none(whole(0)),
+    "status_interval": span,
+    "progress_interval": pause,
+    "pending_timeout": or_none(span),
+    "pending_warn_after": or_none(span),
+    "stall_timeout": or_none(span),
+    "stall_warn_after": or_none(span),
+    "max_params": whole(2),
+    "age_step": or_none(span),
+    "throttle_timeout": pause,
+}
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a Cue was made with, checked and exact: times are seconds."""
+
+    name: str = "default"
+    max_queued: int | None = None
+    reject_policy: str = "reject"
+    block_timeout: float | None = None
+    default_timeout: float | None = None
+    max_threads: int = 256
+    callback_timeout: float = 0.1
+    grace: float = 10.0
+    keep_finished: int | None = 100_000
+    status_interval: float = 1.0
+    progress_interval: float = 1.0
+    pending_timeout: float | None = None
+    pending_warn_after: float | None = None
+    stall_timeout: float | None = None
+    stall_warn_after: float | None = None
+    max_params: int = 256 * 1024
+    age_step: float | None = 60.0
+    throttle_timeout: float = 3600.0
+
+    @classmethod
+    def of(cls, **given: Any) -> Options:
+        """Read the keywords of a Cue."""
+        parse.reject_unknown(given, cls.__struct_fields__, "Cue")
+        return cls(**{name: CHECKS[name](value, name) for name, value in given.items()})
+
+    def settings(self) -> Settings:
+        """Those of them that decide what runs."""
+        return Settings(**{name: getattr(self, name) for name in Settings.__struct_fields__})

@@ -1,0 +1,239 @@
+"""Why work waits, and until when."""
+
+import pytest
+
+from runcue.core.asking import FIRST_WAIT, Questions
+from runcue.core.explain import THREADS, snapshot
+from runcue.core.ledger import Rule
+from runcue.core.retry import Retry
+from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
+
+
+def services_of(bench: Bench, name: str = "api") -> dict[str, object]:
+    return snapshot(bench.scheduler.ledger.ready.services[name], bench.now)
+
+
+# --- Work -----------------------------------------------------------------------------------------
+
+
+def test_running_work_is_running() -> None:
+    bench = Bench()
+    bench.submit("a")
+    assert (bench.why("a").reason, bench.why("a").state) == ("running", "running")
+
+
+@pytest.mark.parametrize(
+    ("verb", "reason", "details"),
+    [("finish", "completed", ""), ("fail", "failed", "boom"), ("cancel", "cancelled", "cancelled")],
+)
+def test_work_that_is_over_says_how_it_ended(verb: str, reason: str, details: str) -> None:
+    bench = Bench()
+    bench.submit("a")
+    getattr(bench, verb)("a")
+    assert (bench.why("a").reason, bench.why("a").details) == (reason, details)
+
+
+def test_a_dependency_is_named_with_how_many_are_satisfied_and_never_submitted() -> None:
+    bench = Bench()
+    bench.submit("done")
+    bench.finish("done")
+    bench.submit("open")
+    bench.submit("a", needs=["done", "open", "unknown"])
+    why = bench.why("a")
+    assert (why.reason, why.details) == ("dependency", "1/3 satisfied, 1 never submitted")
+    assert why.waits_for == ("open", "unknown")
+
+
+def test_dependencies_that_are_all_known_say_nothing_of_others() -> None:
+    bench = Bench()
+    bench.submit("open")
+    bench.submit("a", needs=["open"])
+    assert bench.why("a").details == "0/1 satisfied"
+
+
+def test_a_dependency_that_the_callback_denies_is_a_dependency() -> None:
+    bench = Bench(questions=Questions(dependencies=True))
+    bench.submit("a", needs=["x"])
+    bench.answer("a", ready=False, why="dependency")
+    why = bench.why("a")
+    assert (why.reason, why.details, why.waits_for) == ("dependency", "0/1 satisfied, 1 never submitted", ("x",))
+
+
+def test_work_that_the_dependency_callback_lets_pass_waits_for_something_else() -> None:
+    bench = Bench(questions=Questions(dependencies=True))
+    bench.pause("api")
+    bench.submit("a", needs=["x"])
+    bench.answer("a")
+    assert bench.why("a").reason == "paused"
+
+
+def test_work_that_is_not_ready_says_when_it_is_asked_again() -> None:
+    bench = Bench(questions=Questions(ready=True))
+    bench.submit("a")
+    bench.answer("a", ready=False)
+    assert (bench.why("a").reason, bench.why("a").until) == ("not_ready", START + FIRST_WAIT)
+
+
+def test_a_retry_says_which_attempt_and_when() -> None:
+    bench = Bench(retry=SLOW_RETRY)
+    bench.submit("a")
+    bench.fail("a")
+    why = bench.why("a")
+    assert (why.reason, why.details, why.until) == ("retry", "attempt 2", START + 10)
+
+
+def test_snoozed_work_says_until_when() -> None:
+    bench = Bench()
+    bench.submit("a")
+    bench.fail("a", "snoozed", after=30)
+    why = bench.why("a")
+    assert (why.reason, why.details, why.until) == ("snoozed", "attempt 1", START + 30)
+
+
+def test_work_whose_last_attempt_still_runs_says_so() -> None:
+    bench = Bench(retry=SLOW_RETRY)
+    bench.submit("a")
+    bench.time_out("a")
+    assert bench.why("a").reason == "overdue"
+
+
+def test_scheduled_work_says_when_in_queue_time_even_when_the_wall_clock_differs() -> None:
+    bench = Bench()
+    bench.wall += 3600
+    bench.submit("a", run_at=bench.wall + 60)
+    why = bench.why("a")
+    assert (why.reason, why.details, why.until) == ("scheduled", "run_at", bench.now + 60)
+
+
+def test_delayed_work_says_until_when() -> None:
+    bench = Bench()
+    bench.submit("a", delay=60)
+    why = bench.why("a")
+    assert (why.reason, why.details, why.until) == ("scheduled", "delay", START + 60)
+
+
+def test_work_of_a_cue_that_was_not_started_says_so() -> None:
+    bench = Bench()
+    bench.may_start = False
+    bench.submit("a", "b")
+    why = bench.why("b", is_started=False)
+    assert (why.reason, why.ahead) == ("not_started", 1)
+
+
+def test_a_paused_queue_is_named() -> None:
+    bench = Bench()
+    bench.pause("nightly")
+    bench.submit("a", queue="nightly")
+    assert (bench.why("a").reason, bench.why("a").details) == ("paused", "queue 'nightly'")
+
+
+def test_a_paused_service_is_named() -> None:
+    bench = Bench()
+    bench.pause("api")
+    bench.submit("a")
+    assert (bench.why("a").reason, bench.why("a").service) == ("paused", "api")
+
+
+def test_a_full_service_is_named_with_how_many_run_and_are_ahead() -> None:
+    bench = Bench(limits(concurrent=1))
+    bench.submit("runs", "a", "b")
+    why = bench.why("b")
+    assert (why.reason, why.details, why.service, why.ahead) == ("concurrency", "1/1 running", "api", 1)
+
+
+def test_a_rate_says_the_exact_moment_of_this_work_given_those_ahead() -> None:
+    bench = Bench(limits(rate=(2, 60)))
+    bench.submit("one")
+    bench.after(10)
+    bench.submit("two", "a", "b", "c")
+    bench.turn()
+    assert [bench.why(work_id).until for work_id in "abc"] == [START + 60, START + 70, START + 120]
+    assert bench.why("a").reason == "rate"
+
+
+def test_a_rate_that_hangs_on_grants_not_yet_entered_knows_no_moment() -> None:
+    bench = Bench(limits(rate=(1, 60)))
+    bench.enters_at_once = False
+    bench.submit("one", "a")
+    assert (bench.why("a").reason, bench.why("a").until) == ("rate", None)
+
+
+def test_a_throttled_service_says_until_when() -> None:
+    bench = Bench()
+    bench.submit("a")
+    bench.fail("a", "throttled", after=12)
+    assert (bench.why("a").reason, bench.why("a").until) == ("throttled", START + 12)
+
+
+def test_an_open_circuit_says_until_when() -> None:
+    bench = Bench(limits(circuit_threshold=1, circuit_timeout=30))
+    bench.submit("a")
+    bench.fail("a")
+    bench.submit("b")
+    why = bench.why("b")
+    assert (why.reason, why.details, why.until) == ("circuit", "open", START + 30)
+
+
+def test_missing_threads_are_called_threads() -> None:
+    bench = Bench(limits(), limits(THREADS, concurrent=1), rules={"task": Rule(Retry.of(None), (THREADS,))})
+    bench.submit("runs", "a")
+    assert (bench.why("a").reason, bench.why("a").details) == ("threads", "1/1 running")
+
+
+def test_work_that_others_precede_says_how_many() -> None:
+    bench = Bench()
+    bench.may_start = False
+    bench.submit(bench.spec("a"), bench.spec("b", priority=1), bench.spec("c", priority=2))
+    bench.submit("elsewhere", queue="other", priority=9)
+    why = bench.why("a")
+    assert (why.reason, why.details, why.ahead) == ("order", "2 ahead of it", 2)
+
+
+def test_a_place_kept_for_older_work_is_explained() -> None:
+    bench = Bench(limits("one", concurrent=1), limits("two", concurrent=1))
+    bench.submit("runs", services=["two"])
+    bench.submit("both", services=["one", "two"])
+    bench.submit("a", services=["one"])
+    why = bench.why("a")
+    assert (why.reason, why.details, why.service) == ("concurrency", "a place is kept for older work", "one")
+
+
+def test_work_that_nothing_holds_back_starts_next() -> None:
+    bench = Bench(limits("one"), limits("two"))
+    bench.may_start = False
+    bench.submit("a", services=["one", "two"])
+    assert bench.why("a").reason == "ready"
+
+
+# --- Services -------------------------------------------------------------------------------------
+
+
+def test_a_service_without_limits_shows_only_what_runs() -> None:
+    bench = Bench()
+    bench.submit("a", "b")
+    assert services_of(bench) == {
+        "name": "api",
+        "running": 2,
+        "concurrent": None,
+        "rates": [],
+        "circuit": None,
+        "paused": False,
+        "blocked": None,
+        "until": None,
+    }
+
+
+def test_a_service_shows_how_much_of_its_limits_is_used_and_what_blocks_it() -> None:
+    bench = Bench(limits(rate=(2, 60), concurrent=5, circuit_threshold=3))
+    bench.submit("a", "b")
+    bench.turn()
+    shown = services_of(bench)
+    assert shown["rates"] == [{"rate": "2/min", "used": 2, "limit": 2}]
+    assert (shown["concurrent"], shown["circuit"]) == (5, "closed")
+    assert (shown["blocked"], shown["until"]) == ("rate", START + 60)
+
+
+def test_a_paused_service_is_shown_as_paused() -> None:
+    bench = Bench()
+    bench.pause("api")
+    assert (services_of(bench)["paused"], services_of(bench)["blocked"]) == (True, "paused")

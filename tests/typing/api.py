@@ -1,0 +1,216 @@
+"""The public API as a type checker sees it. Never run: mypy reads it, and every call here has to be right.
+
+`assert_type` says what a user gets back; tests/test_public_api.py checks that nothing public is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, assert_type
+
+import runcue
+import runcue.models
+
+assert_type(runcue.__version__, str)
+
+cue = runcue.Cue()
+runcue.Cue(":memory:", max_queued=100, reject_policy="block", block_timeout="5s", age_step=None)
+
+# services and tasks
+
+cue.service("api", rate="60/min", concurrent=5, circuit_threshold=5, circuit_timeout=timedelta(minutes=5))
+cue.service("old", rate_limit=(60, 60), max_concurrent=5)
+cue.service("several", rate=["10/s", "1000/h"])
+
+
+@cue.task
+async def bare(work: runcue.Work) -> int:
+    return work.attempt
+
+
+@cue.task("named", uses=["api", "old"], retry=3, timeout="90s")
+def named(work: runcue.RunningWork) -> str:
+    work.progress(0.5, "half way")
+    assert_type(work.cancelled, bool)
+    assert_type(work.service, str | None)
+    raise runcue.RateLimited(retry_after=12, service="api")
+
+
+@cue.task(retry=runcue.Retry(max_attempts=3, backoff="linear", base_delay="1s", retry_on=[OSError]))
+async def tuned(work: runcue.Work) -> None:
+    if work.params:
+        raise runcue.RetryLater(after=30)
+    if work.target:
+        raise runcue.Snooze(timedelta(seconds=30))
+    raise runcue.Permanent("no use")
+
+
+assert_type(cue.get_task("named").name, str)
+assert_type(cue.get_task("named").services, tuple[str, ...])
+
+# callbacks
+
+
+@cue.is_ready
+def is_ready(work: runcue.Work) -> bool:
+    return Path(work.params["input"]).exists()
+
+
+@cue.is_stale
+async def is_stale(work: runcue.Work) -> bool:
+    return work.target is None
+
+
+@cue.priority
+def priority(ctx: runcue.PriorityContext) -> float:
+    assert_type(ctx.work, runcue.Work)
+    assert_type(ctx.service_pressure, dict[str, float])
+    return 0.5 + min(ctx.wait_time / 3600, 0.4) - ctx.queue_depth * 1e-9
+
+
+@cue.dependency_satisfied
+def dependency_satisfied(work_id: str) -> bool:
+    return bool(work_id)
+
+
+@cue.on_start
+def on_start(work: runcue.Work) -> None: ...
+
+
+@cue.on_complete
+async def on_complete(work: runcue.Work, result: Any, duration: float) -> None: ...
+
+
+@cue.on_failure
+def on_failure(work: runcue.Work, error: Exception, will_retry: bool) -> None: ...
+
+
+@cue.on_skip
+def on_skip(work: runcue.Work) -> None: ...
+
+
+@cue.on_cancel
+def on_cancel(work: runcue.Work) -> None: ...
+
+
+@cue.on_backpressure
+def on_backpressure(depth: int, limit: int) -> None: ...
+
+
+@cue.on_pending_warning
+def on_pending_warning(work: runcue.Work, seconds: float) -> None: ...
+
+
+@cue.on_stall_warning
+def on_stall_warning(seconds: float, pending: int) -> None: ...
+
+
+assert_type(on_skip(runcue.Work(id="a", task="named", params={"page": 1})), None)
+assert_type(is_ready(runcue.WorkUnit(id="a", task="named")), bool)
+cue.priority(runcue.priority_by_wait_time)
+cue.priority(runcue.priority_constant(0.5))
+cue.dependency_satisfied(runcue.dependency_check_file("done/{id}.json", base=Path("out")))
+cue.dependency_satisfied(runcue.dependency_check_db("results", "work_id", database="results.db"))
+
+
+async def work_with_it() -> None:
+    assert_type(await cue.submit("named"), str)
+    assert_type(
+        await cue.submit(
+            bare,
+            params={"page": 1},
+            target=Path("page.png"),
+            queue="night",
+            depends_on=["other"],
+            timeout="90s",
+            dependency_timeout=timedelta(hours=1),
+            idempotency_key="page-1",
+            on_failed="return",
+            id="page-1",
+            priority=2.5,
+            run_at=datetime.now(UTC),
+        ),
+        str,
+    )
+    await cue.submit(task_type="named", delay="5m")
+    assert_type(await cue.submit_many([{"task": "named"}, {"task": "bare", "params": {}}]), list[str])
+    assert_type(await cue.get("a"), runcue.Work | None)
+    assert_type(await cue.list(state=runcue.WorkState.FAILED, task="named", limit=5), list[runcue.Work])
+    assert_type(await cue.list(state="queued"), list[runcue.Work])
+    assert_type(await cue.dead(), list[runcue.Work])
+    assert_type(await cue.count(), dict[runcue.WorkState, int])
+    assert_type(await cue.cancel("a", cascade=True), bool)
+    assert_type(await cue.retry("a", cascade=True), bool)
+    assert_type(await cue.wait("a", timeout="1m"), runcue.Work)
+    await cue.result("a", timeout=60)
+    await cue.join(["a", "b"], timeout=60)
+
+
+async def run_it() -> None:
+    cue.start()
+    cue.start(queues=["night"])
+    await cue.stop(timeout=5)
+    await cue.close()
+    async with cue as same:
+        assert_type(same, runcue.Cue)
+    assert_type(cue.loop, asyncio.AbstractEventLoop | None)
+
+
+async def look_at_it(work: runcue.Work) -> None:
+    events = cue.events(types=["completed", "failed"], since=10)
+    assert_type(events, AsyncIterator[runcue.Event])
+    async for event in events:
+        assert_type(event.name, str)
+        assert_type(event.work_id, str | None)
+        assert_type(event.final, bool)
+    explanation = await cue.explain("a")
+    assert_type(explanation, runcue.Explanation)
+    assert_type(explanation.until, float | None)
+    assert_type(await cue.debug_blocked(), list[dict[str, Any]])
+    assert_type(await cue.services(), list[dict[str, Any]])
+    await cue.pause("api")
+    await cue.resume("api")
+    assert_type(work.state, runcue.WorkState)
+    assert_type(work.state.is_final, bool)
+    assert_type(work.params, dict[str, Any])
+    assert_type(work.history, tuple[runcue.Attempt, ...])
+    assert_type(runcue.models.WorkUnit(id="a", task="b").last_error, str | None)
+
+
+def in_another_thread() -> None:
+    assert_type(cue.sync.submit("named", params={"page": 1}), str)
+    assert_type(cue.sync.get("a"), runcue.Work | None)
+    assert_type(cue.sync.cancel("a"), bool)
+    assert_type(cue.sync.wait("a", timeout=5), runcue.Work)
+    cue.sync.result("a")
+
+
+def mistakes(error: BaseException) -> Callable[[], object] | str:
+    match error:
+        case runcue.UnknownTask() | runcue.UnknownService() | runcue.UnknownOption():
+            return str(error.name)
+        case runcue.InvalidRate() | runcue.InvalidOption():
+            return error.given
+        case runcue.InvalidParams():
+            return error.path
+        case runcue.QueueFull():
+            return f"{error.pending} of {error.limit}"
+        case runcue.DependencyCycle():
+            return " → ".join(error.cycle)
+        case runcue.DuplicateWork():
+            return error.work_id
+        case runcue.CueClosed():
+            return error.action
+        case runcue.WorkNotFound():
+            return str(error.forgotten)
+        case runcue.WorkTimedOut() | runcue.WorkFailed() | runcue.WorkCancelled():
+            return error.work.id
+        case runcue.StoreError():
+            return error.store or ""
+        case runcue.ConfigError() | runcue.SubmitError() | runcue.WrongThread() | runcue.RuncueError():
+            return str(error)
+        case _:
+            return lambda: None
