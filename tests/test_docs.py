@@ -1,17 +1,19 @@
 """The documentation is true: its snippets run, its tables and pictures are those of the code, its links lead.
 
-A ```python block is a program of its own. It runs in an empty folder, warnings are errors, and a ```text block
-that follows it is what it prints. After `<!-- fragment -->` a block is only compiled.
+A ```python block is a program of its own. It runs in an empty folder, where warnings are errors; a ```text
+block that follows it is what it prints. After `<!-- fragment -->` a block is only compiled.
 
 What stands between `<!-- made: name -->` and `<!-- end -->` is made from the code. To make it anew:
 `python -m tests.test_docs`.
 """
 
 import ast
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +37,7 @@ BLOCK = re.compile(
 )
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 MADE = re.compile(r"(<!-- made: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-ROW = re.compile(r"^\| `([^`]+)` \| ([^|]*) \|", re.MULTILINE)
+ROW = re.compile(r"^\| `([^`]+)` \|([^|]*)\|", re.MULTILINE)
 
 
 class Snippet(NamedTuple):
@@ -68,6 +70,7 @@ def test_a_snippet_runs_and_prints_what_the_page_says(snippet: Snippet, tmp_path
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", snippet.code],
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(runcue.__file__).parent.parent)},
         capture_output=True,
         text=True,
         timeout=BOUND,
@@ -95,19 +98,21 @@ def test_snippets_are_found() -> None:
 # ------------------------------------------------------------------------------------------- made from code
 
 
-def made(name: str) -> str:
-    """What the code has to say under that name."""
-    if name == "lifecycle":
+def made(subject: str) -> str:
+    """What the code has to say about that."""
+    if subject == "lifecycle":
         return f"```mermaid\n{diagram()}```\n"
-    assert name == "events"
+    assert subject == "events"
     rows = [
-        f"| `{type}` | {f'`work_{type}`' if type in WORK_EVENTS else '(the same)'} | {told} |"
-        for type, told in EVENTS.items()
+        f"| `{name}` | {f'`work_{name}`' if name in WORK_EVENTS else '(the same)'} | {told} |"
+        for name, told in EVENTS.items()
     ]
     return "\n".join(["| `event.type` | `event.name` | told when |", "|---|---|---|", *rows]) + "\n"
 
 
-@pytest.mark.parametrize(("page", "name"), [("docs/concepts.md", "lifecycle"), ("docs/reference.md", "events")])
+@pytest.mark.parametrize(
+    ("page", "name"), [("docs/concepts.md", "lifecycle"), ("docs/reference.md", "events")]
+)
 def test_what_is_made_from_the_code_is_up_to_date(page: str, name: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert {match[2]: match[3] for match in MADE.finditer(text)}[name] == made(name)
@@ -139,14 +144,13 @@ def options_of(title: str) -> dict[str, str]:
 def known_options(where: str) -> set[str]:
     """The options that a call really has: asking for one that it has not names them."""
     cue = runcue.Cue()
+    calls: dict[str, Callable[..., object]] = {
+        "Cue()": runcue.Cue,
+        "cue.service()": partial(cue.service, "any"),
+        "cue.task()": cue.task,
+    }
     with pytest.raises(runcue.UnknownOption) as caught:
-        match where:
-            case "Cue()":
-                runcue.Cue(nonsense=1)
-            case "cue.service()":
-                cue.service("any", nonsense=1)
-            case _:
-                cue.task("any", nonsense=1)
+        calls[where](nonsense=1)
     return set(caught.value.known)
 
 
@@ -220,7 +224,9 @@ def test_every_page_is_reached_from_the_readme() -> None:
         if page in seen or page.suffix != ".md" or not page.exists():
             continue
         seen.add(page)
-        todo += [(page.parent / target).resolve() for target, _ in LINK.findall(page.read_text(encoding="utf-8"))]
+        todo += [
+            (page.parent / target).resolve() for target, _ in LINK.findall(page.read_text(encoding="utf-8"))
+        ]
     assert [page.relative_to(ROOT).as_posix() for page in PAGES if page not in seen] == []
 
 

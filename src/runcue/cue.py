@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 
 from runcue.connect import System, check_store
 from runcue.core.events import Event
@@ -17,7 +17,7 @@ from runcue.core.explain import Explanation
 from runcue.core.model import Spec, Work, WorkState, view
 from runcue.core.parse import optional_duration
 from runcue.core.plan import Cancel, Declare, Pause, Revive, Submit, Withdraw
-from runcue.errors import CueClosed, QueueFull, RuncueError, WrongThread
+from runcue.errors import CueClosed, QueueFull, WrongThread
 from runcue.registry import Options, Registry, Task, rows, work_state
 from runcue.sync import Sync
 
@@ -231,7 +231,7 @@ class Cue:
             await self._system.close()
         self._is_closed = True
 
-    async def __aenter__(self) -> Cue:
+    async def __aenter__(self) -> Self:
         self.start()
         return self
 

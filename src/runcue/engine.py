@@ -351,7 +351,7 @@ class Engine:
             current_run.set(run)
         try:
             result = await run.executor.run(RunningWork(run), task.handler, entered)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (whatever a handler raises is its outcome)
             outcome = Outcome(record.id, record.token, None, classify(error, task.retry.retry_on), error)
         else:
             outcome = Outcome(record.id, record.token, result)
@@ -423,7 +423,11 @@ class Complaints:
     def __call__(self, kind: str, error: BaseException) -> None:
         """A callback of this kind failed."""
         self.counts[kind] += 1
-        cause = (kind, type(error), describe(error)[:100] if isinstance(error, TypeError | TimeoutError) else "")
+        cause = (
+            kind,
+            type(error),
+            describe(error)[:100] if isinstance(error, TypeError | TimeoutError) else "",
+        )
         if cause not in self._known and len(self._known) < 1000:
             self._known.add(cause)
             self._tell(kind, error)

@@ -91,7 +91,7 @@ class Hooks:
             answer = callback(*arguments)
         except KeyboardInterrupt:  # the user's, at the terminal
             raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (an application's callback may raise anything)
             self._report(kind, error)
         else:
             if asyncio.iscoroutine(answer):

@@ -64,7 +64,7 @@ class Question:
             answer = self._checked(answer)
         except KeyboardInterrupt:  # the user's, at the terminal
             raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (an application's callback may raise anything)
             answer = self._fallback(error)
         if timer() - began > self.limit:
             self.is_plain = False

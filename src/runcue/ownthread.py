@@ -57,7 +57,7 @@ class OwnThread:
             error: BaseException | None = None
             try:
                 result = function(*arguments)
-            except BaseException as raised:
+            except BaseException as raised:  # noqa: BLE001 (an application's callback may raise anything)
                 error = raised
             try:
                 loop.call_soon_threadsafe(_settle, answer, result, error)

@@ -87,4 +87,6 @@ class RunningWork:
         return getattr(work, name)
 
     def __repr__(self) -> str:
-        return f"RunningWork(id={self.id!r}, task={self.task!r}, attempt={self.attempt}, params={self.params!r})"
+        return (
+            f"RunningWork(id={self.id!r}, task={self.task!r}, attempt={self.attempt}, params={self.params!r})"
+        )

@@ -53,7 +53,9 @@ class Sync:
         elif loop.is_closed():
             problem = "the event loop of this Cue is closed"
         elif running is loop:
-            problem = "cue.sync would wait for the very thread it is called on: await the method of Cue instead"
+            problem = (
+                "cue.sync would wait for the very thread it is called on: await the method of Cue instead"
+            )
         if problem is not None or loop is None:
             coroutine.close()
             raise WrongThread(f"Cannot call cue.sync here: {problem}.")

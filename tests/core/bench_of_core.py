@@ -259,7 +259,12 @@ class Bench:
 
     def told(self, type: str) -> list[str | None]:
         """The ids of everything of that type that was ever told."""
-        return [event[2].id if event[2] else None for plan in self.plans for event in plan.events if event[0] == type]
+        return [
+            event[2].id if event[2] else None
+            for plan in self.plans
+            for event in plan.events
+            if event[0] == type
+        ]
 
     def facts(self, type: str) -> list[dict[str, Any]]:
         """What else belonged to each of those."""

@@ -417,7 +417,7 @@ def test_what_passes_through_a_queue_that_drops_leaves_nothing_behind() -> None:
     bench = Bench(max_queued=10, reject_policy="drop_oldest", keep_finished=0)
     for _ in range(500):
         bench.finish(bench.submit()[0])
-    assert len(bench.scheduler.ledger._by_age) < 200  # noqa: SLF001
+    assert len(bench.scheduler.ledger._by_age) < 200
 
 
 # --- Waiting for room -----------------------------------------------------------------------------

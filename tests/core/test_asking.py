@@ -43,7 +43,9 @@ def score_by_number(bench: Bench) -> None:
         (SCORE, False, True),
     ],
 )
-def test_what_can_hold_work_back_is_a_gate_and_a_score_is_not(questions: Questions, gates: bool, any: bool) -> None:
+def test_what_can_hold_work_back_is_a_gate_and_a_score_is_not(
+    questions: Questions, gates: bool, any: bool
+) -> None:
     assert (questions.gates, bool(questions)) == (gates, any)
 
 
@@ -533,7 +535,9 @@ def test_scores_that_change_with_every_question_lose_no_work() -> None:  # CB2
     bench = Bench(ONE_AT_A_TIME, questions=SCORE)
     ids = bench.submit(*[f"w{number}" for number in range(20)])
     for turn in range(200):
-        verdicts = [bench.verdict(work_id, score=(turn * 7 + len(work_id)) % 10 / 10) for work_id in bench.asked]
+        verdicts = [
+            bench.verdict(work_id, score=(turn * 7 + len(work_id)) % 10 / 10) for work_id in bench.asked
+        ]
         bench.turn(Verdicts(verdicts))
         bench.after(0.07, *[bench.success(work_id) for work_id in bench.running])
     assert {bench.state(work_id) for work_id in ids} == {"completed"}

@@ -56,7 +56,11 @@ def test_a_dependency_that_the_callback_denies_is_a_dependency() -> None:
     bench.submit("a", needs=["x"])
     bench.answer("a", ready=False, why="dependency")
     why = bench.why("a")
-    assert (why.reason, why.details, why.waits_for) == ("dependency", "0/1 satisfied, 1 never submitted", ("x",))
+    assert (why.reason, why.details, why.waits_for) == (
+        "dependency",
+        "0/1 satisfied, 1 never submitted",
+        ("x",),
+    )
 
 
 def test_work_that_the_dependency_callback_lets_pass_waits_for_something_else() -> None:

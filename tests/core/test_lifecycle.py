@@ -2,12 +2,13 @@
 
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from runcue.core.lifecycle import MOVES, IllegalMove, diagram, move
+from runcue.core.lifecycle import MOVES, IllegalMove, diagram, finished, move, started
 from runcue.core.model import Record, Spec, WorkState
 
 VERBS = sorted({verb for _, verb in MOVES} | {"finish", "explode", ""})
@@ -83,6 +84,35 @@ def test_every_live_state_can_come_to_every_end() -> None:
     ends = {state for state in WorkState if state.is_final}
     for live in (WorkState.PENDING, WorkState.RUNNING):
         assert ends <= {target for (source, _), target in MOVES.items() if source is live}
+
+
+# --- The two most frequent moves ------------------------------------------------------------------
+
+
+def test_the_start_of_an_attempt_is_the_move_of_that_name() -> None:
+    record = msgspec.structs.replace(record_in(WorkState.PENDING), spent=4, next_retry_at=11.0)
+    assert started(record, 7, 12.0) == move(
+        record, "start", attempt=5, token=7, started_at=12.0, next_retry_at=None
+    )
+
+
+def test_the_good_end_of_an_attempt_is_the_move_of_that_name() -> None:
+    record = msgspec.structs.replace(record_in(WorkState.RUNNING), token=7, traceback="of an earlier one")
+    assert finished(record, 42, 13.0) == move(
+        record, "finish", spent=2, token=0, completed_at=13.0, result=42, error=None, traceback=None
+    )
+
+
+@pytest.mark.parametrize("state", [state for state in WorkState if state is not WorkState.PENDING])
+def test_only_pending_work_can_be_started(state: WorkState) -> None:
+    with pytest.raises(IllegalMove, match="cannot start"):
+        started(record_in(state), 7, 12.0)
+
+
+@pytest.mark.parametrize("state", [state for state in WorkState if state is not WorkState.RUNNING])
+def test_only_running_work_can_be_finished(state: WorkState) -> None:
+    with pytest.raises(IllegalMove, match="cannot finish"):
+        finished(record_in(state), 42, 13.0)
 
 
 # --- The diagram ----------------------------------------------------------------------------------

@@ -100,7 +100,12 @@ def test_work_fails_for_good_after_its_last_attempt() -> None:
         bench.fail("a")
         bench.after(10)
     record = bench.record("a")
-    assert (record.state.value, record.attempt, record.failures, record.next_retry_at) == ("failed", 3, 3, None)
+    assert (record.state.value, record.attempt, record.failures, record.next_retry_at) == (
+        "failed",
+        3,
+        3,
+        None,
+    )
 
 
 def test_the_history_has_a_line_for_each_failed_attempt() -> None:
@@ -664,7 +669,9 @@ def test_a_long_chain_ends_without_recursion() -> None:  # DP1, SC5
 def test_a_long_chain_backwards_is_accepted_without_recursion() -> None:
     bench = Bench()
     ids = [f"w{number}" for number in range(20_000)]
-    bench.submit(bench.spec(ids[-1]), *[bench.spec(here, needs=[following]) for here, following in pairwise(ids)])
+    bench.submit(
+        bench.spec(ids[-1]), *[bench.spec(here, needs=[following]) for here, following in pairwise(ids)]
+    )
     bench.finish(ids[-1])
     assert bench.started == [ids[-2]]
 
@@ -945,5 +952,10 @@ def test_a_verdict_that_skips_is_a_completion_that_was_never_started() -> None:
     bench.submit("a")
     bench.turn(Verdicts([bench.verdict("a", stale=False)]))
     record = bench.record("a")
-    assert (record.state.value, record.skipped, record.started_at, record.result) == ("completed", True, None, None)
+    assert (record.state.value, record.skipped, record.started_at, record.result) == (
+        "completed",
+        True,
+        None,
+        None,
+    )
     assert (bench.told("skipped"), bench.told("completed"), bench.told("started")) == (["a"], [], [])

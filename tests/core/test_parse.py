@@ -3,6 +3,7 @@
 import enum
 import json
 import math
+import re
 import subprocess
 import sys
 import uuid
@@ -580,7 +581,7 @@ def test_what_equals_its_json_form_is_kept_as_that(value: object, kept: object) 
         ({True: 1}, "has the key True of type bool. Keys must be valid text"),
         ({"\ud800": 1}, r"has the key '\ud800' of type str. Keys must be valid text"),
     ],
-    ids=lambda value: repr(value)[:40] if value != 10**5000 else "huge",
+    ids=lambda value: re.sub(" at 0x.*", "", repr(value))[:40] if value != 10**5000 else "huge",
 )
 def test_what_json_cannot_hold_is_refused_with_its_path_and_what_to_do(value: object, what: str) -> None:
     with pytest.raises(InvalidParams) as caught:

@@ -77,7 +77,9 @@ def test_a_blocked_service_blocks_nobody_else() -> None:
 
 
 def test_what_a_task_takes_up_by_its_executor_limits_it_too() -> None:
-    bench = Bench(limits(), limits("#threads", concurrent=1), rules={"task": Rule(Retry.of(None), ("#threads",))})
+    bench = Bench(
+        limits(), limits("#threads", concurrent=1), rules={"task": Rule(Retry.of(None), ("#threads",))}
+    )
     bench.submit("a", "b")
     assert bench.running == ["a"]
 
@@ -161,7 +163,9 @@ def test_an_endless_stream_of_single_work_does_not_starve_work_that_needs_both()
         bench.submit(None, None, None, services=[name])
     bench.submit("both", services=["one", "two"])
     for number in range(20):
-        bench.after(1, bench.success(bench.running[0]), bench.submission(None, services=[("one", "two")[number % 2]]))
+        bench.after(
+            1, bench.success(bench.running[0]), bench.submission(None, services=[("one", "two")[number % 2]])
+        )
         if bench.state("both") == "running":
             break
     assert bench.state("both") == "running"

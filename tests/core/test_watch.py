@@ -299,7 +299,9 @@ def test_work_revived_after_a_long_silence_is_not_taken_for_stalled() -> None:
 
 
 def test_work_that_waits_for_a_time_of_its_own_does_not_stand_still() -> None:
-    bench = Bench(stall_timeout=60, stall_warn_after=50, retry=Retry(max_attempts=2, base_delay=300, jitter=False))
+    bench = Bench(
+        stall_timeout=60, stall_warn_after=50, retry=Retry(max_attempts=2, base_delay=300, jitter=False)
+    )
     bench.submit("retried")
     bench.fail("retried")
     bench.submit("delayed", delay=300)

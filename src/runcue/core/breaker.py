@@ -105,7 +105,9 @@ class Breaker:
         return None
 
     def _trip(self, now: float) -> str:
-        self.wait = min(self.wait * 2, self.timeout * LONGEST_WAIT) if self.state == HALF_OPEN else self.timeout
+        self.wait = (
+            min(self.wait * 2, self.timeout * LONGEST_WAIT) if self.state == HALF_OPEN else self.timeout
+        )
         self.state, self.changed_at = OPEN, now
         self.epoch += 1
         self.running = 0

@@ -54,7 +54,9 @@ def explain(ledger: Ledger, record: Record, now: float, wall: float, is_started:
         return _answer(record, "not_ready", "is_ready said no", until=wait.asked_at + wait.rest)
     lane = ledger.lane_of(record)
     if not is_started:
-        return _answer(record, "not_started", "call start() or use `async with`", ahead=_ahead(ledger, record))
+        return _answer(
+            record, "not_started", "call start() or use `async with`", ahead=_ahead(ledger, record)
+        )
     return _capacity(ledger, record, lane, now)
 
 

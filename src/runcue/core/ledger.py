@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import count
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,9 +22,9 @@ from msgspec.structs import replace
 
 from runcue.core.asking import Asking, Questions
 from runcue.core.breaker import Breaker
+from runcue.core.events import is_final
 from runcue.core.graph import Graph
 from runcue.core.lifecycle import move, started
-from runcue.core.events import is_final
 from runcue.core.limits import Service
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.plan import Found, Plan, Submit
@@ -220,9 +220,9 @@ class Ledger:
         asking = self.asking
         if record.id in self.held:
             return
-        if spec.depends_on and self.graph.is_waiting(record.id):
-            if asking is None or not asking.questions.dependencies:
-                return
+        waits = spec.depends_on and self.graph.is_waiting(record.id)
+        if waits and (asking is None or not asking.questions.dependencies):
+            return
         if record.next_retry_at is not None and record.next_retry_at > self.now:
             heappush(self.later, (record.next_retry_at, record.seq, record.id))
         elif spec.run_at is not None and waits_for_wall(record, self.wall):

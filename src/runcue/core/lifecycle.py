@@ -41,7 +41,7 @@ class IllegalMove(AssertionError):
 
 def move(record: Record, verb: str, **changes: Any) -> Record:
     """The record after `verb`, with `changes`; IllegalMove when its state does not allow that."""
-    state = _TARGETS[verb].get(record.state)
+    state = _TARGETS.get(verb, {}).get(record.state)
     if state is None:
         raise IllegalMove(f"work {record.id!r} is {record.state.value}: it cannot {verb}")
     return replace(record, state=state, **changes)

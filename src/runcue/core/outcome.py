@@ -43,7 +43,9 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         _throttled(ledger, record, failure)
     elif failure.kind == "snoozed":
         ledger.judge_circuits(token, None)
-        ledger.put_back(record, "return", next_retry_at=ledger.now + (failure.after or 0), throttled_since=None)
+        ledger.put_back(
+            record, "return", next_retry_at=ledger.now + (failure.after or 0), throttled_since=None
+        )
     else:
         _failed(ledger, record, failure, outcome.error)
 
@@ -57,7 +59,9 @@ def ended(ledger: Ledger, item: Ended) -> None:
 
 def skip(ledger: Ledger, record: Record) -> None:
     """The output is valid: the work is complete without a start."""
-    final = ledger.close(record, "skip", skipped=True, started_at=None, result=None, error=None, traceback=None)
+    final = ledger.close(
+        record, "skip", skipped=True, started_at=None, result=None, error=None, traceback=None
+    )
     ledger.tell("skipped", final)
     _completed_for_others(ledger, final)
 
@@ -101,7 +105,9 @@ def revive_lacks(ledger: Ledger, item: Revive) -> Lacks:
             if work_id not in found.dependents:
                 wanted.dependents_of.add(work_id)
             known = [dependent.id for dependent in found.dependents.get(work_id, ())]
-            fresh = [dependent for dependent in known + ledger.graph.waiters(work_id) if dependent not in seen]
+            fresh = [
+                dependent for dependent in known + ledger.graph.waiters(work_id) if dependent not in seen
+            ]
             seen.update(fresh)
             todo += fresh
     return wanted
@@ -149,11 +155,13 @@ def _gather_company(ledger: Ledger, company: dict[str, Record]) -> None:
         lost = todo.pop()
         known = [dependent.id for dependent in ledger.found.dependents.get(lost, ())]
         for work_id in known + ended_now.get(lost, []):
-            record = ledger.latest(work_id)
-            assert record is not None
-            failed_with_it = record.state is WorkState.FAILED and str(record.error).startswith("prerequisite_")
-            if failed_with_it and work_id not in company and _owner_of_key(ledger, record).id == work_id:
-                company[work_id] = record
+            latest = ledger.latest(work_id)
+            assert latest is not None
+            failed_with_it = latest.state is WorkState.FAILED and str(latest.error).startswith(
+                "prerequisite_"
+            )
+            if failed_with_it and work_id not in company and _owner_of_key(ledger, latest).id == work_id:
+                company[work_id] = latest
                 todo.append(work_id)
 
 

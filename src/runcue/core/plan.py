@@ -136,9 +136,8 @@ class Found(msgspec.Struct):
 class Plan:
     """Everything one turn decided."""
 
-    __slots__ = ("ask", "depth", "events", "finals", "forget", "is_notable", "is_whole", "keyed", "pressure", "rated", "records", "replies",
-                 "start",
-                 "stop", "wake_at")  # fmt: skip
+    __slots__ = ("ask", "depth", "events", "finals", "forget", "is_notable", "is_whole", "keyed", "pressure",
+                 "rated", "records", "replies", "start", "stop", "wake_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}

@@ -369,7 +369,7 @@ class Ready:
         heappush(blocker.parked, (lane.rank, lane.seq, lane))
         blocked = blocker.blocked(now)
         self._unhold(lane)
-        if blocked is None:  # its last unit is kept for older work: those who wait for it keep nothing, either
+        if blocked is None:  # its last unit is kept for older work: nor may others who wait for it keep any
             for other in [other for other in self._holders if other.where is blocker]:
                 self._unhold(other)
             return

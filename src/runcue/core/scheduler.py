@@ -15,7 +15,6 @@ from runcue.core import admission, outcome, watch
 from runcue.core.asking import Allowance, Questions
 from runcue.core.ledger import Ledger, Rule, Settings
 from runcue.core.limits import Limits, Service
-from runcue.core.model import WorkState
 from runcue.core.plan import (
     Cancel,
     Declare,
@@ -71,7 +70,9 @@ class Scheduler:
     def lacks(self, items: Sequence[Item]) -> Lacks:
         """What has to be read before these items can be decided."""
         ledger = self.ledger
-        asking = [item for item in items if type(item) is Revive or (type(item) is Submit and not item.is_plain)]
+        asking = [
+            item for item in items if type(item) is Revive or (type(item) is Submit and not item.is_plain)
+        ]
         if not asking and not ledger.waiting_submits:
             return NOTHING
         wanted = Lacks()
@@ -166,7 +167,8 @@ class Scheduler:
         ledger = self.ledger
         if ledger.now >= self._status_at and (ledger.running or ledger.moved_at == ledger.now):
             self._status_at = ledger.now + ledger.settings.status_interval
-            ledger.tell("queue_status", **{state.value: ledger.counts[state] for state in WorkState})
+            counts: dict[str, Any] = {state.value: amount for state, amount in ledger.counts.items()}
+            ledger.tell("queue_status", **counts)
 
     # one for each kind of item ----------------------------------------------------------------------------
 

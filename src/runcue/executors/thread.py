@@ -32,9 +32,7 @@ class ThreadExecutor:
         self._threads = 0
         self._lock = threading.Lock()
 
-    async def run(
-        self, work: Any, handler: Handler, entered: Callable[[float | None], None] | None
-    ) -> Any:
+    async def run(self, work: Any, handler: Handler, entered: Callable[[float | None], None] | None) -> Any:
         """Hand the call to a thread and wait for its answer, however long that takes."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
@@ -60,7 +58,7 @@ class ThreadExecutor:
                 if isinstance(result, CoroutineType):
                     result.close()
                     raise TypeError("the handler returned a coroutine: declare it with `async def`")
-            except BaseException as raised:
+            except BaseException as raised:  # noqa: BLE001 (whatever a handler raises is its outcome)
                 error = raised
             try:
                 loop.call_soon_threadsafe(deliver, result, error)
