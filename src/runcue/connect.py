@@ -82,6 +82,7 @@ class System:
             questions=registry.questions,
             drain=self.hooks.drain,
             progress_interval=options.progress_interval,
+            may_block=options.max_queued is not None and options.reject_policy == "block",
         )
         self.inquiry = Inquiry(self.engine, self.store)
         self._registry = registry

@@ -18,7 +18,7 @@ from runcue.core.model import Spec, Work, WorkState, view
 from runcue.core.parse import optional_duration
 from runcue.core.plan import Cancel, Declare, Pause, Revive, Submit, Withdraw
 from runcue.errors import CueClosed, QueueFull, WrongThread
-from runcue.registry import Options, Registry, Task, rows, work_state
+from runcue.registry import Options, Registry, Task, event_types, rows, work_state
 from runcue.sync import Sync
 
 logger = logging.getLogger("runcue")
@@ -247,8 +247,7 @@ class Cue:
 
     def events(self, types: str | Iterable[str] | None = None, since: int = 0) -> AsyncIterator[Event]:
         """What happens, from the first event (or after `since`) until stop(): `async for event in cue.events()`."""
-        wanted = None if types is None else frozenset([types] if isinstance(types, str) else types)
-        return self._open("read events").bus.read(wanted, since)
+        return self._open("read events").bus.read(event_types(types), since)
 
     async def explain(self, work_id: str) -> Explanation:
         """Why that work stands where it stands, and until when."""

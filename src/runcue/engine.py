@@ -49,6 +49,7 @@ class Engine:
         questions: Callable[[], Questions],
         drain: Callable[[], Any],
         progress_interval: float,
+        may_block: bool,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._store = store
@@ -61,6 +62,7 @@ class Engine:
         self._questions = questions
         self._drain = drain
         self._progress_interval = progress_interval
+        self._may_block = may_block
         self._inbox: list[Item] = []
         self._replies: dict[int, asyncio.Future[Any]] = {}
         self._late: dict[int, Any] = {}
@@ -235,7 +237,10 @@ class Engine:
         return next((run for run in list(self._runs.values()) if run.task is task), None) if task else None
 
     def current_run(self) -> Run | None:
-        """The attempt that the code that asks is: a handler's coroutine, or what runs in its thread."""
+        """The attempt that the code that asks is: a handler's coroutine, or what runs in its thread.
+
+        Where a submission may have to wait for room, also what a handler does in tasks of its own: it must not wait.
+        """
         run = current_run.get()
         if run is not None and self._runs.get(run.record.token) is run:
             return run
@@ -347,8 +352,8 @@ class Engine:
     async def _attempt(self, run: Run, task: Registered, entered: Entering | None) -> None:
         record = run.record
         run.has_begun = True
-        if task.executor != "async":  # a coroutine is known by its task, which costs nothing
-            current_run.set(run)
+        if self._may_block or task.executor != "async":
+            current_run.set(run)  # else a coroutine is known by its task, which costs nothing
         try:
             result = await run.executor.run(RunningWork(run), task.handler, entered)
         except BaseException as error:  # noqa: BLE001 (whatever a handler raises is its outcome)

@@ -28,8 +28,10 @@ from runcue.ownthread import OwnThread, TooLate
 from runcue.ports import Clock
 
 SLICE = 0.002
+TURN_COST = 4e-6
+"""Seconds that a turn spends on one question and its answer, besides the callback itself."""
 FIRST_SHARE = 0.25
-AGAIN_SHARE = 0.04
+AGAIN_SHARE = 0.035
 FALLBACKS: dict[str, Any] = {
     "dependency_satisfied": False,
     "is_ready": False,
@@ -50,6 +52,7 @@ class Question:
         self.report = report
         self.is_plain = not iscoroutinefunction(function)
         self.wants_task = bool(getattr(function, "wants_task", False))
+        self._usual = None if kind == "priority" else bool
         self._thread: OwnThread | None = None
 
     def ask(self, arguments: tuple[Any, ...], timer: Callable[[], float]) -> Any:
@@ -57,11 +60,12 @@ class Question:
         began = timer()
         try:
             answer = self.function(*arguments)
-            if asyncio.iscoroutine(answer):
-                answer.close()
-                self.is_plain = False
-                raise TypeError("it returned a coroutine: declare it with `async def`")
-            answer = self._checked(answer)
+            if type(answer) is not self._usual:
+                if asyncio.iscoroutine(answer):
+                    answer.close()
+                    self.is_plain = False
+                    raise TypeError("it returned a coroutine: declare it with `async def`")
+                answer = self._checked(answer)
         except KeyboardInterrupt:  # the user's, at the terminal
             raise
         except BaseException as error:  # noqa: BLE001 (an application's callback may raise anything)
@@ -143,7 +147,7 @@ class Judge:
         self._todo: deque[tuple[Record, int, dict[str, float]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_going = False
-        self._cost = 3e-6
+        self._cost = 2 * TURN_COST
         self._first_tokens = self._again_tokens = SLICE
         self._paid_at = clock.now()
         self.asking: str | None = None
@@ -167,9 +171,8 @@ class Judge:
     def ask(self, plan: Plan) -> None:
         """Ask about everything in `plan.ask`: the first slice at once, the rest when the loop had a turn."""
         self._use_registered()
-        spent = len(plan.ask) * self._cost
-        self._first_tokens = max(-SLICE, self._first_tokens - spent)
-        self._again_tokens = max(-SLICE, self._again_tokens - spent)
+        self._first_tokens = max(-SLICE, self._first_tokens - (len(plan.ask) - plan.again) * self._cost)
+        self._again_tokens = max(-SLICE, self._again_tokens - plan.again * self._cost)
         self._todo.extend((record, plan.depth, plan.pressure) for record in plan.ask)
         if not self._is_going:
             self._go_on()
@@ -193,12 +196,17 @@ class Judge:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         self.asking = None
-        self._cost += (max(1e-6, (timer() - began) / asked) - self._cost) * 0.2
+        self._learn_cost((timer() - began) / asked)
         if verdicts:
             self._deliver(verdicts)
         self._is_going = bool(self._todo)
         if self._is_going:
             asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _learn_cost(self, cost: float) -> None:
+        """Follow what one question costs: quickly down, slowly up, because a busy machine only adds to it."""
+        cost += TURN_COST
+        self._cost += (cost - self._cost) * (0.2 if cost < self._cost else 0.02)
 
     def _hold(self, interview: Interview) -> Verdict:
         answer: Any = None

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from runcue.callbacks import DatabaseCheck
 from runcue.core import parse
 from runcue.core.asking import Questions
+from runcue.core.events import EVENTS, WORK_EVENTS
 from runcue.core.ledger import Rule
 from runcue.core.limits import Limits
 from runcue.core.model import Spec, Work, WorkState
@@ -383,6 +384,19 @@ class Registry:
 def work_state(value: object) -> WorkState | None:
     """Read the state that `list` filters by; "queued" is the older name of "pending"."""
     return None if value is None else WorkState(choice(value, "state", STATES))
+
+
+def event_types(value: str | Iterable[str] | None) -> frozenset[str] | None:
+    """Read which events a reader wants, by their short or their long names; None is all of them."""
+    if value is None:
+        return None
+    wanted = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    return frozenset(choice(_short(name), "event type", tuple(EVENTS)) for name in wanted)
+
+
+def _short(name: object) -> object:
+    short = name.removeprefix("work_") if isinstance(name, str) else None
+    return short if short in WORK_EVENTS else name
 
 
 def rows(value: object) -> int:

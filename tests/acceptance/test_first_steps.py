@@ -186,3 +186,23 @@ async def test_reading_events_after_submitting_misses_nothing() -> None:
                 break
     assert seen == ["work_queued", "work_started", "work_completed"]
     await cue.stop()
+
+
+async def test_events_are_chosen_by_either_name_and_a_misspelt_one_is_refused() -> None:
+    cue = runcue.Cue()
+
+    @cue.task
+    async def chirp(work: Work) -> None: ...
+
+    async with cue:
+        await cue.wait(await cue.submit("chirp"), BOUND)
+
+    for name in ("completed", "work_completed"):
+        assert [event.type async for event in cue.events(types=name)] == ["completed"]
+    assert [event.type async for event in cue.events(types=["queued", "work_started"])] == [
+        "queued",
+        "started",
+    ]
+    with pytest.raises(ValueError, match=r"Invalid event type: 'completd'\. Expected one of 'queued'"):
+        cue.events(types=["completd"])
+    assert [event.type async for event in cue.events(types="started", since=2)] == []

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from runcue.core.asking import Allowance
+from runcue.core.failure import Failure
+from runcue.core.ledger import Rule, Settings
 from runcue.core.limits import UNLIMITED, Blocked, Limits, Service, Window
+from runcue.core.model import Spec
 from runcue.core.parse import Rate
+from runcue.core.plan import Declare, Entered, Item, Outcome, Submit
+from runcue.core.retry import Retry
+from runcue.core.scheduler import Scheduler
 
 NOW = 1_700_000_000.0
 
@@ -442,6 +449,47 @@ def test_a_circuit_comes_stays_and_goes_with_the_declaration() -> None:
     assert (breaker.threshold, breaker.timeout) == (2, 5.0)
     service.declare(Limits("api"))
     assert service.breaker is None
+
+
+# --- Grants and calls that outlive a declaration --------------------------------------------------
+
+
+def started_with(*limits: Limits) -> tuple[Scheduler, int]:
+    """A scheduler with these services, and one work that uses them all, started but not entered."""
+    scheduler = Scheduler(Settings(), {"t": Rule(Retry())}, "tag")
+    names = tuple(each.name for each in limits)
+    scheduler.begin(NOW, NOW)
+    scheduler.take_in([*map(Declare, limits), Submit([Spec("w", "t", b"{}", names)], is_plain=True)])
+    plan = scheduler.plan(True, Allowance())
+    return scheduler, plan.start[0].token
+
+
+def take_in(scheduler: Scheduler, *items: Item) -> None:
+    scheduler.begin(NOW + 1, NOW + 1)
+    scheduler.take_in(items)
+    scheduler.plan(True, Allowance())
+
+
+@pytest.mark.parametrize("enters", [True, False])
+def test_a_rate_declared_after_a_start_was_granted_is_never_wider_for_it(enters: bool) -> None:
+    scheduler, token = started_with(Limits("a", rates=(Rate(5, 60.0),)), Limits("b"))
+    take_in(scheduler, Declare(Limits("b", rates=(Rate(1, 60.0),))))
+    if enters:
+        take_in(scheduler, Entered(token, NOW + 1))
+    take_in(scheduler, Outcome("w", token))
+    services = scheduler.ledger.ready.services
+    assert services["b"].room(NOW + 1000) == 1
+    assert services["a"].room(NOW + 1) == (4 if enters else 5)
+
+
+def test_a_call_from_before_a_circuit_was_declared_anew_does_not_judge_the_new_one() -> None:
+    with_circuit = Limits("a", circuit_threshold=1)
+    scheduler, token = started_with(with_circuit)
+    take_in(scheduler, Declare(Limits("a")), Declare(with_circuit))
+    take_in(scheduler, Outcome("w", token, failure=Failure("error", "boom")))
+    breaker = scheduler.ledger.ready.services["a"].breaker
+    assert breaker is not None
+    assert (breaker.state, breaker.running) == ("closed", 0)
 
 
 # --- How loaded it is -----------------------------------------------------------------------------

@@ -5,14 +5,16 @@ must be the model's exactly; with several services, where a slot may be kept for
 allowed and everything left unstarted must be explained.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from runcue.core.failure import Failure
 from runcue.core.ledger import STRICT_STEP, Rule
 from runcue.core.limits import Limits
 from runcue.core.model import Spec
@@ -27,17 +29,22 @@ RETRY_AFTER = 2.0
 THROTTLE_TIMEOUT = 20.0
 RULES = {task: Rule(Retry(ATTEMPTS, "fixed", RETRY_AFTER, jitter=False)) for task in ("task", "other")}
 
-NAMES = [f"w{number}" for number in range(12)]
+NAMES = [f"w{number}" for number in range(10)]
 PER = {"cap": None, "rate": 4.0, "both": 5.0, "free": None}
 ONE_SERVICE = [(), ("cap",), ("rate",), ("both",), ("free",)]
 SEVERAL = [("cap", "both"), ("both", "cap"), ("cap", "rate"), ("rate", "cap", "both")]
 
 ids = st.sampled_from(NAMES)
+picks = st.integers(0, 30)
 amounts = st.integers(1, 3)
+steps = st.sampled_from([0.0, 0.0, 0.5, 1.0, 3.0, None])
+kinds = st.sampled_from(
+    ["success", "success", "success", "error", "error", "permanent", "throttled", "snoozed", "timeout"]
+)
 specs = st.fixed_dictionaries(
     {
-        "id": ids,
-        "needs": st.lists(ids, max_size=2),
+        "id": st.one_of(st.none(), st.none(), ids),
+        "needs": st.one_of(st.just([]), st.lists(st.one_of(picks, ids), max_size=2)),
         "services": st.integers(0, 8),
         "task": st.sampled_from(["task", "other"]),
         "queue": st.sampled_from(["default", "default", "nightly"]),
@@ -45,6 +52,7 @@ specs = st.fixed_dictionaries(
         "delay": st.sampled_from([None, None, None, 3.0]),
     }
 )
+PLAIN = {"id": None, "needs": [], "services": 0, "task": "task", "queue": "default", "priority": 0, "delay": None}
 
 
 @dataclass
@@ -107,6 +115,16 @@ class Model:
 
     def pending(self) -> list[Work]:
         return sorted((work for work in self.works.values() if work.state == "pending"), key=lambda work: work.key)
+
+    def overdue(self) -> list[int]:
+        """Attempts that no longer count although their code still runs."""
+        return [token for token, work in sorted(self.slots.items()) if work.token != token]
+
+    def has_lost(self) -> bool:
+        return any(work.state in {"failed", "cancelled"} for work in self.works.values())
+
+    def never_submitted(self) -> set[str]:
+        return {need for work in self.pending() for need in work.spec.depends_on if need not in self.works}
 
     def has_code_running(self, work: Work) -> bool:
         return any(holder is work for holder in self.slots.values())
@@ -246,8 +264,6 @@ class Model:
     def end(self, work: Work, state: str, error: str | None = None, cascade: bool = False) -> None:
         work.state, work.error, work.token = state, error, 0
         self.kept.append(work.spec.id)
-        while len(self.kept) > self.keep:
-            self.forgotten.add(self.kept.pop(0))
         if state == "completed":
             return
         for other in list(self.works.values()):
@@ -256,6 +272,10 @@ class Model:
                     self.end(other, "cancelled", "prerequisite_cancelled", cascade=True)
                 else:
                     self.end(other, "failed", f"prerequisite_{state}")
+
+    def forget(self) -> None:
+        while len(self.kept) > self.keep:
+            self.forgotten.add(self.kept.pop(0))
 
     def outcome(self, work_id: str, token: int, kind: str, after: float | None) -> None:
         work = self.works[work_id]
@@ -381,16 +401,36 @@ class Machine(RuleBasedStateMachine):
         self.bench.enters_at_once = False
         self.has_several = has_several
         self.inbox: list[tuple[Item, Callable[[Plan], None]]] = []
+        self.made = 0
 
-    # what may happen --------------------------------------------------------------------------------------
+    # what may happen (a step of None: nothing is decided yet, more comes into the same turn) --------------
+
+    def name(self, pick: int | str) -> str:
+        """A name that was picked by number means one that is in use."""
+        if isinstance(pick, str) or not self.model.works:
+            return str(pick)
+        return list(self.model.works)[pick % len(self.model.works)]
+
+    def pick_of(self, states: set[str], pick: int) -> str:
+        works = [work_id for work_id, work in self.model.works.items() if work.state in states]
+        return works[pick % len(works)] if works else NAMES[pick % len(NAMES)]
 
     def spec(self, given: dict[str, Any]) -> Spec:
         choices = ONE_SERVICE + (SEVERAL if self.has_several else [])
-        fields = {**given, "services": choices[given["services"] % len(choices)]}
-        return self.bench.spec(fields.pop("id"), **fields)
+        work_id = given["id"]
+        if work_id is None:
+            self.made += 1
+            work_id = f"made {self.made}"
+        fields = {
+            **given,
+            "services": choices[given["services"] % len(choices)],
+            "needs": [self.name(pick) for pick in given["needs"]],
+        }
+        del fields["id"]
+        return self.bench.spec(work_id, **fields)
 
-    @rule(given=st.lists(specs, min_size=1, max_size=3))
-    def submit(self, given: list[dict[str, Any]]) -> None:
+    @rule(given=st.lists(specs, min_size=1, max_size=4), step=steps)
+    def submit(self, given: list[dict[str, Any]], step: float | None) -> None:
         chosen = [self.spec(fields) for fields in given]
         item = self.bench.submission(*chosen)
 
@@ -403,46 +443,43 @@ class Machine(RuleBasedStateMachine):
             else:
                 assert type(answer) is refusal
 
-        self.inbox.append((item, follow))
+        self.take(item, follow, step)
 
     @precondition(lambda self: self.model.slots)
-    @rule(
-        pick=st.integers(0, 20),
-        kind=st.sampled_from(
-            ["success", "success", "success", "error", "permanent", "throttled", "snoozed", "timeout"]
-        ),
-        after=st.sampled_from([None, 1.5, 3.0]),
-    )
-    def come_back(self, pick: int, kind: str, after: float | None) -> None:
+    @rule(pick=picks, kind=kinds, after=st.sampled_from([None, 1.5, 3.0]), step=steps)
+    def come_back(self, pick: int, kind: str, after: float | None, step: float | None) -> None:
         tokens = sorted(self.model.slots)
         token = tokens[pick % len(tokens)]
         work_id = self.model.slots[token].spec.id
-        self.bench.tokens[work_id] = token
-        item: Outcome = self.bench.success(work_id)
+        item = Outcome(work_id, token)
         if kind != "success":
-            item = self.bench.failure(work_id, kind, after=after, has_ended=kind != "timeout")  # type: ignore[arg-type]
-        self.inbox.append((item, lambda plan: self.model.outcome(work_id, token, kind, after)))
+            failure = Failure(kind, "boom", after=after)  # type: ignore[arg-type]
+            item = Outcome(work_id, token, failure=failure, has_ended=kind != "timeout")
+        self.take(item, lambda plan: self.model.outcome(work_id, token, kind, after), step)
 
-    @precondition(lambda self: self.model.slots)
-    @rule(pick=st.integers(0, 20))
-    def really_end(self, pick: int) -> None:
-        overdue = [token for token, work in sorted(self.model.slots.items()) if work.token != token]
-        if overdue:
-            token = overdue[pick % len(overdue)]
-            work_id = self.model.slots[token].spec.id
-            self.inbox.append((Ended(work_id, token), lambda plan: self.model.release(token)))
+    @precondition(lambda self: self.model.overdue())
+    @rule(pick=picks, step=steps)
+    def really_end(self, pick: int, step: float | None) -> None:
+        overdue = self.model.overdue()
+        token = overdue[pick % len(overdue)]
+        item = Ended(self.model.slots[token].spec.id, token)
+        self.take(item, lambda plan: self.model.release(token), step)
 
-    @rule(work_id=ids, cascade=st.booleans())
-    def cancel(self, work_id: str, cascade: bool) -> None:
+    @precondition(lambda self: len(self.model.works) > 2)
+    @rule(pick=picks, cascade=st.booleans(), step=steps)
+    def cancel(self, pick: int, cascade: bool, step: float | None) -> None:
+        work_id = self.pick_of({"pending", "running"}, pick)
         item = Cancel(work_id, cascade)
 
         def follow(plan: Plan) -> None:
             assert self.answer(plan, item) is self.model.cancel(work_id, cascade)
 
-        self.inbox.append((item, follow))
+        self.take(item, follow, step)
 
-    @rule(work_id=ids, cascade=st.booleans())
-    def revive(self, work_id: str, cascade: bool) -> None:
+    @precondition(lambda self: self.model.has_lost())
+    @rule(pick=picks, cascade=st.booleans(), step=steps)
+    def revive(self, pick: int, cascade: bool, step: float | None) -> None:
+        work_id = self.pick_of({"failed", "cancelled"}, pick)
         item = Revive(work_id, cascade)
 
         def follow(plan: Plan) -> None:
@@ -452,10 +489,11 @@ class Machine(RuleBasedStateMachine):
             if expected is True:
                 self.model.revive(work_id, cascade, lambda revived: plan.records[revived].seq)
 
-        self.inbox.append((item, follow))
+        self.take(item, follow, step)
 
-    @rule(name=st.sampled_from(["cap", "rate", "both", "nightly"]), paused=st.booleans())
-    def pause(self, name: str, paused: bool) -> None:
+    @precondition(lambda self: len(self.model.works) > 2)
+    @rule(name=st.sampled_from(["cap", "rate", "both", "nightly"]), paused=st.booleans(), step=steps)
+    def pause(self, name: str, paused: bool, step: float | None) -> None:
         def follow(plan: Plan) -> None:
             if name in self.model.services:
                 self.model.services[name].is_paused = paused
@@ -464,10 +502,11 @@ class Machine(RuleBasedStateMachine):
             else:
                 self.model.paused_queues.discard(name)
 
-        self.inbox.append((Pause(name, paused), follow))
+        self.take(Pause(name, paused), follow, step)
 
-    @rule(name=st.sampled_from(["cap", "rate", "both"]), cap=amounts, limit=amounts)
-    def change_limits(self, name: str, cap: int, limit: int) -> None:
+    @precondition(lambda self: len(self.model.works) > 2)
+    @rule(name=st.sampled_from(["cap", "rate", "both"]), cap=amounts, limit=amounts, step=steps)
+    def change_limits(self, name: str, cap: int, limit: int, step: float | None) -> None:
         old = self.model.services[name]
         new = Service(name, old.cap and cap, old.limit and limit, old.per)
 
@@ -475,16 +514,21 @@ class Machine(RuleBasedStateMachine):
             service = self.model.services[name]
             service.cap, service.limit, service.has_changed = new.cap, new.limit, True
 
-        self.inbox.append((Declare(new.limits()), follow))
+        self.take(Declare(new.limits()), follow, step)
 
-    @rule(step=st.sampled_from([0.0, 0.5, 1.0, 3.0, 10.0]), enters=st.sampled_from(["all", "all", "none", "first"]))
-    def turn(self, step: float, enters: str) -> None:
+    @rule(enters=st.sampled_from(["none", "first", "all"]), step=st.sampled_from([0.0, 1.0, 10.0]))
+    def enter_late(self, enters: str, step: float) -> None:
         self.make_turn(step, enters)
 
-    @precondition(lambda self: not self.inbox and self.bench.plans and self.bench.plan.wake_at < 2000)
+    @precondition(lambda self: not self.inbox and self.bench.plan.wake_at < self.bench.now + 1000)
     @rule()
     def sleep_until_woken(self) -> None:
         self.make_turn(max(0.0, self.bench.plan.wake_at - self.bench.now), "all")
+
+    def take(self, item: Item, follow: Callable[[Plan], None], step: float | None) -> None:
+        self.inbox.append((item, follow))
+        if step is not None:
+            self.make_turn(step, "all")
 
     # a turn, and what must be true after it ---------------------------------------------------------------
 
@@ -505,6 +549,7 @@ class Machine(RuleBasedStateMachine):
             follow(plan)
         self.inbox = []
         self.check_starts(plan)
+        model.forget()
         self.check_records()
         self.check_limits()
         self.check_sleep(plan)
@@ -559,39 +604,31 @@ class Machine(RuleBasedStateMachine):
             return
         model = self.model
         for name in ("cap", "rate", "both", "nightly"):
-            self.pause(name, paused=False)
-        for name in NAMES:
-            if name not in model.works:
-                self.submit([{"id": name, "needs": [], "services": 0, "task": "task", "queue": "default",
-                              "priority": 0, "delay": None}])  # fmt: skip
+            self.pause(name, paused=False, step=None)
         self.make_turn(0.0, "all")
-        for _ in self.rounds():
-            for token, work in list(model.slots.items()):
-                if work.token == token:
-                    item = Outcome(work.spec.id, token)
-                    follow = self.following(work.spec.id, token)
-                    self.inbox.append((item, follow))
-                else:
-                    self.inbox.append((Ended(work.spec.id, token), self.releasing(token)))
-            wake = self.bench.plan.wake_at
-            self.make_turn(min(max(0.0, wake - model.now), 60.0) if not model.slots else 0.0, "all")
-        assert not model.pending()
-
-    def rounds(self) -> Iterator[int]:
-        for number in range(200):
-            if not model_is_busy(self.model):
+        while missing := model.never_submitted():
+            self.submit([{**PLAIN, "id": missing.pop()}], 0.0)
+        for _ in range(1000):
+            if not model.slots and not model.pending():
                 return
-            yield number
+            self.let_all_come_back()
+            step = 0.0 if model.slots else min(max(0.0, self.bench.plan.wake_at - model.now), 60.0)
+            self.make_turn(step, "all")
+        raise AssertionError(f"left over: {model.pending()}")
 
-    def following(self, work_id: str, token: int) -> Callable[[Plan], None]:
-        return lambda plan: self.model.outcome(work_id, token, "success", None)
+    def let_all_come_back(self) -> None:
+        for token, work in list(self.model.slots.items()):
+            if work.token == token:
+                follow = partial(self.succeeded, work.spec.id, token)
+                self.take(Outcome(work.spec.id, token), follow, None)
+            else:
+                self.take(Ended(work.spec.id, token), partial(self.ended, token), None)
 
-    def releasing(self, token: int) -> Callable[[Plan], None]:
-        return lambda plan: self.model.release(token)
+    def succeeded(self, work_id: str, token: int, plan: Plan) -> None:
+        self.model.outcome(work_id, token, "success", None)
 
-
-def model_is_busy(model: Model) -> bool:
-    return bool(model.pending() or model.slots)
+    def ended(self, token: int, plan: Plan) -> None:
+        self.model.release(token)
 
 
 Machine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

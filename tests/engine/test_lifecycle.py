@@ -203,7 +203,7 @@ async def test_stop_with_a_timeout_leaves_pending_work_pending() -> None:
     await cue.submit("long", id="waiting")
     await settle()
     await cue.stop(timeout=1)
-    assert (await cue.count())["pending"] == 1  # type: ignore[index]
+    assert (await cue.count())[runcue.WorkState.PENDING] == 1
     work = await cue.get("waiting")
     assert work is not None
     assert work.state == "pending"
@@ -386,18 +386,6 @@ async def test_stop_inside_a_handler_is_a_clear_error() -> None:
     assert "stop() inside a handler" in str(work.error)
 
 
-async def test_stop_inside_a_task_that_a_handler_waits_for_is_the_same_error() -> None:
-    cue = Cue()
-
-    @cue.task("quit")
-    async def quit(work: Work) -> None:
-        await asyncio.gather(cue.stop())
-
-    async with cue:
-        work = await cue.wait(await cue.submit("quit"), timeout=60)
-    assert "stop() inside a handler" in str(work.error)
-
-
 async def test_a_task_that_outlives_its_handler_may_stop() -> None:
     cue = Cue()
     left: list[asyncio.Task[None]] = []
@@ -428,7 +416,7 @@ async def test_stop_inside_an_async_callback_is_a_clear_error() -> None:
         await cue.wait(await cue.submit("nap"))
     failures = await told(cue, "callback_failed")
     assert len(failures) == 1
-    assert "stop() inside" in str(failures[0].error)
+    assert "stop() inside" in failures[0].data["error"]
 
 
 @pytest.mark.parametrize("timeout", [-1, "soon", float("nan"), True])

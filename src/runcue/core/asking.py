@@ -82,8 +82,8 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
 class Asking:
     """The book of questions: who was asked, who waits for a new question."""
 
-    __slots__ = ("_again_left", "_asked", "_completions", "_curious", "_due", "_numbers", "_records",
-                 "_ring", "_wanted", "questions", "ready", "waiting")  # fmt: skip
+    __slots__ = ("_again_left", "_asked", "_completions", "_curious", "_numbers", "_records",
+                 "_resting", "_ring", "_wanted", "questions", "ready", "waiting")  # fmt: skip
 
     def __init__(self, records: dict[str, Record], ready: Ready, questions: Questions) -> None:
         self._records = records
@@ -95,7 +95,7 @@ class Asking:
         self._again_left = 0
         self._curious: dict[Lane, None] = {}
         self._asked: dict[str, tuple[Lane, int, Wait | None]] = {}
-        self._due: list[tuple[float, int, str, Wait]] = []
+        self._resting: dict[float, deque[tuple[str, Wait]]] = {}  # by how long they rest: each line is in order
         self._ring: deque[tuple[str, Wait]] = deque()
         self._completions = 0
         ready.head_of = self._head
@@ -152,7 +152,7 @@ class Asking:
             self._wanted += self._never_asked(lane, allowance.first - len(self._wanted))
             if lane.line.head() is None:
                 del self._curious[lane]
-        ring, due, waiting = self._ring, self._due, self.waiting
+        ring, waiting = self._ring, self.waiting
         while ring and self._again_left > 0:
             work_id, wait = ring[0]
             if waiting.get(work_id) is wait:
@@ -160,30 +160,41 @@ class Asking:
                     break
                 self._ask_waiting(work_id, wait)
             ring.popleft()
-        while due and self._again_left > 0:
-            due_at, _, work_id, wait = due[0]
-            if waiting.get(work_id) is wait:
-                if due_at > now:
-                    break
-                self._ask_waiting(work_id, wait)
-            heappop(due)
+        for line in self._resting.values():
+            while line and self._again_left > 0:
+                work_id, wait = line[0]
+                if waiting.get(work_id) is wait:
+                    if wait.asked_at + wait.rest > now:
+                        break
+                    self._ask_waiting(work_id, wait)
+                line.popleft()
 
     def wanted(self) -> list[Record]:
         """Everybody to be asked now, chosen by `begin` and by the choice itself."""
         wanted, self._wanted = self._wanted, []
         return wanted
 
+    @property
+    def again_left(self) -> int:
+        """How much of the allowance for asking again this turn left over."""
+        return self._again_left
+
     def wakes_at(self, now: float) -> float:
         """When there is next somebody to ask; with a spent allowance that is in a little while."""
-        soon = now + FIRST_WAIT / 5
-        ring, due, waiting = self._ring, self._due, self.waiting
+        ring, waiting = self._ring, self.waiting
+        if self._curious:
+            return now + FIRST_WAIT / 5
         while ring and waiting.get(ring[0][0]) is not ring[0][1]:
             ring.popleft()
-        if self._curious or (ring and ring[0][1].completions < self._completions):
-            return soon
-        while due and waiting.get(due[0][2]) is not due[0][3]:
-            heappop(due)
-        return max(due[0][0], soon) if due else math.inf
+        if ring and ring[0][1].completions < self._completions:
+            return now + FIRST_WAIT
+        at = math.inf
+        for line in self._resting.values():
+            while line and waiting.get(line[0][0]) is not line[0][1]:
+                line.popleft()
+            if line:
+                at = min(at, line[0][1].asked_at + line[0][1].rest)
+        return at if at > now else now + FIRST_WAIT
 
     def _never_asked(self, lane: Lane, most: int) -> list[Record]:
         asked: list[Record] = []
@@ -207,11 +218,16 @@ class Asking:
             self._ring.append((work_id, wait))
         else:  # something completed while it was asked: the ring has those to be asked once more in front
             self._ring.appendleft((work_id, wait))
-        heappush(self._due, (wait.asked_at + wait.rest, next(self._numbers), work_id, wait))
-        if len(self._due) > 4 * len(self.waiting) + FEW:
-            self._due = [entry for entry in self._due if self.waiting.get(entry[2]) is entry[3]]
-            heapify(self._due)
-            self._ring = deque(sorted(self.waiting.items(), key=lambda entry: entry[1].completions))
+        self._resting.setdefault(wait.rest, deque()).append((work_id, wait))
+        if len(self._ring) > 4 * len(self.waiting) + FEW:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Too many entries are outdated: keep only what still waits."""
+        waiting = self.waiting
+        self._ring = deque(sorted(waiting.items(), key=lambda entry: entry[1].completions))
+        for rest, line in self._resting.items():
+            self._resting[rest] = deque(entry for entry in line if waiting.get(entry[0]) is entry[1])
 
     # the choice, for judged lanes (ready.py calls these) --------------------------------------------------
 

@@ -399,16 +399,14 @@ class Ledger:
                 self.asking.left(record.id, lane)
             self.ready.left(lane)
             self.held.pop(record.id, None)
-        keep = self.settings.keep_finished
-        if keep is not None:
+        if self.settings.keep_finished is not None:
             self._finished.append(final)
-            if len(self._finished) > keep:
-                self._forget(keep)
         return final
 
-    def _forget(self, keep: int) -> None:
-        """Let go of the oldest final records, so that `keep` are left."""
-        while len(self._finished) - len(self._revived) > keep:
+    def forget(self) -> None:
+        """At the end of a turn: let go of the oldest final records beyond `keep_finished`."""
+        keep = self.settings.keep_finished
+        while keep is not None and len(self._finished) - len(self._revived) > keep:
             oldest = self._finished.popleft()
             if oldest.seq in self._revived:
                 self._revived.remove(oldest.seq)
@@ -417,9 +415,7 @@ class Ledger:
 
     def revive(self, record: Record) -> Record:
         """A final work becomes live again, with a fresh budget and a new place among its equals."""
-        if record.id in self.plan.forget:
-            self.plan.forget.remove(record.id)
-        elif self.settings.keep_finished is not None:
+        if self.settings.keep_finished is not None:
             self._revived.add(record.seq)
         self._seq += 1
         self._ended[record.state] -= 1

@@ -136,7 +136,7 @@ class Found(msgspec.Struct):
 class Plan:
     """Everything one turn decided."""
 
-    __slots__ = ("ask", "depth", "events", "finals", "forget", "is_notable", "is_whole", "keyed", "pressure",
+    __slots__ = ("again", "ask", "depth", "events", "finals", "forget", "is_notable", "is_whole", "keyed", "pressure",
                  "rated", "records", "replies", "start", "stop", "wake_at")  # fmt: skip
 
     def __init__(self) -> None:
@@ -149,6 +149,8 @@ class Plan:
         """Tokens of those starts whose entry into the handler has to be reported (`Entered`)."""
         self.stop: list[int] = []
         self.ask: list[Record] = []
+        self.again = 0
+        """How many of `ask` were asked before."""
         self.events: list[Told] = []
         self.finals: list[tuple[int, Told]] = []
         """Those of `events` that are final for their work, with their places among them."""

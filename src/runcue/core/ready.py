@@ -171,7 +171,7 @@ class Ready:
         key = (spec.task, spec.queue, spec.services)
         lane = self._lanes.get(key)
         if lane is None:
-            services = tuple(self.services[name] for name in spec.services + implicit)
+            services = tuple(self.services[name] for name in dict.fromkeys(spec.services + implicit))
             lane = Lane(spec.task, self.queue(spec.queue), services, Line(self._records))
             self._lanes[key] = lane
         return lane

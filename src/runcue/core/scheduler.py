@@ -117,6 +117,7 @@ class Scheduler:
                 ledger.tell_circuit(service, service.breaker.expire(now))
         if may_start:
             self._start(allowance)
+        ledger.forget()
         admission.tell_depth(ledger)
         self._tell_status()
         plan = ledger.plan
@@ -139,6 +140,7 @@ class Scheduler:
         if asking is not None:
             plan = ledger.plan
             plan.ask = asking.wanted()
+            plan.again = allowance.again - asking.again_left
             if plan.ask and asking.questions.score:
                 plan.depth = ledger.pending
                 plan.pressure = {

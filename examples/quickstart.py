@@ -1,0 +1,30 @@
+"""The smallest useful queue: twenty calls through a limit of ten a second, three at a time.
+
+python examples/quickstart.py
+"""
+
+import asyncio
+
+from runcue import Cue, RunningWork
+
+cue = Cue()
+cue.service("api", rate="10/s", concurrent=3)
+
+
+@cue.task(uses="api", retry=3)
+async def square(work: RunningWork) -> int:
+    await asyncio.sleep(0.05)  # the call to somebody else's server
+    if work.params["number"] == 7 and work.attempt == 1:
+        raise ConnectionError("the line was bad")  # tried again, up to three times in all
+    number: int = work.params["number"]
+    return number * number
+
+
+async def main() -> None:
+    async with cue:
+        ids = await cue.submit_many({"task": "square", "params": {"number": n}} for n in range(20))
+        results = [await cue.result(work_id) for work_id in ids]
+    print("squares:", *results)
+
+
+asyncio.run(main())
