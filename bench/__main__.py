@@ -22,11 +22,11 @@ def shown(value: float, unit: str) -> str:
     return f"{value:,.{digits}f} {unit}".rstrip()
 
 
-def table(name: str, what: str, lines: list[Line]) -> str:
-    """One measure as text."""
+def table(name: str, what: str, lines: list[Line], quick: bool) -> str:
+    """One measure as text; a tiny run shows the goals and judges nothing."""
     rows = [
         f"{name if line is lines[0] else '':9} {line.name:34} {shown(line.value, line.unit):>17}  "
-        f"{line.goal:15} {VERDICTS[line.passed]:5} {line.note}".rstrip()
+        f"{line.goal:15} {VERDICTS[None if quick else line.passed]:5} {line.note}".rstrip()
         for line in lines
     ]
     return "\n".join([*rows, f"{'':9} {what}", ""])
@@ -66,7 +66,7 @@ def main() -> int:
                 show(f"{name:9} {error}\n")
                 found.append({"measure": name, "error": str(error)})
             else:
-                show(table(name, what, lines))
+                show(table(name, what, lines, arguments.quick))
                 found.append(as_json(name, what, lines))
     if arguments.json:
         print(json.dumps({"quick": arguments.quick, "measures": found}, indent=2))

@@ -9,7 +9,7 @@ import asyncio
 import time
 from bisect import bisect_left
 
-from runcue import Cue, Retry, RunningWork
+from runcue import Cue, Retry, Work
 
 cue = Cue()
 
@@ -27,18 +27,18 @@ began = time.monotonic()
 
 
 @cue.task(uses="api")
-async def fetch(work: RunningWork) -> None:
+async def fetch(work: Work) -> None:
     calls["fetch"].append(time.monotonic())
 
 
 @cue.task(uses=["api", "disk"])  # starts when both have room, and holds neither while it waits
-async def archive(work: RunningWork) -> None:
+async def archive(work: Work) -> None:
     calls["archive"].append(time.monotonic())
     await asyncio.sleep(0.05)
 
 
 @cue.task(uses="flaky", retry=Retry(max_attempts=5, base_delay=0.05))
-async def report(work: RunningWork) -> None:
+async def report(work: Work) -> None:
     calls["report"].append(time.monotonic())
     if time.monotonic() - began < 0.8:
         raise ConnectionError("the service is down")

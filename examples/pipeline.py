@@ -44,12 +44,12 @@ cue.service("llm", concurrent=2)
 
 def output(work: runcue.Work) -> Path:
     """What a work leaves behind."""
-    document, page = work.params["document"], work.params.get("page")
+    document: str = work.params["document"]
     match work.task:
         case "split":
             return FOLDER / "pages" / document
         case "extract":
-            return FOLDER / "text" / f"{document}-{page}.txt"
+            return FOLDER / "text" / f"{document}-{work.params['page']}.txt"
         case _:
             return FOLDER / "summaries" / f"{document}.txt"
 
@@ -78,7 +78,7 @@ def write(path: Path, text: str) -> None:
 
 
 @cue.task
-def split(work: runcue.RunningWork) -> None:
+def split(work: runcue.Work) -> None:
     """Make one image of each page. A plain function: runcue calls it in a thread."""
     document, folder = work.params["document"], output(work)
     draft = folder.with_suffix(".part")
@@ -89,7 +89,7 @@ def split(work: runcue.RunningWork) -> None:
 
 
 @cue.task(uses="ocr", retry=runcue.Retry(max_attempts=4, base_delay=0.3))
-async def extract(work: runcue.RunningWork) -> None:
+async def extract(work: runcue.Work) -> None:
     """Read one page. Whatever is raised is tried again, unless it is said to be of no use."""
     ocr_starts.append(time.monotonic())
     image = FOLDER / "pages" / work.params["document"] / f"{work.params['page']}.img"
@@ -103,7 +103,7 @@ async def extract(work: runcue.RunningWork) -> None:
 
 
 @cue.task(uses="llm", retry=3)
-async def summarise(work: runcue.RunningWork) -> None:
+async def summarise(work: runcue.Work) -> None:
     """Sum up a document from the texts of its pages."""
     document = work.params["document"]
     pages = range(1, DOCUMENTS[document] + 1)
@@ -132,12 +132,14 @@ def works() -> Iterator[dict[str, Any]]:
 async def main(plain: bool) -> int:
     """Submit everything, watch until it is done or somebody presses Ctrl-C, and sum up."""
     tally = Tally()
+    reading = asyncio.create_task(tally.read(cue))
     try:
         async with cue:
             await cue.submit_many(works())
             await watch(cue, tally, plain)
     except asyncio.CancelledError:  # Ctrl-C; leaving the block has let what was running finish
         tally.is_interrupted = True
+    await reading  # to the last event
     print(summary(tally, DOCUMENTS, ocr_starts, OCR_STARTS, ocr.refused, FOLDER))
     return 130 if tally.is_interrupted else 0
 

@@ -1,22 +1,22 @@
 """The smallest useful queue: twenty calls through a limit of ten a second, three at a time.
 
-python examples/quickstart.py
+Run it: python examples/quickstart.py
 """
 
 import asyncio
 
-from runcue import Cue, RunningWork
+from runcue import Cue, Work
 
 cue = Cue()
 cue.service("api", rate="10/s", concurrent=3)
 
 
 @cue.task(uses="api", retry=3)
-async def square(work: RunningWork) -> int:
-    await asyncio.sleep(0.05)  # the call to somebody else's server
-    if work.params["number"] == 7 and work.attempt == 1:
-        raise ConnectionError("the line was bad")  # tried again, up to three times in all
+async def square(work: Work) -> int:
     number: int = work.params["number"]
+    await asyncio.sleep(0.05)  # the call to somebody else's server
+    if number == 7 and work.attempt == 1:
+        raise ConnectionError("the line was bad")  # tried again, up to three times in all
     return number * number
 
 

@@ -26,6 +26,7 @@ FINAL = ("completed", "skipped", "failed", "cancelled")
 STYLES = {"failed": "red", "retrying": "yellow", "throttled": "magenta", "completed": "green"}
 EVENTS_SHOWN = 6
 FRAMES = 10  # a second
+WIDTH = 78  # of 80 columns: "^C" fits beside it, and the terminal need not break the line
 
 
 class Tally:
@@ -68,6 +69,11 @@ class Tally:
         pace = (self.elapsed - recent[0]) / len(recent)
         return pace * (self.total - self.done)
 
+    async def read(self, cue: Cue) -> None:
+        """Take in what happens, from the first event until the Cue stops."""
+        async for event in cue.events():
+            self.add(event)
+
     def add(self, event: Event) -> None:
         """Take one event in."""
         name = event.work_id or event.service or ""
@@ -84,7 +90,7 @@ class Tally:
             if event.type != "skipped":
                 self._finished_at.append(self.elapsed)
             if event.type == "failed":
-                self.failures.append(f"{text}: {event.error}")
+                self.failures.append(f"{name}: {event.error}")
                 self._tell("failed", text, str(event.error))
             elif event.type == "completed" and event.task == "summarise":
                 self._tell("completed", text)
@@ -95,22 +101,18 @@ class Tally:
 
 async def watch(cue: Cue, tally: Tally, plain: bool) -> None:
     """Show what happens until nothing is left to do."""
-    reading = asyncio.create_task(_read(cue, tally))
     joining = asyncio.create_task(cue.join())
     try:
-        if plain or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+        if plain or os.environ.get("NO_COLOR") or not sys.stdout.isatty() or not _speaks_unicode():
             await _show_plainly(joining, tally)
         else:
             await _show_live(cue, joining, tally)
-        await asyncio.sleep(0)
     finally:
-        reading.cancel()
         joining.cancel()
 
 
-async def _read(cue: Cue, tally: Tally) -> None:
-    async for event in cue.events():
-        tally.add(event)
+def _speaks_unicode() -> bool:
+    return "utf" in (sys.stdout.encoding or "").lower()
 
 
 # ------------------------------------------------------------------------------------------------- plain
@@ -145,14 +147,14 @@ async def _show_live(cue: Cue, joining: asyncio.Task[None], tally: Tally) -> Non
 
 
 def frame(tally: Tally, services: list[dict[str, Any]]) -> RenderableType:
-    """The whole view: 19 lines of 80 columns."""
+    """The whole view, for a terminal of 80 columns and 24 lines."""
     from rich import box
     from rich.console import Group
     from rich.panel import Panel
 
     parts = Group(_services(services), "", _progress(tally), "", _news(tally))
     title = f"[bold]runcue[/] · document pipeline · {_clock(tally.elapsed)}"
-    return Panel(parts, title=title, title_align="left", box=box.ROUNDED, border_style="dim", width=80)
+    return Panel(parts, title=title, title_align="left", box=box.ROUNDED, border_style="dim", width=WIDTH)
 
 
 def _services(services: list[dict[str, Any]]) -> Table:
@@ -179,29 +181,29 @@ def _reason(service: dict[str, Any]) -> str:
     return f"[{colour}]{service['blocked']}{left}"
 
 
-def _progress(tally: Tally) -> Table:
-    """One bar for each task, and one for all."""
-    table = _grid(10, 40, 8, 15)
+def _progress(tally: Tally) -> RenderableType:
+    """One bar for each task, one for all, and how the works ended."""
+    from rich.console import Group
+    from rich.text import Text
+
+    table = _grid(10, 34, 9, 18)
     for task in TASKS:
         done, total = sum(tally.of(state, task) for state in FINAL), tally.queued[task]
-        table.add_row(task, _bar(done, total, width=40), f"{done}/{total}")
+        table.add_row(task, _bar(done, total, width=34), f"{done:>3}/{total}")
     eta = tally.eta()
-    share = f"{100 * tally.done // max(1, tally.total)} %"
-    left = "" if eta is None else f", {_clock(eta)} to go"
+    share = f"{100 * tally.done // max(1, tally.total):3} %" + (
+        "" if eta is None else f", {_clock(eta)} to go"
+    )
     table.add_row(
-        "[bold]all",
-        _bar(tally.done, tally.total, "green", width=40),
-        f"{tally.done}/{tally.total}",
-        share + left,
+        "[bold]all", _bar(tally.done, tally.total, "green", 34), f"{tally.done:>3}/{tally.total}", share
     )
     counts = [f"{tally.of(state)} {state}" for state in ("completed", "skipped", "failed")]
-    table.add_row("", f"[dim]{' · '.join([*counts, f'{tally.retries} retries'])}")
-    return table
+    return Group(table, Text(f"{'':11}{' · '.join([*counts, f'{tally.retries} retries'])}", style="dim"))
 
 
 def _news(tally: Tally) -> Table:
     """What happened last."""
-    table = _grid(10, 10, 54)
+    table = _grid(10, 10, 52)
     for at, what, text in tally.news:
         table.add_row(f"[dim]{at:6.1f} s", f"[{STYLES[what]}]{what}", text)
     for _ in range(EVENTS_SHOWN - len(tally.news)):
@@ -219,11 +221,11 @@ def _grid(*widths: int) -> Table:
 
 
 def _bar(done: int, total: int, colour: str = "cyan", width: int = 11) -> RenderableType:
-    from rich.progress_bar import ProgressBar
+    """Thick for what is done and thin for the rest, so that it reads without colours too."""
+    from rich.text import Text
 
-    return ProgressBar(
-        total=max(1, total), completed=done, width=width, complete_style=colour, finished_style=colour
-    )
+    filled = width * min(done, total) // max(1, total)
+    return Text.assemble(("━" * filled, colour), ("─" * (width - filled), "dim"))
 
 
 def _clock(seconds: float) -> str:

@@ -386,7 +386,7 @@ def work_state(value: object) -> WorkState | None:
     return None if value is None else WorkState(choice(value, "state", STATES))
 
 
-def event_types(value: str | Iterable[str] | None) -> frozenset[str] | None:
+def event_types(value: object) -> frozenset[str] | None:
     """Read which events a reader wants, by their short or their long names; None is all of them."""
     if value is None:
         return None

@@ -827,6 +827,7 @@ def test_who_waits_for_a_unit_that_is_kept_for_older_work_keeps_nothing() -> Non
     assert yard.choose() == []
     yard.submit("b", "c", rank=2.0)
     yard.submit("b", rank=2.5)
+    assert yard.choose() == []
     yard.end(holder)
     assert yard.choose() == [single]
     assert blocker in yard.running

@@ -339,7 +339,7 @@ class Ledger:
         for service in lane.services:
             service.active -= 1
             if service.parked:
-                self.ready.touched.add(service)
+                self.ready.touched[service] = None
         if token in self._unentered:  # it was never called: what was granted was not used
             for service in self._unentered.pop(token):
                 service.returned()

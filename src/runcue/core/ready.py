@@ -152,7 +152,7 @@ class Ready:
         self._records = records
         self._lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
         self._active: list[tuple[float, int, Lane]] = []
-        self.touched: set[Service] = set()
+        self.touched: dict[Service, None] = {}  # a set with an order: same input, same plan
         self._holders: dict[Lane, None] = {}
         self._timers: list[tuple[float, str]] = []
         self.services: dict[str, Service] = {}
@@ -247,7 +247,7 @@ class Ready:
     def touch(self, service: Service) -> None:
         """Something about this service changed: at the next choice it may have room."""
         if service.parked:
-            self.touched.add(service)
+            self.touched[service] = None
 
     # time -------------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Ready:
                 self._unhold(lane)
             elif key != (rank, seq):
                 if lane.offered_by is not None:  # another one parked there may be better now
-                    self.touched.add(lane.offered_by)
+                    self.touched[lane.offered_by] = None
                     lane.where, lane.offered_by = lane.offered_by, None
                 self.wake(lane)
                 continue
