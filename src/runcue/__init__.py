@@ -62,7 +62,46 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604 (names come from the table above)
+__all__ = [
+    "Attempt",
+    "ConfigError",
+    "Cue",
+    "CueClosed",
+    "DependencyCycle",
+    "DuplicateWork",
+    "Event",
+    "Explanation",
+    "InvalidOption",
+    "InvalidParams",
+    "InvalidRate",
+    "Permanent",
+    "PriorityContext",
+    "QueueFull",
+    "RateLimited",
+    "Retry",
+    "RetryLater",
+    "RuncueError",
+    "RunningWork",
+    "Snooze",
+    "StoreError",
+    "SubmitError",
+    "UnknownOption",
+    "UnknownService",
+    "UnknownTask",
+    "Work",
+    "WorkCancelled",
+    "WorkFailed",
+    "WorkNotFound",
+    "WorkState",
+    "WorkTimedOut",
+    "WorkUnit",
+    "WrongThread",
+    "__version__",
+    "dependency_check_db",
+    "dependency_check_file",
+    "priority_by_wait_time",
+    "priority_constant",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -65,7 +65,13 @@ class System:
         self.hooks = Hooks(registry.callbacks, self.complaints, lambda: registry.failure_wants_retry)
         self.bus.listeners += [log_events, self.hooks]
         self.judge = Judge(
-            self.clock, timer, options.callback_timeout, registry.callbacks, self.complaints, self._deliver
+            self.clock,
+            timer,
+            options.callback_timeout,
+            registry.callbacks,
+            self.complaints,
+            self._deliver,
+            self._task_of,
         )
         self.executors: dict[str, Executor] = {
             "async": CoroutineExecutor(),
@@ -132,6 +138,10 @@ class System:
         if run is not None:
             return f"task {run.record.spec.task!r} (work {run.record.id})"
         return "something" if self.engine.runs else None
+
+    async def _task_of(self, work_id: str) -> str | None:
+        record = await self.store.get(work_id)
+        return None if record is None else record.spec.task
 
     def _deliver(self, verdicts: list[Any]) -> None:
         self.engine.deliver(verdicts)

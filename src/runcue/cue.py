@@ -7,9 +7,8 @@ import builtins
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from runcue.connect import System, check_store
 from runcue.core.events import Event
@@ -19,30 +18,12 @@ from runcue.core.parse import optional_duration
 from runcue.core.plan import Cancel, Declare, Pause, Revive, Submit, Withdraw
 from runcue.errors import CueClosed, QueueFull, WrongThread
 from runcue.registry import Options, Registry, Task, event_types, rows, work_state
+from runcue.signature import CueOptions, Duration, ServiceOptions, SubmitOptions, TaskOptions
 from runcue.sync import Sync
 
 logger = logging.getLogger("runcue")
 
-Duration = float | timedelta | str
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class SubmitOptions(TypedDict, total=False):
-    """What `submit` takes besides the task."""
-
-    params: dict[str, Any] | None
-    target: str | os.PathLike[str] | None
-    queue: str
-    depends_on: Iterable[str] | None
-    timeout: Duration | None
-    dependency_timeout: Duration | None
-    idempotency_key: str | None
-    on_failed: str
-    id: str | None
-    priority: float
-    run_at: float | datetime | None
-    delay: Duration | None
-    task_type: str | None
 
 
 class Cue:
@@ -51,7 +32,7 @@ class Cue:
     `Cue()` keeps its queue in memory. The options are in docs/reference.md; an unknown one is an error.
     """
 
-    def __init__(self, store: str | os.PathLike[str] | None = None, **options: Any) -> None:
+    def __init__(self, store: str | os.PathLike[str] | None = None, **options: Unpack[CueOptions]) -> None:
         check_store(store)
         self._registry = Registry(Options.of(**options))
         self._system: System | None = None
@@ -60,7 +41,7 @@ class Cue:
 
     # registration -----------------------------------------------------------------------------------------
 
-    def service(self, name: str, **limits: Any) -> None:
+    def service(self, name: str, **limits: Unpack[ServiceOptions]) -> None:
         """Declare a service and its limits; declaring it again changes them at once."""
         declared = self._registry.service(name, **limits)
         if self._system is not None:
@@ -69,7 +50,7 @@ class Cue:
     @overload
     def task(self, name: F, /) -> F: ...
     @overload
-    def task(self, name: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
+    def task(self, name: str | None = None, /, **options: Unpack[TaskOptions]) -> Callable[[F], F]: ...
     def task(self, name: Any = None, /, **options: Any) -> Any:
         """Register a handler: `@cue.task("extract", uses="openai", retry=3, timeout=60)`, or plain `@cue.task`."""
         return self._registry.task(name, **options)
@@ -255,11 +236,11 @@ class Cue:
 
     async def debug_blocked(self) -> builtins.list[dict[str, Any]]:
         """Everything pending that cannot start now: `{work, reason, details}`, best first."""
-        return self._open("debug_blocked").inquiry.debug_blocked()
+        return await self._open("debug_blocked").inquiry.debug_blocked()
 
     async def services(self) -> builtins.list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""
-        return self._open("services").inquiry.services()
+        return await self._open("services").inquiry.services()
 
     async def pause(self, name: str) -> None:
         """Start nothing more on this service or of this queue."""

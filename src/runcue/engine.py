@@ -206,16 +206,17 @@ class Engine:
         """The answer that came at the very moment its caller gave up waiting, if one did."""
         return self._late.pop(id(item), None)
 
-    def look(self, question: Callable[[Scheduler, Turn], T]) -> T:
-        """Ask the scheduler something in a turn that writes nothing."""
+    async def look(self, question: Callable[[Scheduler, Turn], T]) -> T:
+        """Ask the scheduler something, in a turn that decides nothing."""
         answer: list[T] = []
 
         def decide(turn: Turn) -> Plan:
-            self._scheduler.begin(turn.now, turn.wall)
+            plan = self._take_in(turn)
             answer.append(question(self._scheduler, turn))
-            return self._scheduler.ledger.plan
+            return plan
 
-        self._store.take_turn(decide)
+        self._act(await self._store.turn(decide))
+        self._wake.set()
         return answer[0]
 
     def final(self, work_id: str) -> asyncio.Future[Record]:

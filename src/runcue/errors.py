@@ -221,7 +221,7 @@ class WorkNotFound(RuncueError, LookupError):
         self.forgotten = forgotten
         reason = "No work has this id: use the one that submit() returned."
         if forgotten:
-            reason = "It finished and its record is gone: raise keep_finished or retention to keep more."
+            reason = "It finished and its record is gone: raise keep_finished to keep more."
         super().__init__(f"Work not found: {quoted(work_id)}. {reason}")
 
 

@@ -12,7 +12,7 @@ from runcue.core.model import Record, Work, view
 from runcue.core.plan import Lacks
 from runcue.core.scheduler import Scheduler
 from runcue.engine import Engine
-from runcue.errors import WorkCancelled, WorkFailed, WorkNotFound, WorkTimedOut
+from runcue.errors import RuncueError, WorkCancelled, WorkFailed, WorkNotFound, WorkTimedOut
 from runcue.ports import Store, Turn
 
 FULL = frozenset({"rate", "concurrency"})
@@ -27,11 +27,14 @@ class Inquiry:
 
     async def wait(self, work_id: str, timeout: float | None) -> Work:
         """The work once it has ended; TimeoutError when that takes too long."""
+        run = self._engine.current_run()
+        if run is not None and run.record.id == work_id and timeout is None:
+            raise RuncueError(f"Work {work_id!r} waits for itself: its own handler cannot await its end.")
         future = self._engine.final(work_id)
         record = await self._store.get(work_id)
         if record is None:
             future.cancel()
-            raise self.not_found(work_id)
+            raise await self.not_found(work_id)
         if record.state.is_final:
             future.cancel()
             return view(record)
@@ -51,6 +54,10 @@ class Inquiry:
         """Wait until nothing, or nothing of `ids`, is pending or running."""
         async with asyncio.timeout(timeout):
             if ids is None:
+                if self._engine.current_run() is not None and timeout is None:
+                    raise RuncueError(
+                        "join() inside a handler waits for that handler too. Give it the ids to wait for."
+                    )
                 await self._engine.until_idle()
                 return
             for work_id in list(ids):
@@ -60,7 +67,7 @@ class Inquiry:
                     if not error.forgotten:  # what is forgotten has ended
                         raise
 
-    def not_found(self, work_id: str) -> WorkNotFound:
+    async def not_found(self, work_id: str) -> WorkNotFound:
         """The error for an id that has no record: never submitted, or no longer kept."""
 
         def is_forgotten(scheduler: Scheduler, turn: Turn) -> bool:
@@ -68,16 +75,18 @@ class Inquiry:
             scheduler.learn(lacks, turn.read(lacks))
             return scheduler.ledger.state_of(work_id) is not None
 
-        return WorkNotFound(work_id, forgotten=self._engine.look(is_forgotten))
+        return WorkNotFound(work_id, forgotten=await self._engine.look(is_forgotten))
 
     async def explain(self, work_id: str) -> Explanation:
         """Why that work stands where it stands."""
         record = await self._store.get(work_id)
         if record is None:
-            raise self.not_found(work_id)
-        return self._engine.look(lambda scheduler, turn: self._explained(scheduler.ledger, record, turn))
+            raise await self.not_found(work_id)
+        return await self._engine.look(
+            lambda scheduler, turn: self._explained(scheduler.ledger, record, turn)
+        )
 
-    def debug_blocked(self) -> list[dict[str, Any]]:
+    async def debug_blocked(self) -> list[dict[str, Any]]:
         """Everything pending that cannot start now, with the reason."""
 
         def look(scheduler: Scheduler, turn: Turn) -> list[dict[str, Any]]:
@@ -86,11 +95,11 @@ class Inquiry:
             waiting.sort(key=lambda record: (record.rank, record.seq))
             return [self._blocked(self._explained(ledger, record, turn), record) for record in waiting]
 
-        return [entry for entry in self._engine.look(look) if entry["reason"] != "ready"]
+        return [entry for entry in await self._engine.look(look) if entry["reason"] != "ready"]
 
-    def services(self) -> list[dict[str, Any]]:
+    async def services(self) -> list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""
-        return self._engine.look(
+        return await self._engine.look(
             lambda scheduler, turn: [
                 snapshot(service, turn.now)
                 for service in scheduler.ledger.ready.services.values()

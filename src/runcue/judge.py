@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from inspect import iscoroutinefunction
 from math import isnan
 from typing import Any
@@ -50,8 +50,8 @@ class Question:
         self.function = function
         self.limit = limit
         self.report = report
-        self.is_plain = not iscoroutinefunction(function)
         self.wants_task = bool(getattr(function, "wants_task", False))
+        self.is_plain = not iscoroutinefunction(function) and not self.wants_task
         self._usual = None if kind == "priority" else bool
         self._thread: OwnThread | None = None
 
@@ -136,6 +136,7 @@ class Judge:
         callbacks: Mapping[str, Callable[..., Any]],
         report: Report,
         deliver: Callable[[list[Verdict]], None],
+        task_of: Callable[[str], Awaitable[str | None]],
     ) -> None:
         self._clock = clock
         self._timer = timer
@@ -143,6 +144,7 @@ class Judge:
         self._callbacks = callbacks
         self._report = report
         self._deliver = deliver
+        self._task_of = task_of
         self._questions: dict[str, Question] = {}
         self._todo: deque[tuple[Record, int, dict[str, float]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -227,6 +229,8 @@ class Judge:
             except StopIteration as over:
                 self._deliver([over.value])
                 return
+            if question.wants_task:
+                arguments = (*arguments, await self._task_of(arguments[0]))
             answer = await question.ask_patiently(arguments)
 
     def _interview(self, record: Record, depth: int, pressure: dict[str, float]) -> Interview:
@@ -236,7 +240,7 @@ class Judge:
         satisfied = questions.get("dependency_satisfied")
         if satisfied is not None:
             for need in work.depends_on:
-                if not (yield satisfied, (need, work.task) if satisfied.wants_task else (need,)):
+                if not (yield satisfied, (need,)):
                     return Verdict(work.id, clock.now(), ready=False, why="dependency")
         ready = questions.get("is_ready")
         if ready is not None and not (yield ready, (work,)):

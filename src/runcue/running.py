@@ -54,6 +54,12 @@ class RunningWork:
         attempt: int
         created_at: float
         started_at: float | None
+        completed_at: float | None
+        next_retry_at: float | None
+        result: Any
+        error: str | None
+        skipped: bool
+        traceback: str | None
         depends_on: tuple[str, ...]
         timeout: float | None
         dependency_timeout: float | None
@@ -81,6 +87,8 @@ class RunningWork:
         self._run.report(self._run, fraction, text)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # copying and pickling ask before there is anything to look at
+            raise AttributeError(name)
         work = self._work
         if work is None:
             work = self._work = view(self._run.record)

@@ -104,7 +104,8 @@ class Model:
         self.step = STRICT_STEP if age_step is None else age_step
         self.now = 0.0
         self.works: dict[str, Work] = {}
-        self.kept: list[str] = []
+        self.ended_at: dict[str, int] = {}
+        self.turn = 0
         self.forgotten: set[str] = set()
         self.slots: dict[int, Work] = {}
         self.unentered: set[int] = set()
@@ -262,20 +263,27 @@ class Model:
         self.unentered.discard(token)
 
     def end(self, work: Work, state: str, error: str | None = None, cascade: bool = False) -> None:
-        work.state, work.error, work.token = state, error, 0
-        self.kept.append(work.spec.id)
-        if state == "completed":
-            return
-        for other in list(self.works.values()):
-            if work.spec.id in other.spec.depends_on and other.state == "pending":
-                if cascade:
-                    self.end(other, "cancelled", "prerequisite_cancelled", cascade=True)
-                else:
-                    self.end(other, "failed", f"prerequisite_{state}")
+        lost = [work]
+        self.end_one(work, state, error)
+        for done in lost if state != "completed" else []:
+            for other in self.works.values():
+                if done.spec.id in other.spec.depends_on and other.state == "pending":
+                    if cascade:
+                        self.end_one(other, "cancelled", "prerequisite_cancelled")
+                    else:
+                        self.end_one(other, "failed", f"prerequisite_{done.state}")
+                    lost.append(other)
 
-    def forget(self) -> None:
-        while len(self.kept) > self.keep:
-            self.forgotten.add(self.kept.pop(0))
+    def end_one(self, work: Work, state: str, error: str | None) -> None:
+        work.state, work.error, work.token = state, error, 0
+        self.ended_at[work.spec.id] = self.turn
+
+    def forget(self, forgotten: list[str]) -> None:
+        """The oldest are forgotten, and no more than necessary; within one turn, any order will do."""
+        assert len(forgotten) == max(0, len(self.ended_at) - self.keep)
+        turns = [self.ended_at.pop(work_id) for work_id in forgotten]
+        assert not turns or max(turns) <= min(self.ended_at.values(), default=self.turn)
+        self.forgotten.update(forgotten)
 
     def outcome(self, work_id: str, token: int, kind: str, after: float | None) -> None:
         work = self.works[work_id]
@@ -362,7 +370,7 @@ class Model:
     def revive(self, work_id: str, cascade: bool, seqs: Callable[[str], int]) -> None:
         company = self.company(work_id, cascade)
         for work in company:
-            self.kept.remove(work.spec.id)
+            del self.ended_at[work.spec.id]
             work.state, work.error, work.failures, work.throttled_since = "pending", None, 0, None
             work.seq = seqs(work.spec.id)
             work.due_at = min(work.due_at, max(self.now, work.rank + self.step * work.spec.priority))
@@ -538,6 +546,7 @@ class Machine(RuleBasedStateMachine):
 
     def make_turn(self, step: float, enters: str) -> None:
         model, bench = self.model, self.bench
+        model.turn += 1
         model.now = bench.now = bench.now + step
         bench.wall = bench.now
         waiting = sorted(model.unentered)
@@ -549,7 +558,7 @@ class Machine(RuleBasedStateMachine):
             follow(plan)
         self.inbox = []
         self.check_starts(plan)
-        model.forget()
+        model.forget(plan.forget)
         self.check_records()
         self.check_limits()
         self.check_sleep(plan)

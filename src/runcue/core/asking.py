@@ -95,7 +95,9 @@ class Asking:
         self._again_left = 0
         self._curious: dict[Lane, None] = {}
         self._asked: dict[str, tuple[Lane, int, Wait | None]] = {}
-        self._resting: dict[float, deque[tuple[str, Wait]]] = {}  # by how long they rest: each line is in order
+        self._resting: dict[
+            float, deque[tuple[str, Wait]]
+        ] = {}  # by how long they rest: each line is in order
         self._ring: deque[tuple[str, Wait]] = deque()
         self._completions = 0
         ready.head_of = self._head

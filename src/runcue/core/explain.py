@@ -51,7 +51,7 @@ def explain(ledger: Ledger, record: Record, now: float, wall: float, is_started:
         wait = asking.waiting[record.id]
         if wait.why == "dependency":
             return _dependency(ledger, record)
-        return _answer(record, "not_ready", "is_ready said no", until=wait.asked_at + wait.rest)
+        return _answer(record, "not_ready", "is_ready has not said yes", until=wait.asked_at + wait.rest)
     lane = ledger.lane_of(record)
     if not is_started:
         return _answer(
@@ -74,7 +74,9 @@ def _dependency(ledger: Ledger, record: Record) -> Explanation:
 def _capacity(ledger: Ledger, record: Record, lane: Lane, now: float) -> Explanation:
     ahead = _ahead(ledger, record)
     if lane.queue.is_paused:
-        return _answer(record, "paused", f"queue {lane.queue.name!r}", ahead=ahead)
+        by_hand = lane.queue.name in ledger.ready.paused
+        details = f"queue {lane.queue.name!r}" + ("" if by_hand else " is not one that start(queues=…) named")
+        return _answer(record, "paused", details, ahead=ahead)
     for service in lane.services:
         blocked = service.blocked(now)
         if blocked is not None:

@@ -153,6 +153,9 @@ class Work(msgspec.Struct, frozen=True):
         """True once somebody cancelled it (a running handler sees this live)."""
         return self.state is WorkState.CANCELLED
 
+    def progress(self, fraction: float | None = None, text: str | None = None) -> None:
+        """Nothing: here so that a handler that reports its progress can be tested with a Work made by hand."""
+
 
 def face(record: Record) -> tuple[Any, ...]:
     """A record's public face: the fields of `Work` in order, for it and for what extends it."""

@@ -90,7 +90,7 @@ class Declare(msgspec.Struct, eq=False):
 
 
 class Pause(msgspec.Struct, eq=False):
-    """Hold back a service or a queue, or let it go on. Answered with True when that name is known."""
+    """Hold back a service or a queue, or let it go on. A name that is no service's is taken for a queue's."""
 
     name: str
     paused: bool

@@ -11,7 +11,6 @@ from runcue.core.events import Event, make_event
 from runcue.core.plan import Plan
 
 logger = logging.getLogger("runcue")
-logger.addHandler(logging.NullHandler())
 
 LEVELS = {
     "queued": logging.DEBUG,

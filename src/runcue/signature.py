@@ -1,0 +1,76 @@
+"""The keyword arguments of the public calls, for type checkers and editors. What they mean is in registry.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+from runcue.core.retry import Retry
+
+Duration = float | timedelta | str
+RateValue = str | tuple[float, float] | Sequence[str | tuple[float, float]]
+
+
+class CueOptions(TypedDict, total=False):
+    """What `Cue()` takes besides the store."""
+
+    name: str
+    max_queued: int | None
+    reject_policy: str
+    block_timeout: Duration | None
+    default_timeout: Duration | None
+    max_threads: int
+    callback_timeout: Duration
+    grace: Duration
+    keep_finished: int | None
+    status_interval: Duration
+    progress_interval: Duration
+    pending_timeout: Duration | None
+    pending_warn_after: Duration | None
+    stall_timeout: Duration | None
+    stall_warn_after: Duration | None
+    max_params: int
+    age_step: Duration | None
+    throttle_timeout: Duration
+
+
+class ServiceOptions(TypedDict, total=False):
+    """What `service()` takes besides the name."""
+
+    rate: RateValue | None
+    concurrent: int | None
+    circuit_threshold: int | None
+    circuit_timeout: Duration
+    rate_limit: tuple[float, float] | int | None
+    rate_window: Duration | None
+    max_concurrent: int | None
+
+
+class TaskOptions(TypedDict, total=False):
+    """What `task()` takes besides the name."""
+
+    uses: str | Sequence[str] | Callable[[Any], str | Sequence[str]] | None
+    services: Sequence[str] | None
+    executor: str | None
+    retry: int | Retry | dict[str, Any] | None
+    timeout: Duration | None
+
+
+class SubmitOptions(TypedDict, total=False):
+    """What `submit()` takes besides the task."""
+
+    params: dict[str, Any] | None
+    target: str | os.PathLike[str] | None
+    queue: str
+    depends_on: Iterable[str] | None
+    timeout: Duration | None
+    dependency_timeout: Duration | None
+    idempotency_key: str | None
+    on_failed: str
+    id: str | None
+    priority: float
+    run_at: float | datetime | None
+    delay: Duration | None
+    task_type: str | None
