@@ -1,4 +1,4 @@
-"""python -m bench [names …] [--quick] [--json]: measure, and say whether SPEC's figures are reached."""
+"""python -m bench [names …] [--quick] [--json]: measure, and say whether the goals are reached."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from bench.steady import SteadyQueue
 
 def measure(quick: bool) -> list[Line]:
     """How the cost of one dispatch grows with what is queued."""
-    shallow, deep, count, rounds = (100, 2_000, 500, 1) if quick else (1_000, 1_000_000, 5_000, 9)
+    shallow, deep, count, rounds = (100, 2_000, 500, 1) if quick else (1_000, 1_000_000, 2_000, 25)
 
     async def main() -> tuple[float, float]:
         small, large = SteadyQueue(shallow), SteadyQueue(deep)

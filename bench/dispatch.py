@@ -67,7 +67,7 @@ def prepared(handler: Callable[[Any], Any]) -> Cue:
 
 def measure(quick: bool) -> list[Line]:
     """How fast no-op coroutines get through."""
-    count, rounds = (2_000, 1) if quick else (100_000, 5)
+    count, rounds = (2_000, 1) if quick else (100_000, 7)
     ways = (by_gather, by_submit_many, by_submit)
 
     def timed(way: Callable[..., Any], handler: Callable[[Any], Any]) -> Callable[[], float]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from resource import getpagesize
 
 from bench.measure import Line, run
 from runcue import Cue
@@ -18,7 +18,7 @@ CHUNK = 10_000
 def meter() -> Callable[[], int]:
     """A function that gives the bytes in use: resident ones on Linux, allocated ones elsewhere."""
     if STATM.exists():
-        return lambda: int(STATM.read_text().split()[1]) * getpagesize()
+        return lambda: int(STATM.read_text().split()[1]) * mmap.PAGESIZE
     tracemalloc.start()
     return lambda: tracemalloc.get_traced_memory()[0]
 

@@ -21,7 +21,7 @@ class Score:
 
 def measure(quick: bool) -> list[Line]:
     """What asking the application for the order costs."""
-    depth, count, rounds = (2_000, 500, 1) if quick else (100_000, 5_000, 9)
+    depth, count, rounds = (2_000, 500, 1) if quick else (100_000, 2_000, 25)
     score = Score()
 
     async def main() -> tuple[float, float]:

@@ -6,6 +6,7 @@ The far side of each service writes down when it was called; at the end the busi
 """
 
 import asyncio
+import logging
 import time
 from bisect import bisect_left
 
@@ -56,6 +57,7 @@ async def tell_circuit() -> None:
 
 
 async def main() -> None:
+    logging.getLogger("runcue").setLevel(logging.ERROR)  # the circuit is told here, not in the log
     async with cue:
         telling = asyncio.create_task(tell_circuit())
         await cue.submit_many({"task": "fetch"} for _ in range(30))

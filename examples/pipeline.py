@@ -8,6 +8,7 @@ nothing else has to be remembered. Ctrl-C stops: what runs is finished, and the 
 
 import argparse
 import asyncio
+import logging
 import os
 import shutil
 import sys
@@ -131,6 +132,7 @@ def works() -> Iterator[dict[str, Any]]:
 
 async def main(plain: bool) -> int:
     """Submit everything, watch until it is done or somebody presses Ctrl-C, and sum up."""
+    logging.getLogger("runcue").setLevel(logging.ERROR)  # its warnings would be written across the view
     tally = Tally()
     reading = asyncio.create_task(tally.read(cue))
     try:
@@ -149,6 +151,8 @@ if __name__ == "__main__":
     parser.add_argument("--fresh", action="store_true", help="forget earlier runs and do everything again")
     parser.add_argument("--plain", action="store_true", help="one line a second instead of the live view")
     arguments = parser.parse_args()
+    if FOLDER.is_symlink():
+        sys.exit(f"{FOLDER} leads elsewhere. Remove it: the demo writes into a folder of its own.")
     if arguments.fresh and FOLDER.exists():
         shutil.rmtree(FOLDER)
     FOLDER.mkdir(mode=0o700, exist_ok=True)

@@ -266,7 +266,7 @@ def summary(
         f"  output            {folder}",
         "",
         "Run it again and what is done is skipped. Next:",
-        "  make demo                              only what failed is tried again",
+        "  make demo                              only what is missing",
         "  make demo ARGS=--fresh                 from the beginning",
         "  .venv/bin/python examples/limits.py    several limits at once",
     ]

@@ -151,8 +151,18 @@ class Bench:
 
     # verbs ------------------------------------------------------------------------------------------------
 
-    def spec(self, id: str | None = None, /, *, services: Sequence[str] = ("api",), key: str | None = None,
-             needs: Iterable[str] = (), task: str = "task", params: bytes = b"{}", **fields: Any) -> Spec:  # fmt: skip
+    def spec(
+        self,
+        id: str | None = None,
+        /,
+        *,
+        services: Sequence[str] = ("api",),
+        needs: Iterable[str] = (),
+        key: str | None = None,
+        task: str = "task",
+        params: bytes = b"{}",
+        **fields: Any,
+    ) -> Spec:
         """What the edge makes of a submission."""
         self._made += 1
         return Spec(

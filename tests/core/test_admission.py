@@ -1,5 +1,7 @@
 """Whether submitted work is accepted: ids, idempotency keys, cycles, and room in the queue."""
 
+from typing import Any
+
 import pytest
 
 from runcue.core.model import WorkState
@@ -7,7 +9,7 @@ from runcue.errors import DependencyCycle, DuplicateWork, QueueFull
 from tests.core.bench_of_core import Bench, limits
 
 
-def blocked_bench(**settings: object) -> Bench:
+def blocked_bench(**settings: Any) -> Bench:
     """A bench on which everything that is submitted stays pending."""
     bench = Bench(limits(concurrent=1), **settings)
     bench.pause("api")

@@ -4,9 +4,10 @@ import math
 
 import pytest
 
-from runcue.core.asking import BEST, FEW, FIRST_WAIT, FRESH, LONGEST_WAIT, Allowance, Questions
+from runcue.core.asking import BEST, FEW, FIRST_WAIT, LONGEST_WAIT, Allowance, Questions
 from runcue.core.ledger import Rule
 from runcue.core.plan import Cancel, Revive, Verdicts
+from runcue.core.ready import FRESH
 from runcue.core.retry import Retry
 from tests.core.bench_of_core import START, Bench, limits
 
@@ -34,7 +35,7 @@ def score_by_number(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("questions", "gates", "any"),
+    ("questions", "gates", "asks"),
     [
         (Questions(), False, False),
         (READY, True, True),
@@ -44,9 +45,9 @@ def score_by_number(bench: Bench) -> None:
     ],
 )
 def test_what_can_hold_work_back_is_a_gate_and_a_score_is_not(
-    questions: Questions, gates: bool, any: bool
+    questions: Questions, gates: bool, asks: bool
 ) -> None:
-    assert (questions.gates, bool(questions)) == (gates, any)
+    assert (questions.gates, bool(questions)) == (gates, asks)
 
 
 def test_without_callbacks_nobody_is_asked() -> None:
@@ -220,7 +221,7 @@ def test_no_more_are_asked_again_than_allowed_longest_unasked_first() -> None:
         bench.answer(work_id, ready=False)
     bench.after(FIRST_WAIT * 2)
     assert bench.asked == ["b", "a"]
-    assert bench.plan.wake_at == pytest.approx(bench.now + FIRST_WAIT / 5)
+    assert bench.now < bench.plan.wake_at <= bench.now + FIRST_WAIT
     bench.wake()
     assert bench.asked == ["c"]
 
@@ -231,7 +232,8 @@ def test_after_a_completion_no_more_are_asked_again_than_allowed() -> None:
     bench.answer("a")
     bench.answer("b", "c", ready=False)
     bench.finish("a")
-    assert (bench.asked, bench.plan.wake_at) == (["b"], pytest.approx(START + FIRST_WAIT / 5))
+    assert bench.asked == ["b"]
+    assert bench.now < bench.plan.wake_at <= bench.now + FIRST_WAIT
     bench.wake()
     assert bench.asked == ["c"]
 

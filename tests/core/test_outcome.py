@@ -1,6 +1,7 @@
 """What becomes of work: results, failures, retries, throttling, cancelling, reviving, and its dependents."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from runcue.errors import DependencyCycle, DuplicateWork, WorkNotFound
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 
 
-def chain_bench(*ids: str, **options: object) -> Bench:
+def chain_bench(*ids: str, **options: Any) -> Bench:
     """A bench with works that each need the one before."""
     bench = Bench(**options)
     specs = [bench.spec(here, needs=[before]) for before, here in pairwise(ids)]
@@ -20,7 +21,7 @@ def chain_bench(*ids: str, **options: object) -> Bench:
     return bench
 
 
-def diamond_bench(**options: object) -> Bench:
+def diamond_bench(**options: Any) -> Bench:
     """`a` with two dependents, `b` and `c`, and `d` that needs both of them."""
     bench = Bench(**options)
     specs = [bench.spec(here, needs=needs) for here, needs in (("b", "a"), ("c", "a"), ("d", "bc"))]
@@ -193,7 +194,7 @@ def test_attempts_are_numbered_by_the_starts_that_count() -> None:
     bench.submit("a")
     numbers = [bench.record("a").attempt]
     for kind in ("snoozed", "error", "snoozed", "throttled", "error"):
-        bench.fail("a", kind, after=0)  # type: ignore[arg-type]
+        bench.fail("a", kind, after=0)
         numbers.append(bench.record("a").attempt)
     assert numbers == [1, 1, 2, 2, 2, 3]
 

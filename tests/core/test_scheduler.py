@@ -157,6 +157,19 @@ def test_no_slot_is_kept_when_one_of_the_other_services_is_taken_meanwhile() -> 
     assert bench.running == ["runs", "a", "urgent"]
 
 
+def test_work_kept_back_for_older_work_starts_as_soon_as_its_rate_has_room_for_both() -> None:
+    bench = Bench(limits("slot", concurrent=1), limits("rated", rate=(2, 10)))
+    bench.submit("runs", services=["slot", "rated"])
+    bench.after(1)
+    bench.submit("both", services=["slot", "rated"])
+    bench.submit("a", services=["rated"])
+    assert bench.running == ["runs"]
+    while "a" not in bench.running:
+        assert bench.now < START + 10
+        bench.wake()
+    assert bench.now == START + 10
+
+
 def test_an_endless_stream_of_single_work_does_not_starve_work_that_needs_both() -> None:
     bench = Bench(limits("one", concurrent=2), limits("two", concurrent=2))
     for name in ("one", "two"):

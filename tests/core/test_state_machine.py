@@ -52,7 +52,15 @@ specs = st.fixed_dictionaries(
         "delay": st.sampled_from([None, None, None, 3.0]),
     }
 )
-PLAIN = {"id": None, "needs": [], "services": 0, "task": "task", "queue": "default", "priority": 0, "delay": None}
+PLAIN: dict[str, Any] = {
+    "id": None,
+    "needs": [],
+    "services": 0,
+    "task": "task",
+    "queue": "default",
+    "priority": 0,
+    "delay": None,
+}
 
 
 @dataclass
@@ -115,7 +123,9 @@ class Model:
     # looking ----------------------------------------------------------------------------------------------
 
     def pending(self) -> list[Work]:
-        return sorted((work for work in self.works.values() if work.state == "pending"), key=lambda work: work.key)
+        return sorted(
+            (work for work in self.works.values() if work.state == "pending"), key=lambda work: work.key
+        )
 
     def overdue(self) -> list[int]:
         """Attempts that no longer count although their code still runs."""
@@ -167,7 +177,9 @@ class Model:
             and work.due_at <= at
             and work.spec.queue not in self.paused_queues
             and not self.has_code_running(work)
-            and all(self.works[need].state == "completed" for need in work.spec.depends_on if need in self.works)
+            and all(
+                self.works[need].state == "completed" for need in work.spec.depends_on if need in self.works
+            )
             and all(need in self.works for need in work.spec.depends_on)
         )
 
@@ -553,7 +565,9 @@ class Machine(RuleBasedStateMachine):
         entering = {"all": waiting, "none": [], "first": waiting[:1]}[enters]
         for token in entering:
             model.enter(token)
-        plan = bench.turn(*[Entered(token, bench.now) for token in entering], *[item for item, _ in self.inbox])
+        plan = bench.turn(
+            *[Entered(token, bench.now) for token in entering], *[item for item, _ in self.inbox]
+        )
         for _, follow in self.inbox:
             follow(plan)
         self.inbox = []
@@ -581,7 +595,11 @@ class Machine(RuleBasedStateMachine):
         assert store.records.keys() & model.forgotten == set()
         for work_id, record in store.records.items():
             work = model.works[work_id]
-            assert (record.state.value, record.attempt, record.failures) == (work.state, work.attempt, work.failures)
+            assert (record.state.value, record.attempt, record.failures) == (
+                work.state,
+                work.attempt,
+                work.failures,
+            )
             assert (record.token, record.seq, record.rank) == (work.token, work.seq, work.rank)
             if work.state != "pending":
                 assert record.error == work.error

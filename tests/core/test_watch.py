@@ -1,6 +1,7 @@
 """Time limits on waiting: dependencies, pending work, a queue that stands still."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from runcue.core.retry import Retry
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 
 
-def paused_bench(**settings: object) -> Bench:
+def paused_bench(**settings: Any) -> Bench:
     """A bench on which nothing starts."""
     bench = Bench(**settings)
     bench.pause("api")

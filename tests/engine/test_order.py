@@ -93,12 +93,12 @@ async def test_a_minute_of_waiting_is_worth_a_point() -> None:
 
 async def test_without_ageing_the_number_alone_decides() -> None:
     cue = Cue(age_step=None)
-    order = one_at_a_time(cue, seconds=10_000)
+    order = one_at_a_time(cue, seconds=1_000)
     async with cue:
         await cue.submit("call", id="first")
         await settle()
         await cue.submit("call", id="old")
-        await asyncio.sleep(9_000)
+        await asyncio.sleep(900)
         await cue.submit("call", id="new", priority=0.5)
         await cue.join()
     assert order == ["first", "new", "old"]

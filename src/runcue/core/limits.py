@@ -188,6 +188,11 @@ class Service:
             return Blocked("concurrency", None, f"{self.active}/{self.cap} running")
         return None
 
+    def gains_at(self) -> float:
+        """When the passing of time alone next adds to the room in its windows."""
+        ends = [end_of(window.stamps[0], window.per) for window in self.windows if window.stamps]
+        return min(ends, default=math.inf)
+
     def throttle(self, now: float, after: float | None) -> float:
         """The service said "too many": leave it alone for `after` seconds, or 1 s doubling to 60 s."""
         if after is None:

@@ -372,6 +372,7 @@ class Ready:
         if blocked is None:  # its last unit is kept for older work: nor may others who wait for it keep any
             for other in [other for other in self._holders if other.where is blocker]:
                 self._unhold(other)
+            self.wake_service(blocker, blocker.gains_at())
             return
         if blocked.until is not None:
             self.wake_service(blocker, blocked.until)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from runcue.core.events import Event, make_event
+from runcue.core.events import Event, Told, make_event
 from runcue.core.plan import Plan
 
 logger = logging.getLogger("runcue")
@@ -42,12 +42,19 @@ def log_events(plan: Plan) -> None:
     if least > logging.DEBUG and not plan.is_notable:
         return
     for told in plan.events:
-        level = LEVELS[told[0]]
+        level = _level(told)
         if level >= least:
             event = make_event(0, told)
             fields = _fields(event)
             line = " ".join(f"{key}={_shown(value)}" for key, value in fields.items())
             logger.log(level, "%s: %s", event.name, line, extra={"runcue": {"event": event.name, **fields}})
+
+
+def _level(told: Told) -> int:
+    """How much an event matters: an attempt that fails is bad news only when it was the last."""
+    if told[0] == "failed" and told[3] is not None and told[3].get("will_retry"):
+        return logging.INFO
+    return LEVELS[told[0]]
 
 
 def _fields(event: Event) -> dict[str, object]:
@@ -60,7 +67,7 @@ def _fields(event: Event) -> dict[str, object]:
         "will_retry": event.will_retry,
         "duration": None if event.duration is None else round(event.duration, 6),
     }
-    fields.update((key, value) for key, value in event.data.items() if key not in HIDDEN)
+    fields.update((key, value) for key, value in event.data.items() if key not in fields and key not in HIDDEN)
     return {key: value for key, value in fields.items() if value is not None}
 
 
