@@ -16,7 +16,8 @@ Names are loaded when they are first used: `import runcue` costs next to nothing
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # type checkers know this name; importing typing would cost more than all the rest
 
 __version__ = "0.1.0"
 
@@ -104,7 +105,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'runcue' has no attribute {name!r}")

@@ -22,6 +22,7 @@ from runcue.core.failure import Failure, classify, describe
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Cancel, Ended, Entered, Item, Lacks, Outcome, Plan, Tell, Verdicts
 from runcue.core.scheduler import Scheduler
+from runcue.errors import RuncueError
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, Turn
 from runcue.running import Run, RunningWork, current_run
@@ -163,6 +164,7 @@ class Engine:
             self._loop.call_exception_handler(
                 {"message": "runcue takes no more turns: this is a mistake in runcue", "exception": error}
             )
+            self.close(lambda: RuncueError(f"runcue takes no more turns, by a mistake of its own: {error!r}"))
         self._let_go()
 
     def close(self, error: Callable[[], Exception]) -> None:

@@ -52,7 +52,7 @@ class Question:
         self.report = report
         self.wants_task = bool(getattr(function, "wants_task", False))
         self.is_plain = not iscoroutinefunction(function) and not self.wants_task
-        self._usual = None if kind == "priority" else bool
+        self._usual = float if kind == "priority" else bool
         self._thread: OwnThread | None = None
 
     def ask(self, arguments: tuple[Any, ...], timer: Callable[[], float]) -> Any:
@@ -60,7 +60,8 @@ class Question:
         began = timer()
         try:
             answer = self.function(*arguments)
-            if type(answer) is not self._usual:
+            given = type(answer)
+            if given is not self._usual or (given is float and not 0.0 <= answer <= 1.0):
                 if asyncio.iscoroutine(answer):
                     answer.close()
                     self.is_plain = False
@@ -180,7 +181,8 @@ class Judge:
             self._go_on()
 
     def _affordable(self, tokens: float) -> int:
-        return max(0, min(FEW, int(tokens / self._cost)))
+        """One question may always be asked once the tokens are full, however dear it is."""
+        return max(1 if tokens >= SLICE else 0, min(FEW, int(tokens / self._cost)))
 
     def _go_on(self) -> None:
         timer = self._timer

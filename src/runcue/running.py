@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from runcue.core.model import Attempt, Record, Work, WorkState, view
+from runcue.core.model import Record, Work, view
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,42 +36,20 @@ current_run: ContextVar[Run | None] = ContextVar("runcue_run", default=None)
 """The attempt on whose behalf code runs in a thread."""
 
 
-class RunningWork:
+if TYPE_CHECKING:
+    Fields = Work
+else:
+    Fields = object
+
+
+class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in it can be set
     """A work in the hands of its handler: the fields of `Work`, `cancelled` live, and `progress`.
 
-    The fields are read when they are first asked for: most handlers want one or two of them.
+    The fields are read when they are first asked for: most handlers want one or two of them. (So at run time it
+    only looks like a Work; to a type checker it is one.)
     """
 
     __slots__ = ("_run", "_work")
-
-    if TYPE_CHECKING:
-        id: str
-        task: str
-        params: dict[str, Any]
-        target: str | None
-        queue: str
-        state: WorkState
-        attempt: int
-        created_at: float
-        started_at: float | None
-        completed_at: float | None
-        next_retry_at: float | None
-        result: Any
-        error: str | None
-        skipped: bool
-        traceback: str | None
-        depends_on: tuple[str, ...]
-        timeout: float | None
-        dependency_timeout: float | None
-        idempotency_key: str | None
-        priority: float
-        run_at: float | None
-        services: tuple[str, ...]
-        service: str | None
-        history: tuple[Attempt, ...]
-        task_type: str
-        attempt_count: int
-        last_error: str | None
 
     def __init__(self, run: Run) -> None:
         self._run = run

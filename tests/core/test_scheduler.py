@@ -157,6 +157,17 @@ def test_no_slot_is_kept_when_one_of_the_other_services_is_taken_meanwhile() -> 
     assert bench.running == ["runs", "a", "urgent"]
 
 
+def test_no_slot_is_kept_once_the_other_service_has_used_up_its_rate() -> None:
+    bench = Bench(limits("one", concurrent=1), limits("two", concurrent=1, rate=(2, 60)))
+    bench.submit("first", services=["two"])
+    bench.submit("second", services=["two"])
+    bench.submit("both", services=["one", "two"])
+    bench.submit("a", services=["one"])
+    assert bench.running == ["first"]
+    bench.finish("first")
+    assert bench.started == ["second", "a"]
+
+
 def test_work_kept_back_for_older_work_starts_as_soon_as_its_rate_has_room_for_both() -> None:
     bench = Bench(limits("slot", concurrent=1), limits("rated", rate=(2, 10)))
     bench.submit("runs", services=["slot", "rated"])

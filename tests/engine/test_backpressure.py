@@ -47,7 +47,7 @@ async def test_what_has_started_makes_room() -> None:
         await cue.submit("call")
         with pytest.raises(runcue.QueueFull):
             await cue.submit("call")
-        await asyncio.sleep(10)
+        await asyncio.sleep(11)
         await cue.submit("call")
         await cue.join()
 

@@ -73,6 +73,8 @@ def _place(ledger: Ledger, records: list[Record]) -> None:
     """Put new work where it waits; what a lost dependency of another has ended meanwhile is left alone."""
     settings = ledger.settings
     is_watched = settings.pending_timeout is not None or settings.pending_warn_after is not None
+    if not is_watched and ledger.asking is None:
+        records = ledger.place_plain(records)
     for record in records:
         if is_watched:
             ledger.watch_pending(record)

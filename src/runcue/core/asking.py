@@ -5,8 +5,8 @@ Gates are asked whether there is room or not, because skipping needs none; a sco
 
 never asked   first, in order of rank
 not ready     again when any work completed, else after 50 ms growing to 1 s, longest unasked first
-candidates    an answer older than 100 ms is not acted on: the best 64 of a lane are asked again at a choice
-              (all of them up to 1,000), and the rest in rotation
+candidates    a gate's answer is not acted on when it is older than 100 ms; every 100 ms the best 64 of a lane are
+              scored again at a choice (all of them up to 1,000), and the rest in rotation
 
 How much may be asked in one turn is the caller's `Allowance`: this module knows no clock and no cost.
 """
@@ -251,11 +251,11 @@ class Asking:
         if not was_answered and self._refresh(lane, room, now, oldest):
             return None
         batch: list[Record] = []
-        candidates, entries = lane.candidates, lane.entries
+        candidates, entries, gates = lane.candidates, lane.entries, self.questions.gates
         while len(batch) < room and candidates:
             best = candidates[0]
             if entries.get(best[3].id) is best:
-                if best[4] < oldest or best[:2] > limit:
+                if (gates and best[4] < oldest) or best[:2] > limit:
                     break
                 del entries[best[3].id]
                 batch.append(best[3])
@@ -269,7 +269,8 @@ class Asking:
         """Ask whoever has to be asked before this lane may start something; True when there was somebody."""
         asked = [] if self.questions.gates else self._never_asked(lane, FEW)
         candidates = lane.candidates
-        if candidates and (candidates[0][4] < oldest or now - lane.refreshed_at >= FRESH):
+        is_late = self.questions.gates and bool(candidates) and candidates[0][4] < oldest
+        if candidates and (is_late or now - lane.refreshed_at >= FRESH):
             lane.refreshed_at = now
             stale = [best[3] for best in self._best_of(lane, room) if best[4] < oldest]
             asked += [self._ask(lane, record) for record in stale if record.id not in self._asked]

@@ -234,6 +234,26 @@ class Ledger:
         else:
             self.ready.push(self.lane_of(record), record)
 
+    def place_plain(self, records: list[Record]) -> list[Record]:
+        """Place what may start as far as it is concerned, a lane at a time; the others are returned."""
+        others: list[Record] = []
+        run: list[Record] = []
+        lane: Lane | None = None
+        for record in records:
+            spec = record.spec
+            if spec.depends_on or spec.run_at is not None or spec.delay:
+                others.append(record)
+                continue
+            mine = self.lane_of(record)
+            if mine is not lane and lane is not None:
+                self.ready.push_all(lane, run)
+                run = []
+            lane = mine
+            run.append(record)
+        if lane is not None:
+            self.ready.push_all(lane, run)
+        return others
+
     def watch(self, at: float, kind: str, record: Record) -> None:
         """Look at that pending work again at that time, if it has not moved by then (watch.py)."""
         deadlines = self.deadlines

@@ -18,6 +18,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import pairwise
 
 from runcue.core.limits import UNLIMITED, Limits, Service
 from runcue.core.model import Record
@@ -49,6 +50,16 @@ class Line:
             fifo.append(record)
         else:
             heappush(self._early, (record.rank, record.seq, record))
+
+    def extend(self, records: list[Record]) -> None:
+        """Take several in: at one stroke when they come in order."""
+        fifo = self._fifo
+        follows = not fifo or fifo[-1].rank < records[0].rank
+        if follows and all(one.rank <= two.rank for one, two in pairwise(records)):
+            fifo.extend(records)
+        else:
+            for record in records:
+                self.push(record)
 
     def head(self) -> Record | None:
         """The first that is still as it was when it came; what changed since is dropped."""
@@ -215,6 +226,11 @@ class Ready:
         if lane.where is EMPTY or rank < lane.rank or (rank == lane.rank and seq < lane.seq):
             self.wake(lane)
 
+    def push_all(self, lane: Lane, records: list[Record]) -> None:
+        """Several that came one after the other join their lane."""
+        lane.line.extend(records)
+        self.wake(lane)
+
     def wake(self, lane: Lane) -> None:
         """Bring a lane's entry up to date after its head may have changed."""
         key = self.head_of(lane)
@@ -280,8 +296,7 @@ class Ready:
 
     def choose(self, now: float, start: Callable[[Lane, list[Record]], None]) -> None:
         """Start the best work that may start, until none may."""
-        for lane in [lane for lane in self._holders if not self._may_keep(lane, now)]:
-            self._unhold(lane)
+        self._review_holders(now)
         active = self._active
         while active or self.touched:
             if self.touched:
@@ -321,9 +336,7 @@ class Ready:
             return
         start(lane, batch)
         self._unhold(lane)
-        for service in lane.services:
-            if service.held_by is not None and service.room(now) <= 0:
-                self._unhold(service.held_by)
+        self._review_holders(now)
         lane.where = EMPTY
         self.wake(lane)
 
@@ -392,6 +405,10 @@ class Ready:
         if service.room(now) <= 0:
             return False
         return service.held_by is None or not self._is_older(service.held_by, lane)
+
+    def _review_holders(self, now: float) -> None:
+        for lane in [lane for lane in self._holders if not self._may_keep(lane, now)]:
+            self._unhold(lane)
 
     def _may_keep(self, lane: Lane, now: float) -> bool:
         """True while a lane still lacks nothing but a running slot in the service it waits for."""
