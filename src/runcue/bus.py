@@ -42,11 +42,14 @@ class Bus:
     def publish(self, plan: Plan) -> None:
         """What the plan tells has happened, in this order."""
         self._ring.extend(plan.events)
-        if plan.finals:
+        if plan.finals and self._keep_finals != 0:
             self._keep(self.next_seq, plan.finals)
         self.next_seq += len(plan.events)
         for listener in self.listeners:
-            listener(plan)
+            try:
+                listener(plan)
+            except Exception as error:  # noqa: BLE001 (such as a log handler's: it must not end the turns)
+                self._complain(listener, error)
         self._wake()
 
     def _keep(self, first: int, finals: list[tuple[int, Told]]) -> None:
@@ -54,8 +57,14 @@ class Bus:
         self._finals.append((first, finals))
         self._amount_of_finals += len(finals)
         keep = self._keep_finals
-        while keep is not None and self._amount_of_finals - len(self._finals[0][1]) >= keep > 0:
+        while keep is not None and self._amount_of_finals - len(self._finals[0][1]) >= keep:
             self._amount_of_finals -= len(self._finals.popleft()[1])
+
+    @staticmethod
+    def _complain(listener: Listener, error: Exception) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"runcue: {listener!r} failed to hear what happened", "exception": error}
+        )
 
     def end(self) -> None:
         """No more will come for now: readers finish once they have read everything."""

@@ -478,6 +478,15 @@ def test_starting_work_makes_room_again_and_again_within_one_turn() -> None:
     assert bench.started == ["a", "b", "c", "d"]
 
 
+def test_plain_work_may_wait_for_room_too() -> None:
+    bench = blocked_bench(max_queued=1, reject_policy="block")
+    bench.submit("a")
+    late = bench.submission(None, may_wait=True)
+    bench.turn(late)
+    bench.cancel("a")
+    assert bench.answer_to(late) == [late.specs[0].id]
+
+
 def test_a_submission_that_gave_up_waiting_is_never_accepted() -> None:
     bench = blocked_bench(max_queued=1, reject_policy="block")
     bench.submit("a")

@@ -386,16 +386,16 @@ def test_a_cancelled_wait_is_passed_over_after_a_completion() -> None:
     assert bench.asked == ["c"]
 
 
-def test_what_waited_and_went_leaves_nothing_behind() -> None:
-    bench = Bench(questions=READY, keep_finished=0, allowance=Allowance(10_000, 10_000))
-    for _ in range(3):
-        ids = bench.submit(*[None] * FEW)
+def test_what_waited_and_went_leaves_nothing_behind_and_takes_nobody_along() -> None:
+    bench = Bench(questions=READY, keep_finished=0)
+    bench.submit("stays")
+    bench.answer("stays", ready=False)
+    for _ in range(20):
+        ids = bench.submit(*[None] * 100)
         bench.answer(*ids, ready=False)
         bench.turn(*[Cancel(work_id) for work_id in ids])
-    bench.submit("last")
-    bench.answer("last", ready=False)
     bench.after(FIRST_WAIT)
-    assert bench.asked == ["last"]
+    assert bench.asked == ["stays"]
 
 
 def test_asking_the_same_work_again_and_again_keeps_the_order_of_the_longest_unasked() -> None:
@@ -585,22 +585,25 @@ def test_rotation_passes_over_who_has_gone_or_was_just_asked() -> None:
 
 def test_candidates_asked_again_and_again_leave_nothing_behind() -> None:
     bench = Bench(ONE_AT_A_TIME, questions=ALL)
-    bench.submit("runs")
-    bench.answer("runs")
-    ids = bench.submit(*[None] * 20)
-    bench.answer(*ids)
-    for _ in range(200):
-        bench.now += 1
-        bench.pause("api")
-        bench.turn(*[bench.success(work_id) for work_id in bench.running])
-        bench.resume("api")
-        bench.now += 1
-        bench.answer(*bench.asked, ready=True, score=0.3)
-        bench.turn(*[bench.failure(work_id, "snoozed") for work_id in bench.running])
-        bench.answer(*bench.asked)
-    lane = bench.scheduler.ledger.lane_of(bench.record(ids[-1]))
-    assert len(lane.candidates) <= 4 * 21 + FEW
-    assert len(lane.ring) <= 4 * 21 + FEW
+    ids = bench.submit(*[f"w{number}" for number in range(20)])
+    for number in range(100):
+        bench.answer(*bench.asked, score=number / 1000)
+        assert len(bench.running) == 1
+        bench.after(1, *[bench.failure(work_id, "snoozed") for work_id in bench.running])
+    lane = bench.scheduler.ledger.lane_of(bench.record(ids[0]))
+    assert len(lane.candidates) <= 4 * 20 + FEW
+    assert len(lane.ring) <= 4 * 20 + FEW
+    assert set(bench.states().values()) <= {"pending", "running"}
+
+
+def test_several_that_start_together_pass_over_who_was_cancelled() -> None:
+    bench = Bench(questions=ALL)
+    bench.pause("api")
+    bench.submit("a", "b", "c")
+    bench.answer("a", "b", "c")
+    bench.cancel("b")
+    bench.resume("api")
+    assert bench.started == ["a", "c"]
 
 
 # --- Callbacks that are registered later ----------------------------------------------------------

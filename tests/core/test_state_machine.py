@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -658,5 +659,5 @@ class Machine(RuleBasedStateMachine):
         self.model.release(token)
 
 
-Machine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-TestAnyLife = Machine.TestCase
+Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyLife = pytest.mark.timeout(600)(Machine.TestCase)  # a failure takes its time to be made small

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -81,9 +82,9 @@ async def test_what_is_not_ready_is_asked_again_after_50_ms_growing_to_a_second(
     async with cue:
         await cue.submit("call")
         await cue.join()
-    gaps = [later - earlier for earlier, later in zip(asked, asked[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(asked)]
     assert gaps[0] == pytest.approx(0.05, abs=0.011)
-    assert all(later >= earlier - 1e-6 for earlier, later in zip(gaps, gaps[1:], strict=False))
+    assert all(later >= earlier - 1e-6 for earlier, later in pairwise(gaps))
     assert gaps[-1] == pytest.approx(1.0, abs=0.011)
 
 
@@ -225,7 +226,9 @@ async def test_an_is_ready_that_gives_no_answer_means_not_ready(callback: Callab
     assert [(event.callback, event.work_id) for event in failures] == [("is_ready", None)]
 
 
-@pytest.mark.parametrize(("answer", "starts"), [(1, True), ("yes", True), ([0], True), (0, False), ("", False)])
+@pytest.mark.parametrize(
+    ("answer", "starts"), [(1, True), ("yes", True), ([0], True), (0, False), ("", False)]
+)
 async def test_an_answer_of_another_type_counts_by_its_truth(answer: Any, starts: bool) -> None:
     cue = Cue()
     started = with_call(cue)

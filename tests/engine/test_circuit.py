@@ -1,6 +1,8 @@
 """The circuit breaker, as a service and its work see it."""
 
 import asyncio
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -14,12 +16,13 @@ CIRCUIT = ("circuit_opened", "circuit_half_open", "circuit_closed")
 class Backend:
     """A service that can be down; writes down when it is called."""
 
-    def __init__(self, cue: Cue, **limits: object) -> None:
+    def __init__(self, cue: Cue, **limits: Any) -> None:
         self.is_down = True
         self.error: type[BaseException] = ConnectionError
         self.calls: list[float] = []
         self.seconds = 0.0
-        cue.service("api", **{"circuit_threshold": 3, "circuit_timeout": 60, **limits})
+        limits = {"circuit_threshold": 3, "circuit_timeout": 60, **limits}
+        cue.service("api", **limits)
         cue.task("call", uses="api")(self)
 
     async def __call__(self, work: Work) -> None:
@@ -169,7 +172,7 @@ async def test_a_failed_probe_opens_it_again_for_longer() -> None:
         await fail(cue, 3)
         await cue.submit_many({"task": "call"} for _ in range(4))
         await cue.join()
-    waits = [later - earlier for earlier, later in zip(backend.calls[2:], backend.calls[3:], strict=False)]
+    waits = [later - earlier for earlier, later in pairwise(backend.calls[2:])]
     assert waits == pytest.approx([60, 120, 240, 480])
 
 
@@ -268,7 +271,9 @@ async def test_retries_wait_for_the_circuit_without_burning_attempts() -> None:
     cue.service("api", circuit_threshold=2, circuit_timeout=60)
     calls: list[tuple[int, float]] = []
 
-    @cue.task("call", uses="api", retry=runcue.Retry(max_attempts=4, backoff="fixed", base_delay=1, jitter=False))
+    @cue.task(
+        "call", uses="api", retry=runcue.Retry(max_attempts=4, backoff="fixed", base_delay=1, jitter=False)
+    )
     async def call(work: Work) -> None:
         calls.append((work.attempt, clock()))
         if len(calls) < 4:

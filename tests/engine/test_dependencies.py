@@ -179,10 +179,10 @@ async def test_an_edge_that_closes_a_cycle_is_refused_and_nothing_is_queued() ->
     assert set(await states(cue)) == {"a", "b", "c"}
 
 
-async def test_a_cycle_of_a_hundred_thousand_is_refused() -> None:
+async def test_a_cycle_of_twenty_thousand_is_refused() -> None:
     cue = Cue()
     with_steps(cue)
-    size = 100_000
+    size = 20_000
     with pytest.raises(runcue.DependencyCycle):
         await cue.submit_many(
             {"task": "step", "id": f"s{n}", "depends_on": [f"s{(n + 1) % size}"]} for n in range(size)
@@ -306,7 +306,8 @@ async def test_ten_thousand_dependents_fail_in_one_go() -> None:
     async with cue:
         await cue.submit("step", id="bad", params={"fails": True, "seconds": 1})
         await cue.submit_many(
-            {"task": "step", "id": f"s{n}", "depends_on": [f"s{n - 1}" if n else "bad"]} for n in range(10_000)
+            {"task": "step", "id": f"s{n}", "depends_on": [f"s{n - 1}" if n else "bad"]}
+            for n in range(10_000)
         )
         await cue.join()
         assert (await cue.count())[WorkState.FAILED] == 10_001
@@ -419,7 +420,12 @@ async def test_work_without_dependencies_is_not_asked_about() -> None:
     cue = Cue()
     with_steps(cue)
     asked: list[str] = []
-    cue.dependency_satisfied(lambda work_id: bool(asked.append(work_id)))
+
+    @cue.dependency_satisfied
+    def satisfied(work_id: str) -> bool:
+        asked.append(work_id)
+        return False
+
     async with cue:
         await cue.wait(await cue.submit("step"), timeout=1)
     assert asked == []

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -125,9 +126,7 @@ ARRIVALS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(
     arrivals=ARRIVALS,
-    rates=st.lists(
-        st.tuples(st.integers(1, 6), st.sampled_from([0.3, 1.0, 7.0])), min_size=1, max_size=3
-    ),
+    rates=st.lists(st.tuples(st.integers(1, 6), st.sampled_from([0.3, 1.0, 7.0])), min_size=1, max_size=3),
     concurrent=st.one_of(st.none(), st.integers(1, 4)),
 )
 def test_whatever_comes_no_window_and_no_cap_is_exceeded_and_everything_ends(
@@ -613,7 +612,9 @@ SLOW_DOWN: dict[str, tuple[Exception, float]] = {
 
 
 @pytest.mark.parametrize(("error", "pause"), SLOW_DOWN.values(), ids=SLOW_DOWN.keys())
-async def test_slow_down_pauses_the_whole_service_and_counts_no_attempt(error: Exception, pause: float) -> None:
+async def test_slow_down_pauses_the_whole_service_and_counts_no_attempt(
+    error: Exception, pause: float
+) -> None:
     cue = Cue()
     cue.service("api", concurrent=1)
     starts = throttled_once(cue, error)
@@ -680,7 +681,7 @@ async def test_429_without_a_time_doubles_up_to_a_minute_and_starts_over_after_a
         await cue.submit("call")
         await cue.submit("call")
         await cue.join()
-    waits = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    waits = [later - earlier for earlier, later in pairwise(times)]
     assert waits == pytest.approx([1, 2, 4, 8, 16, 32, 60, 60, 60, 0, 1])
 
 

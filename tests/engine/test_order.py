@@ -123,7 +123,9 @@ async def test_a_retry_keeps_its_place_by_its_age() -> None:
     cue.service("api", concurrent=1)
     order: list[tuple[str, int]] = []
 
-    @cue.task("call", uses="api", retry=runcue.Retry(max_attempts=2, backoff="fixed", base_delay=1, jitter=False))
+    @cue.task(
+        "call", uses="api", retry=runcue.Retry(max_attempts=2, backoff="fixed", base_delay=1, jitter=False)
+    )
     async def call(work: Work) -> None:
         order.append((work.id, work.attempt))
         await asyncio.sleep(5)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ class Flaky:
 
 
 def gaps(times: list[float]) -> list[float]:
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(times)]
 
 
 async def ran(handler: Callable[..., Any], **options: Any) -> tuple[Cue, Work]:

@@ -287,7 +287,7 @@ BAD_OPTIONS: list[tuple[str, Any]] = [
 async def test_a_bad_option_is_refused_by_name_and_nothing_is_queued(option: str, value: Any) -> None:
     cue = made()
     with pytest.raises(ValueError, match=option):
-        await cue.submit("echo", **{option: value})  # type: ignore[arg-type]
+        await cue.submit("echo", **{option: value})
     assert await total(cue) == 0
 
 

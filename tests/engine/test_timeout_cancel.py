@@ -114,7 +114,9 @@ async def test_a_timeout_is_retried_by_policy_and_each_attempt_has_its_own() -> 
     cue = Cue()
     starts: list[float] = []
 
-    @cue.task("slow", timeout=5, retry=runcue.Retry(max_attempts=3, backoff="fixed", base_delay=1, jitter=False))
+    @cue.task(
+        "slow", timeout=5, retry=runcue.Retry(max_attempts=3, backoff="fixed", base_delay=1, jitter=False)
+    )
     async def slow(work: Work) -> str:
         starts.append(clock())
         await asyncio.sleep(100 if work.attempt < 3 else 4)

@@ -70,7 +70,7 @@ def tell_depth(ledger: Ledger) -> None:
 
 
 def _place(ledger: Ledger, records: list[Record]) -> None:
-    """Put new work where it waits; what a lost dependency of another has ended meanwhile is left alone."""
+    """Put new work where it waits."""
     settings = ledger.settings
     is_watched = settings.pending_timeout is not None or settings.pending_warn_after is not None
     if not is_watched and ledger.asking is None:
@@ -78,10 +78,10 @@ def _place(ledger: Ledger, records: list[Record]) -> None:
     for record in records:
         if is_watched:
             ledger.watch_pending(record)
-        if not record.spec.depends_on:
-            ledger.place(record)
-        elif ledger.records.get(record.id) is record:
+        if record.spec.depends_on:
             join(ledger, record)
+        else:
+            ledger.place(record)
 
 
 def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]:
@@ -155,7 +155,5 @@ def _has_room(ledger: Ledger, amount: int, may_wait: bool) -> bool:
     if policy == "block":
         return False
     while ledger.pending + amount > most:
-        oldest = ledger.oldest_pending()
-        assert oldest is not None
-        drop(ledger, oldest)
+        drop(ledger, ledger.oldest_pending())
     return True

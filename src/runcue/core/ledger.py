@@ -334,9 +334,9 @@ class Ledger:
         if self.now - self._told_limited_at.get(service.name, -math.inf) >= RATE_LIMITED_EVERY:
             self._told_limited_at[service.name] = self.now
             blocked = service.blocked(self.now)
-            if blocked is not None:
-                self.tell("service_rate_limited", service=service.name, until=blocked.until,
-                          details=blocked.details)  # fmt: skip
+            assert blocked is not None  # a choice found it so, and a choice makes no room
+            self.tell("service_rate_limited", service=service.name, until=blocked.until,
+                      details=blocked.details)  # fmt: skip
 
     def entered(self, token: int, at: float) -> None:
         """A granted start entered its handler: its windows count from then on."""
@@ -364,16 +364,11 @@ class Ledger:
             for service in self._unentered.pop(token):
                 service.returned()
         if token in self.overdue:
-            del self.overdue[token]
-            self._let_go(token)
+            work_id = self.overdue.pop(token)
+            if self.held.get(work_id) == token:
+                del self.held[work_id]
+                self.place(self.records[work_id])
         return lane
-
-    def _let_go(self, token: int) -> None:
-        for work_id in [work_id for work_id, holder in self.held.items() if holder == token]:
-            del self.held[work_id]
-            record = self.records.get(work_id)
-            if record is not None:
-                self.place(record)
 
     def give_up(self, token: int, work_id: str) -> None:
         """That attempt no longer counts, but its code may still run: its places stay taken."""
@@ -451,14 +446,13 @@ class Ledger:
                 self.held[work_id] = token
         return record
 
-    def oldest_pending(self) -> Record | None:
-        """The pending work that was submitted first (only kept track of for `drop_oldest`)."""
-        while self._by_age:
+    def oldest_pending(self) -> Record:
+        """The pending work that was submitted first; there is some (and it is only known for `drop_oldest`)."""
+        while True:
             seq, work_id = heappop(self._by_age)
             record = self.records.get(work_id)
             if record is not None and record.seq == seq and not record.token:
                 return record
-        return None
 
     def _note_age(self, record: Record) -> None:
         """Work became pending: remember its place among the oldest, if anybody is ever going to ask."""

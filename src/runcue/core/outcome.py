@@ -134,8 +134,7 @@ def revive(ledger: Ledger, item: Revive) -> bool | Exception:
         ledger.tell("queued", one)
         ledger.watch_pending(one)
     for one in revived:
-        if one.id in ledger.records:  # the loss of another may have ended it again
-            join(ledger, one)
+        join(ledger, one)
     return True
 
 
