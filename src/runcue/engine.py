@@ -233,7 +233,11 @@ class Engine:
         while self._is_busy():
             future: asyncio.Future[None] = self._loop.create_future()
             self._idle_waiters.append(future)
-            await future
+            try:
+                await future
+            finally:
+                if future in self._idle_waiters:  # who gives up must not be kept until everything is done
+                    self._idle_waiters.remove(future)
 
     def run_of(self, task: asyncio.Task[Any] | None) -> Run | None:
         """The attempt that this task is, if it is one. May be asked from any thread."""
@@ -244,10 +248,10 @@ class Engine:
 
         Where a submission may have to wait for room, also what a handler does in tasks of its own: it must not wait.
         """
-        run = current_run.get()
-        if run is not None and self._runs.get(run.record.token) is run:
-            return run
-        return self.run_of(asyncio.current_task())
+        for run in (current_run.get(), _run_of_task(asyncio.current_task())):
+            if run is not None and self._runs.get(run.record.token) is run:  # not of another Cue, nor over
+                return run
+        return None
 
     def deliver(self, verdicts: list[Verdict]) -> None:
         """The judge has answers."""
@@ -418,6 +422,15 @@ class Engine:
         run.told_at = now
         item = Tell("progress", run.record.id, {"fraction": fraction, "text": text})
         self._loop.call_soon_threadsafe(self.put, item)
+
+
+def _run_of_task(task: asyncio.Task[Any] | None) -> Run | None:
+    """The attempt that this task is, found without looking at the others: only on the loop's own thread."""
+    coroutine: Any = None if task is None else task.get_coro()
+    if getattr(coroutine, "cr_code", None) is not Engine._attempt.__code__ or coroutine.cr_frame is None:
+        return None
+    run: Run | None = coroutine.cr_frame.f_locals.get("run")
+    return run
 
 
 class Complaints:

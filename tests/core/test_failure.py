@@ -215,7 +215,11 @@ def test_a_status_is_found_in_every_shape(shape: Callable[[int], Exception]) -> 
     }
 
 
-@pytest.mark.parametrize("status", [399, 600, 0, -404, "404", 404.0, None, True, [404], pytest.param(object(), id="object")], ids=repr)
+@pytest.mark.parametrize(
+    "status",
+    [399, 600, 0, -404, "404", 404.0, None, True, [404], pytest.param(object(), id="object")],
+    ids=repr,
+)
 def test_what_is_no_status_of_an_error_says_nothing(status: object) -> None:
     assert meaning(error_with(status_code=status)) == ("error", None)
 

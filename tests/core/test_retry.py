@@ -51,7 +51,9 @@ def test_without_fields_there_are_three_attempts_with_exponential_backoff() -> N
     )
 
 
-@pytest.mark.parametrize("value", [True, False, -1, 1.5, "3", [3], pytest.param(object(), id="object")], ids=repr)
+@pytest.mark.parametrize(
+    "value", [True, False, -1, 1.5, "3", [3], pytest.param(object(), id="object")], ids=repr
+)
 def test_anything_else_is_refused_by_the_name_retry(value: object) -> None:
     with pytest.raises(ConfigError, match="Invalid retry: "):
         Retry.of(value)

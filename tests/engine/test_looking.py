@@ -1,6 +1,8 @@
 """Asking a Cue: why work waits, what is full, how work stands and how it ended."""
 
 import asyncio
+import sys
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -529,3 +531,39 @@ async def test_join_of_an_empty_queue_returns_at_once_even_unstarted() -> None:
     await cue.join()
     await cue.join([])
     assert clock() == 0
+
+
+# --- What asking costs ----------------------------------------------------------------------------
+
+
+def calls_of(coroutine: Coroutine[Any, Any, object]) -> int:
+    """How many calls a coroutine makes until it first waits or returns."""
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        pass
+    finally:
+        sys.setprofile(None)
+        coroutine.close()
+    return calls
+
+
+async def test_asking_costs_the_same_however_much_runs() -> None:
+    cue = Cue()
+    with_call(cue)
+    costs: list[list[int]] = []
+    async with cue:
+        for amount in (10, 1000):
+            ids = await cue.submit_many({"task": "call", "params": {"seconds": 60}} for _ in range(amount))
+            await asyncio.sleep(1)
+            costs.append([calls_of(ask(ids[5])) for ask in (cue.wait, cue.result, cue.get, cue.cancel)])
+            costs[-1] += [calls_of(cue.submit("call")), calls_of(cue.join(ids[:1])), calls_of(cue.count())]
+    few, many = costs
+    assert many == pytest.approx(few, abs=10)

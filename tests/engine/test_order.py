@@ -274,6 +274,41 @@ async def test_an_async_priority_callback_decides_too() -> None:
     assert order == ["0.8", "0.5", "0.2"]
 
 
+async def test_the_best_wins_even_if_its_score_takes_longest() -> None:
+    cue = Cue()
+    order = one_at_a_time(cue)
+
+    @cue.priority
+    async def score(ctx: PriorityContext) -> float:
+        await asyncio.sleep(ctx.work.params["score"] / 10)
+        return float(ctx.work.params["score"])
+
+    async with cue:
+        await settle()
+        for number in (0.2, 0.9, 0.5):
+            await cue.submit("call", id=str(number), params={"score": number})
+        await cue.join()
+    assert order == ["0.9", "0.5", "0.2"]
+
+
+async def test_a_candidate_without_an_answer_keeps_the_others_waiting_for_a_moment_only() -> None:
+    cue = Cue()
+    order = one_at_a_time(cue, seconds=0)
+
+    @cue.priority
+    async def score(ctx: PriorityContext) -> float:
+        await asyncio.sleep(3600 if ctx.work.id == "stuck" else 0)
+        return 0.9
+
+    async with cue:
+        await settle()
+        for name in ("stuck", "fine"):
+            await cue.submit("call", id=name)
+        await cue.join()
+        assert clock() < 0.5
+    assert order == ["fine", "stuck"]
+
+
 async def test_a_callback_decides_instead_of_the_number() -> None:
     cue = Cue()
     order = one_at_a_time(cue)

@@ -60,6 +60,7 @@ class ThreadExecutor:
                     raise TypeError("the handler returned a coroutine: declare it with `async def`")
             except BaseException as raised:  # noqa: BLE001 (whatever a handler raises is its outcome)
                 error = raised
+            self._be_idle()  # before the answer: whoever hears it may have the next job for this very thread
             try:
                 loop.call_soon_threadsafe(deliver, result, error)
             except RuntimeError:
@@ -90,11 +91,14 @@ class ThreadExecutor:
                 threading.Thread(target=self._work, name=f"runcue-{number}", daemon=True).start()
         self._jobs.put(job)
 
+    def _be_idle(self) -> None:
+        with self._lock:
+            self._idle += 1
+
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
-            with self._lock:
-                self._idle += 1
+            del job  # and with it the result, which an idle thread must not keep
         with self._lock:
             self._threads -= 1
 
