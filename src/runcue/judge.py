@@ -32,6 +32,8 @@ TURN_COST = 4e-6
 """Seconds that a turn spends on one question and its answer, besides the callback itself."""
 FIRST_SHARE = 0.25
 AGAIN_SHARE = 0.035
+TOGETHER = 0.1
+"""Seconds for which a score may wait for those that were asked with it."""
 FALLBACKS: dict[str, Any] = {
     "dependency_satisfied": False,
     "is_ready": False,
@@ -111,9 +113,10 @@ class Question:
             if answer is None:
                 raise TypeError("it returned None, not True or False")
             return bool(answer)
-        if isinstance(answer, bool) or not isinstance(answer, (int, float)) or isnan(answer):
+        is_number = isinstance(answer, (int, float)) and not isinstance(answer, bool)
+        if not is_number or (isinstance(answer, float) and isnan(answer)):
             raise TypeError(f"it returned {answer!r:.80}, not a number from 0 to 1")
-        return min(1.0, max(0.0, float(answer)))
+        return float(min(1.0, max(0.0, answer)))
 
     def _late(self) -> TimeoutError:
         return TimeoutError(f"it took longer than {self.limit:g} s")
@@ -150,6 +153,9 @@ class Judge:
         self._todo: deque[tuple[Record, int, dict[str, float]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_going = False
+        self._unanswered = 0
+        self._answers: list[Verdict] = []
+        self._latest: asyncio.TimerHandle | None = None
         self._cost = 2 * TURN_COST
         self._first_tokens = self._again_tokens = SLICE
         self._paid_at = clock.now()
@@ -176,6 +182,7 @@ class Judge:
         self._use_registered()
         self._first_tokens = max(-SLICE, self._first_tokens - (len(plan.ask) - plan.again) * self._cost)
         self._again_tokens = max(-SLICE, self._again_tokens - plan.again * self._cost)
+        self._unanswered += len(plan.ask)
         self._todo.extend((record, plan.depth, plan.pressure) for record in plan.ask)
         if not self._is_going:
             self._go_on()
@@ -202,10 +209,26 @@ class Judge:
         self.asking = None
         self._learn_cost((timer() - began) / asked)
         if verdicts:
-            self._deliver(verdicts)
+            self._answer(verdicts)
         self._is_going = bool(self._todo)
         if self._is_going:
             asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _answer(self, verdicts: list[Verdict]) -> None:
+        """Hand answers over: scores all at once, so that the best wins and not the first to be scored."""
+        self._unanswered -= len(verdicts)
+        self._answers += verdicts
+        if not self._unanswered or "priority" not in self._questions:
+            self._hand_over()
+        elif self._latest is None:
+            self._latest = asyncio.get_running_loop().call_later(TOGETHER, self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self._latest is not None:
+            self._latest.cancel()
+            self._latest = None
+        answers, self._answers = self._answers, []
+        self._deliver(answers)
 
     def _learn_cost(self, cost: float) -> None:
         """Follow what one question costs: quickly down, slowly up, because a busy machine only adds to it."""
@@ -229,7 +252,7 @@ class Judge:
             try:
                 question, arguments = interview.send(answer)
             except StopIteration as over:
-                self._deliver([over.value])
+                self._answer([over.value])
                 return
             if question.wants_task:
                 arguments = (*arguments, await self._task_of(arguments[0]))

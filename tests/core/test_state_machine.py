@@ -659,5 +659,5 @@ class Machine(RuleBasedStateMachine):
         self.model.release(token)
 
 
-Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestAnyLife = pytest.mark.timeout(600)(Machine.TestCase)  # a failure takes its time to be made small

@@ -300,17 +300,16 @@ async def test_a_failed_dependency_tells_on_failure_of_each_dependent_once() -> 
     ]
 
 
-async def test_ten_thousand_dependents_fail_in_one_go() -> None:
+async def test_thousands_of_dependents_fail_in_one_go() -> None:
     cue = Cue()
     started = with_steps(cue)
     async with cue:
         await cue.submit("step", id="bad", params={"fails": True, "seconds": 1})
         await cue.submit_many(
-            {"task": "step", "id": f"s{n}", "depends_on": [f"s{n - 1}" if n else "bad"]}
-            for n in range(10_000)
+            {"task": "step", "id": f"s{n}", "depends_on": [f"s{n - 1}" if n else "bad"]} for n in range(3_000)
         )
         await cue.join()
-        assert (await cue.count())[WorkState.FAILED] == 10_001
+        assert (await cue.count())[WorkState.FAILED] == 3_001
     assert started == ["bad"]
 
 

@@ -50,7 +50,7 @@ async def test_without_a_timeout_work_may_take_as_long_as_it_likes() -> None:
 
     @cue.task("slow")
     async def slow(work: Work) -> None:
-        await asyncio.sleep(10_000)
+        await asyncio.sleep(1_000)
 
     async with cue:
         assert (await cue.wait(await cue.submit("slow"))).state == "completed"

@@ -253,7 +253,9 @@ async def test_valid_output_is_not_made_again_because_many_ask_a_slow_callback()
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError, TimeoutError])
-async def test_whatever_a_question_raises_it_is_asked_again(error: type[BaseException], is_async: bool) -> None:
+async def test_whatever_a_question_raises_it_is_asked_again(
+    error: type[BaseException], is_async: bool
+) -> None:
     cue = Cue()
     order = one_at_a_time(cue)
     asked: list[int] = []

@@ -30,11 +30,9 @@ async def healthy(cue: Cue) -> None:
     assert await cue.result(await cue.submit("a healthy one"), timeout=PATIENCE) == "fine"
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Give way until something is true."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.001)
+async def until(event: threading.Event) -> None:
+    """Wait for something that a thread says."""
+    assert await asyncio.to_thread(event.wait, PATIENCE)
 
 
 def registered(cue: Cue, kind: str, act: Callable[[RunningWork], Any], **options: Any) -> None:
@@ -190,7 +188,7 @@ async def test_a_coroutine_that_swallows_cancellation_keeps_its_slot_and_stop_re
     cue = Cue()
     cue.service("api", concurrent=1)
     told_to_stop: list[int] = []
-    let_go = asyncio.Event()
+    heard, let_go = asyncio.Event(), asyncio.Event()
 
     @cue.task("deaf", uses="api", timeout=0.05)
     async def deaf(work: Work) -> None:
@@ -199,12 +197,14 @@ async def test_a_coroutine_that_swallows_cancellation_keeps_its_slot_and_stop_re
                 await let_go.wait()
             except asyncio.CancelledError:
                 told_to_stop.append(1)
+                heard.set()
 
     cue.start()
     first = await cue.wait(await cue.submit("deaf"), timeout=PATIENCE)
     assert (first.state, first.error) == ("failed", "timeout")
     second = await cue.submit("deaf")
-    await until(lambda: bool(told_to_stop))
+    async with asyncio.timeout(PATIENCE):
+        await heard.wait()
     assert (await cue.services())[0]["running"] == 1
     assert (await cue.explain(second)).reason == "concurrency"
     async with asyncio.timeout(PATIENCE):
@@ -231,8 +231,10 @@ async def test_a_thread_that_never_returns_keeps_its_slot_and_stop_returns(
         return (await cue.explain(of)).reason
 
     async with asyncio.timeout(PATIENCE):
-        while await reason(work_id) != "overdue":
-            await asyncio.sleep(0.005)
+        async for event in cue.events("retrying"):
+            assert event.work_id == work_id
+            break
+    assert await reason(work_id) == "overdue"
     work = await cue.get(work_id)
     assert work is not None
     assert (work.state, work.error) == ("pending", "timeout")
@@ -288,7 +290,7 @@ async def test_a_thread_sees_that_it_was_cancelled() -> None:
             break
         assert await cue.cancel(work_id)
         assert (await cue.wait(work_id)).state == "cancelled"
-        await until(noticed.is_set)
+        await until(noticed)
 
 
 def run_script(script: str) -> subprocess.CompletedProcess[str]:
@@ -505,7 +507,7 @@ async def test_a_thread_that_submits_into_a_full_queue_is_refused_at_once() -> N
 
     async with cue:
         first = await cue.submit("parent")
-        await until(started.is_set)
+        await until(started)
         second = await cue.submit("parent", delay=3600)
         filled.set()
         assert await cue.result(first, timeout=PATIENCE) == "refused"
