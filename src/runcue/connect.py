@@ -30,15 +30,15 @@ from runcue.registry import Registry
 from runcue.stores.memory import MemoryStore
 from runcue.watchdog import Watchdog
 
-MEMORY = (None, ":memory:")
+MEMORY = ":memory:"
 
 
 def check_store(target: object) -> None:
     """Refuse a store that does not exist, before anything is made."""
-    if target not in MEMORY:
-        shown = quoted(os.fspath(target) if isinstance(target, os.PathLike) else target)
+    path = os.fspath(target) if isinstance(target, os.PathLike) else target
+    if path is not None and not (isinstance(path, str) and path == MEMORY):
         raise ConfigError(
-            f"Cannot open {shown}: this version keeps its queue in memory only. Use Cue() or Cue(':memory:')."
+            f"Cannot open {quoted(path)}: this version keeps its queue in memory only. Use Cue() or Cue(':memory:')."
         )
 
 
@@ -125,18 +125,29 @@ class System:
         self.engine.close(lambda: CueClosed("wait"))
         for executor in self.executors.values():
             await executor.close()
+        self.judge.close()
+        self.bus.end()
         await self.store.close()
+
+    def may_wait(self) -> bool:
+        """False where waiting for room would be waiting for oneself: in a handler, in an `on_*` callback."""
+        return not self.is_inside_handler() and not self.hooks.is_calling()
 
     def is_inside_handler(self) -> bool:
         """True when the code that asks is itself an attempt of ours."""
         return self.engine.current_run() is not None
 
     def _who(self) -> str | None:
-        if self.judge.asking is not None:
-            return f"the callback {self.judge.asking}"
-        run = self.engine.run_of(asyncio.current_task(self.loop))
+        """Who has the loop right now, as far as it is ours; None when nothing of ours is under way."""
+        callback = self.judge.asking or self.hooks.calling
+        if callback is not None:
+            return f"the callback {callback}"
+        task = asyncio.current_task(self.loop)
+        run = self.engine.run_of(task)
         if run is not None:
             return f"task {run.record.spec.task!r} (work {run.record.id})"
+        if task is not None and task.get_name() == "runcue callback":
+            return "an async callback"
         return "something" if self.engine.runs else None
 
     async def _task_of(self, work_id: str) -> str | None:

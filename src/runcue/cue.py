@@ -14,10 +14,22 @@ from runcue.connect import System, check_store
 from runcue.core.events import Event
 from runcue.core.explain import Explanation
 from runcue.core.model import Spec, Work, WorkState, view
+from runcue.core.parse import name as parse_name
 from runcue.core.parse import optional_duration
 from runcue.core.plan import Cancel, Declare, Pause, Revive, Submit, Withdraw
 from runcue.errors import CueClosed, QueueFull, WrongThread
-from runcue.registry import Options, Registry, Task, event_types, rows, work_state
+from runcue.registry import (
+    Options,
+    Registry,
+    Task,
+    event_number,
+    event_types,
+    given_id,
+    given_ids,
+    queue_names,
+    rows,
+    work_state,
+)
 from runcue.signature import CueOptions, Duration, ServiceOptions, SubmitOptions, TaskOptions
 from runcue.sync import Sync
 
@@ -50,8 +62,8 @@ class Cue:
     @overload
     def task(self, name: F, /) -> F: ...
     @overload
-    def task(self, name: str | None = None, /, **options: Unpack[TaskOptions]) -> Callable[[F], F]: ...
-    def task(self, name: Any = None, /, **options: Any) -> Any:
+    def task(self, name: str | None = None, **options: Unpack[TaskOptions]) -> Callable[[F], F]: ...
+    def task(self, name: Any = None, **options: Any) -> Any:
         """Register a handler: `@cue.task("extract", uses="openai", retry=3, timeout=60)`, or plain `@cue.task`."""
         return self._registry.task(name, **options)
 
@@ -135,7 +147,7 @@ class Cue:
         if options.max_queued is None or options.reject_policy != "block":
             ids = await system.engine.request(submit)
             return ids
-        submit.may_wait = not system.is_inside_handler()
+        submit.may_wait = system.may_wait()
         try:
             async with asyncio.timeout(options.block_timeout):
                 ids = await system.engine.request(submit)
@@ -154,6 +166,7 @@ class Cue:
 
     async def get(self, work_id: str) -> Work | None:
         """One work as it stands, or None when the id is unknown or no longer kept."""
+        work_id = given_id(work_id)
         record = await self._open("get").store.get(work_id)
         return None if record is None else view(record)
 
@@ -174,31 +187,35 @@ class Cue:
 
     async def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
         """Cancel pending or running work; True when it was one of these."""
-        return bool(await self._open("cancel").engine.request(Cancel(work_id, cascade)))
+        cancel = Cancel(given_id(work_id), cascade)
+        return bool(await self._open("cancel").engine.request(cancel))
 
     async def retry(self, work_id: str, *, cascade: bool = False) -> bool:
         """Give failed or cancelled work a fresh budget; True when it was one of these."""
-        return bool(await self._open("retry").engine.request(Revive(work_id, cascade)))
+        revive = Revive(given_id(work_id), cascade)
+        return bool(await self._open("retry").engine.request(revive))
 
     async def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
         """The work once it has ended, in whatever state."""
+        work_id = given_id(work_id)
         return await self._open("wait").inquiry.wait(work_id, optional_duration(timeout, "timeout"))
 
     async def result(self, work_id: str, timeout: Duration | None = None) -> Any:
         """What the handler returned; WorkFailed, WorkTimedOut or WorkCancelled when it did not."""
+        work_id = given_id(work_id)
         return await self._open("result").inquiry.result(work_id, optional_duration(timeout, "timeout"))
 
-    async def join(self, ids: Iterable[str] | None = None, timeout: Duration | None = None) -> None:
+    async def join(self, ids: str | Iterable[str] | None = None, timeout: Duration | None = None) -> None:
         """Wait until nothing, or nothing of `ids`, is pending or running."""
+        ids = given_ids(ids)
         await self._open("join").inquiry.join(ids, optional_duration(timeout, "timeout"))
 
     # running ----------------------------------------------------------------------------------------------
 
     def start(self, queues: str | Iterable[str] | None = None) -> None:
         """Begin to start work. Returns at once; needs a running event loop; a second call does nothing."""
-        system = self._open("start")
-        names = [queues] if isinstance(queues, str) else queues
-        system.start(None if names is None else frozenset(names))
+        names = queue_names(queues)
+        self._open("start").start(names)
 
     async def stop(self, timeout: Duration | None = None) -> None:
         """Start nothing new and wait for what runs; after `timeout` cancel it."""
@@ -228,10 +245,11 @@ class Cue:
 
     def events(self, types: str | Iterable[str] | None = None, since: int = 0) -> AsyncIterator[Event]:
         """What happens, from the first event (or after `since`) until stop(): `async for event in cue.events()`."""
-        return self._open("read events").bus.read(event_types(types), since)
+        return self._open("read events").bus.read(event_types(types), event_number(since))
 
     async def explain(self, work_id: str) -> Explanation:
         """Why that work stands where it stands, and until when."""
+        work_id = given_id(work_id)
         return await self._open("explain").inquiry.explain(work_id)
 
     async def debug_blocked(self) -> builtins.list[dict[str, Any]]:
@@ -243,11 +261,13 @@ class Cue:
         return await self._open("services").inquiry.services()
 
     async def pause(self, name: str) -> None:
-        """Start nothing more on this service or of this queue."""
+        """Start nothing more on this service; a name that is no service's is taken for a queue's."""
+        name = parse_name(name, "service or queue")
         await self._open("pause").engine.request(Pause(name, True))
 
     async def resume(self, name: str) -> None:
-        """Let this service or queue go on."""
+        """Let this service go on; a name that is no service's is taken for a queue's."""
+        name = parse_name(name, "service or queue")
         await self._open("resume").engine.request(Pause(name, False))
 
     @property

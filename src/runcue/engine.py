@@ -32,6 +32,9 @@ Entering = Callable[[float | None], None]
 LAG_FORGIVEN = 0.1
 NOTHING_ASKED = Allowance(0, 0)
 TIMEOUT = Failure("timeout", "timeout")
+TIMEOUT_FOR_GOOD = Failure("permanent", "timeout")
+CLEANUP = 1.0
+"""Seconds that stop() leaves to coroutines it has cancelled."""
 
 
 class Engine:
@@ -122,6 +125,9 @@ class Engine:
             for run in list(self._runs.values()):
                 if not run.is_given_up:
                     await self.request(Cancel(run.record.id, reason="stopped"))
+            cancelled = [run.task for run in self._runs.values() if run.task and run.executor.can_stop]
+            if cancelled:
+                await asyncio.wait(cancelled, timeout=CLEANUP)
         await self._drain()
         while self._is_stopping():  # callbacks may have had something to tell
             await self._until_quiet(None)
@@ -209,16 +215,22 @@ class Engine:
         return self._late.pop(id(item), None)
 
     async def look(self, question: Callable[[Scheduler, Turn], T]) -> T:
-        """Ask the scheduler something, in a turn that decides nothing."""
+        """Ask the scheduler something, in a turn that takes the inbox in and starts nothing."""
         answer: list[T] = []
+        problem: list[Exception] = []
 
         def decide(turn: Turn) -> Plan:
             plan = self._take_in(turn)
-            answer.append(question(self._scheduler, turn))
+            try:
+                answer.append(question(self._scheduler, turn))
+            except Exception as error:  # noqa: BLE001 (raised below: what was taken in must be committed)
+                problem.append(error)
             return plan
 
         self._act(await self._store.turn(decide))
         self._wake.set()
+        if problem:
+            raise problem[0]
         return answer[0]
 
     def final(self, work_id: str) -> asyncio.Future[Record]:
@@ -248,10 +260,15 @@ class Engine:
 
         Where a submission may have to wait for room, also what a handler does in tasks of its own: it must not wait.
         """
-        for run in (current_run.get(), _run_of_task(asyncio.current_task())):
-            if run is not None and self._runs.get(run.record.token) is run:  # not of another Cue, nor over
-                return run
-        return None
+        run = current_run.get()
+        if run is not None and self._runs.get(run.record.token) is run:  # not of another Cue, nor over
+            return run
+        return self.run_of(asyncio.current_task())
+
+    def is_own(self, record: Record) -> bool:
+        """True when the code that asks is the handler of that very work."""
+        run = self._runs.get(record.token)
+        return run is not None and (run.task is asyncio.current_task() or current_run.get() is run)
 
     def deliver(self, verdicts: list[Verdict]) -> None:
         """The judge has answers."""
@@ -288,6 +305,7 @@ class Engine:
             self._stop_run(token)
         if plan.events:
             self._bus.publish(plan)
+            plan.errors.clear()  # they hold the frames of handlers, and the ledger holds the last plan
             if self._waiters and plan.finals:
                 self._tell_waiters(plan)
         for record in plan.start:
@@ -367,6 +385,8 @@ class Engine:
             outcome = Outcome(record.id, record.token, None, classify(error, task.retry.retry_on), error)
         else:
             outcome = Outcome(record.id, record.token, result)
+        if entered is not None and not run.has_entered:
+            entered(None)
         del self._runs[record.token]
         run.task = None  # a task, its coroutine and its run would otherwise wait for the collector
         if run.timer is not None:
@@ -381,6 +401,9 @@ class Engine:
 
     def _entered(self, run: Run, at: float | None) -> None:
         """The handler was entered: rates and the timeout count from here."""
+        if run.has_entered:
+            return
+        run.has_entered = True
         timeout = run.record.spec.timeout
         if timeout is not None and not run.is_given_up:
             run.timer = self._loop.call_later(timeout, self._time_out, run)
@@ -389,16 +412,21 @@ class Engine:
     def _time_out(self, run: Run) -> None:
         """The attempt is over; its code is told to stop and keeps its places until it has.
 
-        When somebody else held the loop, this rings late through no fault of the handler: it gets that time back.
+        When somebody held the loop, this rings late, perhaps through no fault of the handler: once it gets that
+        time back, as far as it is no longer than the timeout itself.
         """
         assert run.timer is not None
-        lag = self._loop.time() - run.timer.when()
-        if lag > LAG_FORGIVEN:
-            run.timer = self._loop.call_later(lag, self._time_out, run)
-            return
         record = run.record
-        timeout = TimeoutError(f"timeout after {record.spec.timeout:g} s")
-        self.put(Outcome(record.id, record.token, None, TIMEOUT, timeout, has_ended=False))
+        limit = record.spec.timeout or 0.0
+        lag = self._loop.time() - run.timer.when()
+        if lag > LAG_FORGIVEN and not run.was_forgiven:
+            run.was_forgiven = True
+            run.timer = self._loop.call_later(min(lag, limit), self._time_out, run)
+            return
+        timeout = TimeoutError(f"timeout after {limit:g} s")
+        is_excluded = classify(timeout, self._tasks[record.spec.task].retry.retry_on).kind == "permanent"
+        failure = TIMEOUT_FOR_GOOD if is_excluded else TIMEOUT
+        self.put(Outcome(record.id, record.token, None, failure, timeout, has_ended=False))
 
     def _stop_run(self, token: int) -> None:
         run = self._runs.get(token)
@@ -422,15 +450,6 @@ class Engine:
         run.told_at = now
         item = Tell("progress", run.record.id, {"fraction": fraction, "text": text})
         self._loop.call_soon_threadsafe(self.put, item)
-
-
-def _run_of_task(task: asyncio.Task[Any] | None) -> Run | None:
-    """The attempt that this task is, found without looking at the others: only on the loop's own thread."""
-    coroutine: Any = None if task is None else task.get_coro()
-    if getattr(coroutine, "cr_code", None) is not Engine._attempt.__code__ or coroutine.cr_frame is None:
-        return None
-    run: Run | None = coroutine.cr_frame.f_locals.get("run")
-    return run
 
 
 class Complaints:

@@ -202,14 +202,6 @@ class DuplicateWork(SubmitError):
         super().__init__(message)
 
 
-class CueClosed(SubmitError):
-    """Says that a Cue was used after close()."""
-
-    def __init__(self, action: str = "submit") -> None:
-        self.action = action
-        super().__init__(f"Cannot {action}: this Cue is closed. Make a new Cue, or close it later.")
-
-
 # --- Asking for work and for its outcome ----------------------------------------------------------
 
 
@@ -252,6 +244,14 @@ class WorkCancelled(_WorkEnded):
 
     def __init__(self, work: Work) -> None:
         super().__init__(work, "was cancelled")
+
+
+class CueClosed(RuncueError):
+    """Says that a Cue was used after close()."""
+
+    def __init__(self, action: str = "submit") -> None:
+        self.action = action
+        super().__init__(f"Cannot {action}: this Cue is closed. Make a new Cue, or close it later.")
 
 
 class WrongThread(RuncueError):

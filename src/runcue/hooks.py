@@ -34,16 +34,18 @@ class Hooks:
         self._failure_wants_retry = wants_retry
         self._last: dict[str, asyncio.Task[None]] = {}
         self._under_way: set[int] = set()
+        self.calling: str | None = None
+        """The plain callback that is being called right now, for the watchdog."""
 
     def __call__(self, plan: Plan) -> None:
         """Call whoever wants to know of what happened."""
         callbacks = self._callbacks
         if callbacks.keys().isdisjoint(ON.values()):
             return
-        for told in plan.events:
+        for place, told in enumerate(plan.events):
             kind = ON.get(told[0])
             if kind is not None and kind in callbacks:
-                arguments = self._arguments(told)
+                arguments = self._arguments(told, plan.errors.get(place))
                 if arguments is not None:
                     self._call(kind, callbacks[kind], told[2], arguments)
 
@@ -56,7 +58,7 @@ class Hooks:
         """True when the code that asks is itself an `async` callback, or waited for by one."""
         return current_call.get() in self._under_way
 
-    def _arguments(self, told: Told) -> tuple[Any, ...] | None:
+    def _arguments(self, told: Told, error: BaseException | None) -> tuple[Any, ...] | None:
         type, _, record, data = told
         data = data or {}
         if type == "backpressure_active":
@@ -69,9 +71,7 @@ class Hooks:
         if type == "completed":
             return work, record.result, max(0.0, (record.completed_at or 0) - (record.started_at or 0))
         if type == "failed":
-            error = data.get("exception")
-            if error is None:
-                error = RuncueError(record.error)
+            error = RuncueError(record.error) if error is None else error
             if self._failure_wants_retry():
                 return work, error, data["will_retry"]
             return None if data["will_retry"] else (work, error)
@@ -87,15 +87,18 @@ class Hooks:
         if before is not None:
             self._begin(key, self._after(before, kind, callback, arguments))
             return
+        self.calling = kind
         try:
             answer = callback(*arguments)
         except KeyboardInterrupt:  # the user's, at the terminal
             raise
         except BaseException as error:  # noqa: BLE001 (an application's callback may raise anything)
             self._report(kind, error)
-        else:
-            if asyncio.iscoroutine(answer):
-                self._begin(key, self._finish(kind, answer))
+            return
+        finally:
+            self.calling = None
+        if asyncio.iscoroutine(answer):
+            self._begin(key, self._finish(kind, answer))
 
     async def _after(
         self, before: asyncio.Task[None], kind: str, callback: Callable[..., Any], arguments: tuple[Any, ...]
@@ -126,7 +129,7 @@ class Hooks:
             self._under_way.discard(call)
 
     def _begin(self, key: str, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
+        task = asyncio.get_running_loop().create_task(coroutine, name="runcue callback")
         self._last[key] = task
         task.add_done_callback(lambda done: self._forget(key, done))
 

@@ -27,9 +27,6 @@ class Inquiry:
 
     async def wait(self, work_id: str, timeout: float | None) -> Work:
         """The work once it has ended; TimeoutError when that takes too long."""
-        run = self._engine.current_run()
-        if run is not None and run.record.id == work_id and timeout is None:
-            raise RuncueError(f"Work {work_id!r} waits for itself: its own handler cannot await its end.")
         future = self._engine.final(work_id)
         record = await self._store.get(work_id)
         if record is None:
@@ -38,6 +35,9 @@ class Inquiry:
         if record.state.is_final:
             future.cancel()
             return view(record)
+        if timeout is None and self._engine.is_own(record):
+            future.cancel()
+            raise RuncueError(f"Work {work_id!r} waits for itself: its own handler cannot await its end.")
         async with asyncio.timeout(timeout):
             return view(await future)
 

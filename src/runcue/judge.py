@@ -17,13 +17,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from inspect import iscoroutinefunction
 from math import isnan
 from typing import Any
 
 from runcue.core.asking import FEW, Allowance, Verdict
 from runcue.core.model import PriorityContext, Record, view
 from runcue.core.plan import Plan
+from runcue.handler import is_async
 from runcue.ownthread import OwnThread, TooLate
 from runcue.ports import Clock
 
@@ -53,7 +53,7 @@ class Question:
         self.limit = limit
         self.report = report
         self.wants_task = bool(getattr(function, "wants_task", False))
-        self.is_plain = not iscoroutinefunction(function) and not self.wants_task
+        self.is_plain = not is_async(function) and not self.wants_task
         self._usual = float if kind == "priority" else bool
         self._thread: OwnThread | None = None
 
@@ -78,6 +78,11 @@ class Question:
             self._thread = OwnThread(f"runcue-{self.kind}")
             answer = self._fallback(self._late())
         return answer
+
+    def close(self) -> None:
+        """Let its thread go, if it has one of its own."""
+        if self._thread is not None:
+            self._thread.close()
 
     async def ask_patiently(self, arguments: tuple[Any, ...]) -> Any:
         """The answer of any callback, cut off at the limit."""
@@ -203,7 +208,9 @@ class Judge:
             if is_plain:
                 verdicts.append(self._hold(interview))
             else:
-                task = asyncio.get_running_loop().create_task(self._hold_patiently(interview))
+                task = asyncio.get_running_loop().create_task(
+                    self._hold_patiently(interview), name="runcue callback"
+                )
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         self.asking = None
@@ -257,6 +264,11 @@ class Judge:
             if question.wants_task:
                 arguments = (*arguments, await self._task_of(arguments[0]))
             answer = await question.ask_patiently(arguments)
+
+    def close(self) -> None:
+        """Let the threads of slow callbacks go."""
+        for question in self._questions.values():
+            question.close()
 
     def _interview(self, record: Record, depth: int, pressure: dict[str, float]) -> Interview:
         """What to ask about one work, in the order of the gates; the first closed one ends it."""

@@ -15,6 +15,8 @@ from runcue.core.ledger import Settings
 from runcue.errors import InvalidOption
 
 REJECT_POLICIES: Final = ("reject", "drop_oldest", "block")
+DURABILITIES: Final = ("full", "relaxed")
+MOST_PROCESSES: Final = 10_000
 MOST_THREADS: Final = 10_000
 SHORTEST: Final = parse.SHORTEST_WINDOW
 LONGEST: Final = parse.LONGEST_WINDOW
@@ -72,6 +74,11 @@ CHECKS: Final[dict[str, Check]] = {
     "max_params": whole(2),
     "age_step": or_none(span),
     "throttle_timeout": pause,
+    "pool_size": or_none(whole(1, MOST_PROCESSES)),
+    "lease": span,
+    "retention": or_none(pause),
+    "service_log_retention": pause,
+    "durability": lambda value, name: choice(value, name, DURABILITIES),
 }
 
 
@@ -96,6 +103,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_params: int = 256 * 1024
     age_step: float | None = 60.0
     throttle_timeout: float = 3600.0
+
+    # For other stores and executors. In memory they are checked and have no effect, so that a program can
+    # name another store and change nothing else.
+    pool_size: int | None = None
+    lease: float = 30.0
+    retention: float | None = 7 * 86400.0
+    service_log_retention: float = 86400.0
+    durability: str = "full"
 
     @classmethod
     def of(cls, **given: Any) -> Options:

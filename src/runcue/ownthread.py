@@ -23,7 +23,7 @@ class OwnThread:
     """
 
     def __init__(self, name: str) -> None:
-        self._calls: SimpleQueue[Call] = SimpleQueue()
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._turn = asyncio.Lock()
         self._answer: asyncio.Future[Answer] | None = None
         self._began_at = 0.0
@@ -50,9 +50,13 @@ class OwnThread:
         self._answer = None
         return answer.result()
 
+    def close(self) -> None:
+        """Let the thread go once it has nothing to do."""
+        self._calls.put(None)
+
     def _work(self) -> None:
-        while True:
-            function, arguments, loop, answer = self._calls.get()
+        while (call := self._calls.get()) is not None:
+            function, arguments, loop, answer = call
             result: Any = None
             error: BaseException | None = None
             try:

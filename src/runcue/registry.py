@@ -12,9 +12,10 @@ Rules:
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar, overload
@@ -283,9 +284,8 @@ class Registry:
         due = wait = None
         if run_at is not None or delay is not None:
             due, wait = _due(run_at, delay)
-        if id is None:
-            work_id = make_id()
-        else:
+        work_id = ""  # made last: an id that somebody saw must not be refused (decision 0003)
+        if id is not None:
             work_id = parse.work_id(id)
             if work_id in after:
                 raise DependencyCycle([work_id, work_id])
@@ -295,8 +295,8 @@ class Registry:
                         timeout=limit, dependency_timeout=dependency_timeout,
                         idempotency_key=idempotency_key, priority=priority, run_at=due)  # fmt: skip
             services = self._picked(known.picks, work)
-        return Spec(work_id, known.name, data, services, queue, target, after, priority, due, wait, limit,
-                    dependency_timeout, idempotency_key, on_failed, id is not None)  # fmt: skip
+        return Spec(work_id or make_id(), known.name, data, services, queue, target, after, priority, due, wait,
+                    limit, dependency_timeout, idempotency_key, on_failed, id is not None)  # fmt: skip
 
     def specs(self, items: Iterable[Mapping[str, Any]], make_id: Callable[[], str]) -> list[Spec]:
         """Check what `submit_many` was given: all of it, or an error that says which item is wrong."""
@@ -378,7 +378,52 @@ class Registry:
         return tuple(dict.fromkeys(names))
 
 
-# --- Asking for lists -----------------------------------------------------------------------------
+# --- Asking ---------------------------------------------------------------------------------------
+
+
+def given_id(value: object) -> str:
+    """Read the id of work that is asked for; if there is such work is another question."""
+    try:
+        return parse.work_id(value)
+    except SubmitError:
+        expected = f"1 to {parse.LONGEST_NAME} printable characters{_unawaited(value)}"
+    raise InvalidOption("id", value, expected)
+
+
+def given_ids(value: object) -> list[str] | None:
+    """Read the ids that `join` waits for; None is all work."""
+    if value is None:
+        return None
+    given = _several(value)
+    try:
+        return list(map(given_id, given))
+    except InvalidOption:
+        for other in given:
+            _unawaited(other)
+        raise
+
+
+def queue_names(value: object) -> frozenset[str] | None:
+    """Read which queues `start` serves; None is all of them."""
+    return None if value is None else frozenset(parse.name(name, "queue") for name in _several(value))
+
+
+def event_number(value: object) -> int:
+    """Read after which event a reader goes on."""
+    return parse.number(value, "since", 0, whole=True)
+
+
+def _several(value: object) -> list[Any]:
+    """What may be given alone or as several."""
+    is_one = isinstance(value, (str, bytes, Mapping, Awaitable)) or not isinstance(value, Iterable)
+    return [value] if is_one else list(value)  # type: ignore[call-overload]  # (it is iterable then)
+
+
+def _unawaited(value: object) -> str:
+    """The advice for a call that nobody awaited, which is ended so that Python does not warn of it as well."""
+    if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+        value.close()
+    return " (did you forget await?)" if isinstance(value, Awaitable) else ""
 
 
 def work_state(value: object) -> WorkState | None:
@@ -390,8 +435,7 @@ def event_types(value: object) -> frozenset[str] | None:
     """Read which events a reader wants, by their short or their long names; None is all of them."""
     if value is None:
         return None
-    wanted = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-    return frozenset(choice(_short(name), "event type", tuple(EVENTS)) for name in wanted)
+    return frozenset(choice(_short(name), "event type", tuple(EVENTS)) for name in _several(value))
 
 
 def _short(name: object) -> object:
@@ -499,16 +543,18 @@ def _target(value: object, limit: int) -> str:
 
 def _ids(value: object) -> tuple[str, ...]:
     if isinstance(value, (bytes, Mapping)) or not isinstance(value, Iterable):
-        raise SubmitError(f"Invalid depends_on: {quoted(value)}. Expected a list of ids.")
+        raise SubmitError(f"Invalid depends_on: {quoted(value)}. Expected a list of ids{_unawaited(value)}.")
     try:
-        given = (value,) if isinstance(value, str) else islice(value, MOST_DEPENDENCIES + 1)
-        ids = list(map(parse.work_id, given))
-    except SubmitError as error:
-        raise SubmitError(f"Invalid depends_on: {error}") from None
+        given = [value] if isinstance(value, str) else list(islice(value, MOST_DEPENDENCIES + 1))
     except Exception as error:
         raise SubmitError(f"Invalid depends_on: reading it raised {quoted(error)}.") from error
-    if len(ids) > MOST_DEPENDENCIES:
+    if len(given) > MOST_DEPENDENCIES:
         raise SubmitError(f"Invalid depends_on: more than {MOST_DEPENDENCIES:,} ids.")
+    try:
+        ids = list(map(parse.work_id, given))
+    except SubmitError as error:
+        advice = max(map(_unawaited, given))
+        raise SubmitError(f"Invalid depends_on: {str(error).removesuffix('.')}{advice}.") from None
     if isinstance(value, (set, frozenset)):
         ids.sort()
     return tuple(dict.fromkeys(ids))

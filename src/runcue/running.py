@@ -19,7 +19,8 @@ Report = Callable[["Run", float | None, str | None], None]
 class Run:
     """One attempt under way, as the engine sees it."""
 
-    __slots__ = ("executor", "has_begun", "is_given_up", "record", "report", "task", "timer", "told_at")
+    __slots__ = ("executor", "has_begun", "has_entered", "is_given_up", "record", "report", "task", "timer",
+                 "told_at", "was_forgiven")  # fmt: skip
 
     def __init__(self, record: Record, executor: Executor, report: Report) -> None:
         self.record = record
@@ -28,6 +29,8 @@ class Run:
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.has_begun = False
+        self.has_entered = False
+        self.was_forgiven = False
         self.is_given_up = False
         self.told_at = 0.0
 

@@ -34,6 +34,11 @@ class CueOptions(TypedDict, total=False):
     max_params: int
     age_step: Duration | None
     throttle_timeout: Duration
+    pool_size: int | None
+    lease: Duration
+    retention: Duration | None
+    service_log_retention: Duration
+    durability: str
 
 
 class ServiceOptions(TypedDict, total=False):

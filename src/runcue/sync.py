@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Unpack
 
 from runcue.errors import WrongThread
+from runcue.registry import given_id
 
 if TYPE_CHECKING:
     from runcue.core.model import Work
     from runcue.cue import Cue
+    from runcue.signature import Duration, SubmitOptions
 
 
 class Sync:
@@ -19,27 +21,27 @@ class Sync:
     def __init__(self, cue: Cue) -> None:
         self._cue = cue
 
-    def submit(self, task: Any, **options: Any) -> str:
+    def submit(self, task: str | Callable[..., Any] | None = None, **options: Unpack[SubmitOptions]) -> str:
         """Submit work from another thread; the id once it is accepted."""
         return str(self._call(self._cue.submit(task, **options)))
 
     def get(self, work_id: str) -> Work | None:
         """One work, or None."""
-        work: Work | None = self._call(self._cue.get(work_id))
+        work: Work | None = self._call(self._cue.get(given_id(work_id)))
         return work
 
     def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
         """Cancel work from another thread."""
-        return bool(self._call(self._cue.cancel(work_id, cascade=cascade)))
+        return bool(self._call(self._cue.cancel(given_id(work_id), cascade=cascade)))
 
-    def wait(self, work_id: str, timeout: Any = None) -> Work:
+    def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
         """Block until that work has ended."""
-        work: Work = self._call(self._cue.wait(work_id, timeout))
+        work: Work = self._call(self._cue.wait(given_id(work_id), timeout))
         return work
 
-    def result(self, work_id: str, timeout: Any = None) -> Any:
+    def result(self, work_id: str, timeout: Duration | None = None) -> Any:
         """Block until that work has ended; its result."""
-        return self._call(self._cue.result(work_id, timeout))
+        return self._call(self._cue.result(given_id(work_id), timeout))
 
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         loop = self._cue.loop

@@ -278,7 +278,12 @@ class Bench:
 
     def facts(self, type: str) -> list[dict[str, Any]]:
         """What else belonged to each of those."""
-        return [event[3] or {} for plan in self.plans for event in plan.events if event[0] == type]
+        return [
+            (event[3] or {}) | ({"exception": plan.errors[place]} if place in plan.errors else {})
+            for plan in self.plans
+            for place, event in enumerate(plan.events)
+            if event[0] == type
+        ]
 
     def why(self, work_id: str, *, is_started: bool = True) -> Explanation:
         """Why that work waits, right now."""

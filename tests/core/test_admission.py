@@ -185,6 +185,29 @@ def test_a_key_given_twice_in_one_submission_makes_one_work() -> None:
     assert bench.states() == {"a": "running"}
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'{"n":1}', b'{"n":true}'),
+        (b'{"n":1}', b'{"n":1.0}'),
+        (b'{"n":0}', b'{"n":false}'),
+        (b'{"a":{"n":[1]}}', b'{"a":{"n":[1.0]}}'),
+        (b'{"n":[1,2]}', b'{"n":[2,1]}'),
+    ],
+)
+def test_params_that_only_python_takes_for_equal_are_others(old: bytes, new: bytes) -> None:
+    bench = Bench()
+    bench.submit("old", key="k", params=old)
+    with pytest.raises(DuplicateWork, match="other params"):
+        bench.submit("new", key="k", params=new)
+
+
+def test_the_order_of_keys_does_not_matter_at_any_depth() -> None:
+    bench = Bench()
+    bench.submit("old", key="k", params=b'{"a":{"x":1,"y":[{"p":1,"q":2}]},"b":2}')
+    assert bench.submit("new", key="k", params=b'{"b":2,"a":{"y":[{"q":2,"p":1}],"x":1}}') == ["old"]
+
+
 def test_a_key_given_twice_in_one_submission_with_other_params_is_refused() -> None:
     bench = Bench()
     one, two = bench.spec("a", key="k"), bench.spec("b", key="k", params=b'{"x":1}')

@@ -6,8 +6,9 @@ import pytest
 
 from runcue.core.asking import BEST, FEW, FIRST_WAIT, LONGEST_WAIT, Allowance, Questions
 from runcue.core.ledger import Rule
+from runcue.core.model import Record
 from runcue.core.plan import Cancel, Revive, Verdicts
-from runcue.core.ready import FRESH
+from runcue.core.ready import FRESH, Line
 from runcue.core.retry import Retry
 from tests.core.bench_of_core import START, Bench, limits
 
@@ -187,6 +188,147 @@ def test_work_cancelled_while_it_passed_its_gates_does_not_start() -> None:
     bench.cancel("a")
     bench.finish("runs")
     assert bench.started == ["b"]
+
+
+def test_the_never_asked_are_asked_in_order_of_rank_across_lanes() -> None:
+    bench = Bench(limits("one"), limits("two"), questions=READY, allowance=Allowance(first=3))
+    bench.may_start = False
+    bench.submit("a", "b", "c", "d", services=["one"])
+    bench.submit("late", "urgent", services=["two"])
+    bench.submit(bench.spec("first", services=["two"], priority=1000), bench.spec("e", services=["one"], priority=5))
+    bench.may_start = True
+    bench.turn()
+    assert bench.asked == ["first", "e", "a"]
+    bench.wake()
+    assert bench.asked == ["b", "c", "d"]
+    bench.wake()
+    assert bench.asked == ["late", "urgent"]
+
+
+def test_who_went_away_before_it_was_asked_gives_its_lane_no_advantage() -> None:
+    bench = Bench(limits("one"), limits("two"), questions=READY)
+    bench.may_start = False
+    bench.submit(bench.spec("gone", services=["one"], priority=9), bench.spec("b", services=["one"]))
+    bench.submit(bench.spec("gone too", services=["two"], priority=9))
+    bench.cancel("gone")
+    bench.cancel("gone too")
+    bench.submit(bench.spec("a", services=["two"], priority=5))
+    bench.may_start = True
+    bench.turn()
+    assert bench.asked == ["a", "b"]
+
+
+def test_the_cost_of_a_first_question_does_not_depend_on_how_many_lanes_wait() -> None:
+    bench = Bench(questions=READY, allowance=Allowance(first=1))
+    bench.may_start = False
+    bench.submit(*[bench.spec(f"w{number}", queue=f"q{number}") for number in range(500)])
+    bench.may_start = True
+    heads = 0
+
+    class Counting(Line):
+        def head(self) -> Record | None:
+            nonlocal heads
+            heads += 1
+            return super().head()
+
+    for lane in bench.scheduler.ledger.ready._lanes.values():
+        lane.line.__class__ = Counting
+    for number in range(10):
+        bench.turn()
+        assert bench.asked == [f"w{number}"]
+    assert heads < 100
+
+
+# --- Queues that are paused or not served ---------------------------------------------------------
+
+
+def test_nobody_is_asked_about_work_of_a_paused_queue_until_it_is_resumed() -> None:
+    bench = Bench(questions=STALE)
+    bench.pause("slow")
+    bench.submit("a", "b", queue="slow")
+    bench.submit("c")
+    assert bench.asked == ["c"]
+    bench.answer("c", stale=False)
+    assert (bench.asked, bench.plan.wake_at) == ([], math.inf)
+    bench.submit(bench.spec("urgent", queue="slow", priority=5))
+    assert bench.asked == []
+    bench.resume("slow")
+    assert bench.asked == ["urgent", "a", "b"]
+
+
+def test_nobody_is_asked_about_work_of_a_queue_that_is_not_served_here() -> None:
+    bench = Bench(questions=STALE)
+    bench.scheduler.ledger.ready.serve(frozenset({"mine"}))
+    bench.submit("a", queue="other")
+    bench.submit("b", queue="mine")
+    assert bench.asked == ["b"]
+    bench.turn()
+    bench.scheduler.ledger.ready.serve(None)
+    bench.turn()
+    assert bench.asked == ["a"]
+
+
+def test_work_cancelled_while_its_queue_was_paused_is_not_asked_about() -> None:
+    bench = Bench(questions=READY)
+    bench.pause("slow")
+    bench.submit("a", "b", queue="slow")
+    bench.cancel("a")
+    bench.resume("slow")
+    assert bench.asked == ["b"]
+
+
+def test_a_queue_whose_work_was_given_to_other_callbacks_while_paused_is_asked_once() -> None:
+    bench = Bench(questions=READY)
+    bench.pause("slow")
+    bench.submit("a", queue="slow")
+    bench.scheduler.ask_with(ALL)
+    bench.turn()
+    assert bench.asked == []
+    bench.resume("slow")
+    assert bench.asked == ["a"]
+
+
+def test_a_queue_paused_twice_before_a_question_is_asked_once() -> None:
+    bench = Bench(questions=READY)
+    bench.pause("slow")
+    bench.submit("a", queue="slow")
+    bench.submit(bench.spec("b", queue="slow", priority=1))
+    bench.may_start = False
+    bench.submit(bench.spec("c", queue="slow", priority=2))
+    bench.resume("slow")
+    bench.pause("slow")
+    bench.resume("slow")
+    bench.may_start = True
+    bench.turn()
+    assert bench.asked == ["c", "b", "a"]
+
+
+def test_work_that_is_not_ready_is_not_asked_again_while_its_queue_is_paused() -> None:
+    bench = Bench(questions=READY)
+    bench.submit("a", "b", queue="slow")
+    bench.answer("a", "b", ready=False)
+    bench.pause("slow")
+    bench.after(FIRST_WAIT * 2)
+    assert (bench.asked, bench.plan.wake_at) == ([], math.inf)
+    bench.after(60)
+    assert bench.asked == []
+    bench.resume("slow")
+    assert bench.asked == ["a", "b"]
+
+
+def test_a_completion_asks_nobody_again_whose_queue_is_paused() -> None:
+    bench = Bench(questions=READY)
+    bench.submit("runs")
+    bench.answer("runs")
+    bench.submit("a", "b", "c", queue="slow")
+    bench.submit("d")
+    bench.answer("a", "b", "c", "d", ready=False)
+    bench.pause("slow")
+    bench.finish("runs")
+    assert bench.asked == ["d"]
+    bench.cancel("b")
+    bench.resume("slow")
+    assert bench.asked == ["a", "c"]
 
 
 # --- How much is asked ----------------------------------------------------------------------------

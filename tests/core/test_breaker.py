@@ -196,14 +196,40 @@ def test_after_it_closed_the_next_trip_waits_as_long_as_the_first() -> None:
 # --- closed again ---------------------------------------------------------------------------------
 
 
-def test_after_it_closed_capacity_doubles_with_each_success_until_it_is_unlimited() -> None:
+def test_after_it_closed_capacity_doubles_with_each_round_of_successes_until_it_is_unlimited() -> None:
+    breaker = closed_again()
+    rounds = []
+    while (room := breaker.room(NOW)) != UNLIMITED:
+        rounds.append(room)
+        for _ in range(room):
+            breaker.started(NOW)
+        for _ in range(room):
+            breaker.ended(breaker.epoch, True, NOW)
+    assert rounds == [2**step for step in range(11)]
+    assert rounds[-1] == WIDEST_RAMP
+
+
+def test_one_success_widens_the_ramp_only_when_it_was_one_wide() -> None:
     breaker = closed_again()
     rooms = []
-    while breaker.room(NOW) != UNLIMITED:
+    for _ in range(7):
         rooms.append(breaker.room(NOW))
         succeed(breaker)
-    assert rooms == [2**step for step in range(11)]
-    assert rooms[-1] == WIDEST_RAMP
+    assert rooms == [1, 2, 2, 4, 4, 4, 4]
+
+
+def test_a_second_trip_begins_the_ramp_anew() -> None:
+    breaker = closed_again()
+    succeed(breaker)
+    succeed(breaker)  # half of what a ramp of two wants
+    fail(breaker, NOW + 12)
+    breaker.started(NOW + 22)
+    breaker.ended(breaker.epoch, True, NOW + 22)
+    rooms = []
+    for _ in range(3):
+        rooms.append(breaker.room(NOW + 22))
+        succeed(breaker, NOW + 22)
+    assert rooms == [1, 2, 2]
 
 
 def test_running_calls_take_up_the_ramp_and_give_it_back() -> None:

@@ -184,9 +184,51 @@ def test_a_function_that_fails_leaves_the_retry(failing: type[BaseException]) ->
     assert meaning(ValueError(), is_transient) == ("error", None)
 
 
+def test_a_function_that_fails_is_named_in_the_message() -> None:
+    def broken(error: BaseException) -> bool:
+        raise TypeError("no len()")
+
+    assert classify(ValueError("oops"), broken).message == (
+        "ValueError: oops (retry_on raised TypeError: no len())"
+    )
+
+
+def test_a_function_that_fails_at_length_leaves_room_for_the_error_it_was_asked_about() -> None:
+    def broken(error: BaseException) -> bool:
+        raise TypeError("y" * 9999)
+
+    message = classify(ValueError("x" * 9999), broken).message
+    assert len(message.encode()) <= MESSAGE_BYTES
+    assert message.startswith("ValueError: xxx")
+    assert "(retry_on raised TypeError: yyy" in message
+    assert message.count("x") > MESSAGE_BYTES / 2
+
+
 def test_retry_on_cannot_save_what_is_permanent_anyway() -> None:
     assert meaning(Permanent(), Exception) == ("permanent", None)
     assert meaning(with_response(404), Exception) == ("permanent", None)
+
+
+# --- What proves that the far side is there --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "retry_on", "expected"),
+    [
+        (with_response(404), None, True),
+        (error_with(status=401), OSError, True),
+        (with_response(500), OSError, False),
+        (with_response(408), OSError, False),
+        (Permanent("no"), None, False),
+        (ValueError(), OSError, False),
+        (with_response(500), None, False),
+        (with_response(429), None, False),
+    ],
+)
+def test_a_permanent_failure_with_a_status_is_an_answer(
+    error: BaseException, retry_on: Any, expected: bool
+) -> None:
+    assert classify(error, retry_on).is_answer is expected
 
 
 # --- HTTP by shape --------------------------------------------------------------------------------
@@ -287,9 +329,6 @@ def test_a_date_that_has_passed_means_at_once() -> None:
     [
         {},
         None,
-        {"Retry-After": TWO_MINUTES_LATER},
-        {"Retry-After": TWO_MINUTES_LATER, "Date": "today"},
-        {"Retry-After": TWO_MINUTES_LATER, "Date": "Sun, 06 Nov 1994 08:49:37 -0000"},
         {"Retry-After": "soon", "Date": DATE},
         {"Retry-After": "", "Date": DATE},
         {"Retry-After": "nan"},
@@ -304,6 +343,23 @@ def test_a_date_that_has_passed_means_at_once() -> None:
 def test_a_wait_that_cannot_be_read_is_left_open(headers: Any) -> None:
     assert meaning(with_response(429, headers)) == ("throttled", None)
     assert meaning(with_response(503, headers)) == ("error", None)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Retry-After": TWO_MINUTES_LATER},
+        {"Retry-After": TWO_MINUTES_LATER, "Date": ""},
+        {"Retry-After": TWO_MINUTES_LATER, "Date": "today"},
+        {"Retry-After": TWO_MINUTES_LATER, "Date": "Sun, 06 Nov 1994 08:49:37 -0000"},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_date_without_the_far_sides_clock_asks_to_wait_for_a_time_nobody_knows(
+    status: int, headers: dict[str, str]
+) -> None:
+    assert meaning(with_response(status, headers)) == ("throttled", None)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from runcue.clock import SystemClock
 from runcue.core.asking import Questions
-from runcue.core.model import Attempt
-from runcue.core.plan import Cancel, Ended, Entered, Outcome, Revive, Verdicts
+from runcue.core.ledger import Ledger
+from runcue.core.model import Attempt, Record
+from runcue.core.plan import Cancel, Ended, Entered, Lacks, Outcome, Plan, Revive, Verdicts
 from runcue.core.retry import Retry
 from runcue.errors import DependencyCycle, DuplicateWork, WorkNotFound
+from runcue.stores.memory import MemoryStore
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 
 
@@ -910,6 +913,60 @@ def test_reviving_a_ring_is_refused_and_changes_nothing() -> None:
     with pytest.raises(DependencyCycle):
         bench.revive("a", cascade=True)
     assert (bench.states(), bench.plan.records) == ({"a": "cancelled", "b": "failed"}, {})
+
+
+def test_a_long_chain_is_revived_at_a_cost_that_grows_with_its_length_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+    latest = Ledger.latest
+
+    def counting(ledger: Ledger, work_id: str) -> Record | None:
+        nonlocal looks
+        looks += 1
+        return latest(ledger, work_id)
+
+    bench = chain_bench(*[str(number) for number in range(300)])
+    bench.fail("0")
+    monkeypatch.setattr(Ledger, "latest", counting)
+    bench.revive("0", cascade=True)
+    assert bench.scheduler.ledger.pending == 299
+    assert looks < 300 * 12
+
+
+def test_new_dependents_are_named_in_the_plan_that_accepts_them() -> None:
+    bench = chain_bench("a", "b", "c")
+    assert [record.id for record in bench.plan.dependent] == ["b", "c"]
+    bench.fail("a")
+    assert bench.plan.dependent == []
+
+
+def test_the_store_in_memory_finds_dependents_by_what_they_need() -> None:
+    bench = Bench(keep_finished=2)
+    store = MemoryStore(SystemClock())
+
+    def keep(plan: Plan) -> None:
+        store.take_turn(lambda turn: plan)
+
+    def dependents(*ids: str) -> dict[str, list[str]]:
+        found = store.read(Lacks(dependents_of=set(ids))).dependents
+        return {need: [record.id for record in records] for need, records in found.items()}
+
+    bench.submit(bench.spec("a"), bench.spec("b", needs="a"), bench.spec("c", needs="ab"))
+    keep(bench.plan)
+    assert dependents("a", "b", "c") == {"a": ["b", "c"], "b": ["c"], "c": []}
+    keep(bench.fail("a"))
+    assert bench.plan.forget == ["a"]
+    assert dependents("a", "b") == {"a": ["b", "c"], "b": ["c"]}
+    bench.submit("d")
+    keep(bench.plan)
+    keep(bench.finish("d"))
+    assert bench.plan.forget == ["b"]
+    assert dependents("a", "b") == {"a": ["c"], "b": ["c"]}
+    bench.submit("e")
+    keep(bench.plan)
+    keep(bench.finish("e"))
+    assert dependents("a", "b") == {"a": [], "b": []}
 
 
 def test_work_whose_key_was_taken_over_cannot_be_revived() -> None:

@@ -911,3 +911,29 @@ def test_lanes_with_the_same_key_are_in_no_order() -> None:
     left, right = yard.lane(yard.submit("a")), yard.lane(yard.submit("a", task="u"))
     assert not left < right
     assert not right < left
+
+
+def test_better_and_better_work_of_a_parked_lane_does_not_pile_up_where_it_waits() -> None:
+    yard = Yard(a=1)
+    yard.ready.pause_queue("q", True)
+    queue = yard.ready.queue("q")
+    other = yard.submit("a", rank=1.0, task="u")
+    yard.choose()
+    for number in range(5000):
+        yard.submit("a", rank=-float(number))
+        if number == 0:
+            yard.choose()
+    assert len(queue.parked) < 200
+    yard.ready.pause_queue("q", False)
+    assert yard.choose() == ["5001"]
+    assert yard.records[other].token == 0
+
+
+def test_better_and_better_work_of_a_lane_that_might_start_does_not_pile_up() -> None:
+    yard = Yard(a=1)
+    first = yard.submit("a", rank=1.0, task="u")
+    for number in range(5000):
+        yard.submit("a", rank=-float(number))
+    assert len(yard.ready._active) < 200
+    assert yard.choose() == ["5001"]
+    assert yard.records[first].token == 0

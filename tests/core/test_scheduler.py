@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from runcue.core.asking import Questions
 from runcue.core.ledger import Rule
 from runcue.core.limits import Limits
 from runcue.core.parse import Rate
-from runcue.core.plan import Declare, Entered, Pause, Plan, Revive, Tell
+from runcue.core.plan import Cancel, Declare, Entered, Pause, Plan, Revive, Tell
 from runcue.core.retry import Retry
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 
@@ -834,6 +835,86 @@ def test_what_was_revived_does_not_push_others_out() -> None:
     bench.revive("c")
     bench.finish("d")
     assert bench.states() == {"a": "completed", "b": "running", "c": "running", "d": "completed"}
+
+
+def test_what_is_beyond_keep_finished_is_forgotten_when_a_turn_only_takes_the_inbox_in() -> None:
+    bench = Bench(keep_finished=1)
+    bench.may_start = False
+    bench.submit("a", "b", "c")
+    scheduler = bench.scheduler
+    scheduler.begin(bench.now, bench.wall)
+    scheduler.take_in([Cancel("a"), Cancel("b"), Cancel("c")])
+    assert scheduler.ledger.plan.forget == ["a", "b"]
+
+
+def test_lanes_and_queues_that_have_no_work_any_more_are_dropped() -> None:
+    bench = Bench(limits("one"))
+    bench.submit("stays", queue="kept", delay=1e6)
+    bench.submit("runs", services=["one"], queue="running")
+    for number in range(3000):
+        [work_id] = bench.submit(services=["one"], queue=f"q{number}")
+        bench.finish(work_id)
+    ready = bench.scheduler.ledger.ready
+    assert len(ready._lanes) <= 1002
+    assert len(ready.queues) <= 1002
+    bench.fail("runs", "snoozed", after=1)
+    bench.after(1)
+    assert bench.started == ["runs"]
+    bench.after(1e6)
+    assert "stays" in bench.started
+
+
+def test_what_waits_keeps_its_lane_when_idle_lanes_are_dropped() -> None:
+    bench = Bench(limits("one", concurrent=1), limits("two"))
+    bench.pause("paused")
+    bench.submit("runs", services=["one"])
+    bench.submit("waits", services=["one"], queue="q0")
+    bench.submit("held", services=["two"], queue="paused")
+    bench.submit(*[bench.spec(services=["two"], queue=f"q{number}") for number in range(1500)])
+    for work_id in [work_id for work_id in bench.running if work_id != "runs"]:
+        bench.finish(work_id)
+    bench.submit(services=["two"])
+    assert len(bench.scheduler.ledger.ready._lanes) < 1500
+    bench.finish("runs")
+    assert bench.started == ["waits"]
+    bench.resume("paused")
+    assert bench.started == ["held"]
+
+
+def test_a_queue_that_was_dropped_while_it_was_paused_is_still_paused() -> None:
+    bench = Bench(limits("one"))
+    bench.pause("paused")
+    bench.submit("gone", services=["one"], queue="paused")
+    bench.cancel("gone")
+    for number in range(1500):
+        [work_id] = bench.submit(services=["one"], queue=f"q{number}")
+        bench.finish(work_id)
+    assert "paused" not in bench.scheduler.ledger.ready.queues
+    bench.submit("a", services=["one"], queue="paused")
+    assert bench.started == []
+    bench.resume("paused")
+    assert bench.started == ["a"]
+
+
+def test_a_lane_whose_work_is_asked_about_or_waits_to_be_asked_is_not_dropped() -> None:
+    bench = Bench(limits("one"), questions=Questions(ready=True))
+    bench.submit("asked", services=["one"], queue="a")
+    bench.submit("waiting", services=["one"], queue="b")
+    bench.answer("waiting", ready=False)
+    bench.pause("c")
+    bench.submit("curious", services=["one"], queue="c")
+    for number in range(1500):
+        [work_id] = bench.submit(services=["one"], queue=f"q{number}")
+        bench.answer(work_id)
+        bench.finish(work_id)
+    ready = bench.scheduler.ledger.ready
+    assert {"a", "b", "c"} < ready.queues.keys()
+    assert len(ready._lanes) <= 1003
+    bench.cancel("waiting")
+    bench.answer("asked")
+    assert bench.started == ["asked"]
+    bench.resume("c")
+    assert "curious" in bench.asked
 
 
 def test_work_revived_in_the_turn_that_would_forget_it_is_kept() -> None:

@@ -395,18 +395,17 @@ async def test_different_causes_are_told_separately() -> None:
     assert [error.partition(":")[0] for error in errors] == ["KeyError", "IndexError"]
 
 
-async def test_the_exception_of_a_failed_callback_is_with_its_event() -> None:
+async def test_the_error_of_a_failed_callback_is_with_its_event() -> None:
     cue = Cue()
     with_call(cue)
-    error = ZeroDivisionError("mine")
 
     @cue.on_start
     def started(work: Work) -> None:
-        raise error
+        raise ZeroDivisionError("mine")
 
     async with cue:
         await cue.wait(await cue.submit("call"))
-    assert [event.exception for event in await told(cue, "callback_failed")] == [error]
+    assert [event.error for event in await told(cue, "callback_failed")] == ["ZeroDivisionError: mine"]
 
 
 async def test_a_callback_that_raises_after_everything_else_is_still_told() -> None:

@@ -274,7 +274,7 @@ async def test_stop_with_a_timeout_returns_in_time_whatever_the_code_does() -> N
     work_id = await cue.submit("stubborn")
     await settle()
     await cue.stop(timeout=5)
-    assert clock() == 5
+    assert 5 <= clock() <= 6, "a second is left to code that cleans up"
     assert await state(cue, work_id) == "cancelled"
     await asyncio.sleep(2000)
     assert await state(cue, work_id) == "cancelled"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from runcue.core.graph import find_cycle
 from runcue.core.ledger import Ledger
 from runcue.core.model import Record, Spec, WorkState
@@ -120,10 +122,15 @@ def _by_key(ledger: Ledger, spec: Spec, key: str) -> str | None:
 
 
 def _is_same(known: Spec, spec: Spec) -> bool:
-    same_params = known.params == spec.params or decode_params(known.params) == decode_params(spec.params)
+    same_params = known.params == spec.params or _canonical(known.params) == _canonical(spec.params)
     if known.task != spec.task or not same_params:
         raise DuplicateWork(known.id, spec.idempotency_key)
     return True
+
+
+def _canonical(params: bytes) -> bytes:
+    """Params in one spelling: the order of keys does not matter, but 1, 1.0 and True are three values."""
+    return msgspec.json.encode(decode_params(params), order="deterministic")
 
 
 def _refuse_cycles(ledger: Ledger, fresh: dict[str, Spec]) -> None:

@@ -120,6 +120,10 @@ class Asking:
         """Some work completed: whoever was found not ready until now may be ready."""
         self._completions += 1
 
+    def is_asked(self, work_id: str) -> bool:
+        """True while a question about that work is under way."""
+        return work_id in self._asked
+
     def has_unmet_needs(self, record: Record, lane: Lane) -> bool | None:
         """What the callbacks last said about the dependencies of that work; None before they said anything."""
         if record.id in lane.entries:

@@ -3,9 +3,12 @@
 closed     starts flow; `threshold` failures in a row trip it
 open       nothing starts until the wait is over; each failed probe doubles the wait (at most 8 times)
 half_open  exactly one probe, the best real work waiting; it has a deadline
-           success closes it, and capacity ramps 1, 2, 4, … ; failure opens it again;
+           success closes it, and capacity ramps 1, 2, 4, … , wider after each full round of successes;
+           failure opens it again;
            a probe that was cancelled or lost proves nothing and gives its place back
 
+An HTTP status such as 404 fails the work for good but was an answer: the service is up, a success here. Any
+other permanent failure (`Permanent`, bad params) may have come before the service was asked: it proves nothing.
 Every trip begins a new `epoch`; the results of calls from an earlier epoch are ignored.
 """
 
@@ -32,8 +35,8 @@ def end_of(since: float, length: float) -> float:
 class Breaker:
     """Counts failures in a row and decides whether the service may be called at all."""
 
-    __slots__ = ("changed_at", "epoch", "failures", "probe_deadline", "ramp", "running", "state",
-                 "threshold", "timeout", "wait")  # fmt: skip
+    __slots__ = ("changed_at", "climbed", "epoch", "failures", "probe_deadline", "ramp", "running",
+                 "state", "threshold", "timeout", "wait")  # fmt: skip
 
     def __init__(self, threshold: int, timeout: float) -> None:
         self.threshold = threshold
@@ -44,6 +47,7 @@ class Breaker:
         self.wait = timeout
         self.changed_at = 0.0
         self.ramp: int | None = None
+        self.climbed = 0  # successes since the ramp was last widened
         self.running = 0
         self.probe_deadline: float | None = None
 
@@ -97,12 +101,18 @@ class Breaker:
             return self._trip(now) if tripped else None
         self.failures = 0
         if self.state == HALF_OPEN:
-            self.state, self.wait, self.ramp = CLOSED, self.timeout, 1
+            self.state, self.wait, self.ramp, self.climbed = CLOSED, self.timeout, 1, 0
             self.changed_at, self.probe_deadline = now, None
             return CLOSED
         if self.ramp is not None:
-            self.ramp = self.ramp * 2 if self.ramp < WIDEST_RAMP else None
+            self._climb(self.ramp)
         return None
+
+    def _climb(self, ramp: int) -> None:
+        self.climbed += 1
+        if self.climbed >= ramp:
+            self.climbed = 0
+            self.ramp = ramp * 2 if ramp < WIDEST_RAMP else None
 
     def _trip(self, now: float) -> str:
         self.wait = (

@@ -1,4 +1,9 @@
-"""Why work waits, and until when. Reads the ledger, changes nothing."""
+"""Why work waits, and until when. Decides nothing; all it may leave behind is a lane with nothing in it.
+
+What keeps a work from running is its own (a dependency, a time, a callback) or a limit. Work that only a limit
+holds back is a candidate. At each service the candidates of all lanes that use it stand in one line, in the order
+in which they start; `ahead` is a place in that line, and a rate's exact time follows from it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,15 @@ from typing import Any
 
 import msgspec
 
+from runcue.core.asking import Asking
 from runcue.core.ledger import Ledger, waits_for_wall
 from runcue.core.limits import Blocked, Service
 from runcue.core.model import Record, WorkState
 from runcue.core.ready import Lane
 
 THREADS = "#threads"
+FULL = frozenset({"rate", "concurrency"})
+BEING_ASKED = "is being asked"
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -29,35 +37,64 @@ class Explanation(msgspec.Struct, frozen=True):
 
 def explain(ledger: Ledger, record: Record, now: float, wall: float, is_started: bool) -> Explanation:
     """The first thing that keeps this work from running, in the order in which runcue checks."""
+    why = _own_reason(ledger, record, now, wall, is_started)
+    if why is not None:
+        return why
+    lines, key = _Lines(ledger, now, is_started), _key(ledger, record)
+    for other in ledger.records.values():
+        if other.token or _own_reason(ledger, other, now, wall, is_started) is not None:
+            continue
+        if _key(ledger, other) < key:
+            lines.join(other)
+    return lines.why(record)
+
+
+def explain_pending(
+    ledger: Ledger, now: float, wall: float, is_started: bool
+) -> list[tuple[Record, Explanation]]:
+    """The same for everything pending, by rank. One walk along the lines: the cost is that of sorting."""
+    pending = [record for record in ledger.records.values() if not record.token]
+    answers: dict[str, Explanation] = {}
+    candidates: list[Record] = []
+    for record in pending:
+        why = _own_reason(ledger, record, now, wall, is_started)
+        if why is None:
+            candidates.append(record)
+        else:
+            answers[record.id] = why
+    candidates.sort(key=lambda record: _key(ledger, record))
+    lines = _Lines(ledger, now, is_started)
+    for record in candidates:
+        answers[record.id] = lines.why(record)
+        lines.join(record)
+    pending.sort(key=lambda record: (record.rank, record.seq))
+    return [(record, answers[record.id]) for record in pending]
+
+
+# what is the work's own -----------------------------------------------------------------------------------
+
+
+def _own_reason(
+    ledger: Ledger, record: Record, now: float, wall: float, is_started: bool
+) -> Explanation | None:
+    """What keeps this work from being a candidate; None when nothing does."""
     if record.token:
         return _answer(record, "running")
     if record.state is not WorkState.PENDING:
         return _answer(record, record.state.value, record.error or "")
-    spec = record.spec
+    spec, asking = record.spec, ledger.asking
     if record.id in ledger.held:
         return _answer(record, "overdue", "its last attempt was given up but its code still runs")
-    asking = ledger.asking
-    missing = ledger.graph.missing(record.id)
-    if missing and not (asking is not None and asking.questions.dependencies):
-        return _dependency(ledger, record)
-    if (record.next_retry_at or 0) > now:
-        reason = "retry" if record.failures else "snoozed"
-        return _answer(record, reason, f"attempt {record.spent + 1}", until=record.next_retry_at)
-    if waits_for_wall(record, wall):
-        return _answer(record, "scheduled", "run_at", until=now + (spec.run_at or 0) - wall)
+    if spec.depends_on and ledger.graph.is_waiting(record.id):
+        if asking is None or not asking.questions.dependencies:
+            return _dependency(ledger, record)
+    if record.next_retry_at is not None and record.next_retry_at > now:
+        return _answer(record, _why_later(record), f"attempt {record.spent + 1}", until=record.next_retry_at)
+    if spec.run_at is not None and waits_for_wall(record, wall):
+        return _answer(record, "scheduled", "run_at", until=now + spec.run_at - wall)
     if spec.delay and record.created_at + spec.delay > now:
         return _answer(record, "scheduled", "delay", until=record.created_at + spec.delay)
-    if asking is not None and record.id in asking.waiting:
-        wait = asking.waiting[record.id]
-        if wait.why == "dependency":
-            return _dependency(ledger, record)
-        return _answer(record, "not_ready", "is_ready has not said yes", until=wait.asked_at + wait.rest)
-    lane = ledger.lane_of(record)
-    if not is_started:
-        return _answer(
-            record, "not_started", "call start() or use `async with`", ahead=_ahead(ledger, record)
-        )
-    return _capacity(ledger, record, lane, now)
+    return None if asking is None else _gate(ledger, asking, record, is_started)
 
 
 def _dependency(ledger: Ledger, record: Record) -> Explanation:
@@ -68,51 +105,130 @@ def _dependency(ledger: Ledger, record: Record) -> Explanation:
     details = f"{done}/{len(record.spec.depends_on)} satisfied"
     if unknown:
         details += f", {unknown} never submitted"
-    return msgspec.structs.replace(_answer(record, "dependency", details), waits_for=missing)
+    return _answer(record, "dependency", details, waits_for=missing)
 
 
-def _capacity(ledger: Ledger, record: Record, lane: Lane, now: float) -> Explanation:
-    ahead = _ahead(ledger, record)
-    if lane.queue.is_paused:
-        by_hand = lane.queue.name in ledger.ready.paused
-        details = f"queue {lane.queue.name!r}" + ("" if by_hand else " is not one that start(queues=…) named")
-        return _answer(record, "paused", details, ahead=ahead)
-    for service in lane.services:
-        blocked = service.blocked(now)
-        if blocked is not None:
-            return _blocked(record, service, blocked, ahead, now)
-    if ahead:
-        return _answer(record, "order", f"{ahead} ahead of it", ahead=ahead)
-    for service in lane.services:
-        if service.held_by is not None and service.held_by is not lane:
-            return _answer(record, "concurrency", "a place is kept for older work", service=service.name)
-    return _answer(record, "ready", "starts in the next turn")
+def _why_later(record: Record) -> str:
+    if record.throttled_since is not None:
+        return "throttled"
+    return "retry" if record.spent == record.attempt else "snoozed"  # a snoozed start is not spent
 
 
-def _blocked(record: Record, service: Service, blocked: Blocked, ahead: int, now: float) -> Explanation:
-    if service.name == THREADS:
-        return _answer(record, "threads", blocked.details, ahead=ahead)
-    until = blocked.until
-    if blocked.reason == "rate" and until is not None:
-        until = max(window.turn_of(ahead, now) for window in service.windows)
-    return _answer(record, blocked.reason, blocked.details, until, ahead, service.name)
+def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> Explanation | None:
+    """What the callbacks said against this work, or that they have yet to say something."""
+    wait = asking.waiting.get(record.id)
+    if wait is not None:
+        until = wait.asked_at + wait.rest
+        if wait.why == "dependency":
+            details = "dependency_satisfied has not said yes"
+            return _answer(record, "dependency", details, until, waits_for=record.spec.depends_on)
+        return _answer(record, "not_ready", "is_ready has not said yes", until)
+    if not is_started or not asking.questions.gates:  # a score alone is asked only where there is room
+        return None
+    lane = ledger.lane_of(record)
+    if record.id in lane.entries:
+        return None
+    if asking.has_unmet_needs(record, lane):
+        return _answer(record, "dependency", BEING_ASKED, waits_for=record.spec.depends_on)
+    return _answer(record, "not_ready", BEING_ASKED)
+
+
+# what is a matter of limits -------------------------------------------------------------------------------
+
+
+def _key(ledger: Ledger, record: Record) -> tuple[bool, float, int]:
+    """A candidate's place among all: as the callbacks put it; whom they have not judged by rank, behind."""
+    judged = ledger.lane_of(record).entries.get(record.id)
+    return (True, record.rank, record.seq) if judged is None else (False, judged[0], judged[1])
+
+
+class _Standing(msgspec.Struct, frozen=True):
+    """How a lane stands: what blocks it, if anything, and at which services its work is in line."""
+
+    service: Service | None
+    blocked: Blocked | None
+    lines: tuple[Service, ...]
+
+
+class _Lines:
+    """How many candidates stand in each line so far: those ahead of whoever comes next."""
+
+    def __init__(self, ledger: Ledger, now: float, is_started: bool) -> None:
+        self._ledger = ledger
+        self._now = now
+        self._is_started = is_started
+        self._standings: dict[Lane, _Standing] = {}
+        self._counts: dict[Lane | Service, int] = {}
+
+    def join(self, record: Record) -> None:
+        """The next one in line."""
+        lane, counts = self._ledger.lane_of(record), self._counts
+        counts[lane] = counts.get(lane, 0) + 1
+        for service in self._standing(lane).lines:
+            counts[service] = counts.get(service, 0) + 1
+
+    def why(self, record: Record) -> Explanation:
+        """Why a candidate does not start, all those ahead of it being in line."""
+        lane = self._ledger.lane_of(record)
+        ahead = self._counts.get(lane, 0)
+        if not self._is_started:
+            return _answer(record, "not_started", "call start() or use `async with`", ahead=ahead)
+        if lane.queue.is_paused:
+            by_hand = lane.queue.name in self._ledger.ready.paused
+            details = f"queue {lane.queue.name!r}" + (
+                "" if by_hand else " is not one that start(queues=…) named"
+            )
+            return _answer(record, "paused", details, ahead=ahead)
+        standing = self._standing(lane)
+        if standing.service is not None and standing.blocked is not None:
+            return self._blocked(record, lane, standing, standing.service, standing.blocked)
+        if ahead:
+            return _answer(record, "order", f"{ahead} ahead of it", ahead=ahead)
+        for service in lane.services:
+            if service.held_by is not None and service.held_by is not lane:
+                return _answer(record, "concurrency", "a place is kept for older work", service=service.name)
+        asking = self._ledger.asking
+        if asking is not None and (record.id not in lane.entries or asking.is_asked(record.id)):
+            return _answer(record, "not_ready", BEING_ASKED)
+        return _answer(record, "ready", "starts in the next turn")
+
+    def _blocked(
+        self, record: Record, lane: Lane, standing: _Standing, service: Service, blocked: Blocked
+    ) -> Explanation:
+        counts = self._counts
+        ahead = counts.get(service if service in standing.lines else lane, 0)
+        if service.name == THREADS:
+            return _answer(record, "threads", blocked.details, ahead=ahead)
+        until = blocked.until
+        if blocked.reason == "rate" and until is not None:  # every rate of this work has to have room by then
+            until = max(
+                window.turn_of(counts.get(one, 0), self._now)
+                for one in lane.services
+                for window in one.windows
+            )
+        return _answer(record, blocked.reason, blocked.details, until, ahead, service.name)
+
+    def _standing(self, lane: Lane) -> _Standing:
+        standing = self._standings.get(lane)
+        if standing is None:
+            standing = self._standings[lane] = _look_at(lane, self._now)
+        return standing
+
+
+def _look_at(lane: Lane, now: float) -> _Standing:
+    """What is shut (paused, throttled, tripped) lasts longer than what is full, and keeps others' lines free."""
+    found = [(service, blocked) for service in lane.services if (blocked := service.blocked(now))]
+    shut = [(service, blocked) for service, blocked in found if blocked.reason not in FULL]
+    service, blocked = next(iter(shut + found), (None, None))
+    lines = tuple(one for one in lane.services if all(other is one for other, _ in shut))
+    return _Standing(service, blocked, () if lane.queue.is_paused else lines)
 
 
 def _answer(
     record: Record, reason: str, details: str = "", until: float | None = None, ahead: int = 0,
-    service: str | None = None,
+    service: str | None = None, waits_for: tuple[str, ...] = (),
 ) -> Explanation:  # fmt: skip
-    return Explanation(record.id, record.state, reason, details, until, ahead, service)
-
-
-def _ahead(ledger: Ledger, record: Record) -> int:
-    """How many pending works of the same lane come first. Looks at all of them: only people ask for this."""
-    spec, key = record.spec, (record.rank, record.seq)
-    return sum(
-        other.spec.services == spec.services and (other.rank, other.seq) < key
-        for other in ledger.records.values()
-        if not other.token and other.spec.task == spec.task and other.spec.queue == spec.queue
-    )
+    return Explanation(record.id, record.state, reason, details, until, ahead, service, waits_for)
 
 
 def snapshot(service: Service, now: float) -> dict[str, Any]:

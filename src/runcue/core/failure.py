@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,7 @@ Kind: TypeAlias = Literal["error", "permanent", "throttled", "snoozed", "timeout
 
 MESSAGE_BYTES: Final = 4 * 1024
 TRACEBACK_BYTES: Final = 16 * 1024
+NOTE_BYTES: Final = 1024
 FRAMES: Final = 50
 MOST_RELATIVES: Final = 50
 MOST_HEADERS: Final = 1000
@@ -60,23 +61,34 @@ class Failure(msgspec.Struct, frozen=True):
     traceback: str = ""
     after: float | None = None
     service: str | None = None
+    is_answer: bool = False
+    """True for a permanent failure that the far side itself answered with: it is up, only not for this."""
+
+
+class _Meaning(NamedTuple):
+    kind: Kind
+    after: float | None = None
+    service: str | None = None
+    is_answer: bool = False
+    note: str = ""
 
 
 def classify(error: BaseException, retry_on: RetryOn | type[BaseException] = None) -> Failure:
     """Decide what an exception means for its work; whatever the exception is, this does not raise."""
     message = describe(error)
-    kind: Kind = "error"
-    after: float | None = None
-    service: str | None = None
+    meaning = _Meaning("error")
     try:
-        kind, after, service = _meaning(error, retry_on)
+        meaning = _meaning(error, retry_on)
     except (
         ConfigError
     ) as mistake:  # such as Snooze("soon"): the handler itself is wrong, and that is the news
         message = describe(mistake)
-    except Exception:  # noqa: BLE001 (a class so strange that it cannot even be asked what it is)
-        kind = "error"
-    return Failure(kind, message, traceback_text(error), after, service)
+    except Exception:  # noqa: BLE001, S110 (a class so strange that it cannot even be asked what it is)
+        pass
+    kind, after, service, is_answer, note = meaning
+    if note:
+        message = _clean(message, MESSAGE_BYTES - len(note.encode())) + note
+    return Failure(kind, message, traceback_text(error), after, service, is_answer)
 
 
 def describe(error: BaseException) -> str:
@@ -97,38 +109,41 @@ def traceback_text(error: BaseException) -> str:
 
 def _meaning(
     error: BaseException, retry_on: RetryOn | type[BaseException]
-) -> tuple[Kind, float | None, str | None]:
+) -> _Meaning:
     match error:
         case RateLimited():
-            return "throttled", _pause(error.retry_after), _name_or_none(error.service)
+            return _Meaning("throttled", _pause(error.retry_after), _name_or_none(error.service))
         case Snooze():
-            return "snoozed", _wait(error.after, "after of Snooze"), None
+            return _Meaning("snoozed", _wait(error.after, "after of Snooze"))
         case RetryLater():
-            return "error", _wait(error.after, "after of RetryLater"), None
+            return _Meaning("error", _wait(error.after, "after of RetryLater"))
         case Permanent():
-            return "permanent", None, None
+            return _Meaning("permanent")
     status = _status(error)
     if status in {429, 503}:
-        after = _retry_after(error)
-        if status == 429 or after is not None:
-            return "throttled", after, None
-    if _is_hopeless(error, status) or not _is_retried(error, retry_on):
-        return "permanent", None, None
-    return "error", None, None
+        is_asked, after = _retry_after(error)
+        if status == 429 or is_asked:
+            return _Meaning("throttled", after)
+    if status is not None and status < 500 and status not in RETRIED_4XX:
+        return _Meaning("permanent", is_answer=True)
+    if any(base.__name__ == "ValidationError" for base in type(error).__mro__):
+        return _Meaning("permanent")
+    is_retried, note = _is_retried(error, retry_on)
+    return _Meaning("error" if is_retried else "permanent", note=note)
 
 
-def _is_hopeless(error: BaseException, status: int | None) -> bool:
-    is_refused = status is not None and status < 500 and status not in RETRIED_4XX
-    return is_refused or any(base.__name__ == "ValidationError" for base in type(error).__mro__)
-
-
-def _is_retried(error: BaseException, retry_on: RetryOn | type[BaseException]) -> bool:
+def _is_retried(error: BaseException, retry_on: RetryOn | type[BaseException]) -> tuple[bool, str]:
+    """What `retry_on` says, and a note when it failed: that does not take the work's chance away."""
     if retry_on is None:
-        return True
+        return True, ""
     if isinstance(retry_on, (type, tuple)):
-        return isinstance(error, retry_on)
-    verdict = _ask(lambda: bool(retry_on(error)))
-    return verdict is not False  # a function that fails does not take the work's chance away
+        return isinstance(error, retry_on), ""
+    try:
+        return bool(retry_on(error)), ""
+    except KeyboardInterrupt:  # the user's, at the terminal
+        raise
+    except BaseException as mistake:  # noqa: BLE001 (an application's function may raise anything)
+        return True, f" (retry_on raised {_clean(describe(mistake), NOTE_BYTES)})"
 
 
 def _wait(after: object, name: str) -> float:
@@ -166,14 +181,17 @@ def _status(error: BaseException) -> int | None:
     return None
 
 
-def _retry_after(error: BaseException) -> float | None:
+def _retry_after(error: BaseException) -> tuple[bool, float | None]:
+    """Whether a time to wait was named, and how long it is, if that can be known."""
     headers = _headers(_ask(getattr, error, "response")) or _headers(error)
     milliseconds = _header_seconds(headers.get("retry-after-ms", ""), scale=0.001)
     if milliseconds is not None:
-        return milliseconds
+        return True, milliseconds
     value = headers.get("retry-after", "")
     seconds = _header_seconds(value)
-    return seconds if seconds is not None else _seconds_between(headers.get("date", ""), value)
+    if seconds is not None:
+        return True, seconds
+    return _until(value, headers.get("date", ""))
 
 
 def _headers(holder: Any) -> dict[str, str]:
@@ -200,14 +218,15 @@ def _header_seconds(text: str, scale: float = 1.0) -> float | None:
     return _clamped(seconds)
 
 
-def _seconds_between(date: str, later: str) -> float | None:
-    """The wait that a Retry-After date means, by the far side's own clock; without its Date nobody knows."""
-    if not date or not later:
-        return None
+def _until(value: str, date: str) -> tuple[bool, float | None]:
+    """Whether Retry-After is a date, and the wait it means by the far side's own clock: its Date, if it came."""
+    if not value:
+        return False, None
     from email.utils import parsedate_to_datetime as moment  # slow to import, and rarely needed
 
-    wait = _ask(lambda: moment(later[:LONGEST_HEADER]) - moment(date[:LONGEST_HEADER]))
-    return None if wait is None else _clamped(wait.total_seconds())
+    end = _ask(moment, value[:LONGEST_HEADER])
+    wait = _ask(lambda: end - moment(date[:LONGEST_HEADER]))
+    return end is not None, None if wait is None else _clamped(wait.total_seconds())
 
 
 def _clamped(seconds: float) -> float | None:

@@ -165,10 +165,14 @@ class Ledger:
 
     # telling and writing ----------------------------------------------------------------------------------
 
-    def tell(self, type: str, record: Record | None = None, **data: Any) -> None:
-        """Have an event told once the turn is committed."""
+    def tell(
+        self, type: str, record: Record | None = None, exception: BaseException | None = None, **data: Any
+    ) -> None:
+        """Have an event told once the turn is committed. An exception goes to callbacks, and is not kept."""
         told = (type, self.now, record, data or None)
         plan = self.plan
+        if exception is not None:
+            plan.errors[len(plan.events)] = exception
         if is_final(told):
             plan.finals.append((len(plan.events), told))
         plan.events.append(told)
@@ -272,14 +276,17 @@ class Ledger:
         if settings.pending_timeout is not None:
             self.watch(since + settings.pending_timeout, "pending_timeout", record)
 
-    def place_due(self) -> None:
-        """Place what only waited for its time."""
+    def place_due(self) -> bool:
+        """Place what only waited for its time; True when there was something."""
+        any_due = False
         for heap, now in ((self.later, self.now), (self.later_by_wall, self.wall)):
             while heap and heap[0][0] <= now:
                 _, seq, work_id = heappop(heap)
                 record = self.records.get(work_id)
                 if record is not None and record.seq == seq and not record.token:
+                    any_due = True
                     self.place(record)
+        return any_due
 
     # starting and ending ----------------------------------------------------------------------------------
 

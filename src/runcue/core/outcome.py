@@ -224,7 +224,7 @@ def _failed(ledger: Ledger, record: Record, failure: Failure, exception: BaseExc
         "history": (*record.history[1 - HISTORY_KEPT :], line),
     }
     will_retry = failure.kind != "permanent" and failures < retry.max_attempts
-    data = {"will_retry": will_retry, "duration": duration, "exception": exception}
+    data: dict[str, Any] = {"will_retry": will_retry, "duration": duration, "exception": exception}
     if not will_retry:
         final = ledger.close(record, "fail", **changes)
         ledger.tell("failed", final, **data)
@@ -272,7 +272,7 @@ def _end_pending(
     ledger: Ledger, record: Record, verb: str, type: str, error: str, exception: BaseException | None = None
 ) -> None:
     final = ledger.close(record, verb, error=error)
-    data = {} if type == "cancelled" else {"will_retry": False, "exception": exception}
+    data: dict[str, Any] = {} if type == "cancelled" else {"will_retry": False, "exception": exception}
     ledger.tell(type, final, **data)
 
 

@@ -35,7 +35,7 @@ class Withdraw(msgspec.Struct, eq=False):
     submit: Submit
 
 
-class Outcome(msgspec.Struct, eq=False, gc=False):
+class Outcome(msgspec.Struct, eq=False):  # the collector must see through it: errors lead back to it
     """What became of a started attempt: a result, or a failure."""
 
     id: str
@@ -136,8 +136,9 @@ class Found(msgspec.Struct):
 class Plan:
     """Everything one turn decided."""
 
-    __slots__ = ("again", "ask", "depth", "events", "finals", "forget", "is_notable", "is_whole", "keyed", "pressure",
-                 "rated", "records", "replies", "start", "stop", "wake_at")  # fmt: skip
+    __slots__ = ("again", "ask", "depth", "errors", "events", "finals", "forget", "is_notable",
+                 "is_whole", "keyed", "pressure", "rated", "records", "replies", "start", "stop",
+                 "wake_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -152,6 +153,8 @@ class Plan:
         self.again = 0
         """How many of `ask` were asked before."""
         self.events: list[Told] = []
+        self.errors: dict[int, BaseException] = {}
+        """The exceptions behind some of `events`, by place: for callbacks, and not to be kept."""
         self.finals: list[tuple[int, Told]] = []
         """Those of `events` that are final for their work, with their places among them."""
         self.is_notable = False

@@ -110,7 +110,8 @@ class Scheduler:
         """Everything else that is to happen now, and when to look again."""
         ledger = self.ledger
         now = ledger.now
-        ledger.place_due()
+        if ledger.place_due():
+            ledger.has_moved = True
         watch.check(ledger)
         for service in ledger.ready.due(now):
             if service.breaker is not None:

@@ -11,13 +11,16 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import CoroutineType
 from typing import Any
 
 from runcue.ports import Clock, Handler
 
 Job = Callable[[], None]
+
+KEPT_IDLE = 5.0
+"""Seconds after which a thread without work goes away."""
 
 
 class ThreadExecutor:
@@ -96,11 +99,22 @@ class ThreadExecutor:
             self._idle += 1
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             job()
             del job  # and with it the result, which an idle thread must not keep
         with self._lock:
             self._threads -= 1
+
+    def _next(self) -> Job | None:
+        """The next job; None when there was none for a while and this thread is one too many."""
+        while True:
+            try:
+                return self._jobs.get(timeout=KEPT_IDLE)
+            except Empty:
+                with self._lock:
+                    if self._idle:
+                        self._idle -= 1
+                        return None
 
 
 class Raised(Exception):

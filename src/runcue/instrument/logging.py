@@ -33,7 +33,6 @@ LEVELS = {
     "pending_warning": logging.WARNING,
     "stall_warning": logging.WARNING,
 }
-HIDDEN = frozenset({"exception"})
 
 
 def log_events(plan: Plan) -> None:
@@ -67,9 +66,7 @@ def _fields(event: Event) -> dict[str, object]:
         "will_retry": event.will_retry,
         "duration": None if event.duration is None else round(event.duration, 6),
     }
-    fields.update(
-        (key, value) for key, value in event.data.items() if key not in fields and key not in HIDDEN
-    )
+    fields.update((key, value) for key, value in event.data.items() if key not in fields)
     return {key: value for key, value in fields.items() if value is not None}
 
 
