@@ -125,6 +125,11 @@ def test_an_error_is_caught_as_what_it_is_a_kind_of(error: type, kind: type) -> 
     assert issubclass(error, kind)
 
 
+def test_a_closed_cue_is_no_matter_of_values() -> None:
+    assert not issubclass(runcue.CueClosed, ValueError)
+    assert runcue.CueClosed.__bases__ == (runcue.RuncueError,)
+
+
 def test_older_code_finds_its_models() -> None:
     assert runcue.WorkUnit is runcue.Work
     assert runcue.models.Work is runcue.models.WorkUnit is runcue.Work

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from runcue.core.explain import Explanation, explain, snapshot
+from runcue.core.explain import FULL, Explanation, explain, explain_pending, snapshot
 from runcue.core.ledger import Ledger
 from runcue.core.model import Record, Work, view
 from runcue.core.plan import Lacks
@@ -14,8 +14,6 @@ from runcue.core.scheduler import Scheduler
 from runcue.engine import Engine
 from runcue.errors import RuncueError, WorkCancelled, WorkFailed, WorkNotFound, WorkTimedOut
 from runcue.ports import Store, Turn
-
-FULL = frozenset({"rate", "concurrency"})
 
 
 class Inquiry:
@@ -90,12 +88,10 @@ class Inquiry:
         """Everything pending that cannot start now, with the reason."""
 
         def look(scheduler: Scheduler, turn: Turn) -> list[dict[str, Any]]:
-            ledger = scheduler.ledger
-            waiting = [record for record in ledger.records.values() if not record.token]
-            waiting.sort(key=lambda record: (record.rank, record.seq))
-            return [self._blocked(self._explained(ledger, record, turn), record) for record in waiting]
+            pending = explain_pending(scheduler.ledger, turn.now, turn.wall, self._engine.is_started)
+            return [self._blocked(why, record) for record, why in pending if why.reason != "ready"]
 
-        return [entry for entry in await self._engine.look(look) if entry["reason"] != "ready"]
+        return await self._engine.look(look)
 
     async def services(self) -> list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""

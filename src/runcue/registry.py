@@ -409,8 +409,8 @@ def queue_names(value: object) -> frozenset[str] | None:
 
 
 def event_number(value: object) -> int:
-    """Read after which event a reader goes on."""
-    return parse.number(value, "since", 0, whole=True)
+    """Read after which event a reader goes on; what lies before the first is the beginning."""
+    return parse.number(value, "since", whole=True)
 
 
 def _several(value: object) -> list[Any]:

@@ -160,6 +160,8 @@ async def test_another_thread_submits_and_waits_through_sync() -> None:
 
     async with cue:
         assert await asyncio.to_thread(elsewhere) == "HEY"
+        older = await asyncio.to_thread(cue.sync.submit, task_type="shout", params={"word": "ho"})
+        assert await cue.result(older, BOUND) == "HO"
         with pytest.raises(runcue.WrongThread, match="await the method of Cue instead"):
             cue.sync.get("whatever")
 

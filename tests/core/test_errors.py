@@ -91,7 +91,7 @@ def test_what_is_declared_wrongly_is_a_config_error_and_a_value_error(kind: type
     assert issubclass(kind, ValueError)
 
 
-@pytest.mark.parametrize("kind", [InvalidParams, QueueFull, DependencyCycle, DuplicateWork, CueClosed])
+@pytest.mark.parametrize("kind", [InvalidParams, QueueFull, DependencyCycle, DuplicateWork])
 def test_what_is_not_accepted_is_a_submit_error_and_a_value_error(kind: type) -> None:
     assert issubclass(kind, SubmitError)
     assert issubclass(kind, ValueError)

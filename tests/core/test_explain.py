@@ -1,10 +1,13 @@
 """Why work waits, and until when."""
 
+from typing import Any
+
 import pytest
 
 from runcue.core.asking import FIRST_WAIT, Questions
-from runcue.core.explain import THREADS, snapshot
+from runcue.core.explain import THREADS, explain, explain_pending, snapshot
 from runcue.core.ledger import Rule
+from runcue.core.plan import Verdicts
 from runcue.core.retry import Retry
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 
@@ -56,11 +59,24 @@ def test_a_dependency_that_the_callback_denies_is_a_dependency() -> None:
     bench.submit("a", needs=["x"])
     bench.answer("a", ready=False, why="dependency")
     why = bench.why("a")
-    assert (why.reason, why.details, why.waits_for) == (
-        "dependency",
-        "0/1 satisfied, 1 never submitted",
-        ("x",),
-    )
+    assert (why.reason, why.details) == ("dependency", "dependency_satisfied has not said yes")
+    assert (why.waits_for, why.until) == (("x",), START + FIRST_WAIT)
+
+
+def test_a_dependency_that_completed_and_that_the_callback_denies_is_still_named() -> None:
+    bench = Bench(questions=Questions(dependencies=True))
+    bench.submit("x")
+    bench.answer("x")
+    bench.finish("x")
+    bench.submit("a", needs=["x"])
+    bench.answer("a", ready=False, why="dependency")
+    why = bench.why("a")
+    assert (why.reason, why.details) == ("dependency", "dependency_satisfied has not said yes")
+    assert why.waits_for == ("x",)
+    bench.after(FIRST_WAIT)
+    assert bench.asked == ["a"]
+    why = bench.why("a")
+    assert (why.reason, why.details, why.waits_for) == ("dependency", "is being asked", ("x",))
 
 
 def test_work_that_the_dependency_callback_lets_pass_waits_for_something_else() -> None:
@@ -78,6 +94,61 @@ def test_work_that_is_not_ready_says_when_it_is_asked_again() -> None:
     assert (bench.why("a").reason, bench.why("a").until) == ("not_ready", START + FIRST_WAIT)
 
 
+def test_work_that_is_being_asked_is_not_ready() -> None:
+    bench = Bench(questions=Questions(ready=True))
+    bench.submit("a")
+    assert bench.asked == ["a"]
+    assert (bench.why("a").reason, bench.why("a").details) == ("not_ready", "is being asked")
+    bench.answer("a", ready=False)
+    bench.after(FIRST_WAIT)
+    assert bench.asked == ["a"]
+    assert (bench.why("a").reason, bench.why("a").details) == ("not_ready", "is being asked")
+
+
+def test_work_that_was_never_asked_is_not_ready_but_not_started_when_nothing_is() -> None:
+    bench = Bench(questions=Questions(ready=True))
+    bench.may_start = False
+    bench.submit("a")
+    assert bench.asked == []
+    assert (bench.why("a").reason, bench.why("a").details) == ("not_ready", "is being asked")
+    assert bench.why("a", is_started=False).reason == "not_started"
+
+
+def test_work_of_a_paused_queue_is_paused_and_not_asked() -> None:
+    bench = Bench(questions=Questions(ready=True))
+    bench.submit("asked", "refused", queue="nightly")
+    bench.answer("refused", ready=False)
+    bench.pause("nightly")
+    bench.submit("a", queue="nightly")
+    assert bench.asked == []
+    assert (bench.why("a").reason, bench.why("a").details) == ("paused", "queue 'nightly'")
+    assert (bench.why("asked").reason, bench.why("asked").details) == ("not_ready", "is being asked")
+    assert (bench.why("refused").reason, bench.why("refused").until) == ("not_ready", None)
+
+
+def test_work_whose_score_is_being_asked_is_not_ready_unless_a_limit_holds_it_back() -> None:
+    bench = Bench(questions=Questions(score=True))
+    bench.submit("a")
+    assert bench.asked == ["a"]
+    assert (bench.why("a").reason, bench.why("a").details) == ("not_ready", "is being asked")
+    bench.pause("api")
+    assert bench.why("a").reason == "paused"
+
+
+def test_a_candidate_is_ready_unless_it_is_asked_once_more() -> None:
+    bench = Bench(questions=Questions(ready=True))
+    bench.pause("api")
+    bench.submit("a")
+    bench.answer("a")
+    bench.may_start = False
+    bench.resume("api")
+    assert bench.why("a").reason == "ready"
+    bench.may_start = True
+    bench.after(1)
+    assert bench.asked == ["a"]
+    assert (bench.why("a").reason, bench.why("a").details) == ("not_ready", "is being asked")
+
+
 def test_a_retry_says_which_attempt_and_when() -> None:
     bench = Bench(retry=SLOW_RETRY)
     bench.submit("a")
@@ -92,6 +163,27 @@ def test_snoozed_work_says_until_when() -> None:
     bench.fail("a", "snoozed", after=30)
     why = bench.why("a")
     assert (why.reason, why.details, why.until) == ("snoozed", "attempt 1", START + 30)
+
+
+def test_a_snooze_after_a_failure_is_a_snooze() -> None:
+    bench = Bench(retry=SLOW_RETRY)
+    bench.submit("a")
+    bench.fail("a")
+    bench.after(10)
+    bench.fail("a", "snoozed", after=30)
+    why = bench.why("a")
+    assert (why.reason, why.details, why.until) == ("snoozed", "attempt 2", START + 40)
+    bench.after(30)
+    bench.fail("a")
+    assert (bench.why("a").reason, bench.why("a").details) == ("retry", "attempt 3")
+
+
+def test_throttled_work_without_a_service_is_throttled() -> None:
+    bench = Bench()
+    bench.submit("a", services=[])
+    bench.fail("a", "throttled", after=12)
+    why = bench.why("a")
+    assert (why.reason, why.service, why.until) == ("throttled", None, START + 12)
 
 
 def test_work_whose_last_attempt_still_runs_says_so() -> None:
@@ -153,6 +245,135 @@ def test_a_rate_says_the_exact_moment_of_this_work_given_those_ahead() -> None:
     bench.turn()
     assert [bench.why(work_id).until for work_id in "abc"] == [START + 60, START + 70, START + 120]
     assert bench.why("a").reason == "rate"
+
+
+TWO_TASKS = {"task": Rule(Retry.of(None)), "other": Rule(Retry.of(None))}
+SLOWLY = limits(rate=(1, 10))
+HELD_BACK: list[dict[str, Any]] = [{}, {}, {"delay": 60}, {"needs": ["x"]}, {"queue": "nightly"}]
+SCORES = {"low": 0.2, "high": 0.9, "middle": 0.5}
+
+
+def ahead_of(bench: Bench, work_id: str) -> tuple[int, float | None]:
+    why = bench.why(work_id)
+    return why.ahead, why.until
+
+
+def really_starts(bench: Bench, work_id: str) -> float:
+    while work_id not in bench.running:
+        bench.wake()
+    return bench.now
+
+
+def test_work_of_other_tasks_at_the_same_service_is_ahead() -> None:
+    bench = Bench(SLOWLY, rules=TWO_TASKS)
+    bench.submit("runs")
+    bench.submit(*(None for _ in range(5)), task="other")
+    bench.submit("a")
+    assert ahead_of(bench, "a") == (5, START + 60)
+    assert really_starts(bench, "a") == START + 60
+
+
+@pytest.mark.parametrize(
+    "held_back", [{"delay": 3600}, {"run_at": START + 3600}, {"needs": ["nobody"]}, {"queue": "paused"}]
+)
+def test_work_that_could_not_start_anyway_is_ahead_of_nobody(held_back: dict[str, Any]) -> None:
+    bench = Bench(SLOWLY)
+    bench.pause("paused")
+    bench.submit("runs")
+    for n in range(5):
+        bench.submit(f"held {n}", priority=100, **held_back)
+    bench.submit("a")
+    assert ahead_of(bench, "a") == (0, START + 10)
+    assert really_starts(bench, "a") == START + 10
+
+
+def test_work_that_waits_for_its_retry_is_ahead_of_nobody() -> None:
+    bench = Bench(SLOWLY, retry=Retry(max_attempts=3, backoff="fixed", base_delay=100, jitter=False))
+    bench.submit("failed", priority=9)
+    bench.submit("a")
+    bench.fail("failed")
+    assert ahead_of(bench, "a") == (0, START + 10)
+    assert really_starts(bench, "a") == START + 10
+
+
+def test_work_that_is_not_ready_is_ahead_of_nobody() -> None:
+    bench = Bench(SLOWLY, questions=Questions(ready=True))
+    bench.submit("runs")
+    bench.answer("runs")
+    bench.submit("unready", "asked", "a")
+    bench.answer("unready", ready=False)
+    bench.answer("a")
+    assert ahead_of(bench, "a") == (0, START + 10)
+
+
+def test_work_that_another_service_shuts_out_is_ahead_of_nobody_but_its_own_kind() -> None:
+    bench = Bench(SLOWLY, limits("down"), limits("off"))
+    bench.pause("down")
+    bench.submit("runs")
+    bench.submit("both 1", "both 2", services=["api", "down"])
+    bench.submit("a")
+    assert ahead_of(bench, "a") == (0, START + 10)
+    why = bench.why("both 2")
+    assert (why.reason, why.service, why.ahead) == ("paused", "down", 1)
+    bench.pause("off")
+    bench.submit("all 1", "all 2", services=["down", "off"])
+    why = bench.why("all 2")
+    assert (why.reason, why.service, why.ahead) == ("paused", "down", 1)
+
+
+def test_the_exact_moment_is_that_of_the_slowest_rate() -> None:
+    bench = Bench(SLOWLY, limits("slow", rate=(1, 60)))
+    bench.submit("runs", "a", "b", services=["api", "slow"])
+    bench.turn()
+    assert [ahead_of(bench, work_id) for work_id in "ab"] == [(0, START + 60), (1, START + 120)]
+    assert really_starts(bench, "b") == START + 120
+
+
+def test_a_score_decides_who_is_ahead_and_the_unasked_are_behind() -> None:
+    bench = Bench(SLOWLY, questions=Questions(score=True), rules=TWO_TASKS)
+    bench.submit("low", "high")
+    bench.submit("middle", task="other")
+    bench.turn(Verdicts([bench.verdict(name, score=score) for name, score in SCORES.items()]))
+    assert bench.running == ["high"]
+    bench.turn()
+    bench.submit("late 1", "late 2", priority=100)
+    assert {name: bench.why(name).ahead for name in ("middle", "low", "late 1", "late 2")} == {
+        "middle": 0,
+        "low": 1,
+        "late 1": 2,
+        "late 2": 3,
+    }
+    assert bench.why("low").until == START + 20
+
+
+def test_work_that_just_left_is_explained_as_it_was() -> None:
+    bench = Bench(SLOWLY)
+    bench.submit("runs", "a")
+    was = bench.record("a")
+    bench.cancel("a")
+    why = explain(bench.scheduler.ledger, was, bench.now, bench.wall, True)
+    assert (why.reason, why.ahead) == ("rate", 0)
+
+
+def test_everything_pending_is_explained_at_once_by_rank_as_one_by_one() -> None:
+    bench = Bench(SLOWLY, limits("gpu", concurrent=1), limits("off"), rules=TWO_TASKS)
+    bench.pause("off")
+    bench.pause("nightly")
+    bench.submit("runs", services=["api", "gpu"])
+    for n in range(40):
+        services = [["api"], ["gpu"], ["api", "gpu"], ["off", "api"], []][n % 5]
+        held_back = HELD_BACK[n // 3 % 5]
+        bench.submit(
+            f"w{n}", services=services, task="other" if n % 2 else "task", priority=n % 3, **held_back
+        )
+    for is_started in (True, False):
+        pending = explain_pending(bench.scheduler.ledger, bench.now, bench.wall, is_started)
+        ranks = [(record.rank, record.seq) for record, _ in pending]
+        assert ranks == sorted(ranks)
+        assert [why for _, why in pending] == [
+            bench.why(record.id, is_started=is_started) for record, _ in pending
+        ]
+        assert len(pending) == bench.scheduler.ledger.pending > 30
 
 
 def test_a_rate_that_hangs_on_grants_not_yet_entered_knows_no_moment() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runcue.core.failure import Failure, classify, describe, traceback_text
+from runcue.core.failure import MESSAGE_BYTES, Failure, classify, describe, traceback_text
 from runcue.errors import Permanent, RateLimited, RetryLater, Snooze
 
 DATE = "Sun, 06 Nov 1994 08:49:37 GMT"

@@ -9,9 +9,9 @@ from runcue.clock import SystemClock
 from runcue.core.asking import Questions
 from runcue.core.ledger import Ledger
 from runcue.core.model import Attempt, Record
-from runcue.core.plan import Cancel, Ended, Entered, Lacks, Outcome, Plan, Revive, Verdicts
+from runcue.core.plan import Cancel, Ended, Entered, Lacks, Outcome, Pause, Plan, Revive, Verdicts
 from runcue.core.retry import Retry
-from runcue.errors import DependencyCycle, DuplicateWork, WorkNotFound
+from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFound
 from runcue.stores.memory import MemoryStore
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 
@@ -300,16 +300,29 @@ def test_without_a_time_the_pause_starts_at_a_second_and_doubles_to_a_minute() -
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_a_success_ends_the_doubling() -> None:
+def test_the_success_of_a_start_after_the_pause_ends_the_doubling() -> None:
     bench = Bench()
-    bench.submit("a", "b")
+    bench.submit("a")
     bench.fail("a", "throttled")
     bench.wake()
     bench.fail("a", "throttled")
+    bench.submit("b")
     bench.wake()
+    assert bench.started == ["a", "b"]
     bench.finish("b")
     bench.fail("a", "throttled")
     assert bench.plan.wake_at == bench.now + 1
+
+
+def test_the_success_of_a_start_before_the_pause_does_not_end_the_doubling() -> None:
+    bench = Bench()
+    bench.submit("a", "b", "c")
+    bench.fail("a", "throttled")
+    bench.finish("b")
+    bench.wake()
+    bench.finish("c")
+    bench.fail("a", "throttled")
+    assert bench.plan.wake_at == bench.now + 2
 
 
 def test_a_burst_that_was_in_flight_together_doubles_only_once() -> None:
@@ -329,18 +342,81 @@ def test_work_without_a_service_waits_on_its_own() -> None:
     assert bench.started == ["b"]
 
 
-def test_work_throttled_for_longer_than_the_limit_fails_as_rate_limited() -> None:
+def test_work_without_a_service_waits_twice_as_long_each_time_up_to_a_minute() -> None:
+    bench = Bench(throttle_timeout=10_000)
+    bench.submit("a", services=())
+    pauses = []
+    for _ in range(9):
+        bench.fail("a", "throttled")
+        pauses.append((bench.record("a").next_retry_at or 0) - bench.now)
+        bench.wake()
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_work_throttled_again_after_the_limit_fails_as_rate_limited() -> None:
     bench = Bench(throttle_timeout=25)
-    bench.submit("a", "dependent", services=())
+    bench.submit("a", services=())
     bench.submit("after", needs=["a"])
-    for _ in range(3):
-        bench.fail("a", "throttled", after=10)
-        bench.after(10)
-    assert bench.state("a") == "running"
-    bench.fail("a", "throttled", after=10)
-    assert (bench.state("a"), bench.error("a")) == ("failed", "rate_limited")
+    bench.fail("a", "throttled", after=20)
+    bench.after(20)
+    error = RateLimited(10)
+    outcome = bench.failure("a", "throttled", after=10)
+    outcome.error = error
+    bench.after(6, outcome)
+    record = bench.record("a")
+    assert (record.state.value, record.error, record.traceback) == ("failed", "rate_limited", "Traceback …")
     assert bench.error("after") == "prerequisite_failed"
-    assert bench.facts("failed")[0]["will_retry"] is False
+    assert bench.facts("failed")[0] == {"will_retry": False, "duration": 6.0, "exception": error}
+    assert record.history == (Attempt(1, START + 20, 6.0, "boom"),)
+
+
+@pytest.mark.parametrize("services", [(), ("api",)])
+def test_a_pause_beyond_the_limit_fails_the_work_when_the_limit_is_reached(services: tuple[str, ...]) -> None:
+    bench = Bench(throttle_timeout=5)
+    bench.submit("a", services=services)
+    bench.submit("after", needs=["a"])
+    bench.now += 1
+    bench.fail("a", "throttled", after=100)
+    assert bench.plan.wake_at == START + 6
+    bench.after(4.9)
+    assert bench.state("a") == "pending"
+    bench.after(0.1)
+    record = bench.record("a")
+    assert (record.state.value, record.error, record.completed_at) == ("failed", "rate_limited", START + 6)
+    assert record.history == (Attempt(1, START, None, "rate_limited"),)
+    assert bench.error("after") == "prerequisite_failed"
+    facts = bench.facts("failed")[0]
+    assert isinstance(facts["exception"], RateLimited)
+    assert (facts["will_retry"], facts["duration"]) == (False, None)
+
+
+def test_a_pause_that_others_made_longer_counts_towards_the_limit() -> None:
+    bench = Bench(throttle_timeout=5)
+    bench.submit("a", "b")
+    bench.fail("a", "throttled", after=3)
+    bench.after(1, bench.failure("b", "throttled", after=100))
+    bench.after(4)
+    assert (bench.state("a"), bench.state("b")) == ("failed", "pending")
+    bench.after(1)
+    assert bench.error("b") == "rate_limited"
+
+
+def test_a_pause_that_ends_with_the_limit_leaves_a_last_try() -> None:
+    bench = Bench(throttle_timeout=5)
+    bench.submit("a")
+    bench.fail("a", "throttled", after=5)
+    bench.after(5)
+    assert bench.started == ["a"]
+
+
+def test_work_whose_pause_is_over_may_wait_for_other_things_beyond_the_limit() -> None:
+    bench = Bench(throttle_timeout=5)
+    bench.submit("a")
+    bench.turn(bench.failure("a", "throttled", after=2), Pause("api", True))
+    bench.after(100)
+    assert bench.state("a") == "pending"
+    bench.resume("api")
+    assert bench.started == ["a"]
 
 
 @pytest.mark.parametrize("kind", ["snoozed", "error"])
@@ -401,8 +477,23 @@ def test_the_answer_of_an_attempt_that_was_given_up_is_dropped_and_told() -> Non
     bench.submit("a")
     bench.time_out("a")
     bench.end("a", has_answer=True)
-    assert bench.facts("stale_completion") == [{"work_id": "a"}]
+    assert bench.facts("stale_completion") == [{"work_id": "a", "task": "task"}]
     assert (bench.state("a"), bench.record("a").result) == ("pending", None)
+
+
+def test_a_late_answer_of_work_that_has_ended_names_its_task() -> None:
+    bench = Bench()
+    bench.submit("a")
+    bench.time_out("a")
+    bench.end("a", has_answer=True)
+    assert bench.facts("stale_completion") == [{"work_id": "a", "task": "task"}]
+
+
+def test_a_late_answer_in_the_turn_in_which_its_work_ends_belongs_to_its_record() -> None:
+    bench = Bench()
+    bench.submit("a")
+    bench.turn(Cancel("a"), bench.success("a"))
+    assert bench.told("stale_completion") == ["a"]
 
 
 def test_an_end_without_an_answer_is_not_worth_telling() -> None:
@@ -419,7 +510,7 @@ def test_a_late_result_changes_nothing_but_frees_the_slot() -> None:
     bench.time_out("a")
     bench.finish("a", "too late")
     assert (bench.state("a"), bench.record("a").result, bench.started) == ("failed", None, ["b"])
-    assert bench.facts("stale_completion") == [{"work_id": "a"}]
+    assert bench.facts("stale_completion") == [{"work_id": "a", "task": "task"}]
 
 
 def test_the_answer_of_an_earlier_attempt_does_not_end_the_running_one() -> None:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from runcue.core.asking import Questions
+from runcue.core.failure import Failure
 from runcue.core.ledger import Rule
 from runcue.core.limits import Limits
 from runcue.core.parse import Rate
-from runcue.core.plan import Cancel, Declare, Entered, Pause, Plan, Revive, Tell
+from runcue.core.plan import Cancel, Declare, Entered, Outcome, Pause, Plan, Revive, Tell
 from runcue.core.retry import Retry
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 
@@ -716,7 +717,7 @@ def test_a_probe_that_succeeds_closes_the_circuit_and_capacity_ramps_up() -> Non
     for _ in range(2):
         bench.turn(*[bench.success(work_id) for work_id in bench.running])
         widths.append(len(bench.running))
-    assert widths == [1, 2, 8]
+    assert widths == [1, 2, 4]
 
 
 def test_a_probe_that_fails_opens_the_circuit_for_longer() -> None:
@@ -737,6 +738,14 @@ def test_a_probe_that_does_not_come_back_in_time_counts_as_failed() -> None:
     assert len(bench.facts("circuit_opened")) == 2
     bench.finish("a")
     assert (bench.state("a"), bench.facts("circuit_closed")) == ("completed", [])
+
+
+def test_a_probe_that_the_service_refused_closes_the_circuit() -> None:
+    bench = tripped_bench()
+    bench.after(30)
+    bench.turn(Outcome("a", bench.tokens["a"], failure=Failure("permanent", "404", is_answer=True)))
+    assert bench.state("a") == "failed"
+    assert len(bench.facts("circuit_closed")) == 1
 
 
 @pytest.mark.parametrize("loss", ["cancel", "snoozed", "throttled", "permanent"])
@@ -849,7 +858,7 @@ def test_what_is_beyond_keep_finished_is_forgotten_when_a_turn_only_takes_the_in
 
 def test_lanes_and_queues_that_have_no_work_any_more_are_dropped() -> None:
     bench = Bench(limits("one"))
-    bench.submit("stays", queue="kept", delay=1e6)
+    bench.submit("stays", services=["one"], queue="kept", delay=1e6)
     bench.submit("runs", services=["one"], queue="running")
     for number in range(3000):
         [work_id] = bench.submit(services=["one"], queue=f"q{number}")

@@ -27,7 +27,7 @@ from tests.core.bench_of_core import Bench
 
 ATTEMPTS = 2
 RETRY_AFTER = 2.0
-THROTTLE_TIMEOUT = 20.0
+THROTTLE_TIMEOUT = 8.0
 RULES = {task: Rule(Retry(ATTEMPTS, "fixed", RETRY_AFTER, jitter=False)) for task in ("task", "other")}
 
 NAMES = [f"w{number}" for number in range(10)]
@@ -78,7 +78,9 @@ class Work:
     failures: int = 0
     error: str | None = None
     token: int = 0
+    started_at: float = 0.0
     throttled_since: float | None = None
+    patience_until: float | None = None
 
     @property
     def key(self) -> tuple[float, int]:
@@ -94,6 +96,7 @@ class Service:
     limit: int | None
     per: float | None
     is_paused: bool = False
+    throttled_at: float = -1.0
     throttled_until: float = 0.0
     streak: int = 0
     entries: list[float] = field(default_factory=list)
@@ -263,6 +266,7 @@ class Model:
     def start(self, work: Work, token: int) -> None:
         assert self.may_start(work, self.now), work
         work.state, work.token, work.attempt = "running", token, work.spent + 1
+        work.started_at, work.patience_until = self.now, None
         self.slots[token] = work
         self.unentered.add(token)
 
@@ -288,7 +292,7 @@ class Model:
                     lost.append(other)
 
     def end_one(self, work: Work, state: str, error: str | None) -> None:
-        work.state, work.error, work.token = state, error, 0
+        work.state, work.error, work.token, work.patience_until = state, error, 0, None
         self.ended_at[work.spec.id] = self.turn
 
     def forget(self, forgotten: list[str]) -> None:
@@ -308,7 +312,8 @@ class Model:
         work.token = 0
         if kind == "success":
             for name in work.spec.services:
-                self.services[name].streak = 0
+                if work.started_at > self.services[name].throttled_at:
+                    self.services[name].streak = 0
             work.spent = work.attempt
             self.end(work, "completed")
         elif kind == "throttled":
@@ -329,17 +334,29 @@ class Model:
         if self.now - work.throttled_since >= THROTTLE_TIMEOUT:
             self.end(work, "failed", "rate_limited")
             return
-        work.state = "pending"
+        work.state, work.patience_until = "pending", work.throttled_since + THROTTLE_TIMEOUT
         if not work.spec.services:
-            work.due_at = self.now + (1.0 if after is None else after)
+            put_off_for = self.now - work.throttled_since
+            work.due_at = self.now + (min(1.0 + put_off_for, 60.0) if after is None else after)
             return
         service = self.services[work.spec.services[0]]
+        service.throttled_at = self.now
         if after is None and self.now < service.throttled_until:
             return
         if after is None:
             after = min(2.0**service.streak, 60.0)
             service.streak += 1
         service.throttled_until = max(service.throttled_until, self.now + after)
+
+    def lose_patience(self) -> None:
+        """Work that was put off fails at its limit if it still has to wait for that."""
+        for work in self.pending():
+            if work.patience_until is None or work.patience_until > self.now:
+                continue
+            work.patience_until = None
+            services = [self.services[name] for name in work.spec.services]
+            if work.due_at > self.now or any(service.throttled_until > self.now for service in services):
+                self.end(work, "failed", "rate_limited")
 
     def cancel(self, work_id: str, cascade: bool) -> bool:
         work = self.works.get(work_id)
@@ -572,6 +589,7 @@ class Machine(RuleBasedStateMachine):
         for _, follow in self.inbox:
             follow(plan)
         self.inbox = []
+        model.lose_patience()
         self.check_starts(plan)
         model.forget(plan.forget)
         self.check_records()

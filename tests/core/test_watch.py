@@ -162,6 +162,32 @@ def test_a_pending_timeout_fails_the_dependents_too() -> None:
     assert bench.error("b") == "prerequisite_failed"
 
 
+def test_the_pending_time_that_is_told_counts_from_when_the_work_became_pending() -> None:
+    bench = Bench(pending_timeout=20, pending_warn_after=15, retry=SLOW_RETRY)
+    bench.submit("a")
+    bench.now += 3
+    bench.fail("a")
+    bench.pause("api")
+    bench.after(25)
+    assert bench.facts("pending_warning") == [{"seconds": 15.0}]
+    bench.after(5)
+    assert bench.error("a") == "TimeoutError: Pending timeout after 20 s"
+
+
+def test_work_that_fails_or_is_cancelled_while_it_is_pending_took_no_time() -> None:
+    bench = Bench(pending_timeout=20, retry=SLOW_RETRY)
+    bench.submit("a", "b", "c")
+    for work_id in "ab":
+        bench.fail(work_id)
+    bench.pause("api")
+    bench.cancel("a")
+    bench.cancel("c")
+    bench.after(30)
+    assert bench.told("failed") == ["a", "b", "b"]
+    assert bench.facts("failed")[2]["duration"] is None
+    assert bench.facts("cancelled") == [{"duration": None}, {}]  # c was running: its own times tell
+
+
 def test_the_pending_warning_is_told_once() -> None:
     bench = paused_bench(pending_warn_after=10)
     bench.submit("a")

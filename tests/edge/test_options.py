@@ -36,6 +36,11 @@ def test_a_cue_without_options_has_the_documented_ones() -> None:
         max_params=256 * 1024,
         age_step=60,
         throttle_timeout=3600,
+        pool_size=None,
+        lease=30,
+        retention=7 * 86400,
+        service_log_retention=86400,
+        durability="full",
     )
 
 
@@ -61,6 +66,9 @@ def test_every_option_has_a_check_and_passes_it_with_its_default() -> None:
         "stall_warn_after",
         "age_step",
         "throttle_timeout",
+        "lease",
+        "retention",
+        "service_log_retention",
     ],
 )
 def test_a_duration_may_come_in_any_form(name: str, given: object) -> None:
@@ -108,6 +116,14 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name(given: str, meant: 
         ("max_params", 1),
         ("age_step", 0),
         ("throttle_timeout", float("nan")),
+        ("pool_size", 0),
+        ("pool_size", "4"),
+        ("lease", 0),
+        ("lease", None),
+        ("retention", -1),
+        ("service_log_retention", "soon"),
+        ("durability", "none"),
+        ("durability", None),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(name: str, given: object) -> None:
@@ -129,6 +145,10 @@ def test_a_value_out_of_range_is_refused_by_name(name: str, given: object) -> No
         ("max_queued", 1),
         ("max_threads", 10_000),
         ("max_params", 2),
+        ("pool_size", 1),
+        ("retention", 0),
+        ("retention", None),
+        ("durability", "relaxed"),
     ],
 )
 def test_the_edges_of_the_ranges_are_allowed(name: str, given: object) -> None:
@@ -163,6 +183,13 @@ def test_what_decides_is_handed_on_as_settings() -> None:
     assert options.settings() == Settings(
         max_queued=5, reject_policy="block", age_step=None, stall_timeout=300.0
     )
+
+
+def test_options_of_other_stores_decide_nothing() -> None:
+    others = Options.of(
+        pool_size=4, lease="1m", retention="1d", service_log_retention="1h", durability="relaxed"
+    )
+    assert others.settings() == Options().settings()
 
 
 def test_options_cannot_be_changed_afterwards() -> None:

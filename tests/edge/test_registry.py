@@ -219,6 +219,18 @@ def test_a_task_without_a_name_has_its_handlers() -> None:
     assert known.get_task(upload).service == "api"
 
 
+def test_a_name_may_be_given_by_keyword() -> None:
+    cue = runcue.Cue()
+
+    @cue.task(name="x", timeout=5)
+    async def other(work: Work) -> None: ...
+
+    cue.task(name="y")(plain)
+    assert (cue.get_task("x").handler, cue.get_task("y").handler) == (other, plain)
+    with pytest.raises(InvalidOption, match=r"^Invalid task name: "):
+        cue.task(name="")
+
+
 def test_a_handler_without_a_name_needs_one() -> None:
     known = registry()
     nameless: list[Callable[..., Any]] = [lambda work: None, Callable_()]

@@ -201,6 +201,22 @@ def test_a_function_picks_by_all_that_was_submitted() -> None:
     ]
 
 
+def test_a_function_picks_before_an_id_is_made() -> None:
+    edge = Edge()
+    seen: list[str] = []
+
+    def pick(work: Work) -> str:
+        seen.append(work.id)
+        return work.params.get("service", "api")  # type: ignore[no-any-return]
+
+    edge.task("t", uses=pick)(extract)
+    with pytest.raises(SubmitError, match=r"^Unknown service: 'nope'"):
+        edge.submit("t", params={"service": "nope"})
+    assert edge.submit("t").id == "made-1"
+    assert edge.submit("t", id="mine").id == "mine"
+    assert seen == ["", "", "mine"]
+
+
 @pytest.mark.parametrize("answer", [None, 5, b"api", {"api"}, ["api", None], object()])
 def test_a_picker_that_returns_nonsense_is_named(answer: Any) -> None:
     edge = Edge()

@@ -161,8 +161,7 @@ async def test_after_closing_capacity_ramps_up_instead_of_a_stampede() -> None:
     for at in backend.calls[3:]:
         starts[at] = starts.get(at, 0) + 1
     crowds = list(starts.values())
-    assert crowds[:3] == [1, 1, 2]
-    assert max(crowds) < 90
+    assert crowds[:7] == [1, 1, 2, 4, 8, 16, 32]
 
 
 async def test_a_failed_probe_opens_it_again_for_longer() -> None:
@@ -224,6 +223,34 @@ async def test_a_cancelled_probe_gives_its_place_back() -> None:
         assert await cue.cancel("probe")
         assert (await cue.wait("next", timeout=30)).state == "completed"
     assert await turns(cue) == ["circuit_opened", "circuit_half_open", "circuit_closed"]
+
+
+class NotFound(Exception):
+    status_code = 404
+
+
+async def test_a_probe_that_is_answered_with_a_refusal_closes_it() -> None:
+    cue = Cue()
+    backend = Backend(cue)
+    async with cue:
+        await fail(cue, 3)
+        backend.error = NotFound
+        assert (await cue.wait(await cue.submit("call"))).state == "failed"
+        assert clock() == 60
+    assert await turns(cue) == ["circuit_opened", "circuit_half_open", "circuit_closed"]
+
+
+async def test_a_probe_that_fails_for_good_without_an_answer_gives_its_place_back() -> None:
+    cue = Cue()
+    backend = Backend(cue)
+    async with cue:
+        await fail(cue, 3)
+        backend.error = runcue.Permanent
+        await cue.wait(await cue.submit("call"))
+        assert (await cue.services())[0]["circuit"] == "half_open"
+        await cue.wait(await cue.submit("call"))
+        assert clock() == 60
+    assert await turns(cue) == ["circuit_opened", "circuit_half_open"]
 
 
 async def test_a_probe_that_does_not_come_back_counts_as_failed() -> None:

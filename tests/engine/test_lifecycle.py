@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,46 @@ async def test_a_second_start_does_nothing() -> None:
     await cue.stop()
     starts = [event.work_id for event in await told(cue, "started")]
     assert starts == [f"work-{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("queues", [5, [3, None], "", {"night": 1}])
+async def test_queues_that_are_no_names_are_refused_and_nothing_starts(queues: Any) -> None:
+    cue = Cue()
+    ended = with_naps(cue)
+    await cue.submit("nap")
+    with pytest.raises(runcue.InvalidOption, match=r"^Invalid queue name: "):
+        cue.start(queues=queues)
+    await settle()
+    assert ended == []
+
+
+@pytest.mark.parametrize("name", [None, "", 5, "a\nb"])
+async def test_what_is_no_name_cannot_be_paused_or_resumed(name: Any) -> None:
+    cue = Cue()
+    for call in (cue.pause, cue.resume):
+        with pytest.raises(runcue.InvalidOption, match=r"^Invalid service or queue name: "):
+            await call(name)
+
+
+async def test_a_name_that_is_no_services_is_taken_for_a_queues() -> None:
+    cue = Cue()
+    ended = with_naps(cue)
+    await cue.pause("night")  # nothing was ever put into it
+    async with cue:
+        work_id = await cue.submit("nap", queue="night")
+        await settle()
+        assert (await cue.explain(work_id)).reason == "paused"
+        await cue.resume("night")
+        await cue.join()
+    assert ended == [work_id]
+
+
+def test_events_are_not_read_from_nowhere() -> None:
+    async def main() -> None:
+        with pytest.raises(runcue.InvalidOption, match=r"^Invalid since: 'x'"):
+            Cue().events(since="x")  # type: ignore[arg-type]  # (that is the mistake)
+
+    run(main())
 
 
 def test_start_without_a_running_loop_is_a_clear_error() -> None:

@@ -732,7 +732,62 @@ async def test_work_throttled_for_longer_than_the_limit_fails_with_rate_limited(
     async with cue:
         work = await cue.wait(await cue.submit("call"))
     assert (work.state, work.error, work.attempt) == ("failed", "rate_limited", 1)
-    assert times == [0, 25, 50, 75]
+    assert times == [0, 25, 50]
+    assert clock() == 60
+
+
+async def test_a_pause_longer_than_the_limit_fails_the_work_at_the_limit() -> None:
+    cue = Cue(throttle_timeout=5)
+    cue.service("api", concurrent=1)
+    failures: list[tuple[BaseException, bool]] = []
+
+    @cue.task("call", uses="api", retry=5)
+    async def call(work: Work) -> None:
+        raise runcue.RateLimited(retry_after=100)
+
+    @cue.on_failure
+    def note(work: Work, error: BaseException, will_retry: bool) -> None:
+        failures.append((error, will_retry))
+
+    async with cue:
+        work = await cue.wait(await cue.submit("call"))
+    assert (work.error, clock()) == ("rate_limited", 5)
+    [(error, will_retry)] = failures
+    assert (type(error), will_retry) == (runcue.RateLimited, False)
+
+
+async def test_the_last_refusal_is_what_the_callback_gets() -> None:
+    cue = Cue(throttle_timeout=5)
+    errors: list[BaseException] = []
+    raised: list[BaseException] = []
+
+    @cue.task("call")
+    async def call(work: Work) -> None:
+        await asyncio.sleep(3)
+        raised.append(runcue.RateLimited(retry_after=4))
+        raise raised[-1]
+
+    cue.on_failure(lambda work, error: errors.append(error))
+    async with cue:
+        work = await cue.wait(await cue.submit("call"))
+    assert (work.error, len(raised)) == ("rate_limited", 2)
+    assert errors == raised[1:]
+    assert [line.error for line in work.history] == [f"RateLimited: {raised[1]}"]
+
+
+async def test_429_without_a_service_doubles_too() -> None:
+    cue = Cue()
+    times: list[float] = []
+
+    @cue.task("call")
+    async def call(work: Work) -> None:
+        times.append(clock())
+        if len(times) < 6:
+            raise HttpxError(429)
+
+    async with cue:
+        await cue.wait(await cue.submit("call"))
+    assert times == pytest.approx([0, 1, 3, 7, 15, 31])
 
 
 async def test_a_throttled_work_without_a_service_waits_alone() -> None:

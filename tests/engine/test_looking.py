@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -95,6 +96,42 @@ async def test_work_that_waits_for_a_rate_knows_its_exact_time() -> None:
         await cue.join()
         starts = {f"w{n}": (await cue.wait(f"w{n}")).started_at for n in range(2, 7)}
     assert starts == pytest.approx(expected)
+
+
+async def test_the_exact_time_takes_other_tasks_in_and_leaves_out_what_could_not_start() -> None:
+    cue = Cue()
+    cue.service("api", rate="1/10s")
+    with_call(cue, uses="api")
+
+    @cue.task("other", uses="api")
+    async def other(work: Work) -> None: ...
+
+    async with cue:
+        began = epoch()
+        await cue.submit_many({"task": "other"} for _ in range(5))
+        await cue.submit_many({"task": "call", "delay": "1h", "priority": 100} for _ in range(5))
+        await cue.submit("call", id="a")
+        await settle()
+        explanation = await cue.explain("a")
+        work = await cue.wait("a")
+        await cue.stop(timeout=0)
+    assert (explanation.reason, explanation.ahead) == ("rate", 4)
+    assert explanation.until == pytest.approx(began + 50)
+    assert work.started_at == pytest.approx(began + 50)
+
+
+async def test_a_dependency_that_the_callback_denies_says_so_and_names_it() -> None:
+    cue = Cue()
+    with_call(cue)
+    cue.dependency_satisfied(lambda work_id: False)
+    async with cue:
+        await cue.submit("call", id="x")
+        await cue.submit("call", id="a", depends_on=["x"])
+        await asyncio.sleep(10)
+        explanation = await cue.explain("a")
+        await cue.cancel("a")
+    assert (explanation.reason, explanation.waits_for) == ("dependency", ("x",))
+    assert explanation.details == "dependency_satisfied has not said yes"
 
 
 async def test_work_that_waits_for_a_slot_names_the_service_and_who_is_ahead() -> None:
@@ -242,6 +279,41 @@ async def test_debug_blocked_lists_everything_that_cannot_start_best_first() -> 
     assert details["full"]["service"] == "api"
     assert details["full"]["limit"] == "concurrency"
     assert details["waits"]["waits_for"] == ["full"]
+
+
+async def test_work_whose_question_is_under_way_is_listed_as_not_ready() -> None:
+    cue = Cue()
+    with_call(cue)
+
+    @cue.is_ready
+    async def look(work: Work) -> bool:
+        await asyncio.sleep(0.05)
+        return True
+
+    async with cue:
+        await cue.submit("call", id="a")
+        await asyncio.sleep(0.02)
+        explanation = await cue.explain("a")
+        [blocked] = await cue.debug_blocked()
+    assert (explanation.reason, explanation.details) == ("not_ready", "is being asked")
+    assert (blocked["work"].id, blocked["reason"]) == ("a", "not_ready")
+
+
+async def test_debug_blocked_counts_nobody_twice_however_many_wait() -> None:
+    cue = Cue()
+    cue.service("api", rate="1/min")
+    with_call(cue, uses="api")
+    async with cue:
+        began = epoch()
+        await cue.submit_many({"task": "call"} for _ in range(20_001))
+        await settle()
+        started = time.process_time()
+        blocked = await cue.debug_blocked()
+        took = time.process_time() - started
+        await cue.stop(timeout=0)
+    assert len(blocked) == 20_000
+    assert blocked[-1]["details"]["until"] == pytest.approx(began + 20_000 * 60)
+    assert took < 10  # a square of that many takes minutes
 
 
 async def test_debug_blocked_of_an_idle_cue_is_empty() -> None:

@@ -327,3 +327,13 @@ async def test_only_the_last_failure_is_final() -> None:
         (False, True, 2),
         (True, False, 3),
     ]
+
+
+async def test_a_retry_on_that_raises_is_told_and_the_work_is_tried_again() -> None:
+    def broken(error: BaseException) -> bool:
+        raise TypeError("no len()")
+
+    handler = Flaky(OSError("no"), OSError("no"))
+    _, work = await ran(handler, retry=Retry(max_attempts=2, base_delay=0, retry_on=broken))
+    assert (work.state, work.attempt) == (WorkState.FAILED, 2)
+    assert work.error == "OSError: no (retry_on raised TypeError: no len())"

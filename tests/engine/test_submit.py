@@ -1,6 +1,7 @@
 """What submit takes, what it refuses, and that a refusal changes nothing."""
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -604,6 +605,71 @@ async def test_a_refused_submission_tells_nothing_and_the_queue_goes_on(
         await cue.join()
     queued = [event.work_id async for event in cue.events("queued")]
     assert queued == ["a", "b"]
+
+
+# --- Ids that are asked for -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("work_id", [None, {}, [], 5, "", b"a"])
+@pytest.mark.parametrize("method", ["get", "cancel", "retry", "wait", "result", "explain", "join"])
+async def test_what_cannot_be_an_id_is_refused_and_the_queue_goes_on(method: str, work_id: Any) -> None:
+    cue = made()
+    async with cue:
+        with pytest.raises(runcue.InvalidOption, match=r"^Invalid id: "):
+            await getattr(cue, method)([work_id] if method == "join" else work_id)
+        assert await cue.result(await cue.submit("echo", params={"a": 1})) == {"a": 1}
+
+
+@pytest.mark.parametrize("method", ["get", "cancel", "retry", "wait", "result", "explain", "join"])
+async def test_a_forgotten_await_is_named_and_nothing_was_submitted(method: str) -> None:
+    cue = made()
+    forgotten = cue.submit("echo")
+    with pytest.raises(runcue.InvalidOption, match="did you forget await"):
+        await getattr(cue, method)(forgotten)
+    assert inspect.getcoroutinestate(forgotten) == inspect.CORO_CLOSED
+    assert await total(cue) == 0
+
+
+@pytest.mark.parametrize("method", ["get", "cancel", "wait", "result"])
+async def test_other_threads_are_told_of_a_bad_id_at_once(method: str) -> None:
+    cue = made()
+    forgotten = cue.submit("echo")
+    mistakes: list[Any] = [None, {}, forgotten]
+    for work_id in mistakes:
+        with pytest.raises(runcue.InvalidOption, match=r"^Invalid id: "):
+            getattr(cue.sync, method)(work_id)
+    assert inspect.getcoroutinestate(forgotten) == inspect.CORO_CLOSED
+
+
+async def test_an_unknown_id_is_no_mistake_of_form() -> None:
+    cue = made()
+    assert await cue.get("nobody") is None
+    assert await cue.cancel("nobody") is False
+    for ask in (cue.retry, cue.wait, cue.result, cue.explain, cue.join):
+        with pytest.raises(runcue.WorkNotFound):
+            await ask("nobody")
+
+
+async def test_join_takes_one_id_alone() -> None:
+    cue = made()
+    async with cue:
+        work_id = await cue.submit("echo")
+        await cue.join(work_id)
+        assert (await known(cue, work_id)).state == "completed"
+
+
+async def test_an_id_that_a_refused_submission_might_have_had_is_nobodys() -> None:
+    cue = made()
+    seen: list[str] = []
+
+    def pick(work: Work) -> str:
+        seen.append(work.id)
+        return "nope"
+
+    cue.task("picks", uses=pick)(lambda work: None)
+    with pytest.raises(runcue.SubmitError, match="Unknown service"):
+        await cue.submit("picks")
+    assert seen == [""]
 
 
 async def test_a_clock_set_back_does_not_make_an_id_twice() -> None:

@@ -17,6 +17,9 @@ import runcue.models
 assert_type(runcue.__version__, str)
 
 cue = runcue.Cue()
+runcue.Cue(
+    Path(":memory:"), pool_size=4, lease=30, retention="7d", service_log_retention=86400, durability="full"
+)
 runcue.Cue(":memory:", max_queued=100, reject_policy="block", block_timeout="5s", age_step=None)
 
 # services and tasks
@@ -37,6 +40,10 @@ def named(work: runcue.RunningWork) -> str:
     assert_type(work.cancelled, bool)
     assert_type(work.service, str | None)
     raise runcue.RateLimited(retry_after=12, service="api")
+
+
+@cue.task(name="by keyword", timeout=5)
+async def by_keyword(work: runcue.Work) -> None: ...
 
 
 @cue.task(retry=runcue.Retry(max_attempts=3, backoff="linear", base_delay="1s", retry_on=[OSError]))
@@ -147,6 +154,7 @@ async def work_with_it() -> None:
     assert_type(await cue.wait("a", timeout="1m"), runcue.Work)
     await cue.result("a", timeout=60)
     await cue.join(["a", "b"], timeout=60)
+    await cue.join("a")
 
 
 async def run_it() -> None:
@@ -182,6 +190,7 @@ async def look_at_it(work: runcue.Work) -> None:
 
 def in_another_thread() -> None:
     assert_type(cue.sync.submit("named", params={"page": 1}), str)
+    assert_type(cue.sync.submit(task_type="named", delay="5m"), str)
     assert_type(cue.sync.get("a"), runcue.Work | None)
     assert_type(cue.sync.cancel("a"), bool)
     assert_type(cue.sync.wait("a", timeout=5), runcue.Work)

@@ -3,11 +3,12 @@
 Work passes two kinds of questions before it may start: gates (dependencies, is_ready, is_stale) and the score.
 Gates are asked whether there is room or not, because skipping needs none; a score alone only when there is.
 
-never asked   first, in order of rank
+never asked   first, in order of rank, whichever lane they are in
 not ready     again when any work completed, else after 50 ms growing to 1 s, longest unasked first
 candidates    a gate's answer is not acted on when it is older than 100 ms; every 100 ms the best 64 of a lane are
               scored again at a choice (all of them up to 1,000), and the rest in rotation
 
+Nobody is asked about work whose queue is paused or not served here: it is set aside until its queue is opened.
 How much may be asked in one turn is the caller's `Allowance`: this module knows no clock and no cost.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 
 import msgspec
@@ -79,10 +80,21 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
     """How much work had completed when it was asked: by count, because a clock may stand still."""
 
 
+class Aside:
+    """What of one closed queue is not asked about until it is opened: lanes, and entries of the ring and the lines."""
+
+    __slots__ = ("lanes", "resting", "ring")
+
+    def __init__(self) -> None:
+        self.lanes: dict[Lane, None] = {}
+        self.ring: dict[str, Wait] = {}
+        self.resting: dict[str, Wait] = {}
+
+
 class Asking:
     """The book of questions: who was asked, who waits for a new question."""
 
-    __slots__ = ("_again_left", "_asked", "_completions", "_curious", "_numbers", "_records",
+    __slots__ = ("_again_left", "_aside", "_asked", "_completions", "_curious", "_heads", "_numbers", "_records",
                  "_resting", "_ring", "_wanted", "questions", "ready", "waiting")  # fmt: skip
 
     def __init__(self, records: dict[str, Record], ready: Ready, questions: Questions) -> None:
@@ -93,7 +105,9 @@ class Asking:
         self._wanted: list[Record] = []
         self._numbers = count()
         self._again_left = 0
-        self._curious: dict[Lane, None] = {}
+        self._curious: dict[Lane, Key] = {}  # the first of each lane that has somebody never asked
+        self._heads: list[tuple[float, int, Lane]] = []  # the same as a heap; with outdated entries
+        self._aside: dict[str, Aside] = {}
         self._asked: dict[str, tuple[Lane, int, Wait | None]] = {}
         self._resting: dict[
             float, deque[tuple[str, Wait]]
@@ -102,12 +116,16 @@ class Asking:
         self._completions = 0
         ready.head_of = self._head
         ready.take_from = self._take
+        ready.on_open = self._opened
 
     def arrived(self, lane: Lane, record: Record) -> None:
         """Work that nothing but the callbacks holds back joins the line of the never asked."""
         lane.line.push(record)
         if self.questions.gates:
-            self._curious[lane] = None
+            key, first = (record.rank, record.seq), self._curious.get(lane)
+            if first is None or key < first:
+                self._curious[lane] = key
+                heappush(self._heads, (*key, lane))
         else:
             self.ready.wake(lane)
 
@@ -154,17 +172,17 @@ class Asking:
     def begin(self, allowance: Allowance, now: float) -> None:
         """Choose whom to ask in this turn, before anything is started."""
         self._again_left = allowance.again
-        for lane in list(self._curious):
-            self._wanted += self._never_asked(lane, allowance.first - len(self._wanted))
-            if lane.line.head() is None:
-                del self._curious[lane]
+        self._ask_first(allowance.first)
         ring, waiting = self._ring, self.waiting
         while ring and self._again_left > 0:
             work_id, wait = ring[0]
             if waiting.get(work_id) is wait:
                 if wait.completions == self._completions:
                     break
-                self._ask_waiting(work_id, wait)
+                if wait.lane.queue.is_paused:
+                    self._set_aside(wait.lane).ring[work_id] = wait
+                else:
+                    self._ask_waiting(work_id, wait)
             ring.popleft()
         for line in self._resting.values():
             while line and self._again_left > 0:
@@ -172,7 +190,10 @@ class Asking:
                 if waiting.get(work_id) is wait:
                     if wait.asked_at + wait.rest > now:
                         break
-                    self._ask_waiting(work_id, wait)
+                    if wait.lane.queue.is_paused:
+                        self._set_aside(wait.lane).resting[work_id] = wait
+                    else:
+                        self._ask_waiting(work_id, wait)
                 line.popleft()
 
     def wanted(self) -> list[Record]:
@@ -188,7 +209,7 @@ class Asking:
     def wakes_at(self, now: float) -> float:
         """When there is next somebody to ask; with a spent allowance that is in a little while."""
         ring, waiting = self._ring, self.waiting
-        if self._curious:
+        if self._heads:
             return now + FIRST_WAIT / 5
         while ring and waiting.get(ring[0][0]) is not ring[0][1]:
             ring.popleft()
@@ -201,6 +222,52 @@ class Asking:
             if line:
                 at = min(at, line[0][1].asked_at + line[0][1].rest)
         return at if at > now else now + FIRST_WAIT
+
+    def busy_lanes(self) -> set[Lane]:
+        """The lanes of everybody who is or will be asked: they must not be dropped."""
+        waiting = {wait.lane for wait in self.waiting.values()}
+        return waiting.union(self._curious, (asked[0] for asked in self._asked.values()))
+
+    def _ask_first(self, most: int) -> None:
+        """Ask the best of the never asked, of all lanes whose queues are open."""
+        curious, heads = self._curious, self._heads
+        while heads and len(self._wanted) < most:
+            rank, seq, lane = heads[0]
+            if curious.get(lane) != (rank, seq):
+                heappop(heads)
+                continue
+            if lane.queue.is_paused:
+                self._set_aside(lane).lanes[lane] = None
+                heappop(heads)
+                continue
+            head = lane.line.head()
+            if head is not None and head.rank == rank and head.seq == seq:
+                lane.line.pop()
+                self._wanted.append(self._ask(lane, head))
+                head = lane.line.head()
+            if head is None:
+                del curious[lane]
+                heappop(heads)
+            else:
+                curious[lane] = head.rank, head.seq
+                heapreplace(heads, (head.rank, head.seq, lane))
+
+    def _set_aside(self, lane: Lane) -> Aside:
+        aside = self._aside.get(lane.queue.name)
+        if aside is None:
+            aside = self._aside[lane.queue.name] = Aside()
+        return aside
+
+    def _opened(self, queue: str) -> None:
+        """That queue goes on: whoever was set aside takes its place again, in front of those it was among."""
+        aside = self._aside.pop(queue, None)
+        if aside is None:
+            return
+        for lane in aside.lanes:
+            heappush(self._heads, (*self._curious[lane], lane))
+        self._ring.extendleft(reversed(aside.ring.items()))
+        for work_id, wait in reversed(aside.resting.items()):
+            self._resting[wait.rest].appendleft((work_id, wait))
 
     def _never_asked(self, lane: Lane, most: int) -> list[Record]:
         asked: list[Record] = []

@@ -85,9 +85,9 @@ def _own_reason(
     spec, asking = record.spec, ledger.asking
     if record.id in ledger.held:
         return _answer(record, "overdue", "its last attempt was given up but its code still runs")
-    if spec.depends_on and ledger.graph.is_waiting(record.id):
-        if asking is None or not asking.questions.dependencies:
-            return _dependency(ledger, record)
+    is_waiting = spec.depends_on and ledger.graph.is_waiting(record.id)
+    if is_waiting and (asking is None or not asking.questions.dependencies):
+        return _dependency(ledger, record)
     if record.next_retry_at is not None and record.next_retry_at > now:
         return _answer(record, _why_later(record), f"attempt {record.spent + 1}", until=record.next_retry_at)
     if spec.run_at is not None and waits_for_wall(record, wall):
@@ -118,7 +118,8 @@ def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> E
     """What the callbacks said against this work, or that they have yet to say something."""
     wait = asking.waiting.get(record.id)
     if wait is not None:
-        until = wait.asked_at + wait.rest
+        # while its queue is closed nobody asks again
+        until = None if wait.lane.queue.is_paused else wait.asked_at + wait.rest
         if wait.why == "dependency":
             details = "dependency_satisfied has not said yes"
             return _answer(record, "dependency", details, until, waits_for=record.spec.depends_on)
@@ -126,7 +127,7 @@ def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> E
     if not is_started or not asking.questions.gates:  # a score alone is asked only where there is room
         return None
     lane = ledger.lane_of(record)
-    if record.id in lane.entries:
+    if record.id in lane.entries or (lane.queue.is_paused and not asking.is_asked(record.id)):
         return None
     if asking.has_unmet_needs(record, lane):
         return _answer(record, "dependency", BEING_ASKED, waits_for=record.spec.depends_on)

@@ -27,7 +27,7 @@ from runcue.core.graph import Graph
 from runcue.core.lifecycle import move, started
 from runcue.core.limits import Service
 from runcue.core.model import Record, Spec, WorkState
-from runcue.core.plan import Found, Plan, Submit
+from runcue.core.plan import Found, Plan, Revive, Submit
 from runcue.core.ready import Lane, Ready
 from runcue.core.retry import Retry
 
@@ -120,6 +120,7 @@ class Ledger:
         self.found = Found()
         self.looked_up: set[str] = set()
         self.keys_looked_up: set[str] = set()
+        self.walks: dict[Revive, tuple[list[str], set[str]]] = {}  # how far each has got (outcome.py)
 
     def ask_with(self, questions: Questions) -> None:
         """The application registered these callbacks: from now on everything pending is asked by them."""
@@ -194,6 +195,8 @@ class Ledger:
                 rank = self._rank(spec)
             record = fresh[spec.id] = Record(spec.id, spec, seq, rank, now)
             plan.events.append(("queued", now, record, None))
+            if spec.depends_on:
+                plan.dependent.append(record)
             if spec.idempotency_key is not None:
                 plan.keyed.append(record)
                 self.found.keys[spec.idempotency_key] = record
@@ -426,7 +429,8 @@ class Ledger:
         return final
 
     def forget(self) -> None:
-        """At the end of a turn: let go of the oldest final records beyond `keep_finished`."""
+        """When the inbox is taken in, and at the end of a turn: let go of the oldest final records beyond
+        `keep_finished`."""
         keep = self.settings.keep_finished
         while keep is not None and len(self._finished) - len(self._revived) > keep:
             oldest = self._finished.popleft()
@@ -434,6 +438,12 @@ class Ledger:
                 self._revived.remove(oldest.seq)
             else:
                 self.plan.forget.append(oldest.id)
+
+    def drop_idle_lanes(self) -> None:
+        """When there are many more lanes than before: drop those that have no work."""
+        if self.ready.has_many_lanes:
+            self.ready.drop_idle(set() if self.asking is None else self.asking.busy_lanes())
+            self._last_spec = NOBODY
 
     def revive(self, record: Record) -> Record:
         """A final work becomes live again, with a fresh budget and a new place among its equals."""

@@ -124,7 +124,11 @@ class Service:
         self.declare(limits)
 
     def declare(self, limits: Limits) -> None:
-        """Take new limits; what runs and what was started lately goes on counting."""
+        """Take new limits; what runs and what was started lately goes on counting.
+
+        Starts are known as far back as the longest window declared so far: a rate over a longer one, or the
+        first of a service, counts from what is known then.
+        """
         self.limits = limits
         self.cap = UNLIMITED if limits.concurrent is None else limits.concurrent
         longest = max(self.windows, key=lambda window: window.per, default=None)

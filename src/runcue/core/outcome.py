@@ -11,12 +11,13 @@ from runcue.core.failure import Failure
 from runcue.core.graph import find_cycle
 from runcue.core.ledger import Ledger
 from runcue.core.lifecycle import finished
+from runcue.core.limits import FIRST_THROTTLE, LONGEST_THROTTLE
 from runcue.core.model import Attempt, Record, WorkState
 from runcue.core.plan import Cancel, Ended, Lacks, Outcome, Revive
+from runcue.core.ready import Lane
 from runcue.core.retry import delay_after
-from runcue.errors import DependencyCycle, DuplicateWork, WorkNotFound
+from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFound
 
-FIRST_OWN_THROTTLE = 1.0
 HISTORY_KEPT = 100
 
 
@@ -25,8 +26,7 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
     record = ledger.records.get(outcome.id)
     token = outcome.token
     if record is None or record.token != token:
-        ledger.release(token)
-        ledger.tell("stale_completion", record, work_id=outcome.id)
+        _tell_stale(ledger, outcome.id, ledger.release(token))
         return
     lane = None
     if outcome.has_ended:
@@ -36,11 +36,13 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         ledger.plan.stop.append(token)
     failure = outcome.failure
     if failure is None:
+        began = record.started_at or 0.0
         for service in () if lane is None else lane.services:
-            service.throttle_streak = 0
+            if began >= service.throttled_until:  # what was in flight before the pause says nothing about after
+                service.throttle_streak = 0
         _completed(ledger, record, outcome.result)
     elif failure.kind == "throttled":
-        _throttled(ledger, record, failure)
+        _throttled(ledger, record, failure, outcome.error)
     elif failure.kind == "snoozed":
         ledger.judge_circuits(token, None)
         ledger.put_back(
@@ -52,9 +54,15 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
 
 def ended(ledger: Ledger, item: Ended) -> None:
     """The code of an attempt that was given up is over: its places are free, its work may go on."""
-    ledger.release(item.token)
+    lane = ledger.release(item.token)
     if item.has_answer:
-        ledger.tell("stale_completion", ledger.records.get(item.id), work_id=item.id)
+        _tell_stale(ledger, item.id, lane)
+
+
+def _tell_stale(ledger: Ledger, work_id: str, lane: Lane | None) -> None:
+    """An answer came that no longer counts; its work may be over, and its record gone to the store."""
+    data = {} if lane is None else {"task": lane.task}
+    ledger.tell("stale_completion", ledger.latest(work_id), work_id=work_id, **data)
 
 
 def skip(ledger: Ledger, record: Record) -> None:
@@ -88,23 +96,33 @@ def cancel(ledger: Ledger, item: Cancel) -> bool:
 
 
 def revive_lacks(ledger: Ledger, item: Revive) -> Lacks:
-    """What has to be looked up before that work can be revived: itself, what it needs, who failed with it."""
+    """What has to be looked up before that work can be revived: itself, what it needs, who failed with it.
+
+    Asked again when that was read, it goes on where it was: the cost of all rounds is that of one walk.
+    """
     found = ledger.found
     wanted = Lacks()
-    todo, seen = [item.id], {item.id}
+    todo, seen = ledger.walks.get(item, ([item.id], {item.id}))
+    again: list[str] = []  # those of whom more is known in the next round
+    ledger.walks[item] = again, seen
+    ledger.has_looked = True
     while todo:
         work_id = todo.pop()
         record = ledger.latest(work_id)
-        if record is None:
+        is_unread = record is None and work_id not in ledger.looked_up
+        if is_unread:
             wanted.ids.add(work_id)
-        else:
+        if record is not None:
             wanted.ids.update(need for need in record.spec.depends_on if ledger.latest(need) is None)
             if record.spec.idempotency_key is not None:
                 wanted.keys.add(record.spec.idempotency_key)
-        if item.cascade:
-            if work_id not in found.dependents:
-                wanted.dependents_of.add(work_id)
-            known = [dependent.id for dependent in found.dependents.get(work_id, ())]
+        if item.cascade and work_id not in found.dependents:
+            is_unread = True
+            wanted.dependents_of.add(work_id)
+        if is_unread:
+            again.append(work_id)
+        elif item.cascade:
+            known = [dependent.id for dependent in found.dependents[work_id]]
             fresh = [
                 dependent for dependent in known + ledger.graph.waiters(work_id) if dependent not in seen
             ]
@@ -209,7 +227,7 @@ def _completed_for_others(ledger: Ledger, final: Record) -> None:
 
 def _failed(ledger: Ledger, record: Record, failure: Failure, exception: BaseException | None) -> None:
     now = ledger.now
-    ledger.judge_circuits(record.token, None if failure.kind == "permanent" else False)
+    ledger.judge_circuits(record.token, _verdict(failure))
     retry = ledger.rules[record.spec.task].retry
     failures = record.failures + 1
     began = now if record.started_at is None else record.started_at
@@ -236,28 +254,60 @@ def _failed(ledger: Ledger, record: Record, failure: Failure, exception: BaseExc
     ledger.tell("retrying", again, attempt=record.attempt + 1, next_retry_at=now + after)
 
 
-def _throttled(ledger: Ledger, record: Record, failure: Failure) -> None:
+def _verdict(failure: Failure) -> bool | None:
+    """What a failed attempt says about its services (breaker.py)."""
+    if failure.kind != "permanent":
+        return False
+    return True if failure.is_answer else None
+
+
+def _throttled(
+    ledger: Ledger, record: Record, failure: Failure, exception: BaseException | None
+) -> None:
     """The far side said "too many": the whole service waits, and no attempt is counted."""
     now = ledger.now
     ledger.judge_circuits(record.token, None)
     since = now if record.throttled_since is None else record.throttled_since
-    if now - since >= ledger.settings.throttle_timeout:
-        final = ledger.close(record, "fail", error="rate_limited", traceback=failure.traceback or None)
-        ledger.tell("failed", final, will_retry=False)
-        _lose(ledger, record.id, "prerequisite_failed", cascade=False)
+    patience = ledger.settings.throttle_timeout
+    if now - since >= patience:
+        began = now if record.started_at is None else record.started_at
+        line = Attempt(record.attempt, began, max(0.0, now - began), failure.message)
+        _rate_limited(ledger, record, line, failure.traceback or None, exception)
         return
+    until = _pause(ledger, record, failure, now - since)
+    waiting = ledger.put_back(record, "return", throttled_since=since, next_retry_at=until)
+    ledger.watch(since + patience, "throttle_timeout", waiting)
+
+
+def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float) -> float | None:
+    """Let the service wait that said so. Until when the work has to wait on its own account, if it has to."""
+    now = ledger.now
     services = ledger.ready.services
     name = failure.service if failure.service in services else next(iter(record.spec.services), None)
     if name is None:
-        wait = FIRST_OWN_THROTTLE if failure.after is None else failure.after
-        ledger.put_back(record, "return", throttled_since=since, next_retry_at=now + wait)
-        return
+        if failure.after is not None:
+            return now + failure.after
+        return now + min(FIRST_THROTTLE + put_off_for, LONGEST_THROTTLE)  # as long again: 1, 2, 4, …
     until = services[name].throttle(now, failure.after)
     ledger.ready.wake_service(services[name], until)
     ledger.tell("service_rate_limited", service=name, until=until, details=failure.message)
     uses = (*record.spec.services, *ledger.rules[record.spec.task].implicit)
-    own_wait = None if name in uses else until
-    ledger.put_back(record, "return", throttled_since=since, next_retry_at=own_wait)
+    return None if name in uses else until
+
+
+def put_off_too_long(ledger: Ledger, record: Record) -> None:
+    """The time for which work may be put off has passed, and it still has to wait."""
+    line = Attempt(record.attempt, record.started_at, None, "rate_limited")
+    _rate_limited(ledger, record, line, None, RateLimited())
+
+
+def _rate_limited(
+    ledger: Ledger, record: Record, line: Attempt, traceback: str | None, exception: BaseException | None
+) -> None:
+    history = (*record.history[1 - HISTORY_KEPT :], line)
+    final = ledger.close(record, "fail", error="rate_limited", traceback=traceback, history=history)
+    ledger.tell("failed", final, will_retry=False, duration=line.duration, exception=exception)
+    _lose(ledger, record.id, "prerequisite_failed", cascade=False)
 
 
 def _cancel_one(ledger: Ledger, record: Record, reason: str) -> None:
@@ -273,6 +323,8 @@ def _end_pending(
 ) -> None:
     final = ledger.close(record, verb, error=error)
     data: dict[str, Any] = {} if type == "cancelled" else {"will_retry": False, "exception": exception}
+    if not record.token:
+        data["duration"] = None  # an earlier start is not what ended here
     ledger.tell(type, final, **data)
 
 

@@ -136,7 +136,7 @@ class Found(msgspec.Struct):
 class Plan:
     """Everything one turn decided."""
 
-    __slots__ = ("again", "ask", "depth", "errors", "events", "finals", "forget", "is_notable",
+    __slots__ = ("again", "ask", "dependent", "depth", "errors", "events", "finals", "forget", "is_notable",
                  "is_whole", "keyed", "pressure", "rated", "records", "replies", "start", "stop",
                  "wake_at")  # fmt: skip
 
@@ -144,6 +144,8 @@ class Plan:
         self.records: dict[str, Record] = {}
         self.keyed: list[Record] = []
         """Those of `records` that took over their idempotency key."""
+        self.dependent: list[Record] = []
+        """Those of `records` that are new and depend on others."""
         self.forget: list[str] = []
         self.start: list[Record] = []
         self.rated: set[int] = set()

@@ -9,7 +9,7 @@ A lane that needs several services and lacks only a running slot in one of them 
 (`held_by`), against younger work only. Without that it would starve; with it nothing can deadlock.
 
 Every heap may hold outdated entries: an entry counts only while the lane stands where the entry says,
-with the key it says.
+with the key it says. When they are many more than there are lanes they are swept out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from runcue.core.limits import UNLIMITED, Limits, Service
@@ -29,6 +29,12 @@ Candidate = tuple[float, int, int, Record, float]
 
 FRESH = 0.1
 """Seconds for which a callback's answer may be acted on."""
+
+FEW = 100
+"""How many outdated entries a heap may hold, besides a multiple of the lanes, before they are swept out."""
+
+FEW_LANES = 1000
+"""How many lanes there may be before those that have no work are dropped."""
 
 
 class Line:
@@ -156,12 +162,13 @@ ASKING = "asking"
 class Ready:
     """All lanes, and the choice among them."""
 
-    __slots__ = ("_active", "_holders", "_lanes", "_records", "_timers", "head_of", "limited",
-                 "paused", "queues", "served", "services", "take_from", "touched")  # fmt: skip
+    __slots__ = ("_active", "_holders", "_lanes", "_most_lanes", "_records", "_timers", "head_of", "limited",
+                 "on_open", "paused", "queues", "served", "services", "take_from", "touched")  # fmt: skip
 
     def __init__(self, records: dict[str, Record]) -> None:
         self._records = records
         self._lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
+        self._most_lanes = FEW_LANES
         self._active: list[tuple[float, int, Lane]] = []
         self.touched: dict[Service, None] = {}  # a set with an order: same input, same plan
         self._holders: dict[Lane, None] = {}
@@ -173,6 +180,7 @@ class Ready:
         self.limited: list[Service] = []
         self.head_of: Callable[[Lane], Key | None] = head_by_rank
         self.take_from: Callable[[Lane, int, float, Key], list[Record] | None] = take_by_rank
+        self.on_open: Callable[[str], None] = nobody_waits
 
     # what changes -----------------------------------------------------------------------------------------
 
@@ -218,6 +226,8 @@ class Ready:
         unserved = self.served is not None and queue.name not in self.served
         queue.is_paused = unserved or queue.name in self.paused
         self.touch(queue)
+        if not queue.is_paused:
+            self.on_open(queue.name)
 
     def push(self, lane: Lane, record: Record) -> None:
         """Work that may start as far as it is concerned joins its lane."""
@@ -244,12 +254,22 @@ class Ready:
         for service in lane.holds:  # kept against younger work than before, perhaps
             self.touch(service)
         if isinstance(where, Service):
-            heappush(where.parked, (lane.rank, lane.seq, lane))
+            self._enter(where.parked, lane)
             if where.held_by is not None:  # and not against this one, perhaps
                 self.touch(where)
         else:
             lane.where = ACTIVE
-            heappush(self._active, (lane.rank, lane.seq, lane))
+            self._enter(self._active, lane)
+
+    def _enter(self, heap: list[tuple[float, int, Lane]], lane: Lane) -> None:
+        """Put a lane with its present key into the heap of where it stands."""
+        heappush(heap, (lane.rank, lane.seq, lane))
+        if len(heap) > 4 * len(self._lanes) + FEW:
+            where = lane.where
+            living = {one: (rank, seq, one) for rank, seq, one in heap
+                      if one.where is where and one.rank == rank and one.seq == seq}  # fmt: skip
+            heap[:] = living.values()
+            heapify(heap)
 
     def left(self, lane: Lane) -> None:
         """Work of this lane went away unstarted: what was kept for it may be free."""
@@ -264,6 +284,23 @@ class Ready:
         """Something about this service changed: at the next choice it may have room."""
         if service.parked:
             self.touched[service] = None
+
+    # letting go -------------------------------------------------------------------------------------------
+
+    @property
+    def has_many_lanes(self) -> bool:
+        """True when it is time to look for lanes that have no work: twice as many as the last look left."""
+        return len(self._lanes) > self._most_lanes
+
+    def drop_idle(self, busy: set[Lane]) -> None:
+        """Drop the lanes without work, and the queues without lanes; `busy` are those whose work is elsewhere."""
+        lanes = self._lanes
+        for key, lane in list(lanes.items()):
+            if lane not in busy and not lane.holds and self.head_of(lane) is None:
+                lane.where = EMPTY  # so that no heap entry of it counts any more
+                del lanes[key]
+        self._most_lanes = max(FEW_LANES, 2 * len(lanes))
+        self.queues = {lane.queue.name: lane.queue for lane in lanes.values()}
 
     # time -------------------------------------------------------------------------------------------------
 
@@ -379,7 +416,7 @@ class Ready:
 
     def _park(self, lane: Lane, blocker: Service, now: float) -> None:
         lane.where = blocker
-        heappush(blocker.parked, (lane.rank, lane.seq, lane))
+        self._enter(blocker.parked, lane)
         blocked = blocker.blocked(now)
         self._unhold(lane)
         if blocked is None:  # its last unit is kept for older work: nor may others who wait for it keep any
@@ -449,6 +486,10 @@ class Ready:
                 return lane
             heappop(parked)
         return None
+
+
+def nobody_waits(name: str) -> None:
+    """A queue was opened, and nothing but its lanes waited for that."""
 
 
 def head_by_rank(lane: Lane) -> Key | None:

@@ -81,8 +81,9 @@ class Scheduler:
                 _merge(wanted, outcome.revive_lacks(ledger, item))
             else:
                 _merge(wanted, admission.lacks(ledger, item))
-        wanted.ids -= ledger.looked_up
-        wanted.keys -= ledger.found.keys.keys() | ledger.keys_looked_up
+        found, looked_up, keys_looked_up = ledger.found, ledger.looked_up, ledger.keys_looked_up
+        wanted.ids = {one for one in wanted.ids if one not in looked_up}
+        wanted.keys = {key for key in wanted.keys if key not in found.keys and key not in keys_looked_up}
         return wanted
 
     def learn(self, lacks: Lacks, found: Found) -> None:
@@ -105,6 +106,7 @@ class Scheduler:
             takers[type(item)](item)
         if self.ledger.waiting_submits:
             admission.take_waiting(self.ledger)
+        self.ledger.forget()
 
     def plan(self, may_start: bool, allowance: Allowance) -> Plan:
         """Everything else that is to happen now, and when to look again."""
@@ -152,6 +154,7 @@ class Scheduler:
         for service in ledger.ready.limited:
             ledger.tell_limited(service)
         ledger.ready.limited.clear()
+        ledger.drop_idle_lanes()
 
     def _wakes_at(self, may_start: bool) -> float:
         ledger = self.ledger

@@ -1,4 +1,4 @@
-"""Time limits on waiting: dependencies that do not come, work that stays pending, a queue that stands still.
+"""Time limits on waiting: dependencies that do not come, work that stays pending or is put off, a standstill.
 
 A queue stands still when nothing runs and nothing has started, finished or arrived for a while, although work
 is pending that waits for no time of its own (`run_at`, a retry).
@@ -11,7 +11,7 @@ from heapq import heappop
 
 from runcue.core.ledger import Ledger, waits_for_wall
 from runcue.core.model import Record
-from runcue.core.outcome import fail_for
+from runcue.core.outcome import fail_for, put_off_too_long
 
 
 def check(ledger: Ledger) -> None:
@@ -45,14 +45,24 @@ def wakes_at(ledger: Ledger) -> float:
 
 
 def _late(ledger: Ledger, kind: str, record: Record, at: float) -> None:
-    seconds = ledger.now - record.created_at
+    settings, beyond = ledger.settings, ledger.now - at
     if kind == "dependency_timeout":
         if _has_unmet_needs(ledger, record):
             fail_for(ledger, record, "dependency_timeout")
+    elif kind == "throttle_timeout":
+        if _is_put_off(ledger, record):
+            put_off_too_long(ledger, record)
     elif kind == "pending_warning":
-        ledger.tell("pending_warning", record, seconds=seconds)
+        ledger.tell("pending_warning", record, seconds=(settings.pending_warn_after or 0) + beyond)
     else:
-        _time_out(ledger, record, f"Pending timeout after {seconds:.3g} s")
+        _time_out(ledger, record, f"Pending timeout after {(settings.pending_timeout or 0) + beyond:.3g} s")
+
+
+def _is_put_off(ledger: Ledger, record: Record) -> bool:
+    """True while work that was told to slow down still has to wait for that, not for something else."""
+    if (record.next_retry_at or 0) > ledger.now:
+        return True
+    return any(service.throttled_until > ledger.now for service in ledger.lane_of(record).services)
 
 
 def _has_unmet_needs(ledger: Ledger, record: Record) -> bool:

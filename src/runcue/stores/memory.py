@@ -33,6 +33,7 @@ class MemoryStore:
         self.clock = clock
         self._records: dict[str, Record] = {}
         self._keys: dict[str, str] = {}
+        self._dependents: dict[str, dict[str, None]] = {}  # need → ids, in the order they came
         self._forgotten: dict[str, WorkState] = {}
 
     def take_turn(self, decide: Decide) -> Plan:
@@ -56,11 +57,8 @@ class MemoryStore:
         for key in lacks.keys:
             if (owner := self._keys.get(key)) is not None:
                 found.keys[key] = self._records[owner]
-        if lacks.dependents_of:
-            found.dependents = {work_id: [] for work_id in lacks.dependents_of}
-            for record in self._records.values():
-                for need in lacks.dependents_of.intersection(record.spec.depends_on):
-                    found.dependents[need].append(record)
+        for need in lacks.dependents_of:
+            found.dependents[need] = [self._records[one] for one in self._dependents.get(need, ())]
         return found
 
     async def get(self, work_id: str) -> Record | None:
@@ -80,6 +78,7 @@ class MemoryStore:
         """Let go of everything."""
         self._records.clear()
         self._keys.clear()
+        self._dependents.clear()
         self._forgotten.clear()
 
     def _commit(self, plan: Plan) -> None:
@@ -87,6 +86,9 @@ class MemoryStore:
         records.update(plan.records)
         for record in plan.keyed:
             self._keys[str(record.spec.idempotency_key)] = record.id
+        for record in plan.dependent:
+            for need in record.spec.depends_on:
+                self._dependents.setdefault(need, {})[record.id] = None
         for work_id in plan.forget:
             record = records.pop(work_id)
             if record.state is not WorkState.COMPLETED or record.spec.is_named:
@@ -94,3 +96,12 @@ class MemoryStore:
             key = record.spec.idempotency_key
             if key is not None and self._keys.get(key) == work_id:
                 del self._keys[key]
+            if record.spec.depends_on:
+                self._forget_dependent(record)
+
+    def _forget_dependent(self, record: Record) -> None:
+        for need in set(record.spec.depends_on):
+            ids = self._dependents[need]
+            del ids[record.id]
+            if not ids:
+                del self._dependents[need]
