@@ -195,7 +195,9 @@ def test_the_never_asked_are_asked_in_order_of_rank_across_lanes() -> None:
     bench.may_start = False
     bench.submit("a", "b", "c", "d", services=["one"])
     bench.submit("late", "urgent", services=["two"])
-    bench.submit(bench.spec("first", services=["two"], priority=1000), bench.spec("e", services=["one"], priority=5))
+    bench.submit(
+        bench.spec("first", services=["two"], priority=1000), bench.spec("e", services=["one"], priority=5)
+    )
     bench.may_start = True
     bench.turn()
     assert bench.asked == ["first", "e", "a"]

@@ -612,3 +612,12 @@ def test_the_interrupt_of_a_user_is_not_swallowed() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         classify(ValueError(), interrupted)
+
+
+def test_the_interrupt_of_a_user_in_the_text_of_an_error_is_not_swallowed() -> None:
+    class Slow(Exception):
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        describe(Slow())

@@ -27,7 +27,7 @@ from tests.core.bench_of_core import Bench
 
 ATTEMPTS = 2
 RETRY_AFTER = 2.0
-THROTTLE_TIMEOUT = 8.0
+THROTTLE_TIMEOUT = 5.0
 RULES = {task: Rule(Retry(ATTEMPTS, "fixed", RETRY_AFTER, jitter=False)) for task in ("task", "other")}
 
 NAMES = [f"w{number}" for number in range(10)]
@@ -40,7 +40,18 @@ picks = st.integers(0, 30)
 amounts = st.integers(1, 3)
 steps = st.sampled_from([0.0, 0.0, 0.5, 1.0, 3.0, None])
 kinds = st.sampled_from(
-    ["success", "success", "success", "error", "error", "permanent", "throttled", "snoozed", "timeout"]
+    [
+        "success",
+        "success",
+        "success",
+        "error",
+        "error",
+        "permanent",
+        "throttled",
+        "throttled",
+        "snoozed",
+        "timeout",
+    ]
 )
 specs = st.fixed_dictionaries(
     {
@@ -484,7 +495,7 @@ class Machine(RuleBasedStateMachine):
         self.take(item, follow, step)
 
     @precondition(lambda self: self.model.slots)
-    @rule(pick=picks, kind=kinds, after=st.sampled_from([None, 1.5, 3.0]), step=steps)
+    @rule(pick=picks, kind=kinds, after=st.sampled_from([None, None, 1.5, 3.0, 10.0]), step=steps)
     def come_back(self, pick: int, kind: str, after: float | None, step: float | None) -> None:
         tokens = sorted(self.model.slots)
         token = tokens[pick % len(tokens)]
@@ -643,6 +654,8 @@ class Machine(RuleBasedStateMachine):
     def check_sleep(self, plan: Plan) -> None:
         next_start = self.model.next_start_at()
         assert next_start is None or plan.wake_at <= next_start
+        ends = [work.patience_until for work in self.model.pending() if work.patience_until is not None]
+        assert not ends or plan.wake_at <= min(ends)
 
     def teardown(self) -> None:
         """Whatever happened: when everything is let go and answers, all work comes to its end."""

@@ -81,7 +81,7 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
 
 
 class Aside:
-    """What of one closed queue is not asked about until it is opened: lanes, and entries of the ring and the lines."""
+    """What of one closed queue is not asked about until it is opened: lanes, and those who wait."""
 
     __slots__ = ("lanes", "resting", "ring")
 

@@ -90,8 +90,8 @@ def make_event(seq: int, told: Told) -> Event:
     type, at, record, data = told
     data = data or {}
     if record is None:
-        return Event(type, seq, at, data.get("work_id"), error=data.get("error"), service=data.get("service"),
-                     data=data)  # fmt: skip
+        return Event(type, seq, at, data.get("work_id"), data.get("task"), error=data.get("error"),
+                     service=data.get("service"), data=data)  # fmt: skip
     began, ended = record.started_at, record.completed_at
     return Event(
         type,

@@ -76,15 +76,12 @@ class _Meaning(NamedTuple):
 def classify(error: BaseException, retry_on: RetryOn | type[BaseException] = None) -> Failure:
     """Decide what an exception means for its work; whatever the exception is, this does not raise."""
     message = describe(error)
-    meaning = _Meaning("error")
     try:
         meaning = _meaning(error, retry_on)
-    except (
-        ConfigError
-    ) as mistake:  # such as Snooze("soon"): the handler itself is wrong, and that is the news
-        message = describe(mistake)
-    except Exception:  # noqa: BLE001, S110 (a class so strange that it cannot even be asked what it is)
-        pass
+    except ConfigError as mistake:  # such as Snooze("soon"): the handler is wrong, and that is the news
+        meaning, message = _Meaning("error"), describe(mistake)
+    except Exception:  # noqa: BLE001 (a class so strange that it cannot even be asked what it is)
+        meaning = _Meaning("error")
     kind, after, service, is_answer, note = meaning
     if note:
         message = _clean(message, MESSAGE_BYTES - len(note.encode())) + note
@@ -107,9 +104,7 @@ def traceback_text(error: BaseException) -> str:
 # --- Meaning --------------------------------------------------------------------------------------
 
 
-def _meaning(
-    error: BaseException, retry_on: RetryOn | type[BaseException]
-) -> _Meaning:
+def _meaning(error: BaseException, retry_on: RetryOn | type[BaseException]) -> _Meaning:
     match error:
         case RateLimited():
             return _Meaning("throttled", _pause(error.retry_after), _name_or_none(error.service))

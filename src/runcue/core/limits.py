@@ -126,8 +126,8 @@ class Service:
     def declare(self, limits: Limits) -> None:
         """Take new limits; what runs and what was started lately goes on counting.
 
-        Starts are known as far back as the longest window declared so far: a rate over a longer one, or the
-        first of a service, counts from what is known then.
+        Starts are known as far back as the longest window of the old limits: a longer one counts only those,
+        and the first rate of a service counts from now on.
         """
         self.limits = limits
         self.cap = UNLIMITED if limits.concurrent is None else limits.concurrent

@@ -26,7 +26,8 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
     record = ledger.records.get(outcome.id)
     token = outcome.token
     if record is None or record.token != token:
-        _tell_stale(ledger, outcome.id, ledger.release(token))
+        if outcome.has_ended:  # else its code still runs and keeps its places: `Ended` will come
+            _tell_stale(ledger, outcome.id, ledger.release(token))
         return
     lane = None
     if outcome.has_ended:
@@ -38,7 +39,7 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
     if failure is None:
         began = record.started_at or 0.0
         for service in () if lane is None else lane.services:
-            if began >= service.throttled_until:  # what was in flight before the pause says nothing about after
+            if began >= service.throttled_until:  # else it was in flight before the pause
                 service.throttle_streak = 0
         _completed(ledger, record, outcome.result)
     elif failure.kind == "throttled":
@@ -61,7 +62,7 @@ def ended(ledger: Ledger, item: Ended) -> None:
 
 def _tell_stale(ledger: Ledger, work_id: str, lane: Lane | None) -> None:
     """An answer came that no longer counts; its work may be over, and its record gone to the store."""
-    data = {} if lane is None else {"task": lane.task}
+    data: dict[str, Any] = {} if lane is None else {"task": lane.task}
     ledger.tell("stale_completion", ledger.latest(work_id), work_id=work_id, **data)
 
 
@@ -261,9 +262,7 @@ def _verdict(failure: Failure) -> bool | None:
     return True if failure.is_answer else None
 
 
-def _throttled(
-    ledger: Ledger, record: Record, failure: Failure, exception: BaseException | None
-) -> None:
+def _throttled(ledger: Ledger, record: Record, failure: Failure, exception: BaseException | None) -> None:
     """The far side said "too many": the whole service waits, and no attempt is counted."""
     now = ledger.now
     ledger.judge_circuits(record.token, None)
