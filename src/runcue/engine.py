@@ -308,8 +308,8 @@ class Engine:
             plan.errors.clear()  # they hold the frames of handlers, and the ledger holds the last plan
             if self._waiters and plan.finals:
                 self._tell_waiters(plan)
-        for record in plan.start:
-            self._start_run(record, record.token in plan.rated)
+        if plan.start:
+            self._start_runs(plan)
         if plan.ask:
             self._judge.ask(plan)
         if self._idle_waiters and not self._is_busy():
@@ -366,13 +366,15 @@ class Engine:
 
     # attempts ---------------------------------------------------------------------------------------------
 
-    def _start_run(self, record: Record, is_rated: bool) -> None:
-        task = self._tasks[record.spec.task]
-        run = Run(record, self._executors[task.executor], self._report_progress)
-        self._runs[record.token] = run
-        is_watched = is_rated or record.spec.timeout is not None
-        entered = partial(self._entered, run) if is_watched else None
-        run.task = self._loop.create_task(self._attempt(run, task, entered))
+    def _start_runs(self, plan: Plan) -> None:
+        tasks, executors, runs, report = self._tasks, self._executors, self._runs, self._report_progress
+        create_task = self._loop.create_task
+        for record in plan.start:
+            task = tasks[record.spec.task]
+            run = runs[record.token] = Run(record, executors[task.executor], report)
+            is_watched = record.spec.timeout is not None or record.token in plan.rated
+            entered = partial(self._entered, run) if is_watched else None
+            run.task = create_task(self._attempt(run, task, entered))
 
     async def _attempt(self, run: Run, task: Registered, entered: Entering | None) -> None:
         record = run.record

@@ -19,20 +19,18 @@ Report = Callable[["Run", float | None, str | None], None]
 class Run:
     """One attempt under way, as the engine sees it."""
 
-    __slots__ = ("executor", "has_begun", "has_entered", "is_given_up", "record", "report", "task", "timer",
-                 "told_at", "was_forgiven")  # fmt: skip
+    task: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+    has_begun = False
+    has_entered = False
+    was_forgiven = False
+    is_given_up = False
+    told_at = 0.0
 
     def __init__(self, record: Record, executor: Executor, report: Report) -> None:
         self.record = record
         self.executor = executor
         self.report = report
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.has_begun = False
-        self.has_entered = False
-        self.was_forgiven = False
-        self.is_given_up = False
-        self.told_at = 0.0
 
 
 current_run: ContextVar[Run | None] = ContextVar("runcue_run", default=None)

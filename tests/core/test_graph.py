@@ -76,9 +76,9 @@ def test_nobody_waits_in_an_empty_graph() -> None:
 
 def test_a_graph_has_edges_while_anybody_waits() -> None:
     graph = graph_of(b="a")
-    assert graph.has_edges
+    assert graph.edges
     graph.satisfy("a")
-    assert not graph.has_edges
+    assert not graph.edges
 
 
 def test_work_that_needs_nothing_does_not_wait() -> None:

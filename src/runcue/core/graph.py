@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 class Graph:
     """The edges between live work, both ways."""
 
-    __slots__ = ("_needs", "_waiters")
+    __slots__ = ("_needs", "edges")
 
     def __init__(self) -> None:
-        self._waiters: dict[str, dict[str, None]] = {}
+        self.edges: dict[str, dict[str, None]] = {}
+        """Who is waited for, and by whom, in the order they came; empty when nobody waits for anybody."""
         self._needs: dict[str, set[str]] = {}
 
     def add(self, work_id: str, needs: Iterable[str]) -> None:
@@ -25,16 +26,11 @@ class Graph:
             return
         self._needs[work_id] = needs
         for need in needs:
-            self._waiters.setdefault(need, {})[work_id] = None
-
-    @property
-    def has_edges(self) -> bool:
-        """True when anybody waits for anybody."""
-        return bool(self._waiters)
+            self.edges.setdefault(need, {})[work_id] = None
 
     def is_awaited(self, work_id: str) -> bool:
         """True when somebody waits for that id."""
-        return work_id in self._waiters
+        return work_id in self.edges
 
     def is_waiting(self, work_id: str) -> bool:
         """True while that work waits for somebody."""
@@ -46,12 +42,12 @@ class Graph:
 
     def waiters(self, work_id: str) -> list[str]:
         """Who waits for that id, in the order they came."""
-        return list(self._waiters.get(work_id, ()))
+        return list(self.edges.get(work_id, ()))
 
     def satisfy(self, work_id: str) -> list[str]:
         """`work_id` is there: nobody waits for it any more. Those that now wait for nothing are returned."""
         free = []
-        for waiter in self._waiters.pop(work_id, ()):
+        for waiter in self.edges.pop(work_id, ()):
             needs = self._needs[waiter]
             needs.discard(work_id)
             if not needs:
@@ -62,10 +58,10 @@ class Graph:
     def drop(self, work_id: str) -> None:
         """`work_id` waits no longer (it ended): forget its own edges, not those of who waits for it."""
         for need in self._needs.pop(work_id, ()):
-            waiters = self._waiters[need]
+            waiters = self.edges[need]
             del waiters[work_id]
             if not waiters:
-                del self._waiters[need]
+                del self.edges[need]
 
 
 def find_cycle(starts: Iterable[str], needs_of: Callable[[str], Sequence[str]]) -> list[str] | None:

@@ -29,20 +29,16 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         if outcome.has_ended:  # else its code still runs and keeps its places: `Ended` will come
             _tell_stale(ledger, outcome.id, ledger.release(token))
         return
-    lane = None
+    failure = outcome.failure
+    if failure is None:
+        _completed(ledger, record, outcome.result)
+        return
     if outcome.has_ended:
-        lane = ledger.release(token)
+        ledger.release(token)
     else:
         ledger.give_up(token, record.id)
         ledger.plan.stop.append(token)
-    failure = outcome.failure
-    if failure is None:
-        began = record.started_at or 0.0
-        for service in () if lane is None else lane.services:
-            if began >= service.throttled_until:  # else it was in flight before the pause
-                service.throttle_streak = 0
-        _completed(ledger, record, outcome.result)
-    elif failure.kind == "throttled":
+    if failure.kind == "throttled":
         _throttled(ledger, record, failure, outcome.error)
     elif failure.kind == "snoozed":
         ledger.judge_circuits(token, None)
@@ -203,14 +199,19 @@ def join(ledger: Ledger, record: Record) -> None:
 
 
 def _completed(ledger: Ledger, record: Record, result: Any) -> None:
+    lane = ledger.release(record.token)
+    assert lane is not None
+    for service in lane.services:
+        if service.throttle_streak and (record.started_at or 0.0) >= service.throttled_until:
+            service.throttle_streak = 0  # not one that was in flight before the pause
     if ledger.epochs:
         ledger.judge_circuits(record.token, True)
-    final = ledger.leave(record, finished(record, result, ledger.now))
-    plan = ledger.plan
-    told = ("completed", ledger.now, final, None)
+    now, plan = ledger.now, ledger.plan
+    final = ledger.leave(record, finished(record, result, now))
+    told = ("completed", now, final, None)
     plan.finals.append((len(plan.events), told))
     plan.events.append(told)
-    if ledger.asking is not None or ledger.graph.has_edges:
+    if ledger.asking is not None or ledger.graph.edges:
         _completed_for_others(ledger, final)
 
 

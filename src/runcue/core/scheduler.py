@@ -45,7 +45,6 @@ class Scheduler:
         self.ledger = Ledger(settings, rules, tag)
         self._status_at = 0.0
         self._takers: dict[type, Callable[[Any], None]] = {
-            Outcome: self._take_outcome,
             Submit: self._take_submit,
             Entered: self._take_entered,
             Verdicts: self._take_verdicts,
@@ -101,9 +100,12 @@ class Scheduler:
 
     def take_in(self, items: Sequence[Item]) -> None:
         """Work through the inbox."""
-        takers = self._takers
+        ledger, takers = self.ledger, self._takers
         for item in items:
-            takers[type(item)](item)
+            if type(item) is Outcome:
+                outcome.take(ledger, item)
+            else:
+                takers[type(item)](item)
         if self.ledger.waiting_submits:
             admission.take_waiting(self.ledger)
         self.ledger.forget()
@@ -177,9 +179,6 @@ class Scheduler:
             ledger.tell("queue_status", **counts)
 
     # one for each kind of item ----------------------------------------------------------------------------
-
-    def _take_outcome(self, item: Outcome) -> None:
-        outcome.take(self.ledger, item)
 
     def _take_submit(self, item: Submit) -> None:
         answer = admission.take(self.ledger, item)
