@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 from collections.abc import Callable
 from itertools import count
@@ -37,8 +38,11 @@ def check_store(target: object) -> None:
     """Refuse a store that does not exist, before anything is made."""
     path = os.fspath(target) if isinstance(target, os.PathLike) else target
     if path is not None and not (isinstance(path, str) and path == MEMORY):
+        shown = (
+            re.sub(r"//[^@/]*@", "//***@", path) if isinstance(path, str) else path
+        )  # no password in an error
         raise ConfigError(
-            f"Cannot open {quoted(path)}: this version keeps its queue in memory only. Use Cue() or Cue(':memory:')."
+            f"Cannot open {quoted(shown)}: this version keeps its queue in memory only. Use Cue() or Cue(':memory:')."
         )
 
 

@@ -57,7 +57,7 @@ class Cue:
         """Declare a service and its limits; declaring it again changes them at once."""
         declared = self._registry.service(name, **limits)
         if self._system is not None:
-            self._system.engine.put(Declare(declared))
+            self._system.engine.put_from_anywhere(Declare(declared))
 
     @overload
     def task(self, name: F, /) -> F: ...

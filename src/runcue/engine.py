@@ -14,12 +14,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from threading import get_ident
 from typing import Any, TypeVar
 
 from runcue.bus import Bus
 from runcue.core.asking import Allowance, Questions, Verdict
 from runcue.core.failure import Failure, classify, describe
 from runcue.core.model import Record, WorkState
+from runcue.core.outcome import STOPPED
 from runcue.core.plan import Cancel, Ended, Entered, Item, Lacks, Outcome, Plan, Tell, Verdicts
 from runcue.core.scheduler import Scheduler
 from runcue.errors import RuncueError
@@ -56,6 +58,7 @@ class Engine:
         may_block: bool,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self._store = store
         self._clock = clock
         self._scheduler = scheduler
@@ -124,7 +127,7 @@ class Engine:
         if not await self._until_quiet(timeout):
             for run in list(self._runs.values()):
                 if not run.is_given_up:
-                    await self.request(Cancel(run.record.id, reason="stopped"))
+                    await self.request(Cancel(run.record.id, reason=STOPPED))
             cancelled = [run.task for run in self._runs.values() if run.task and run.executor.can_stop]
             if cancelled:
                 await asyncio.wait(cancelled, timeout=CLEANUP)
@@ -138,8 +141,9 @@ class Engine:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        self._set_alarm(float("inf"))
-        self._bus.end()
+        if self._loop_task is None:  # else somebody called start() meanwhile
+            self._set_alarm(float("inf"))
+            self._bus.end()
 
     async def _until_quiet(self, timeout: float | None) -> bool:
         """True once no attempt that still counts is under way, or nobody wants to stop any more."""
@@ -186,6 +190,13 @@ class Engine:
         """Leave an item for the next turn."""
         self._inbox.append(item)
         self._wake.set()
+
+    def put_from_anywhere(self, item: Item) -> None:
+        """The same, from any thread."""
+        if get_ident() == self._thread:
+            self.put(item)
+        else:
+            self._loop.call_soon_threadsafe(self.put, item)
 
     async def request(self, item: Item) -> Any:
         """Put an item into a turn and wait for its answer, which may be an exception to raise."""
@@ -450,8 +461,10 @@ class Engine:
         if run.is_given_up or now - run.told_at < self._progress_interval:
             return
         run.told_at = now
-        item = Tell("progress", run.record.id, {"fraction": fraction, "text": text})
-        self._loop.call_soon_threadsafe(self.put, item)
+        record = run.record
+        self.put_from_anywhere(
+            Tell("progress", record.id, {"fraction": fraction, "text": text}, record.token)
+        )
 
 
 class Complaints:

@@ -303,6 +303,8 @@ class Model:
                     lost.append(other)
 
     def end_one(self, work: Work, state: str, error: str | None) -> None:
+        if state == "cancelled" and work.token:  # the start that is cancelled has its number for itself
+            work.spent = work.attempt
         work.state, work.error, work.token, work.patience_until = state, error, 0, None
         self.ended_at[work.spec.id] = self.turn
 
@@ -316,7 +318,7 @@ class Model:
     def outcome(self, work_id: str, token: int, kind: str, after: float | None) -> None:
         work = self.works[work_id]
         counts = work.token == token
-        if kind != "timeout" or not counts:
+        if kind != "timeout":  # after a timeout the code still runs, whether it counted or not
             self.release(token)
         if not counts:
             return

@@ -108,7 +108,7 @@ class Asking:
         self._curious: dict[Lane, Key] = {}  # the first of each lane that has somebody never asked
         self._heads: list[tuple[float, int, Lane]] = []  # the same as a heap; with outdated entries
         self._aside: dict[str, Aside] = {}
-        self._asked: dict[str, tuple[Lane, int, Wait | None]] = {}
+        self._asked: dict[str, tuple[Lane, int, Wait | None, Record]] = {}
         self._resting: dict[
             float, deque[tuple[str, Wait]]
         ] = {}  # by how long they rest: each line is in order
@@ -146,17 +146,18 @@ class Asking:
         """What the callbacks last said about the dependencies of that work; None before they said anything."""
         if record.id in lane.entries:
             return False
-        wait = self.waiting.get(record.id) or self._asked.get(record.id, (lane, 0, None))[2]
+        wait = self.waiting.get(record.id) or self._asked.get(record.id, (lane, 0, None, record))[2]
         return None if wait is None else wait.why == "dependency"
 
     def answered(self, verdict: Verdict) -> Record | None:
         """Take one answer in. The record is returned when its output is valid: it is to be skipped."""
-        lane, completions, wait = self._asked.pop(verdict.id, (None, 0, None))
-        if lane is None:  # asked by callbacks that have been replaced since
+        if verdict.id not in self._asked:  # by callbacks that have been replaced since
             return None
-        record = self._records.get(verdict.id)
+        lane, completions, wait, record = self._asked.pop(verdict.id)
         skip = None
-        if record is not None and not record.token:
+        if (
+            self._records.get(verdict.id) is record
+        ):  # else it moved on meanwhile: that was about another attempt
             lane.entries.pop(verdict.id, None)
             if not verdict.ready:
                 rest = FIRST_WAIT if wait is None else min(wait.rest * GROWTH, LONGEST_WAIT)
@@ -277,7 +278,7 @@ class Asking:
         return asked
 
     def _ask(self, lane: Lane, record: Record, wait: Wait | None = None) -> Record:
-        self._asked[record.id] = (lane, self._completions, wait)
+        self._asked[record.id] = (lane, self._completions, wait, record)
         return record
 
     def _ask_waiting(self, work_id: str, wait: Wait) -> None:

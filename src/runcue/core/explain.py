@@ -119,7 +119,11 @@ def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> E
     wait = asking.waiting.get(record.id)
     if wait is not None:
         # while its queue is closed nobody asks again
-        until = None if wait.lane.queue.is_paused else wait.asked_at + wait.rest
+        until = (
+            None
+            if wait.lane.queue.is_paused or not is_started
+            else max(ledger.now, wait.asked_at + wait.rest)
+        )
         if wait.why == "dependency":
             details = "dependency_satisfied has not said yes"
             return _answer(record, "dependency", details, until, waits_for=record.spec.depends_on)

@@ -380,6 +380,12 @@ class Ledger:
                 self.place(self.records[work_id])
         return lane
 
+    def spend(self, record: Record) -> Record:
+        """The start under way counts, however it ends."""
+        record = replace(record, spent=record.attempt)
+        self.records[record.id] = record
+        return record
+
     def give_up(self, token: int, work_id: str) -> None:
         """That attempt no longer counts, but its code may still run: its places stay taken."""
         self.overdue[token] = work_id

@@ -19,6 +19,8 @@ from runcue.core.retry import delay_after
 from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFound
 
 HISTORY_KEPT = 100
+STOPPED = "stopped"
+"""The reason of a cancellation that comes from stop()."""
 
 
 def take(ledger: Ledger, outcome: Outcome) -> None:
@@ -315,6 +317,8 @@ def _cancel_one(ledger: Ledger, record: Record, reason: str) -> None:
         ledger.plan.stop.append(record.token)
         ledger.give_up(record.token, record.id)
         ledger.judge_circuits(record.token, None)
+        if reason != STOPPED:  # a stopped start reuses its number
+            record = ledger.spend(record)
     _end_pending(ledger, record, "cancel", "cancelled", reason)
 
 

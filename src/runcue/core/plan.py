@@ -102,6 +102,8 @@ class Tell(msgspec.Struct, eq=False):
     type: str
     id: str | None = None
     data: dict[str, Any] | None = None
+    token: int | None = None
+    """The attempt it is about, if it is about one: nothing is told of one that is over."""
 
 
 Item = (

@@ -240,7 +240,8 @@ class Scheduler:
 
     def _take_tell(self, item: Tell) -> None:
         record = None if item.id is None else self.ledger.records.get(item.id)
-        if item.id is None or record is not None:
+        is_over = record is None or (item.token is not None and item.token != record.token)
+        if item.id is None or not is_over:
             self.ledger.tell(item.type, record, **(item.data or {}))
 
     def _reply(self, item: Item, answer: Any) -> None:

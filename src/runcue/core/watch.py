@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from heapq import heappop
 
+from runcue.core.breaker import end_of
 from runcue.core.ledger import Ledger, waits_for_wall
 from runcue.core.model import Record
 from runcue.core.outcome import fail_for, put_off_too_long
@@ -38,9 +39,9 @@ def wakes_at(ledger: Ledger) -> float:
     if ledger.pending and not ledger.running:
         settings = ledger.settings
         if settings.stall_warn_after is not None and not ledger.has_warned:
-            at = min(at, ledger.moved_at + settings.stall_warn_after)
+            at = min(at, end_of(ledger.moved_at, settings.stall_warn_after))
         if settings.stall_timeout is not None:
-            at = min(at, ledger.moved_at + settings.stall_timeout)
+            at = min(at, end_of(ledger.moved_at, settings.stall_timeout))
     return at
 
 

@@ -55,6 +55,8 @@ class ThreadExecutor:
         def job() -> None:
             result, error = None, None
             try:
+                if work.cancelled:  # given up while it waited for this thread
+                    raise asyncio.CancelledError
                 if entered is not None:
                     loop.call_soon_threadsafe(entered, self._clock.now())
                 result = context.run(handler, work)
