@@ -276,21 +276,40 @@ async def test_a_thread_that_answers_too_late_is_not_heard_and_its_retry_comes_a
 
 async def test_a_thread_sees_that_it_was_cancelled() -> None:
     cue = Cue()
-    noticed = threading.Event()
+    entered, noticed = threading.Event(), threading.Event()
 
     @cue.task("polite")
     def polite(work: RunningWork) -> None:
+        entered.set()
         while not work.cancelled:
             time.sleep(0.001)
         noticed.set()
 
     async with cue:
         work_id = await cue.submit("polite")
-        async for _ in cue.events("started"):
-            break
+        await until(entered)
         assert await cue.cancel(work_id)
         assert (await cue.wait(work_id)).state == "cancelled"
         await until(noticed)
+
+
+async def test_work_that_was_given_up_before_its_thread_entered_it_is_not_called() -> None:
+    cue = Cue(max_threads=1)
+    called = threading.Event()
+
+    @cue.task("plain")
+    def plain(work: RunningWork) -> None:
+        called.set()
+
+    async with cue:
+        work_id = await cue.submit("plain")
+
+        def cancel_at_once(plan: object) -> None:
+            asyncio.get_running_loop().create_task(cue.cancel(work_id))
+
+        cue.on_start(cancel_at_once)
+        assert (await cue.wait(work_id)).state == "cancelled"
+    assert not called.is_set()
 
 
 def run_script(script: str) -> subprocess.CompletedProcess[str]:
