@@ -31,7 +31,7 @@ SLICE = 0.002
 TURN_COST = 4e-6
 """Seconds that a turn spends on one question and its answer, besides the callback itself."""
 FIRST_SHARE = 0.25
-AGAIN_SHARE = 0.035
+AGAIN_SHARE = 0.025
 TOGETHER = 0.1
 """Seconds for which a score may wait for those that were asked with it."""
 FALLBACKS: dict[str, Any] = {
