@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -211,7 +212,6 @@ def test_no_id_and_no_task_ever_reaches_outside_the_base(work_id: str, task: str
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    apsw = pytest.importorskip("apsw")
     path = tmp_path / "results.db"
     connection = apsw.Connection(str(path))
     connection.execute('CREATE TABLE results (work_id TEXT, "select" TEXT, number INTEGER)')
@@ -280,7 +280,6 @@ def test_a_missing_table_raises(database: Path) -> None:
 
 
 def test_a_missing_file_raises_and_is_not_made(tmp_path: Path) -> None:
-    pytest.importorskip("apsw")
     with pytest.raises(Exception, match=r"unable to open"):
         dependency_check_db("results", "work_id", tmp_path / "none.db")("a")
     assert os.listdir(tmp_path) == []  # noqa: PTH208 (names are all that matters)

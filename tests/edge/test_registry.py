@@ -576,7 +576,6 @@ def test_a_database_check_without_a_database_is_refused_in_memory() -> None:
 
 
 def test_a_database_check_without_a_database_uses_the_cues_own_file() -> None:
-    pytest.importorskip("apsw")
     known = Registry(Options.of(), database="/tmp/queue.db")
     check = dependency_check_db("results", "work_id")
     assert known.callback("dependency_satisfied", check) is check
