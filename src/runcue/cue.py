@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
+from runcue import given
 from runcue.connect import System, check_store
 from runcue.core.events import Event
 from runcue.core.explain import Explanation
@@ -22,13 +23,6 @@ from runcue.registry import (
     Options,
     Registry,
     Task,
-    event_number,
-    event_types,
-    given_id,
-    given_ids,
-    queue_names,
-    rows,
-    work_state,
 )
 from runcue.signature import CueOptions, Duration, ServiceOptions, SubmitOptions, TaskOptions
 from runcue.sync import Sync
@@ -166,7 +160,7 @@ class Cue:
 
     async def get(self, work_id: str) -> Work | None:
         """One work as it stands, or None when the id is unknown or no longer kept."""
-        work_id = given_id(work_id)
+        work_id = given.work_id(work_id)
         record = await self._open("get").store.get(work_id)
         return None if record is None else view(record)
 
@@ -174,7 +168,7 @@ class Cue:
         self, state: WorkState | str | None = None, task: str | None = None, limit: int = 100
     ) -> builtins.list[Work]:
         """The latest works of that state and task, newest first."""
-        found = await self._open("list").store.find(work_state(state), task, rows(limit))
+        found = await self._open("list").store.find(given.work_state(state), task, given.rows(limit))
         return [view(record) for record in found]
 
     async def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:
@@ -187,34 +181,34 @@ class Cue:
 
     async def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
         """Cancel pending or running work; True when it was one of these."""
-        cancel = Cancel(given_id(work_id), cascade)
+        cancel = Cancel(given.work_id(work_id), cascade)
         return bool(await self._open("cancel").engine.request(cancel))
 
     async def retry(self, work_id: str, *, cascade: bool = False) -> bool:
         """Give failed or cancelled work a fresh budget; True when it was one of these."""
-        revive = Revive(given_id(work_id), cascade)
+        revive = Revive(given.work_id(work_id), cascade)
         return bool(await self._open("retry").engine.request(revive))
 
     async def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
         """The work once it has ended, in whatever state."""
-        work_id = given_id(work_id)
+        work_id = given.work_id(work_id)
         return await self._open("wait").inquiry.wait(work_id, optional_duration(timeout, "timeout"))
 
     async def result(self, work_id: str, timeout: Duration | None = None) -> Any:
         """What the handler returned; WorkFailed, WorkTimedOut or WorkCancelled when it did not."""
-        work_id = given_id(work_id)
+        work_id = given.work_id(work_id)
         return await self._open("result").inquiry.result(work_id, optional_duration(timeout, "timeout"))
 
     async def join(self, ids: str | Iterable[str] | None = None, timeout: Duration | None = None) -> None:
         """Wait until nothing, or nothing of `ids`, is pending or running."""
-        ids = given_ids(ids)
+        ids = given.work_ids(ids)
         await self._open("join").inquiry.join(ids, optional_duration(timeout, "timeout"))
 
     # running ----------------------------------------------------------------------------------------------
 
     def start(self, queues: str | Iterable[str] | None = None) -> None:
         """Begin to start work. Returns at once; needs a running event loop; a second call does nothing."""
-        names = queue_names(queues)
+        names = given.queue_names(queues)
         self._open("start").start(names)
 
     async def stop(self, timeout: Duration | None = None) -> None:
@@ -245,11 +239,11 @@ class Cue:
 
     def events(self, types: str | Iterable[str] | None = None, since: int = 0) -> AsyncIterator[Event]:
         """What happens, from the first event (or after `since`) until stop(): `async for event in cue.events()`."""
-        return self._open("read events").bus.read(event_types(types), event_number(since))
+        return self._open("read events").bus.read(given.event_types(types), given.event_number(since))
 
     async def explain(self, work_id: str) -> Explanation:
         """Why that work stands where it stands, and until when."""
-        work_id = given_id(work_id)
+        work_id = given.work_id(work_id)
         return await self._open("explain").inquiry.explain(work_id)
 
     async def debug_blocked(self) -> builtins.list[dict[str, Any]]:

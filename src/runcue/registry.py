@@ -12,21 +12,19 @@ Rules:
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar, overload
 
 import msgspec
 from msgspec.structs import replace
 
+from runcue import given
 from runcue.callbacks import DatabaseCheck
 from runcue.core import parse
 from runcue.core.asking import Questions
-from runcue.core.events import EVENTS, WORK_EVENTS
 from runcue.core.ledger import Rule
 from runcue.core.limits import Limits
 from runcue.core.model import Spec, Work, WorkState
@@ -268,10 +266,10 @@ class Registry:
             known = self._known(task, task_type, unknown)
         data = b"{}" if params is None else parse.encode_params(params, self.options.max_params)
         if target is not None:
-            target = _target(target, self.options.max_params)
+            target = given.target(target, self.options.max_params)
         if queue is not DEFAULT_QUEUE:
             queue = parse.name(queue, "queue")
-        after = () if depends_on is None else _ids(depends_on)
+        after = () if depends_on is None else given.ids(depends_on)
         limit = known.timeout if timeout is None else span(timeout, "timeout")
         if dependency_timeout is not None:
             dependency_timeout = pause(dependency_timeout, "dependency_timeout")
@@ -283,7 +281,7 @@ class Registry:
             priority = parse.number(priority, "priority", -HIGHEST_PRIORITY, HIGHEST_PRIORITY)
         due = wait = None
         if run_at is not None or delay is not None:
-            due, wait = _due(run_at, delay)
+            due, wait = given.due(run_at, delay)
         work_id = ""  # made last: an id that somebody saw must not be refused (decision 0003)
         if id is not None:
             work_id = parse.work_id(id)
@@ -304,18 +302,29 @@ class Registry:
             raise SubmitError(
                 f"submit_many takes a list of dicts of submit's arguments, not {quoted(items)}."
             )
-        return [self._item(item, index, make_id) for index, item in enumerate(items)]
-
-    def _item(self, item: object, index: int, make_id: Callable[[], str]) -> Spec:
+        tasks, most = self.tasks, self.options.max_params
+        specs: list[Spec] = []
         try:
-            if not isinstance(item, dict):
-                raise SubmitError(f"expected a dict of submit's arguments, got {quoted(item)}.")
-            if not item.keys() <= _submit_options:
-                parse.reject_unknown(item, SUBMIT_OPTIONS, "submit()")
-            return self.spec(make_id=make_id, **item)
+            for item in items:
+                known = None
+                if type(item) is dict and len(item) == 2 and "params" in item:  # like most in a batch
+                    known = tasks.get(name) if type(name := item.get("task")) is str else None
+                if known is not None and known.is_checked and known.picks is None:
+                    data = parse.encode_params(item["params"], most)
+                    specs.append(Spec(make_id(), known.name, data, known.services, timeout=known.timeout))
+                else:
+                    specs.append(self._item(item, make_id))
         except (ConfigError, SubmitError) as error:
-            error.args = (f"items[{index}]: {error}",)
+            error.args = (f"items[{len(specs)}]: {error}",)
             raise
+        return specs
+
+    def _item(self, item: object, make_id: Callable[[], str]) -> Spec:
+        if not isinstance(item, dict):
+            raise SubmitError(f"expected a dict of submit's arguments, got {quoted(item)}.")
+        if not item.keys() <= _submit_options:
+            parse.reject_unknown(item, SUBMIT_OPTIONS, "submit()")
+        return self.spec(make_id=make_id, **item)
 
     # looking up ---------------------------------------------------------------------------------------
 
@@ -376,76 +385,6 @@ class Registry:
             if name not in self.services:
                 raise SubmitError(f"{UnknownService(name, self.services)} {where} chose it.")
         return tuple(dict.fromkeys(names))
-
-
-# --- Asking ---------------------------------------------------------------------------------------
-
-
-def given_id(value: object) -> str:
-    """Read the id of work that is asked for; if there is such work is another question."""
-    try:
-        return parse.work_id(value)
-    except SubmitError:
-        expected = f"1 to {parse.LONGEST_NAME} printable characters{_unawaited(value)}"
-    raise InvalidOption("id", value, expected)
-
-
-def given_ids(value: object) -> list[str] | None:
-    """Read the ids that `join` waits for; None is all work."""
-    if value is None:
-        return None
-    given = _several(value)
-    try:
-        return list(map(given_id, given))
-    except InvalidOption:
-        for other in given:
-            _unawaited(other)
-        raise
-
-
-def queue_names(value: object) -> frozenset[str] | None:
-    """Read which queues `start` serves; None is all of them."""
-    return None if value is None else frozenset(parse.name(name, "queue") for name in _several(value))
-
-
-def event_number(value: object) -> int:
-    """Read after which event a reader goes on; what lies before the first is the beginning."""
-    return parse.number(value, "since", whole=True)
-
-
-def _several(value: object) -> list[Any]:
-    """What may be given alone or as several."""
-    is_one = isinstance(value, (str, bytes, Mapping, Awaitable)) or not isinstance(value, Iterable)
-    return [value] if is_one else list(value)  # type: ignore[call-overload]  # (it is iterable then)
-
-
-def _unawaited(value: object) -> str:
-    """The advice for a call that nobody awaited, which is ended so that Python does not warn of it as well."""
-    if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
-        value.close()
-    return " (did you forget await?)" if isinstance(value, Awaitable) else ""
-
-
-def work_state(value: object) -> WorkState | None:
-    """Read the state that `list` filters by; "queued" is the older name of "pending"."""
-    return None if value is None else WorkState(choice(value, "state", STATES))
-
-
-def event_types(value: object) -> frozenset[str] | None:
-    """Read which events a reader wants, by their short or their long names; None is all of them."""
-    if value is None:
-        return None
-    return frozenset(choice(_short(name), "event type", tuple(EVENTS)) for name in _several(value))
-
-
-def _short(name: object) -> object:
-    short = name.removeprefix("work_") if isinstance(name, str) else None
-    return short if short in WORK_EVENTS else name
-
-
-def rows(value: object) -> int:
-    """Read how much `list` gives at most."""
-    return parse.number(value, "limit", 1, parse.HIGHEST_LIMIT, whole=True)
 
 
 # --- Services -------------------------------------------------------------------------------------
@@ -523,49 +462,6 @@ def _make_way(before: Task, task: Task) -> None:
             f"Task {quoted(task.name)} is registered already, with executor {before.executor!r}. "
             "Give the new one another name, or make a new Cue."
         )
-
-
-# --- Fields of a submission -----------------------------------------------------------------------
-
-
-def _target(value: object, limit: int) -> str:
-    text = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if not isinstance(text, str):
-        raise SubmitError(f"Invalid target: {quoted(value)}. Expected text or a Path.")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise SubmitError(f"Invalid target: {quoted(value)}. It is no valid Unicode text.") from None
-    if size > limit:
-        raise SubmitError(f"Invalid target: {size:,} bytes, more than max_params={limit:,}.")
-    return str.__str__(text)
-
-
-def _ids(value: object) -> tuple[str, ...]:
-    if isinstance(value, (bytes, Mapping)) or not isinstance(value, Iterable):
-        raise SubmitError(f"Invalid depends_on: {quoted(value)}. Expected a list of ids{_unawaited(value)}.")
-    try:
-        given = [value] if isinstance(value, str) else list(islice(value, MOST_DEPENDENCIES + 1))
-    except Exception as error:
-        raise SubmitError(f"Invalid depends_on: reading it raised {quoted(error)}.") from error
-    if len(given) > MOST_DEPENDENCIES:
-        raise SubmitError(f"Invalid depends_on: more than {MOST_DEPENDENCIES:,} ids.")
-    try:
-        ids = list(map(parse.work_id, given))
-    except SubmitError as error:
-        advice = max(map(_unawaited, given))
-        raise SubmitError(f"Invalid depends_on: {str(error).removesuffix('.')}{advice}.") from None
-    if isinstance(value, (set, frozenset)):
-        ids.sort()
-    return tuple(dict.fromkeys(ids))
-
-
-def _due(run_at: object, delay: object) -> tuple[float | None, float | None]:
-    if run_at is None:
-        return None, pause(delay, "delay")
-    if delay is not None:
-        raise SubmitError("run_at and delay are both given. Give one of them.")
-    return parse.moment(run_at), None
 
 
 # --- Saying the same thing twice ------------------------------------------------------------------

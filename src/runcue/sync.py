@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
 
+from runcue import given
 from runcue.errors import WrongThread
-from runcue.registry import given_id
 
 if TYPE_CHECKING:
     from runcue.core.model import Work
@@ -27,21 +27,21 @@ class Sync:
 
     def get(self, work_id: str) -> Work | None:
         """One work, or None."""
-        work: Work | None = self._call(self._cue.get(given_id(work_id)))
+        work: Work | None = self._call(self._cue.get(given.work_id(work_id)))
         return work
 
     def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
         """Cancel work from another thread."""
-        return bool(self._call(self._cue.cancel(given_id(work_id), cascade=cascade)))
+        return bool(self._call(self._cue.cancel(given.work_id(work_id), cascade=cascade)))
 
     def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
         """Block until that work has ended."""
-        work: Work = self._call(self._cue.wait(given_id(work_id), timeout))
+        work: Work = self._call(self._cue.wait(given.work_id(work_id), timeout))
         return work
 
     def result(self, work_id: str, timeout: Duration | None = None) -> Any:
         """Block until that work has ended; its result."""
-        return self._call(self._cue.result(given_id(work_id), timeout))
+        return self._call(self._cue.result(given.work_id(work_id), timeout))
 
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         loop = self._cue.loop

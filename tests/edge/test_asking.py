@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runcue import Cue
+from runcue import Cue, given
 from runcue.errors import ConfigError, InvalidOption, SubmitError
 from runcue.options import CHECKS, Options
 from runcue.registry import (
@@ -15,11 +15,6 @@ from runcue.registry import (
     SUBMIT_OPTIONS,
     TASK_OPTIONS,
     Registry,
-    event_number,
-    event_types,
-    given_id,
-    given_ids,
-    queue_names,
 )
 from runcue.signature import CueOptions, ServiceOptions, SubmitOptions, TaskOptions
 from tests.edge.nonsense import ODDITIES
@@ -36,19 +31,19 @@ async def forgotten() -> str:
 
 @pytest.mark.parametrize("work_id", ["a", "x" * 128, "'; DROP TABLE works", "Ünïcode"])
 def test_an_id_is_taken_as_it_is(work_id: str) -> None:
-    assert given_id(work_id) == work_id
+    assert given.work_id(work_id) == work_id
 
 
 @pytest.mark.parametrize("value", NO_IDS)
 def test_what_cannot_be_an_id_is_refused_quoting_it(value: Any) -> None:
     with pytest.raises(InvalidOption, match=r"^Invalid id: .* Expected 1 to 128 printable characters\.$"):
-        given_id(value)
+        given.work_id(value)
 
 
 def test_each_oddity_is_an_id_or_refused() -> None:
     for value in ODDITIES:
         try:
-            assert given_id(value) == value
+            assert given.work_id(value) == value
         except InvalidOption as error:
             assert len(str(error)) < 300  # noqa: PT017 (either outcome is right)
 
@@ -56,34 +51,39 @@ def test_each_oddity_is_an_id_or_refused() -> None:
 def test_a_call_that_was_not_awaited_is_no_id_and_is_ended() -> None:
     call = forgotten()
     with pytest.raises(InvalidOption, match=r"forgotten.*\(did you forget await\?\)\.$"):
-        given_id(call)
+        given.work_id(call)
     assert inspect.getcoroutinestate(call) == inspect.CORO_CLOSED
 
 
 async def test_a_task_is_no_id_and_is_left_alone() -> None:
     task = asyncio.create_task(forgotten())
-    for read in (given_id, given_ids):
+    for read in (given.work_id, given.work_ids):
         with pytest.raises(InvalidOption, match="did you forget await"):
             read(task)
     assert await task == "a"
 
 
 def test_several_ids_may_come_in_any_iterable_or_as_one_alone() -> None:
-    assert given_ids(None) is None
-    assert given_ids("abc") == ["abc"]
-    assert given_ids(["a", "b"]) == given_ids(iter("ab")) == given_ids({"a": 1, "b": 2}.keys()) == ["a", "b"]
+    assert given.work_ids(None) is None
+    assert given.work_ids("abc") == ["abc"]
+    assert (
+        given.work_ids(["a", "b"])
+        == given.work_ids(iter("ab"))
+        == given.work_ids({"a": 1, "b": 2}.keys())
+        == ["a", "b"]
+    )
 
 
 @pytest.mark.parametrize("value", [5, b"abc", {"a": 1}, ["a", None], [["a"]], ""])
 def test_ids_of_another_kind_are_refused(value: Any) -> None:
     with pytest.raises(InvalidOption, match=r"^Invalid id: "):
-        given_ids(value)
+        given.work_ids(value)
 
 
 def test_every_call_among_ids_that_was_not_awaited_is_ended() -> None:
     calls = [forgotten(), forgotten()]
     with pytest.raises(InvalidOption, match="did you forget await"):
-        given_ids(["a", *calls])
+        given.work_ids(["a", *calls])
     assert {inspect.getcoroutinestate(call) for call in calls} == {inspect.CORO_CLOSED}
 
 
@@ -104,29 +104,29 @@ async def test_a_dependency_that_was_not_awaited_is_refused_and_ended(is_alone: 
 
 
 def test_queues_are_one_or_several_names() -> None:
-    assert queue_names(None) is None
-    assert queue_names("night") == {"night"}
-    assert queue_names(["a", "b", "a"]) == {"a", "b"}
-    assert queue_names([]) == frozenset()
+    assert given.queue_names(None) is None
+    assert given.queue_names("night") == {"night"}
+    assert given.queue_names(["a", "b", "a"]) == {"a", "b"}
+    assert given.queue_names([]) == frozenset()
 
 
 @pytest.mark.parametrize("value", [5, [3, None], "", b"night", {"night": 1}, [["night"]]])
 def test_queues_of_another_kind_are_refused(value: Any) -> None:
     with pytest.raises(InvalidOption, match=r"^Invalid queue name: "):
-        queue_names(value)
+        given.queue_names(value)
 
 
 @pytest.mark.parametrize("value", ["x", 1.5, None, True])
 def test_a_reader_goes_on_after_a_whole_number(value: Any) -> None:
-    assert event_number(0) == 0
+    assert given.event_number(0) == 0
     with pytest.raises(InvalidOption, match=r"^Invalid since: "):
-        event_number(value)
+        given.event_number(value)
 
 
 @pytest.mark.parametrize("value", [5, b"completed", {"completed": 1}, ["completed", None]])
 def test_event_types_of_another_kind_are_refused(value: Any) -> None:
     with pytest.raises(InvalidOption, match=r"^Invalid event type: "):
-        event_types(value)
+        given.event_types(value)
 
 
 # --- The store ------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from runcue.core.model import PriorityContext, Work, WorkState
 from runcue.core.parse import Rate
 from runcue.core.retry import Retry
 from runcue.errors import ConfigError, InvalidOption, InvalidRate, UnknownOption, UnknownService, UnknownTask
-from runcue.registry import CALLBACKS, Options, Registry, rows, work_state
+from runcue.given import rows, work_state
+from runcue.registry import CALLBACKS, Options, Registry
 from tests.edge.nonsense import ODDITIES, anything
 
 
