@@ -26,7 +26,7 @@ class Bus:
     def __init__(self, keep_finals: int | None) -> None:
         self._ring: deque[Told] = deque(maxlen=KEPT)
         self._keep_finals = keep_finals
-        self._finals: deque[tuple[int, list[tuple[int, Told]]]] = deque()
+        self._finals: deque[tuple[int, dict[int, Told]]] = deque()
         self._amount_of_finals = 0
         self.next_seq = 1
         """The seq that the next event will have."""
@@ -52,7 +52,7 @@ class Bus:
                 self._complain(listener, error)
         self._wake()
 
-    def _keep(self, first: int, finals: list[tuple[int, Told]]) -> None:
+    def _keep(self, first: int, finals: dict[int, Told]) -> None:
         """Keep the final events of a turn as they came, and let go of turns that are too long ago."""
         self._finals.append((first, finals))
         self._amount_of_finals += len(finals)
@@ -107,13 +107,13 @@ class Bus:
         finals = [
             make_event(first + place, told)
             for first, batch in self._finals
-            for place, told in batch
+            for place, told in batch.items()
             if cursor <= first + place < end
         ]
         yield from finals
         missed = end - cursor - len(finals)
         if missed:
-            yield Event("gap", end - 1, self._ring[0][1], data={"missed": missed})
+            yield Event("gap", end - 1, self._ring[0].at, data={"missed": missed})
 
     def _wake(self) -> None:
         arrived, self._arrived = self._arrived, None

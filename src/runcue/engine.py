@@ -349,7 +349,8 @@ class Engine:
             future.set_result(answer)
 
     def _tell_waiters(self, plan: Plan) -> None:
-        for _, (_, _, record, _) in plan.finals:
+        for told in plan.finals.values():
+            record = told.record
             assert record is not None
             for future in self._waiters.pop(record.id, ()):
                 if not future.done():
@@ -379,13 +380,13 @@ class Engine:
 
     def _start_runs(self, plan: Plan) -> None:
         tasks, executors, runs, report = self._tasks, self._executors, self._runs, self._report_progress
-        create_task = self._loop.create_task
+        create_task = task_maker(self._loop)
         for record in plan.start:
             task = tasks[record.spec.task]
             run = runs[record.token] = Run(record, executors[task.executor], report)
             is_watched = record.spec.timeout is not None or record.token in plan.rated
             entered = partial(self._entered, run) if is_watched else None
-            run.task = create_task(self._attempt(run, task, entered))
+            run.task = create_task(self._attempt(run, task, entered), name=record.id)
 
     async def _attempt(self, run: Run, task: Registered, entered: Entering | None) -> None:
         record = run.record
@@ -465,6 +466,12 @@ class Engine:
         self.put_from_anywhere(
             Tell("progress", record.id, {"fraction": fraction, "text": text}, record.token)
         )
+
+
+def task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[Any]]:
+    """What `loop.create_task` comes down to on a loop that does nothing of its own there, without the detour."""
+    is_plain = type(loop).create_task is asyncio.BaseEventLoop.create_task and loop.get_task_factory() is None
+    return partial(asyncio.Task, loop=loop) if is_plain else loop.create_task
 
 
 class Complaints:

@@ -43,11 +43,11 @@ class Hooks:
         if callbacks.keys().isdisjoint(ON.values()):
             return
         for place, told in enumerate(plan.events):
-            kind = ON.get(told[0])
+            kind = ON.get(told.type)
             if kind is not None and kind in callbacks:
                 arguments = self._arguments(told, plan.errors.get(place))
                 if arguments is not None:
-                    self._call(kind, callbacks[kind], told[2], arguments)
+                    self._call(kind, callbacks[kind], told.record, arguments)
 
     async def drain(self) -> None:
         """Wait until every callback that was begun is over."""
@@ -59,7 +59,7 @@ class Hooks:
         return current_call.get() in self._under_way
 
     def _arguments(self, told: Told, error: BaseException | None) -> tuple[Any, ...] | None:
-        type, _, record, data = told
+        type, record, data = told.type, told.record, told.data
         data = data or {}
         if type == "backpressure_active":
             return (data["depth"], data["limit"]) if data["active"] else None

@@ -132,7 +132,8 @@ class Question:
         return FALLBACKS[self.kind]
 
 
-Interview = Generator[tuple[Question, tuple[Any, ...]], Any, Verdict]
+Interview = Generator[tuple[Question, tuple[Any, ...]] | Verdict, Any, None]
+"""Questions to put, one after the other, each with its arguments; then the verdict."""
 
 
 class Judge:
@@ -244,27 +245,21 @@ class Judge:
         self._cost += (cost - self._cost) * (0.2 if cost < self._cost else 0.02)
 
     def _hold(self, interview: Interview) -> Verdict:
-        answer: Any = None
-        while True:
-            try:
-                question, arguments = interview.send(answer)
-            except StopIteration as over:
-                verdict: Verdict = over.value
-                return verdict
+        step = next(interview)
+        while not isinstance(step, Verdict):
+            question, arguments = step
             self.asking = question.kind
-            answer = question.ask(arguments, self._timer)
+            step = interview.send(question.ask(arguments, self._timer))
+        return step
 
     async def _hold_patiently(self, interview: Interview) -> None:
-        answer: Any = None
-        while True:
-            try:
-                question, arguments = interview.send(answer)
-            except StopIteration as over:
-                self._answer([over.value])
-                return
+        step = next(interview)
+        while not isinstance(step, Verdict):
+            question, arguments = step
             if question.wants_task:
                 arguments = (*arguments, await self._task_of(arguments[0]))
-            answer = await question.ask_patiently(arguments)
+            step = interview.send(await question.ask_patiently(arguments))
+        self._answer([step])
 
     def close(self) -> None:
         """Let the threads of slow callbacks go."""
@@ -279,16 +274,19 @@ class Judge:
         if satisfied is not None:
             for need in work.depends_on:
                 if not (yield satisfied, (need,)):
-                    return Verdict(work.id, clock.now(), ready=False, why="dependency")
+                    yield Verdict(work.id, clock.now(), ready=False, why="dependency")
         ready = questions.get("is_ready")
         if ready is not None and not (yield ready, (work,)):
-            return Verdict(work.id, clock.now(), ready=False, why="not_ready")
+            yield Verdict(work.id, clock.now(), ready=False, why="not_ready")
         stale = questions.get("is_stale")
         if stale is not None and not (yield stale, (work,)):
-            return Verdict(work.id, clock.now(), stale=False)
+            yield Verdict(work.id, clock.now(), stale=False)
         priority = questions.get("priority")
         if priority is None:
-            return Verdict(work.id, clock.now())
-        now = clock.now()
-        context = PriorityContext(work, max(0.0, now - record.created_at), max(1, depth), pressure)
-        return Verdict(work.id, now, score=(yield priority, (context,)))
+            yield Verdict(work.id, clock.now())
+        else:
+            now = clock.now()
+            waited = now - record.created_at
+            context = PriorityContext(work, max(0.0, waited), depth or 1, pressure)
+            score = yield priority, (context,)
+            yield Verdict(work.id, now, True, True, score)

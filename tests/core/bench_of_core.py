@@ -270,19 +270,19 @@ class Bench:
     def told(self, type: str) -> list[str | None]:
         """The ids of everything of that type that was ever told."""
         return [
-            event[2].id if event[2] else None
+            event.record.id if event.record else None
             for plan in self.plans
             for event in plan.events
-            if event[0] == type
+            if event.type == type
         ]
 
     def facts(self, type: str) -> list[dict[str, Any]]:
         """What else belonged to each of those."""
         return [
-            (event[3] or {}) | ({"exception": plan.errors[place]} if place in plan.errors else {})
+            (event.data or {}) | ({"exception": plan.errors[place]} if place in plan.errors else {})
             for plan in self.plans
             for place, event in enumerate(plan.events)
-            if event[0] == type
+            if event.type == type
         ]
 
     def why(self, work_id: str, *, is_started: bool = True) -> Explanation:

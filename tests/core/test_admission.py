@@ -40,7 +40,7 @@ def test_accepted_work_is_recorded_as_pending_with_attempt_one_before_its_first_
 def test_accepted_work_is_told_as_queued_before_it_is_told_as_started() -> None:
     bench = Bench()
     bench.submit("a")
-    assert [event[0] for event in bench.plan.events[:2]] == ["queued", "started"]
+    assert [event.type for event in bench.plan.events[:2]] == ["queued", "started"]
 
 
 # --- Ids ------------------------------------------------------------------------------------------

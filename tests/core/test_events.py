@@ -17,7 +17,7 @@ def record_in(state: WorkState, **fields: Any) -> Record:
 
 
 def event_of(kind: str, record: Record | None = None, **data: Any) -> Event:
-    return make_event(7, (kind, 20.0, record, data or None))
+    return make_event(7, Told(kind, 20.0, record, data or None))
 
 
 # --- The table ------------------------------------------------------------------------------------
@@ -136,10 +136,10 @@ def test_an_event_can_be_copied_and_pickled() -> None:
     ],
 )
 def test_final_is_true_only_on_the_last_event_of_a_work(kind: str, state: WorkState, final: bool) -> None:
-    told: Told = (kind, 20.0, record_in(state), None)
+    told = Told(kind, 20.0, record_in(state))
     assert is_final(told) is final
     assert make_event(1, told).final is final
 
 
 def test_an_event_about_no_work_is_not_final() -> None:
-    assert not is_final(("failed", 20.0, None, None))
+    assert not is_final(Told("failed", 20.0))

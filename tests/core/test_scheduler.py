@@ -965,7 +965,7 @@ def test_what_the_shell_wants_told_is_told_in_order_about_live_work() -> None:
     bench = Bench()
     bench.submit("a")
     bench.turn(Tell("progress", "a", {"fraction": 0.5}), Tell("callback_failed", None, {"name": "is_ready"}))
-    told = [(type, record and record.id, data) for type, _, record, data in bench.plan.events]
+    told = [(one.type, one.record and one.record.id, one.data) for one in bench.plan.events]
     assert told == [("progress", "a", {"fraction": 0.5}), ("callback_failed", None, {"name": "is_ready"})]
 
 

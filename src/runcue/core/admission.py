@@ -75,7 +75,7 @@ def _place(ledger: Ledger, records: list[Record]) -> None:
     """Put new work where it waits."""
     settings = ledger.settings
     is_watched = settings.pending_timeout is not None or settings.pending_warn_after is not None
-    if not is_watched and ledger.asking is None:
+    if not is_watched:
         records = ledger.place_plain(records)
     for record in records:
         if is_watched:

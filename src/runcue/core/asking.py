@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 
@@ -118,11 +119,12 @@ class Asking:
         ready.take_from = self._take
         ready.on_open = self._opened
 
-    def arrived(self, lane: Lane, record: Record) -> None:
+    def arrived(self, lane: Lane, records: list[Record]) -> None:
         """Work that nothing but the callbacks holds back joins the line of the never asked."""
-        lane.line.push(record)
+        lane.line.extend(records)
         if self.questions.gates:
-            key, first = (record.rank, record.seq), self._curious.get(lane)
+            key = min((record.rank, record.seq) for record in records)
+            first = self._curious.get(lane)
             if first is None or key < first:
                 self._curious[lane] = key
                 heappush(self._heads, (*key, lane))
@@ -149,26 +151,37 @@ class Asking:
         wait = self.waiting.get(record.id) or self._asked.get(record.id, (lane, 0, None, record))[2]
         return None if wait is None else wait.why == "dependency"
 
-    def answered(self, verdict: Verdict) -> Record | None:
-        """Take one answer in. The record is returned when its output is valid: it is to be skipped."""
-        if verdict.id not in self._asked:  # by callbacks that have been replaced since
-            return None
-        lane, completions, wait, record = self._asked.pop(verdict.id)
-        skip = None
-        if (
-            self._records.get(verdict.id) is record
-        ):  # else it moved on meanwhile: that was about another attempt
-            lane.entries.pop(verdict.id, None)
+    def answered(self, verdicts: Sequence[Verdict]) -> list[Record]:
+        """Take answers in. Those whose output is valid are returned: they are to be skipped."""
+        asked, records, has_score = self._asked, self._records, self.questions.score
+        skipped: list[Record] = []
+        lanes: dict[Lane, None] = {}
+        for verdict in verdicts:
+            work_id = verdict.id
+            if work_id not in asked:  # by callbacks that have been replaced since
+                continue
+            lane, completions, wait, record = asked.pop(work_id)
+            lanes[lane] = None
+            if records.get(work_id) is not record:  # it moved on meanwhile: that was about another attempt
+                continue
             if not verdict.ready:
+                lane.entries.pop(work_id, None)
                 rest = FIRST_WAIT if wait is None else min(wait.rest * GROWTH, LONGEST_WAIT)
-                self._hold_back(verdict.id, Wait(verdict.at, rest, lane, verdict.why, completions))
+                self._hold_back(work_id, Wait(verdict.at, rest, lane, verdict.why, completions))
             elif not verdict.stale:
-                skip = record
+                lane.entries.pop(work_id, None)
+                skipped.append(record)
             else:
-                order = -verdict.score if self.questions.score else record.rank
-                self._admit(lane, (order, record.seq, next(self._numbers), record, verdict.at))
-        self.ready.wake(lane)
-        return skip
+                order = -verdict.score if has_score else record.rank
+                candidate = (order, record.seq, next(self._numbers), record, verdict.at)
+                lane.entries[work_id] = candidate
+                heappush(lane.candidates, candidate)
+                if has_score:
+                    lane.ring.append(candidate)
+        for lane in lanes:
+            self._drop_outdated(lane)
+            self.ready.wake(lane)
+        return skipped
 
     def begin(self, allowance: Allowance, now: float) -> None:
         """Choose whom to ask in this turn, before anything is started."""
@@ -377,13 +390,10 @@ class Asking:
                 asked.append(self._ask(lane, record))
         return asked
 
-    def _admit(self, lane: Lane, candidate: Candidate) -> None:
-        lane.entries[candidate[3].id] = candidate
-        heappush(lane.candidates, candidate)
-        if len(lane.candidates) > 4 * len(lane.entries) + FEW:
+    def _drop_outdated(self, lane: Lane) -> None:
+        most = 4 * len(lane.entries) + FEW
+        if len(lane.candidates) > most:
             lane.candidates = list(lane.entries.values())
             heapify(lane.candidates)
-        if self.questions.score:
-            lane.ring.append(candidate)
-            if len(lane.ring) > 4 * len(lane.entries) + FEW:
-                lane.ring = deque(lane.entries.values())
+        if len(lane.ring) > most:
+            lane.ring = deque(lane.entries.values())

@@ -1,6 +1,6 @@
 """What runcue tells: one table of events, and the value a listener gets.
 
-Deciding tells in tuples (`Told`), because most events are never looked at; the bus makes `Event`s of those
+Deciding tells in a few words (`Told`), because most events are never looked at; the bus makes `Event`s of those
 that somebody reads.
 """
 
@@ -11,9 +11,6 @@ from typing import Any
 import msgspec
 
 from runcue.core.model import Record
-
-Told = tuple[str, float, Record | None, dict[str, Any] | None]
-"""Type, time, the record it is about (as it stood then), and what else belongs to it."""
 
 EVENTS: dict[str, str] = {
     "queued": "New work was accepted.",
@@ -43,6 +40,15 @@ WORK_EVENTS = frozenset(
      "stale_completion"}
 )  # fmt: skip
 FINAL_EVENTS = frozenset({"completed", "failed", "cancelled", "skipped"})
+
+
+class Told(msgspec.Struct, frozen=True, gc=False):  # without gc: three for each work, and nothing leads back
+    """What happened to what: the record as it stood then, and what else belongs to it."""
+
+    type: str
+    at: float
+    record: Record | None = None
+    data: dict[str, Any] | None = None
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -81,14 +87,13 @@ class Event(msgspec.Struct, frozen=True):
 
 def is_final(told: Told) -> bool:
     """True when that was the last thing to be told about a work (unless it is retried by hand)."""
-    record = told[2]
-    return told[0] in FINAL_EVENTS and record is not None and record.state.is_final
+    record = told.record
+    return told.type in FINAL_EVENTS and record is not None and record.state.is_final
 
 
 def make_event(seq: int, told: Told) -> Event:
     """The event that listeners get for what was told."""
-    type, at, record, data = told
-    data = data or {}
+    type, at, record, data = told.type, told.at, told.record, told.data or {}
     if record is None:
         return Event(type, seq, at, data.get("work_id"), data.get("task"), error=data.get("error"),
                      service=data.get("service"), data=data)  # fmt: skip

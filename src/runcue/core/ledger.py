@@ -22,9 +22,9 @@ from msgspec.structs import replace
 
 from runcue.core.asking import Asking, Questions
 from runcue.core.breaker import Breaker
-from runcue.core.events import is_final
+from runcue.core.events import Told, is_final
 from runcue.core.graph import Graph
-from runcue.core.lifecycle import move, started
+from runcue.core.lifecycle import COMPLETED, finished, move, started
 from runcue.core.limits import Service
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.plan import Found, Plan, Revive, Submit
@@ -170,12 +170,12 @@ class Ledger:
         self, type: str, record: Record | None = None, exception: BaseException | None = None, **data: Any
     ) -> None:
         """Have an event told once the turn is committed. An exception goes to callbacks, and is not kept."""
-        told = (type, self.now, record, data or None)
+        told = Told(type, self.now, record, data or None)
         plan = self.plan
         if exception is not None:
             plan.errors[len(plan.events)] = exception
         if is_final(told):
-            plan.finals.append((len(plan.events), told))
+            plan.finals[len(plan.events)] = told
         plan.events.append(told)
         plan.is_notable = True
 
@@ -194,7 +194,7 @@ class Ledger:
             if spec.priority or spec.run_at is not None or spec.delay:
                 rank = self._rank(spec)
             record = fresh[spec.id] = Record(spec.id, spec, seq, rank, now)
-            plan.events.append(("queued", now, record, None))
+            plan.events.append(Told("queued", now, record))
             if spec.depends_on:
                 plan.dependent.append(record)
             if spec.idempotency_key is not None:
@@ -237,12 +237,13 @@ class Ledger:
         elif spec.delay and record.created_at + spec.delay > self.now:
             heappush(self.later, (record.created_at + spec.delay, record.seq, record.id))
         elif asking is not None:
-            asking.arrived(self.lane_of(record), record)
+            asking.arrived(self.lane_of(record), [record])
         else:
             self.ready.push(self.lane_of(record), record)
 
     def place_plain(self, records: list[Record]) -> list[Record]:
         """Place what may start as far as it is concerned, a lane at a time; the others are returned."""
+        join = self.ready.push_all if self.asking is None else self.asking.arrived
         others: list[Record] = []
         run: list[Record] = []
         lane: Lane | None = None
@@ -253,12 +254,12 @@ class Ledger:
                 continue
             mine = self.lane_of(record)
             if mine is not lane and lane is not None:
-                self.ready.push_all(lane, run)
+                join(lane, run)
                 run = []
             lane = mine
             run.append(record)
         if lane is not None:
-            self.ready.push_all(lane, run)
+            join(lane, run)
         return others
 
     def watch(self, at: float, kind: str, record: Record) -> None:
@@ -312,7 +313,7 @@ class Ledger:
             records[record.id] = running
             plan.records[record.id] = running
             plan.start.append(running)
-            plan.events.append(("started", now, running, None))
+            plan.events.append(Told("started", now, running))
             self.slots[token] = lane
             if rated:
                 self._unentered[token] = rated
@@ -370,15 +371,19 @@ class Ledger:
             service.active -= 1
             if service.parked:
                 self.ready.touched[service] = None
-        if token in self._unentered:  # it was never called: what was granted was not used
-            for service in self._unentered.pop(token):
-                service.returned()
+        if token in self._unentered:
+            self._return(token)
         if token in self.overdue:
             work_id = self.overdue.pop(token)
             if self.held.get(work_id) == token:
                 del self.held[work_id]
                 self.place(self.records[work_id])
         return lane
+
+    def _return(self, token: int) -> None:
+        """It was never called: what was granted was not used."""
+        for service in self._unentered.pop(token):
+            service.returned()
 
     def spend(self, record: Record) -> Record:
         """The start under way counts, however it ends."""
@@ -432,6 +437,31 @@ class Ledger:
             self.held.pop(record.id, None)
         if self.settings.keep_finished is not None:
             self._finished.append(final)
+        return final
+
+    def complete(self, record: Record, result: Any) -> Record:
+        """A result came: `release`, `leave` and `tell` in one, for the end that is on every work's path."""
+        plan, token = self.plan, record.token
+        for service in self.slots.pop(token).services:
+            service.active -= 1
+            if service.parked:
+                self.ready.touched[service] = None
+            if service.throttle_streak and (record.started_at or 0.0) >= service.throttled_until:
+                service.throttle_streak = 0  # not one that was in flight before the pause
+        if token in self._unentered:
+            self._return(token)
+        final = finished(record, result, self.now)
+        del self.records[record.id]
+        plan.records[record.id] = final
+        self._ended[COMPLETED] += 1
+        self.running -= 1
+        self.has_moved = True
+        if record.spec.depends_on:
+            self.graph.drop(record.id)
+        if self.settings.keep_finished is not None:
+            self._finished.append(final)
+        told = plan.finals[len(plan.events)] = Told("completed", self.now, final)
+        plan.events.append(told)
         return final
 
     def forget(self) -> None:

@@ -157,10 +157,10 @@ class Work(msgspec.Struct, frozen=True):
         """Nothing: here so that a handler that reports its progress can be tested with a Work made by hand."""
 
 
-def face(record: Record) -> tuple[Any, ...]:
-    """A record's public face: the fields of `Work` in order, for it and for what extends it."""
+def view(record: Record) -> Work:
+    """The frozen `Work` people are shown for a record."""
     spec = record.spec
-    return (
+    return Work(
         record.id,
         spec.task,
         decode_params(spec.params),
@@ -185,11 +185,6 @@ def face(record: Record) -> tuple[Any, ...]:
         record.traceback,
         record.history,
     )
-
-
-def view(record: Record) -> Work:
-    """The frozen `Work` people are shown for a record."""
-    return Work(*face(record))
 
 
 class PriorityContext(msgspec.Struct, frozen=True):

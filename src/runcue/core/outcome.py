@@ -10,7 +10,6 @@ from typing import Any
 from runcue.core.failure import Failure
 from runcue.core.graph import find_cycle
 from runcue.core.ledger import Ledger
-from runcue.core.lifecycle import finished
 from runcue.core.limits import FIRST_THROTTLE, LONGEST_THROTTLE
 from runcue.core.model import Attempt, Record, WorkState
 from runcue.core.plan import Cancel, Ended, Lacks, Outcome, Revive
@@ -201,18 +200,9 @@ def join(ledger: Ledger, record: Record) -> None:
 
 
 def _completed(ledger: Ledger, record: Record, result: Any) -> None:
-    lane = ledger.release(record.token)
-    assert lane is not None
-    for service in lane.services:
-        if service.throttle_streak and (record.started_at or 0.0) >= service.throttled_until:
-            service.throttle_streak = 0  # not one that was in flight before the pause
+    final = ledger.complete(record, result)
     if ledger.epochs:
         ledger.judge_circuits(record.token, True)
-    now, plan = ledger.now, ledger.plan
-    final = ledger.leave(record, finished(record, result, now))
-    told = ("completed", now, final, None)
-    plan.finals.append((len(plan.events), told))
-    plan.events.append(told)
     if ledger.asking is not None or ledger.graph.edges:
         _completed_for_others(ledger, final)
 

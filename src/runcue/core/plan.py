@@ -159,7 +159,7 @@ class Plan:
         self.events: list[Told] = []
         self.errors: dict[int, BaseException] = {}
         """The exceptions behind some of `events`, by place: for callbacks, and not to be kept."""
-        self.finals: list[tuple[int, Told]] = []
+        self.finals: dict[int, Told] = {}
         """Those of `events` that are final for their work, with their places among them."""
         self.is_notable = False
         """True when `events` has more than the everyday queued, started and completed."""

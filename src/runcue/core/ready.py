@@ -60,7 +60,7 @@ class Line:
     def extend(self, records: list[Record]) -> None:
         """Take several in: at one stroke when they come in order."""
         fifo = self._fifo
-        follows = not fifo or fifo[-1].rank < records[0].rank
+        follows = len(records) > 1 and (not fifo or fifo[-1].rank < records[0].rank)
         if follows and all(one.rank <= two.rank for one, two in pairwise(records)):
             fifo.extend(records)
         else:
@@ -70,8 +70,9 @@ class Line:
     def head(self) -> Record | None:
         """The first that is still as it was when it came; what changed since is dropped."""
         fifo, early, records = self._fifo, self._early, self._records
-        while fifo and records.get(fifo[0].id) is not fifo[0]:
-            fifo.popleft()
+        if self._dead:
+            while fifo and records.get(fifo[0].id) is not fifo[0]:
+                fifo.popleft()
         if not early:
             return fifo[0] if fifo else None
         while early and records.get(early[0][2].id) is not early[0][2]:
@@ -102,7 +103,7 @@ class Line:
                 taken.append(head)
             elif fifo:
                 head = fifo[0]
-                if records.get(head.id) is head:
+                if not self._dead or records.get(head.id) is head:
                     if head.rank >= limit[0] and (head.rank, head.seq) > limit:
                         break
                     taken.append(head)

@@ -191,10 +191,8 @@ class Scheduler:
     def _take_verdicts(self, item: Verdicts) -> None:
         ledger = self.ledger
         if ledger.asking is not None:
-            for verdict in item.verdicts:
-                record = ledger.asking.answered(verdict)
-                if record is not None:
-                    outcome.skip(ledger, record)
+            for record in ledger.asking.answered(item.verdicts):
+                outcome.skip(ledger, record)
 
     def _take_ended(self, item: Ended) -> None:
         outcome.ended(self.ledger, item)

@@ -51,9 +51,9 @@ def log_events(plan: Plan) -> None:
 
 def _level(told: Told) -> int:
     """How much an event matters: an attempt that fails is bad news only when it was the last."""
-    if told[0] == "failed" and told[3] is not None and told[3].get("will_retry"):
+    if told.type == "failed" and told.data is not None and told.data.get("will_retry"):
         return logging.INFO
-    return LEVELS[told[0]]
+    return LEVELS[told.type]
 
 
 def _fields(event: Event) -> dict[str, object]:
