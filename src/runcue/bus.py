@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import islice
 
-from runcue.core.events import Event, Told, make_event
+from runcue.core.events import Event, News, make_event, told
 from runcue.core.plan import Plan
 
 KEPT = 10_000
@@ -24,9 +24,9 @@ class Bus:
     """The events of one Cue."""
 
     def __init__(self, keep_finals: int | None) -> None:
-        self._ring: deque[Told] = deque(maxlen=KEPT)
+        self._ring: deque[News] = deque(maxlen=KEPT)
         self._keep_finals = keep_finals
-        self._finals: deque[tuple[int, dict[int, Told]]] = deque()
+        self._finals: deque[tuple[int, dict[int, News]]] = deque()
         self._amount_of_finals = 0
         self.next_seq = 1
         """The seq that the next event will have."""
@@ -52,7 +52,7 @@ class Bus:
                 self._complain(listener, error)
         self._wake()
 
-    def _keep(self, first: int, finals: dict[int, Told]) -> None:
+    def _keep(self, first: int, finals: dict[int, News]) -> None:
         """Keep the final events of a turn as they came, and let go of turns that are too long ago."""
         self._finals.append((first, finals))
         self._amount_of_finals += len(finals)
@@ -96,8 +96,8 @@ class Bus:
             return self._first, list(self._old(cursor))
         start = cursor - self._first
         batch = [
-            make_event(cursor + index, told)
-            for index, told in enumerate(islice(self._ring, start, start + 256))
+            make_event(cursor + index, news)
+            for index, news in enumerate(islice(self._ring, start, start + 256))
         ]
         return cursor + len(batch), batch
 
@@ -105,15 +105,15 @@ class Bus:
         """What is left of the time before the ring: final events, and how many others are gone."""
         end = self._first
         finals = [
-            make_event(first + place, told)
+            make_event(first + place, news)
             for first, batch in self._finals
-            for place, told in batch.items()
+            for place, news in batch.items()
             if cursor <= first + place < end
         ]
         yield from finals
         missed = end - cursor - len(finals)
         if missed:
-            yield Event("gap", end - 1, self._ring[0].at, data={"missed": missed})
+            yield Event("gap", end - 1, told(self._ring[0]).at, data={"missed": missed})
 
     def _wake(self) -> None:
         arrived, self._arrived = self._arrived, None

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from runcue.bus import Bus
 from runcue.core.asking import Allowance, Questions, Verdict
+from runcue.core.events import told
 from runcue.core.failure import Failure, classify, describe
 from runcue.core.model import Record, WorkState
 from runcue.core.outcome import STOPPED
@@ -349,8 +350,8 @@ class Engine:
             future.set_result(answer)
 
     def _tell_waiters(self, plan: Plan) -> None:
-        for told in plan.finals.values():
-            record = told.record
+        for news in plan.finals.values():
+            record = told(news).record
             assert record is not None
             for future in self._waiters.pop(record.id, ()):
                 if not future.done():
@@ -381,10 +382,12 @@ class Engine:
     def _start_runs(self, plan: Plan) -> None:
         tasks, executors, runs, report = self._tasks, self._executors, self._runs, self._report_progress
         create_task = task_maker(self._loop)
+        rated = plan.rated
         for record in plan.start:
-            task = tasks[record.spec.task]
-            run = runs[record.token] = Run(record, executors[task.executor], report)
-            is_watched = record.spec.timeout is not None or record.token in plan.rated
+            spec, token = record.spec, record.token
+            task = tasks[spec.task]
+            run = runs[token] = Run(record, executors[task.executor], report)
+            is_watched = spec.timeout is not None or token in rated
             entered = partial(self._entered, run) if is_watched else None
             run.task = create_task(self._attempt(run, task, entered), name=record.id)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
 
-from runcue.core.events import Told
+from runcue.core.events import Told, told
 from runcue.core.model import Record, view
 from runcue.core.plan import Plan
 from runcue.errors import RuncueError
@@ -42,12 +42,13 @@ class Hooks:
         callbacks = self._callbacks
         if callbacks.keys().isdisjoint(ON.values()):
             return
-        for place, told in enumerate(plan.events):
-            kind = ON.get(told.type)
+        for place, news in enumerate(plan.events):
+            words = told(news)
+            kind = ON.get(words.type)
             if kind is not None and kind in callbacks:
-                arguments = self._arguments(told, plan.errors.get(place))
+                arguments = self._arguments(words, plan.errors.get(place))
                 if arguments is not None:
-                    self._call(kind, callbacks[kind], told.record, arguments)
+                    self._call(kind, callbacks[kind], words.record, arguments)
 
     async def drain(self) -> None:
         """Wait until every callback that was begun is over."""
@@ -58,8 +59,8 @@ class Hooks:
         """True when the code that asks is itself an `async` callback, or waited for by one."""
         return current_call.get() in self._under_way
 
-    def _arguments(self, told: Told, error: BaseException | None) -> tuple[Any, ...] | None:
-        type, record, data = told.type, told.record, told.data
+    def _arguments(self, words: Told, error: BaseException | None) -> tuple[Any, ...] | None:
+        type, record, data = words.type, words.record, words.data
         data = data or {}
         if type == "backpressure_active":
             return (data["depth"], data["limit"]) if data["active"] else None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from runcue.core.asking import Allowance, Questions, Verdict
+from runcue.core.events import told
 from runcue.core.explain import Explanation, explain
 from runcue.core.failure import Failure, Kind
 from runcue.core.ledger import Rule, Settings
@@ -272,7 +273,7 @@ class Bench:
         return [
             event.record.id if event.record else None
             for plan in self.plans
-            for event in plan.events
+            for event in map(told, plan.events)
             if event.type == type
         ]
 
@@ -281,7 +282,7 @@ class Bench:
         return [
             (event.data or {}) | ({"exception": plan.errors[place]} if place in plan.errors else {})
             for plan in self.plans
-            for place, event in enumerate(plan.events)
+            for place, event in enumerate(map(told, plan.events))
             if event.type == type
         ]
 

@@ -7,6 +7,7 @@ import pytest
 
 from runcue.clock import SystemClock
 from runcue.core.asking import Questions
+from runcue.core.events import told
 from runcue.core.ledger import Ledger
 from runcue.core.model import Attempt, Record
 from runcue.core.plan import Cancel, Ended, Entered, Lacks, Outcome, Pause, Plan, Revive, Verdicts
@@ -42,7 +43,7 @@ def test_a_result_completes_the_work_and_is_kept() -> None:
     bench.finish("a", {"pages": 3})
     record = bench.record("a")
     assert (record.state.value, record.result, record.completed_at) == ("completed", {"pages": 3}, START + 2)
-    assert (bench.told("completed"), bench.plan.events[0].record) == (["a"], record)
+    assert (bench.told("completed"), told(bench.plan.events[0]).record) == (["a"], record)
 
 
 def test_a_success_after_a_failure_leaves_no_error_but_keeps_the_history() -> None:
@@ -144,7 +145,7 @@ def test_every_failed_attempt_is_told_and_whether_another_will_follow() -> None:
     failure.error = error
     bench.now += 1
     bench.turn(failure)
-    assert [event.type for event in bench.plan.events[:2]] == ["failed", "retrying"]
+    assert [told(event).type for event in bench.plan.events[:2]] == ["failed", "retrying"]
     assert bench.facts("failed") == [{"will_retry": True, "duration": 1.0, "exception": error}]
     assert bench.facts("retrying") == [{"attempt": 2, "next_retry_at": bench.now + 10}]
     bench.after(10)
@@ -637,7 +638,7 @@ def test_work_waits_until_everything_it_depends_on_has_completed() -> None:
 def test_a_dependent_starts_in_the_turn_in_which_its_dependency_completes() -> None:
     bench = chain_bench("a", "b")
     bench.finish("a")
-    assert [event.type for event in bench.plan.events[:2]] == ["completed", "started"]
+    assert [told(event).type for event in bench.plan.events[:2]] == ["completed", "started"]
 
 
 @pytest.mark.parametrize("kept", [100, 0])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from runcue.core.asking import Questions
+from runcue.core.events import told
 from runcue.core.failure import Failure
 from runcue.core.ledger import Rule
 from runcue.core.limits import Limits
@@ -965,8 +966,9 @@ def test_what_the_shell_wants_told_is_told_in_order_about_live_work() -> None:
     bench = Bench()
     bench.submit("a")
     bench.turn(Tell("progress", "a", {"fraction": 0.5}), Tell("callback_failed", None, {"name": "is_ready"}))
-    told = [(one.type, one.record and one.record.id, one.data) for one in bench.plan.events]
-    assert told == [("progress", "a", {"fraction": 0.5}), ("callback_failed", None, {"name": "is_ready"})]
+    words = [told(one) for one in bench.plan.events]
+    happened = [(one.type, one.record and one.record.id, one.data) for one in words]
+    assert happened == [("progress", "a", {"fraction": 0.5}), ("callback_failed", None, {"name": "is_ready"})]
 
 
 def test_progress_of_work_that_is_over_is_not_told() -> None:

@@ -1,7 +1,7 @@
 """What runcue tells: one table of events, and the value a listener gets.
 
-Deciding tells in a few words (`Told`), because most events are never looked at; the bus makes `Event`s of those
-that somebody reads.
+Deciding tells in a few words, because most events are never looked at; the bus makes `Event`s of those that
+somebody reads. The everyday ones (queued, started, completed) are told by the record alone: its state says which.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from runcue.core.model import Record
+from runcue.core.model import Record, WorkState
 
 EVENTS: dict[str, str] = {
     "queued": "New work was accepted.",
@@ -42,13 +42,28 @@ WORK_EVENTS = frozenset(
 FINAL_EVENTS = frozenset({"completed", "failed", "cancelled", "skipped"})
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):  # without gc: three for each work, and nothing leads back
+class Told(msgspec.Struct, frozen=True, gc=False):
     """What happened to what: the record as it stood then, and what else belongs to it."""
 
     type: str
     at: float
     record: Record | None = None
     data: dict[str, Any] | None = None
+
+
+News = Told | Record
+"""Something to tell. A record alone says that it was accepted, started or completed just now."""
+
+
+def told(news: News) -> Told:
+    """The same in words."""
+    if isinstance(news, Told):
+        return news
+    if news.state is WorkState.PENDING:
+        return Told("queued", news.created_at, news)
+    if news.state is WorkState.RUNNING:
+        return Told("started", news.started_at or 0.0, news)
+    return Told("completed", news.completed_at or 0.0, news)
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -85,15 +100,16 @@ class Event(msgspec.Struct, frozen=True):
         raise AttributeError(f"a {self.type!r} event has no {name!r}")
 
 
-def is_final(told: Told) -> bool:
+def is_final(words: Told) -> bool:
     """True when that was the last thing to be told about a work (unless it is retried by hand)."""
-    record = told.record
-    return told.type in FINAL_EVENTS and record is not None and record.state.is_final
+    record = words.record
+    return words.type in FINAL_EVENTS and record is not None and record.state.is_final
 
 
-def make_event(seq: int, told: Told) -> Event:
+def make_event(seq: int, news: News) -> Event:
     """The event that listeners get for what was told."""
-    type, at, record, data = told.type, told.at, told.record, told.data or {}
+    words = told(news)
+    type, at, record, data = words.type, words.at, words.record, words.data or {}
     if record is None:
         return Event(type, seq, at, data.get("work_id"), data.get("task"), error=data.get("error"),
                      service=data.get("service"), data=data)  # fmt: skip
@@ -105,7 +121,7 @@ def make_event(seq: int, told: Told) -> Event:
         record.id,
         record.spec.task,
         data.get("attempt", record.attempt),
-        is_final(told),
+        is_final(words),
         record.result if type == "completed" else None,
         record.error if type in ("failed", "cancelled") else None,
         data.get("will_retry"),

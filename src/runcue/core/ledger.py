@@ -194,7 +194,7 @@ class Ledger:
             if spec.priority or spec.run_at is not None or spec.delay:
                 rank = self._rank(spec)
             record = fresh[spec.id] = Record(spec.id, spec, seq, rank, now)
-            plan.events.append(Told("queued", now, record))
+            plan.events.append(record)
             if spec.depends_on:
                 plan.dependent.append(record)
             if spec.idempotency_key is not None:
@@ -313,7 +313,7 @@ class Ledger:
             records[record.id] = running
             plan.records[record.id] = running
             plan.start.append(running)
-            plan.events.append(Told("started", now, running))
+            plan.events.append(running)
             self.slots[token] = lane
             if rated:
                 self._unentered[token] = rated
@@ -460,8 +460,8 @@ class Ledger:
             self.graph.drop(record.id)
         if self.settings.keep_finished is not None:
             self._finished.append(final)
-        told = plan.finals[len(plan.events)] = Told("completed", self.now, final)
-        plan.events.append(told)
+        plan.finals[len(plan.events)] = final
+        plan.events.append(final)
         return final
 
     def forget(self) -> None:

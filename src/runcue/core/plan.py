@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from runcue.core.asking import Verdict
-from runcue.core.events import Told
+from runcue.core.events import News
 from runcue.core.failure import Failure
 from runcue.core.limits import Limits
 from runcue.core.model import Record, Spec, WorkState
@@ -156,10 +156,10 @@ class Plan:
         self.ask: list[Record] = []
         self.again = 0
         """How many of `ask` were asked before."""
-        self.events: list[Told] = []
+        self.events: list[News] = []
         self.errors: dict[int, BaseException] = {}
         """The exceptions behind some of `events`, by place: for callbacks, and not to be kept."""
-        self.finals: dict[int, Told] = {}
+        self.finals: dict[int, News] = {}
         """Those of `events` that are final for their work, with their places among them."""
         self.is_notable = False
         """True when `events` has more than the everyday queued, started and completed."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from runcue.core.events import Event, Told, make_event
+from runcue.core.events import Event, Told, make_event, told
 from runcue.core.plan import Plan
 
 logger = logging.getLogger("runcue")
@@ -40,20 +40,20 @@ def log_events(plan: Plan) -> None:
     least = logger.getEffectiveLevel()
     if least > logging.DEBUG and not plan.is_notable:
         return
-    for told in plan.events:
-        level = _level(told)
+    for news in plan.events:
+        level = _level(told(news))
         if level >= least:
-            event = make_event(0, told)
+            event = make_event(0, news)
             fields = _fields(event)
             line = " ".join(f"{key}={_shown(value)}" for key, value in fields.items())
             logger.log(level, "%s: %s", event.name, line, extra={"runcue": {"event": event.name, **fields}})
 
 
-def _level(told: Told) -> int:
+def _level(words: Told) -> int:
     """How much an event matters: an attempt that fails is bad news only when it was the last."""
-    if told.type == "failed" and told.data is not None and told.data.get("will_retry"):
+    if words.type == "failed" and words.data is not None and words.data.get("will_retry"):
         return logging.INFO
-    return LEVELS[told.type]
+    return LEVELS[words.type]
 
 
 def _fields(event: Event) -> dict[str, object]:
