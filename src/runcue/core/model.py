@@ -96,6 +96,17 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
     traceback: str | None = None
     history: tuple[Attempt, ...] = ()
+    crashes: int = 0
+    """How often the process that ran it died."""
+    worker: str | None = None
+    """Who runs it."""
+    missing: int = 0
+    """How many of its dependencies have not completed yet."""
+    shelf: str | None = None
+    """Where it waits or runs: stores find it by that, in the order of `place` and `seq`, and know no more of it."""
+    place: float = 0.0
+    watch_at: float | None = None
+    """When somebody has to look at it, wherever it is."""
 
 
 class Work(msgspec.Struct, frozen=True):

@@ -1,0 +1,85 @@
+"""What a store keeps besides the records of work: counters, shelves, services, grants, workers.
+
+All of it is written by the turn that changes it, in the same commit, so that whoever takes the next turn, in
+whichever process, can go on from there. A store keeps these values and does not know what they mean.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from runcue.core.limits import Limits
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The counters of a queue: the first thing a turn reads, and the last it writes."""
+
+    revision: int = 0
+    """Turns that wrote something. Another number than the last one seen: another process was here."""
+    seq: int = 0
+    """The number of the newest work."""
+    token: int = 0
+    """The token of the newest attempt."""
+    told: int = 0
+    """The number of the newest event."""
+    now: float = 0.0
+    """Queue time of the last turn: the next is never before it."""
+    pending: int = 0
+    running: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class Shelf(msgspec.Struct, frozen=True):
+    """A place where records wait, with how many there are and which is the first."""
+
+    name: str
+    amount: int
+    place: float = 0.0
+    seq: int = 0
+
+
+class BreakerState(msgspec.Struct, frozen=True):
+    """How a circuit breaker stands (breaker.py)."""
+
+    state: str
+    failures: int
+    epoch: int
+    wait: float
+    changed_at: float
+    ramp: int | None
+    climbed: int
+    running: int
+    probe_deadline: float | None
+
+
+class ServiceState(msgspec.Struct, frozen=True):
+    """How a service stands, but for what is running and what was started lately."""
+
+    limits: Limits
+    is_paused: bool = False
+    throttled_until: float = 0.0
+    throttle_streak: int = 0
+    breaker: BreakerState | None = None
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Starts of one service that count in its windows from `at` on."""
+
+    service: str
+    at: float
+    amount: int = 1
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """A process that has the queue open, and how many places its attempts take up in each service."""
+
+    id: str
+    host: str
+    boot: str
+    pid: int
+    started_at: float
+    queues: tuple[str, ...] | None = None
+    """The queues it serves; None for all of them."""
+    active: dict[str, int] = {}
