@@ -13,12 +13,13 @@ from typing import Any
 
 from runcue.bus import Bus
 from runcue.clock import SystemClock
+from runcue.complaints import Complaints
 from runcue.core.explain import THREADS
 from runcue.core.failure import describe
 from runcue.core.limits import Limits
-from runcue.core.plan import Tell
+from runcue.core.plan import Declare, Tell
 from runcue.core.scheduler import Scheduler
-from runcue.engine import Complaints, Engine
+from runcue.engine import Engine
 from runcue.errors import ConfigError, CueClosed, RuncueError, quoted
 from runcue.executors.coroutine import CoroutineExecutor
 from runcue.executors.thread import ThreadExecutor
@@ -60,10 +61,6 @@ class System:
             self.clock, timer = SystemClock(), perf_counter
         self.tag = secrets.token_hex(4)
         self.store = MemoryStore(self.clock)
-        self.scheduler = Scheduler(options.settings(), registry.rules, self.tag)
-        self.scheduler.declare(Limits(THREADS, options.max_threads))
-        for limits in registry.services.values():
-            self.scheduler.declare(limits)
         self.bus = Bus(options.keep_finished)
         self.complaints = Complaints(self._complain)
         self.hooks = Hooks(registry.callbacks, self.complaints, lambda: registry.failure_wants_retry)
@@ -84,7 +81,7 @@ class System:
         self.engine = Engine(
             store=self.store,
             clock=self.clock,
-            scheduler=self.scheduler,
+            make_scheduler=lambda: Scheduler(options.settings(), registry.rules, self.tag),
             judge=self.judge,
             bus=self.bus,
             executors=self.executors,
@@ -94,6 +91,8 @@ class System:
             progress_interval=options.progress_interval,
             may_block=options.max_queued is not None and options.reject_policy == "block",
         )
+        for limits in (Limits(THREADS, options.max_threads), *registry.services.values()):
+            self.engine.put(Declare(limits, is_quiet=True))
         self.inquiry = Inquiry(self.engine, self.store)
         self._registry = registry
         self._watchdog: Watchdog | None = None
@@ -126,7 +125,7 @@ class System:
 
     async def close(self) -> None:
         """Let go of threads and records, and of whoever waits for something."""
-        self.engine.close(lambda: CueClosed("wait"))
+        await self.engine.close(lambda: CueClosed("wait"))
         for executor in self.executors.values():
             await executor.close()
         self.judge.close()

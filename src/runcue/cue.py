@@ -177,7 +177,7 @@ class Cue:
 
     async def count(self) -> dict[WorkState, int]:
         """How many works there are in each state, forgotten ones included."""
-        return self._open("count").engine.counts()
+        return await self._open("count").engine.counts()
 
     async def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
         """Cancel pending or running work; True when it was one of these."""

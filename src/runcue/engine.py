@@ -11,24 +11,42 @@ nothing: so `submit` returns without suspending, and work submitted in a row is 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from threading import get_ident
 from typing import Any, TypeVar
 
+import msgspec
+
 from runcue.bus import Bus
 from runcue.core.asking import Allowance, Questions, Verdict
 from runcue.core.events import told
-from runcue.core.failure import Failure, classify, describe
+from runcue.core.failure import Failure, classify
 from runcue.core.model import Record, WorkState
 from runcue.core.outcome import STOPPED
-from runcue.core.plan import Cancel, Ended, Entered, Item, Lacks, Outcome, Plan, Tell, Verdicts
+from runcue.core.plan import (
+    Cancel,
+    Declare,
+    Ended,
+    Entered,
+    Item,
+    Lacks,
+    Lost,
+    Outcome,
+    Plan,
+    Serve,
+    Tell,
+    Verdicts,
+)
 from runcue.core.scheduler import Scheduler
-from runcue.errors import RuncueError
+from runcue.core.state import NO_HEAD
+from runcue.errors import RuncueError, StoreError
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, Turn
 from runcue.running import Run, RunningWork, current_run
+
+logger = logging.getLogger("runcue")
 
 T = TypeVar("T")
 Entering = Callable[[float | None], None]
@@ -40,6 +58,44 @@ CLEANUP = 1.0
 """Seconds that stop() leaves to coroutines it has cancelled."""
 
 
+MUST_BE_KEPT = (Outcome, Ended, Entered, Declare, Serve, Lost)
+"""What happened, and must be taken in by some turn, whatever becomes of this one."""
+TROUBLE_EVERY = 60.0
+STORE_PAUSE = 0.5
+"""Seconds before a turn that the store could not keep is tried again."""
+
+Ask = Callable[[Scheduler, Turn], None]
+
+
+class Decider(msgspec.Struct, eq=False):
+    """One decision to be made: where the store makes it, with the turn held, from these values alone."""
+
+    scheduler: Scheduler
+    items: list[Item]
+    questions: Questions
+    allowance: Allowance
+    may_start: bool
+    is_whole: bool
+    question: Ask | None = None
+
+    def __call__(self, turn: Turn) -> Plan:
+        """Catch up, take in, decide."""
+        scheduler = self.scheduler
+        scheduler.begin(turn.now, turn.wall, turn.library)
+        if turn.changes is not None:
+            scheduler.catch_up(turn.changes)
+        scheduler.ask_with(self.questions)
+        lacks: Lacks | None
+        while lacks := scheduler.lacks(self.items):
+            scheduler.learn(lacks, turn.read(lacks))
+        scheduler.take_in(self.items)
+        if self.is_whole:
+            scheduler.plan(self.may_start, self.allowance)
+        if self.question is not None:
+            self.question(scheduler, turn)
+        return scheduler.finish()
+
+
 class Engine:
     """Runs turns and does what they decided."""
 
@@ -48,7 +104,7 @@ class Engine:
         *,
         store: Store,
         clock: Clock,
-        scheduler: Scheduler,
+        make_scheduler: Callable[[], Scheduler],
         judge: Judge,
         bus: Bus,
         executors: Mapping[str, Executor],
@@ -62,7 +118,9 @@ class Engine:
         self._thread = get_ident()
         self._store = store
         self._clock = clock
-        self._scheduler = scheduler
+        self._make_scheduler = make_scheduler
+        self._scheduler = make_scheduler()
+        self._head = NO_HEAD
         self._judge = judge
         self._bus = bus
         self._executors = executors
@@ -83,6 +141,8 @@ class Engine:
         self._alarm_at = float("inf")
         self._may_start = False
         self._quiet: asyncio.Future[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._troubled_at = -TROUBLE_EVERY
 
     # coming and going -------------------------------------------------------------------------------------
 
@@ -99,24 +159,27 @@ class Engine:
     @property
     def pending(self) -> int:
         """How much is pending."""
-        return self._scheduler.ledger.pending
+        return self._head.pending
 
-    def counts(self) -> dict[WorkState, int]:
+    async def counts(self) -> dict[WorkState, int]:
         """How many works there were in each state so far."""
-        counts = self._scheduler.ledger.counts
-        return {state: counts[state] for state in WorkState}
+        await self.look(lambda scheduler, turn: None)
+        return {state: getattr(self._head, state.value) for state in WorkState}
 
     def start(self, queues: frozenset[str] | None) -> None:
         """Begin to take turns by itself."""
         if self._may_start:
             return
         self._may_start = True
-        self._scheduler.ledger.ready.serve(queues)
         self._bus.begin()
+        self.put(Serve(queues))
+        self.take_turns()
+
+    def take_turns(self) -> None:
+        """Take turns whenever there is something to decide; nothing is started before `start`."""
         if self._loop_task is None or self._loop_task.done():
             self._loop_task = self._loop.create_task(self._run(), name="runcue")
             self._loop_task.add_done_callback(self._over)
-        self._wake.set()
 
     async def stop(self, timeout: float | None) -> None:
         """Start nothing new, wait for what runs; after `timeout` cancel it."""
@@ -137,6 +200,9 @@ class Engine:
             await self._until_quiet(None)
             await self._drain()
         if self._may_start:  # somebody called start() meanwhile
+            return
+        if not self._store.is_inline:  # it goes on to accept, and to hear of others
+            self._bus.end()
             return
         task, self._loop_task = self._loop_task, None
         if task is not None:
@@ -161,7 +227,8 @@ class Engine:
     def _is_stopping(self) -> bool:
         if self._may_start or self._loop_task is None or self._loop_task.done():
             return False
-        return bool(self._inbox) or any(not run.is_given_up for run in self._runs.values())
+        is_deciding = bool(self._inbox) or self._one_at_a_time.locked()
+        return is_deciding or any(not run.is_given_up for run in self._runs.values())
 
     def _let_go(self) -> None:
         quiet, self._quiet = self._quiet, None
@@ -175,10 +242,22 @@ class Engine:
             self._loop.call_exception_handler(
                 {"message": "runcue takes no more turns: this is a mistake in runcue", "exception": error}
             )
-            self.close(lambda: RuncueError(f"runcue takes no more turns, by a mistake of its own: {error!r}"))
+            self.disappoint(
+                lambda: RuncueError(f"runcue takes no more turns, by a mistake of its own: {error!r}")
+            )
         self._let_go()
 
-    def close(self, error: Callable[[], Exception]) -> None:
+    async def close(self, error: Callable[[], Exception]) -> None:
+        """Take no more turns."""
+        task, self._loop_task = self._loop_task, None
+        if task is not None:
+            async with self._one_at_a_time:
+                task.cancel()
+            await asyncio.wait([task])
+        self._set_alarm(float("inf"))
+        self.disappoint(error)
+
+    def disappoint(self, error: Callable[[], Exception]) -> None:
         """Nothing will happen any more: whoever waits for something gets the error."""
         waiters = [future for futures in self._waiters.values() for future in futures]
         for future in (*self._replies.values(), *waiters, *self._idle_waiters):
@@ -204,7 +283,7 @@ class Engine:
         self._inbox.append(item)
         self._wake.set()
         if self._store.is_inline:
-            plan = self._store.take_turn(self._take_in)
+            plan = self._store.take_turn(self._decider(may_start=False))
             self._act(plan)
             for asked, answer in plan.replies:
                 if asked is item:
@@ -231,15 +310,13 @@ class Engine:
         answer: list[T] = []
         problem: list[Exception] = []
 
-        def decide(turn: Turn) -> Plan:
-            plan = self._take_in(turn)
+        def ask(scheduler: Scheduler, turn: Turn) -> None:
             try:
-                answer.append(question(self._scheduler, turn))
+                answer.append(question(scheduler, turn))
             except Exception as error:  # noqa: BLE001 (raised below: what was taken in must be committed)
                 problem.append(error)
-            return plan
 
-        self._act(await self._store.turn(decide))
+        self._act(await self._turn(ask))
         self._wake.set()
         if problem:
             raise problem[0]
@@ -254,6 +331,7 @@ class Engine:
 
     async def until_idle(self) -> None:
         """Wait until nothing is pending or running."""
+        await self.look(lambda scheduler, turn: None)
         while self._is_busy():
             future: asyncio.Future[None] = self._loop.create_future()
             self._idle_waiters.append(future)
@@ -292,25 +370,45 @@ class Engine:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            self._act(await self._store.turn(self._decide))
+            self._act(await self._turn())
 
-    def _decide(self, turn: Turn) -> Plan:
-        self._scheduler.ask_with(self._questions())
-        self._take_in(turn)
-        allowance = self._judge.allowance() if self._scheduler.ledger.asking is not None else NOTHING_ASKED
-        return self._scheduler.plan(self._may_start, allowance)
+    async def _turn(self, question: Ask | None = None) -> Plan:
+        """Take the next turn. What the store could not keep stays in the inbox, or is answered with the reason."""
+        if self._store.is_inline:
+            return self._store.take_turn(self._decider(question))
+        async with self._one_at_a_time:
+            while True:
+                decide = self._decider(question)
+                try:
+                    return await self._store.turn(decide)
+                except StoreError as error:
+                    self._not_kept(decide, error)
+                    if question is not None:
+                        raise
+                    await asyncio.sleep(STORE_PAUSE)
 
-    def _take_in(self, turn: Turn) -> Plan:
-        scheduler = self._scheduler
-        scheduler.begin(turn.now, turn.wall)
+    def _decider(self, question: Ask | None = None, may_start: bool | None = None) -> Decider:
+        """Everything a decision needs, as it is now."""
         items, self._inbox = self._inbox, []
-        lacks: Lacks | None
-        while lacks := scheduler.lacks(items):
-            scheduler.learn(lacks, turn.read(lacks))
-        scheduler.take_in(items)
-        return scheduler.ledger.plan
+        questions = self._questions()
+        is_whole = question is None and may_start is None
+        allowance = self._judge.allowance() if questions and is_whole else NOTHING_ASKED
+        return Decider(self._scheduler, items, questions, allowance, self._may_start, is_whole, question)
+
+    def _not_kept(self, decider: Decider, error: StoreError) -> None:
+        """The store did not keep a turn: forget what it decided, keep what happened, refuse what was asked for."""
+        self._scheduler = self._make_scheduler()
+        self._scheduler.adopt([run.record for run in self._runs.values() if run.is_given_up])
+        kept = [item for item in decider.items if isinstance(item, MUST_BE_KEPT)]
+        self._inbox = kept + self._inbox
+        for item in decider.items:
+            self._answer(item, error)
+        if self._loop.time() - self._troubled_at >= TROUBLE_EVERY:
+            self._troubled_at = self._loop.time()
+            logger.error("nothing can be kept, trying again every %g s: %s", STORE_PAUSE, error)
 
     def _act(self, plan: Plan) -> None:
+        self._head = plan.head
         for item, answer in plan.replies:
             self._answer(item, answer)
         for token in plan.stop:
@@ -335,8 +433,7 @@ class Engine:
             self._set_alarm(plan.wake_at)
 
     def _is_busy(self) -> bool:
-        ledger = self._scheduler.ledger
-        return ledger.pending + ledger.running > 0
+        return self._head.pending + self._head.running > 0
 
     def _answer(self, item: Item, answer: Any) -> None:
         future = self._replies.pop(id(item), None)
@@ -475,24 +572,3 @@ def task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[An
     """What `loop.create_task` comes down to on a loop that does nothing of its own there, without the detour."""
     is_plain = type(loop).create_task is asyncio.BaseEventLoop.create_task and loop.get_task_factory() is None
     return partial(asyncio.Task, loop=loop) if is_plain else loop.create_task
-
-
-class Complaints:
-    """Counts what goes wrong in the application's callbacks, and passes each cause on once."""
-
-    def __init__(self, tell: Callable[[str, BaseException], None]) -> None:
-        self._tell = tell
-        self._known: set[tuple[str, type, str]] = set()
-        self.counts: Counter[str] = Counter()
-
-    def __call__(self, kind: str, error: BaseException) -> None:
-        """A callback of this kind failed."""
-        self.counts[kind] += 1
-        cause = (
-            kind,
-            type(error),
-            describe(error)[:100] if isinstance(error, TypeError | TimeoutError) else "",
-        )
-        if cause not in self._known and len(self._known) < 1000:
-            self._known.add(cause)
-            self._tell(kind, error)

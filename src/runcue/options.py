@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from runcue.core import parse
-from runcue.core.ledger import Settings
+from runcue.core.settings import Settings
 from runcue.errors import InvalidOption
 
 REJECT_POLICIES: Final = ("reject", "drop_oldest", "block")

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from runcue.core.model import Record, WorkState
-from runcue.core.plan import Found, Lacks, Plan
+from runcue.core.plan import Changes, Found, Lacks, Library, Plan
 from runcue.core.retry import Retry
 
 
@@ -31,6 +31,10 @@ class Turn(Protocol):
 
     now: float
     wall: float
+    changes: Changes | None
+    """What others changed since the last turn of this process; None when nobody did."""
+    library: Library | None
+    """Where to read more, when not all live work is in mind; None for a store that nobody shares."""
 
     def read(self, lacks: Lacks) -> Found:
         """The stored records a decision names."""

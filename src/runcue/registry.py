@@ -25,10 +25,10 @@ from runcue import given
 from runcue.callbacks import DatabaseCheck
 from runcue.core import parse
 from runcue.core.asking import Questions
-from runcue.core.ledger import Rule
 from runcue.core.limits import Limits
 from runcue.core.model import Spec, Work, WorkState
 from runcue.core.retry import Retry
+from runcue.core.settings import Rule
 from runcue.errors import (
     ConfigError,
     DependencyCycle,

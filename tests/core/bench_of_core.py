@@ -11,7 +11,7 @@ from runcue.core.asking import Allowance, Questions, Verdict
 from runcue.core.events import told
 from runcue.core.explain import Explanation, explain
 from runcue.core.failure import Failure, Kind
-from runcue.core.ledger import Rule, Settings
+from runcue.core.settings import Rule, Settings
 from runcue.core.limits import Limits
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.parse import Rate

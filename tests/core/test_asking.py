@@ -5,7 +5,7 @@ import math
 import pytest
 
 from runcue.core.asking import BEST, FEW, FIRST_WAIT, LONGEST_WAIT, Allowance, Questions
-from runcue.core.ledger import Rule
+from runcue.core.settings import Rule
 from runcue.core.model import Record
 from runcue.core.plan import Cancel, Revive, Verdicts
 from runcue.core.ready import FRESH, Line
@@ -735,7 +735,7 @@ def test_candidates_asked_again_and_again_leave_nothing_behind() -> None:
         bench.answer(*bench.asked, score=number / 1000)
         assert len(bench.running) == 1
         bench.after(1, *[bench.failure(work_id, "snoozed") for work_id in bench.running])
-    lane = bench.scheduler.ledger.lane_of(bench.record(ids[0]))
+    lane = bench.scheduler.ledger.lane_of(bench.record(ids[0]).spec)
     assert len(lane.candidates) <= 4 * 20 + FEW
     assert len(lane.ring) <= 4 * 20 + FEW
     assert set(bench.states().values()) <= {"pending", "running"}

@@ -6,7 +6,7 @@ import pytest
 
 from runcue.core.asking import FIRST_WAIT, Questions
 from runcue.core.explain import THREADS, explain, explain_pending, snapshot
-from runcue.core.ledger import Rule
+from runcue.core.settings import Rule
 from runcue.core.plan import Verdicts
 from runcue.core.retry import Retry
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits

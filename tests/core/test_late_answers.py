@@ -2,7 +2,7 @@
 
 from runcue.core.asking import Allowance
 from runcue.core.failure import Failure
-from runcue.core.ledger import Rule, Settings
+from runcue.core.settings import Rule, Settings
 from runcue.core.limits import Limits
 from runcue.core.model import Spec, WorkState
 from runcue.core.plan import Cancel, Ended, Outcome, Submit

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runcue.core.asking import Allowance
 from runcue.core.failure import Failure
-from runcue.core.ledger import Rule, Settings
+from runcue.core.settings import Rule, Settings
 from runcue.core.limits import UNLIMITED, Blocked, Limits, Service, Window
 from runcue.core.model import Spec
 from runcue.core.parse import Rate

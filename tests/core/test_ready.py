@@ -15,8 +15,11 @@ from runcue.core.limits import Limits, Service
 from runcue.core.model import Record, Spec
 from runcue.core.parse import Rate
 from runcue.core.ready import ACTIVE, ASKING, Key, Lane, Line, Ready, head_by_rank, take_by_rank
+from runcue.core.retry import Retry
+from runcue.core.settings import Rule
 
 NOW = 1_700_000_000.0
+ANY = Rule(Retry())
 
 
 class Yard:
@@ -37,14 +40,14 @@ class Yard:
         return self.ready.services[name]
 
     def lane(self, work_id: str) -> Lane:
-        return self.ready.lane(self.records[work_id], ())
+        return self.ready.lane(self.records[work_id].spec, ANY)
 
     def submit(self, *services: str, rank: float = 0.0, queue: str = "q", task: str = "t") -> str:
         self.seq += 1
         work_id = f"{self.seq}"
         spec = Spec(work_id, task, b"{}", services, queue)
         self.records[work_id] = record = Record(work_id, spec, self.seq, rank, NOW)
-        self.ready.push(self.ready.lane(record, ()), record)
+        self.ready.push(self.ready.lane(record.spec, ANY), record)
         return work_id
 
     def choose(self) -> list[str]:
@@ -79,10 +82,10 @@ class Yard:
         record = self.records[work_id]
         self._release(record)
         self.records[work_id] = record = move(record, "return", token=0)
-        self.ready.push(self.ready.lane(record, ()), record)
+        self.ready.push(self.ready.lane(record.spec, ANY), record)
 
     def _release(self, record: Record) -> None:
-        for service in self.ready.lane(record, ()).services:
+        for service in self.ready.lane(record.spec, ANY).services:
             service.active -= 1
             self.ready.touch(service)
 
@@ -336,7 +339,7 @@ def test_work_that_needs_no_service_starts_at_once() -> None:
 def test_a_lane_takes_implicit_services_after_its_own() -> None:
     yard = Yard(a=1, threads=1)
     spec = Spec("w", "t", b"{}", ("a",))
-    lane = yard.ready.lane(Record("w", spec, 1, 0.0, NOW), ("threads",))
+    lane = yard.ready.lane(spec, Rule(Retry(), ("threads",)))
     assert [service.name for service in lane.services] == ["a", "threads"]
     assert repr(lane) == "<Lane t ['a', 'threads']>"
 
@@ -344,7 +347,7 @@ def test_a_lane_takes_implicit_services_after_its_own() -> None:
 def test_a_service_named_twice_is_taken_once() -> None:
     yard = Yard(a=1)
     spec = Spec("w", "t", b"{}", ("a", "a"))
-    lane = yard.ready.lane(Record("w", spec, 1, 0.0, NOW), ("a",))
+    lane = yard.ready.lane(spec, Rule(Retry(), ("a",)))
     assert lane.services == (yard.service("a"),)
 
 

@@ -8,7 +8,7 @@ import pytest
 from runcue.core.asking import Questions
 from runcue.core.events import told
 from runcue.core.failure import Failure
-from runcue.core.ledger import Rule
+from runcue.core.settings import Rule
 from runcue.core.limits import Limits
 from runcue.core.parse import Rate
 from runcue.core.plan import Cancel, Declare, Entered, Outcome, Pause, Plan, Revive, Tell
@@ -865,7 +865,7 @@ def test_lanes_and_queues_that_have_no_work_any_more_are_dropped() -> None:
         [work_id] = bench.submit(services=["one"], queue=f"q{number}")
         bench.finish(work_id)
     ready = bench.scheduler.ledger.ready
-    assert len(ready._lanes) <= 1002
+    assert len(ready.lanes) <= 1002
     assert len(ready.queues) <= 1002
     bench.fail("runs", "snoozed", after=1)
     bench.after(1)
@@ -884,7 +884,7 @@ def test_what_waits_keeps_its_lane_when_idle_lanes_are_dropped() -> None:
     for work_id in [work_id for work_id in bench.running if work_id != "runs"]:
         bench.finish(work_id)
     bench.submit(services=["two"])
-    assert len(bench.scheduler.ledger.ready._lanes) < 1500
+    assert len(bench.scheduler.ledger.ready.lanes) < 1500
     bench.finish("runs")
     assert bench.started == ["waits"]
     bench.resume("paused")
@@ -919,7 +919,7 @@ def test_a_lane_whose_work_is_asked_about_or_waits_to_be_asked_is_not_dropped() 
         bench.finish(work_id)
     ready = bench.scheduler.ledger.ready
     assert {"a", "b", "c"} < ready.queues.keys()
-    assert len(ready._lanes) <= 1003
+    assert len(ready.lanes) <= 1003
     bench.cancel("waiting")
     bench.answer("asked")
     assert bench.started == ["asked"]

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from runcue.core.failure import Failure
-from runcue.core.ledger import STRICT_STEP, Rule
+from runcue.core.ledger import STRICT_STEP
+from runcue.core.settings import Rule
 from runcue.core.limits import Limits
 from runcue.core.model import Spec
 from runcue.core.parse import Rate

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runcue.core.ledger import Settings
+from runcue.core.settings import Settings
 from runcue.errors import ConfigError, InvalidOption, UnknownOption
 from runcue.options import CHECKS, Options
 from tests.edge.nonsense import ODDITIES, anything

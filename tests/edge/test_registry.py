@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import runcue.models
 from runcue.callbacks import dependency_check_db
 from runcue.core.asking import Questions
-from runcue.core.ledger import Rule
+from runcue.core.settings import Rule
 from runcue.core.limits import Limits
 from runcue.core.model import PriorityContext, Work, WorkState
 from runcue.core.parse import Rate

@@ -11,7 +11,7 @@ import msgspec
 
 from runcue.core.graph import find_cycle
 from runcue.core.ledger import Ledger
-from runcue.core.model import Record, Spec, WorkState
+from runcue.core.model import Spec, WorkState
 from runcue.core.outcome import drop, join
 from runcue.core.parse import decode_params
 from runcue.core.plan import Lacks, Submit
@@ -43,7 +43,11 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> list[str] | E
             return None
     except (DuplicateWork, DependencyCycle, QueueFull) as refusal:
         return refusal
-    _place(ledger, ledger.accept(fresh))
+    for record in ledger.accept(fresh):
+        if record.spec.depends_on:
+            join(ledger, record)
+        else:
+            ledger.place(ledger.arm(record))
     tell_depth(ledger)
     return [spec.id for spec in fresh] if ids is None else ids
 
@@ -69,21 +73,6 @@ def tell_depth(ledger: Ledger) -> None:
     if level != ledger.depth_level:
         ledger.depth_level = level
         ledger.tell("backpressure_active", depth=depth, limit=most, active=level > 0)
-
-
-def _place(ledger: Ledger, records: list[Record]) -> None:
-    """Put new work where it waits."""
-    settings = ledger.settings
-    is_watched = settings.pending_timeout is not None or settings.pending_warn_after is not None
-    if not is_watched:
-        records = ledger.place_plain(records)
-    for record in records:
-        if is_watched:
-            ledger.watch_pending(record)
-        if record.spec.depends_on:
-            join(ledger, record)
-        else:
-            ledger.place(record)
 
 
 def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]:
@@ -137,7 +126,7 @@ def _refuse_cycles(ledger: Ledger, fresh: dict[str, Spec]) -> None:
     def needs_of(work_id: str) -> Sequence[str]:
         if work_id in fresh:
             return fresh[work_id].depends_on
-        record = ledger.records.get(work_id)
+        record = ledger.live(work_id)
         return record.spec.depends_on if record is not None else ()
 
     several = len(fresh) > 1
@@ -146,7 +135,7 @@ def _refuse_cycles(ledger: Ledger, fresh: dict[str, Spec]) -> None:
         for spec in fresh.values()
         if spec.is_named
         and spec.depends_on
-        and (several or spec.id in spec.depends_on or ledger.graph.is_awaited(spec.id))
+        and (several or spec.id in spec.depends_on or ledger.is_awaited(spec.id))
     ]
     if suspects and (ring := find_cycle(suspects, needs_of)) is not None:
         raise DependencyCycle(ring)

@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from runcue.core.state import BreakerState
+
 UNLIMITED: Final = 1 << 30
 LONGEST_WAIT: Final = 8
 WIDEST_RAMP: Final = 1024
@@ -57,6 +59,18 @@ class Breaker:
         self.timeout = timeout
         if self.state == CLOSED:
             self.wait = timeout
+
+    def save(self) -> BreakerState:
+        """How it stands."""
+        return BreakerState(self.state, self.failures, self.epoch, self.wait, self.changed_at, self.ramp,
+                            self.climbed, self.running, self.probe_deadline)  # fmt: skip
+
+    def load(self, state: BreakerState) -> None:
+        """Stand as another process left it."""
+        self.state, self.failures, self.epoch = state.state, state.failures, state.epoch
+        self.wait, self.changed_at = state.wait, state.changed_at
+        self.ramp, self.climbed, self.running = state.ramp, state.climbed, state.running
+        self.probe_deadline = state.probe_deadline
 
     def room(self, now: float) -> int:
         """How many starts the circuit allows now."""

@@ -85,8 +85,7 @@ def _own_reason(
     spec, asking = record.spec, ledger.asking
     if record.id in ledger.held:
         return _answer(record, "overdue", "its last attempt was given up but its code still runs")
-    is_waiting = spec.depends_on and ledger.graph.is_waiting(record.id)
-    if is_waiting and (asking is None or not asking.questions.dependencies):
+    if record.missing and (asking is None or not asking.questions.dependencies):
         return _dependency(ledger, record)
     if record.next_retry_at is not None and record.next_retry_at > now:
         return _answer(record, _why_later(record), f"attempt {record.spent + 1}", until=record.next_retry_at)
@@ -98,14 +97,13 @@ def _own_reason(
 
 
 def _dependency(ledger: Ledger, record: Record) -> Explanation:
-    unmet = ledger.graph.missing(record.id)
-    missing = tuple(need for need in record.spec.depends_on if need in unmet)
-    unknown = sum(need not in ledger.records for need in missing)
+    missing = ledger.missing(record)
+    unknown = sum(ledger.state_of(need) is None for need in missing)
     done = len(record.spec.depends_on) - len(missing)
     details = f"{done}/{len(record.spec.depends_on)} satisfied"
     if unknown:
         details += f", {unknown} never submitted"
-    return _answer(record, "dependency", details, waits_for=missing)
+    return _answer(record, "dependency", details, waits_for=tuple(missing))
 
 
 def _why_later(record: Record) -> str:
@@ -130,7 +128,7 @@ def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> E
         return _answer(record, "not_ready", "is_ready has not said yes", until)
     if not is_started or not asking.questions.gates:  # a score alone is asked only where there is room
         return None
-    lane = ledger.lane_of(record)
+    lane = ledger.lane_of(record.spec)
     if record.id in lane.entries or (lane.queue.is_paused and not asking.is_asked(record.id)):
         return None
     if asking.has_unmet_needs(record, lane):
@@ -143,7 +141,7 @@ def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> E
 
 def _key(ledger: Ledger, record: Record) -> tuple[bool, float, int]:
     """A candidate's place among all: as the callbacks put it; whom they have not judged by rank, behind."""
-    judged = ledger.lane_of(record).entries.get(record.id)
+    judged = ledger.lane_of(record.spec).entries.get(record.id)
     return (True, record.rank, record.seq) if judged is None else (False, judged[0], judged[1])
 
 
@@ -167,14 +165,14 @@ class _Lines:
 
     def join(self, record: Record) -> None:
         """The next one in line."""
-        lane, counts = self._ledger.lane_of(record), self._counts
+        lane, counts = self._ledger.lane_of(record.spec), self._counts
         counts[lane] = counts.get(lane, 0) + 1
         for service in self._standing(lane).lines:
             counts[service] = counts.get(service, 0) + 1
 
     def why(self, record: Record) -> Explanation:
         """Why a candidate does not start, all those ahead of it being in line."""
-        lane = self._ledger.lane_of(record)
+        lane = self._ledger.lane_of(record.spec)
         ahead = self._counts.get(lane, 0)
         if not self._is_started:
             return _answer(record, "not_started", "call start() or use `async with`", ahead=ahead)

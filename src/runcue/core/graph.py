@@ -1,7 +1,8 @@
 """Who waits for whom.
 
 An edge says "this work waits for that id". An id may be waited for before it was ever submitted (a forward
-reference). Every walk is a loop over a list, never recursion: chains of 100,000 are fine.
+reference). How many others a work waits for is in its record (`missing`). Every walk is a loop over a list,
+never recursion: chains of 100,000 are fine.
 """
 
 from __future__ import annotations
@@ -10,21 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 
 class Graph:
-    """The edges between live work, both ways."""
+    """The edges between live work."""
 
-    __slots__ = ("_needs", "edges")
+    __slots__ = ("edges",)
 
     def __init__(self) -> None:
         self.edges: dict[str, dict[str, None]] = {}
         """Who is waited for, and by whom, in the order they came; empty when nobody waits for anybody."""
-        self._needs: dict[str, set[str]] = {}
 
     def add(self, work_id: str, needs: Iterable[str]) -> None:
         """`work_id` waits for each of `needs`."""
-        needs = set(needs)
-        if not needs:
-            return
-        self._needs[work_id] = needs
         for need in needs:
             self.edges.setdefault(need, {})[work_id] = None
 
@@ -32,36 +28,26 @@ class Graph:
         """True when somebody waits for that id."""
         return work_id in self.edges
 
-    def is_waiting(self, work_id: str) -> bool:
-        """True while that work waits for somebody."""
-        return work_id in self._needs
-
-    def missing(self, work_id: str) -> frozenset[str]:
-        """What that work still waits for."""
-        return frozenset(self._needs.get(work_id, ()))
+    def missing(self, work_id: str, needs: Iterable[str]) -> list[str]:
+        """Which of `needs` that work still waits for."""
+        return [need for need in needs if work_id in self.edges.get(need, ())]
 
     def waiters(self, work_id: str) -> list[str]:
         """Who waits for that id, in the order they came."""
         return list(self.edges.get(work_id, ()))
 
     def satisfy(self, work_id: str) -> list[str]:
-        """`work_id` is there: nobody waits for it any more. Those that now wait for nothing are returned."""
-        free = []
-        for waiter in self.edges.pop(work_id, ()):
-            needs = self._needs[waiter]
-            needs.discard(work_id)
-            if not needs:
-                del self._needs[waiter]
-                free.append(waiter)
-        return free
+        """`work_id` is there: nobody waits for it any more. Those that did are returned."""
+        return list(self.edges.pop(work_id, ()))
 
-    def drop(self, work_id: str) -> None:
+    def drop(self, work_id: str, needs: Iterable[str]) -> None:
         """`work_id` waits no longer (it ended): forget its own edges, not those of who waits for it."""
-        for need in self._needs.pop(work_id, ()):
-            waiters = self.edges[need]
-            del waiters[work_id]
-            if not waiters:
-                del self.edges[need]
+        for need in needs:
+            waiters = self.edges.get(need)
+            if waiters is not None and work_id in waiters:
+                del waiters[work_id]
+                if not waiters:
+                    del self.edges[need]
 
 
 def find_cycle(starts: Iterable[str], needs_of: Callable[[str], Sequence[str]]) -> list[str] | None:

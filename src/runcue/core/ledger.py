@@ -3,7 +3,8 @@
 The parts that decide (admission, outcome, watch, scheduler) read the ledger and change it only through the
 few verbs below, so that records, counts, lanes, edges and the plan can never disagree.
 
-live records   pending or running; final ones leave for the store
+live records   pending or running; final ones leave for the store. With a library (a store that several processes
+               share) only those in mind: what runs here, and the first of each shelf that could start
 slots          token → lane, for everything whose code still runs, overdue code included
 held           pending work that may not start before its last attempt's code has ended
 """
@@ -14,22 +15,22 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from itertools import count
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from runcue.core.asking import Asking, Questions
 from runcue.core.breaker import Breaker
+from runcue.core.deadlines import armed
 from runcue.core.events import Told, is_final
-from runcue.core.graph import Graph
-from runcue.core.lifecycle import COMPLETED, finished, move, started
+from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, started
 from runcue.core.limits import Service
+from runcue.core.mind import Mind
 from runcue.core.model import Record, Spec, WorkState
-from runcue.core.plan import Found, Plan, Revive, Submit
-from runcue.core.ready import Lane, Ready
-from runcue.core.retry import Retry
+from runcue.core.plan import Plan, Submit
+from runcue.core.ready import READY, Lane, Ready
+from runcue.core.settings import Rule, Settings
+from runcue.core.state import NO_HEAD, Grant, Head
 
 STRICT_STEP = 1e10
 """Seconds that one point of priority is worth when waiting is worth nothing (`age_step=None`)."""
@@ -37,30 +38,10 @@ STRICT_STEP = 1e10
 CIRCUIT_EVENTS = {"open": "circuit_opened", "half_open": "circuit_half_open", "closed": "circuit_closed"}
 RATE_LIMITED_EVERY = 1.0
 NOBODY = Spec("", "", b"", ())
+LATER, WALL, BLOCKED = "later", "wall", "blocked"
+"""The shelves of work that waits: for queue time, for wall time, for others."""
 FEW = 100
 """How many outdated entries a heap may hold, besides a multiple of the living, before they are swept out."""
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a Cue that decide something."""
-
-    max_queued: int | None = None
-    reject_policy: str = "reject"
-    keep_finished: int | None = 100_000
-    age_step: float | None = 60.0
-    pending_timeout: float | None = None
-    pending_warn_after: float | None = None
-    stall_timeout: float | None = None
-    stall_warn_after: float | None = None
-    throttle_timeout: float = 3600.0
-    status_interval: float = 1.0
-
-
-class Rule(msgspec.Struct, frozen=True):
-    """What deciding needs to know of a task: its retries, and what its executor takes up."""
-
-    retry: Retry
-    implicit: tuple[str, ...] = ()
 
 
 def waits_for_wall(record: Record, wall: float) -> bool:
@@ -68,34 +49,30 @@ def waits_for_wall(record: Record, wall: float) -> bool:
     return record.started_at is None and (record.spec.run_at or 0) > wall
 
 
-class Ledger:
+class Ledger(Mind):
     """Live records, lanes, edges, counts, and the plan under way."""
 
-    def __init__(self, settings: Settings, rules: dict[str, Rule], tag: str) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, rules: dict[str, Rule], tag: str, is_whole: bool = True) -> None:
+        super().__init__(settings, tag, is_whole)
         self.rules = rules
-        self.tag = tag
-        self.has_looked = True
-        self.begin(0.0, 0.0)
-        self.records: dict[str, Record] = {}
+        self.running_shelf = f"running/{tag}"
+        self.held_shelf = f"held/{tag}"
         self.pending = 0
         self.running = 0
         self._ended = dict.fromkeys((state for state in WorkState if state.is_final), 0)
-        self.ready = Ready(self.records)
+        self.ready = Ready(self.records, None if is_whole else self.read_lane)
         self.asking: Asking | None = None
-        self.graph = Graph()
         self.slots: dict[int, Lane] = {}
         self.overdue: dict[int, str] = {}
         self.held: dict[str, int] = {}
         self.waiting_submits: deque[Submit] = deque()
         self.later: list[tuple[float, int, str]] = []
         self.later_by_wall: list[tuple[float, int, str]] = []
-        self.deadlines: list[tuple[float, int, str, Record]] = []
+        self.deadlines: list[tuple[float, int, str]] = []
         self.depth_level = 0
         self.moved_at = 0.0
         self.has_moved = False
         self.has_warned = False
-        self._numbers = count()
         self._last_spec = NOBODY
         self._last_lane: Lane
         self._seq = 0
@@ -106,21 +83,12 @@ class Ledger:
         self._unentered: dict[int, list[Service]] = {}
         self.epochs: dict[int, list[tuple[Service, Breaker, int]]] = {}
         self._told_limited_at: dict[str, float] = {}
-
-    def begin(self, now: float, wall: float) -> None:
-        """A turn begins at this moment, with an empty plan."""
-        self.now, self.wall = now, wall
-        self.plan = Plan()
-        if self.has_looked:
-            self.look_anew()
-
-    def look_anew(self) -> None:
-        """Forget what was looked up for an earlier turn."""
-        self.has_looked = False
-        self.found = Found()
-        self.looked_up: set[str] = set()
-        self.keys_looked_up: set[str] = set()
-        self.walks: dict[Revive, tuple[list[str], set[str]]] = {}  # how far each has got (outcome.py)
+        self._head = NO_HEAD
+        self._own_places: dict[str, int] = {}
+        self.orphans: list[Record] = []
+        """Attempts that were given up before this ledger was made, and whose code still runs."""
+        self.changed: dict[Service, None] = {}
+        """Services of which something is to be written."""
 
     def ask_with(self, questions: Questions) -> None:
         """The application registered these callbacks: from now on everything pending is asked by them."""
@@ -140,28 +108,64 @@ class Ledger:
         """How many works there are in each state; of ended ones, how many there ever were."""
         return {WorkState.PENDING: self.pending, WorkState.RUNNING: self.running, **self._ended}
 
-    def latest(self, work_id: str) -> Record | None:
-        """The newest record of that work: live, ended in this turn, or kept by the store."""
-        return self.records.get(work_id) or self.plan.records.get(work_id) or self.found.records.get(work_id)
+    @property
+    def seq(self) -> int:
+        """The number of the newest work."""
+        return self._seq
 
-    def state_of(self, work_id: str) -> WorkState | None:
-        """How that work stands, live, kept or forgotten; None when it was never submitted."""
-        record = self.latest(work_id)
-        if record is not None:
-            return record.state
-        state = self.found.forgotten.get(work_id)
-        if state is None and work_id[11:19] == self.tag and len(work_id) == 27:
-            return WorkState.COMPLETED  # an id of our own that nobody keeps: it ended well long ago
-        return state
+    def count(self, head: Head) -> None:
+        """Go on from these counters."""
+        self._head = head
+        self._seq, self._token = head.seq, head.token
+        self.pending, self.running, self.blocked = head.pending, head.running, head.blocked
+        self._ended = {COMPLETED: head.completed, FAILED: head.failed, CANCELLED: head.cancelled}
 
-    def lane_of(self, record: Record) -> Lane:
+    def own_places(self) -> dict[str, int]:
+        """How many places the attempts of this process take up in each service that others share."""
+        places: dict[str, int] = {}
+        for lane in self.slots.values():
+            for service in lane.services:
+                if not service.name.startswith("#"):
+                    places[service.name] = places.get(service.name, 0) + 1
+        return places
+
+    def finish(self) -> Plan:
+        """The plan, with what has to be written besides records."""
+        plan, ended = self.plan, self._ended
+        for service in self.changed:
+            if not service.name.startswith("#"):
+                plan.services[service.name] = service.state()
+        self.changed.clear()
+        before = self._head
+        plan.head = Head(before.revision + 1, self._seq, self._token, before.told + len(plan.events), self.now,
+                         self.pending, self.running, ended[COMPLETED], ended[FAILED], ended[CANCELLED],
+                         self.blocked)  # fmt: skip
+        if not self.is_whole:
+            places = self.own_places()
+            if places != self._own_places:
+                plan.active = self._own_places = places
+            self.let_guests_go()
+            for lane in self.ready.lanes.values():
+                lane.line.written()
+        self._head = plan.head
+        return plan
+
+    def is_in_line(self, record: Record) -> bool:
+        """True when its lane has that pending work in its line, or callbacks are about it."""
+        if record.id in self.held:
+            return True
+        if record.state is not WorkState.PENDING or not str(record.shelf).startswith(READY):
+            return False
+        line = self.lane_of(record.spec).line
+        return not line.more or (line.end is not None and (record.rank, record.seq) <= line.end)
+
+    def lane_of(self, spec: Spec) -> Lane:
         """The lane that work belongs to. Work mostly comes in runs of one kind, so the last lane is kept at hand."""
-        spec = record.spec
         last = self._last_spec
         if spec.task is last.task and spec.services is last.services and spec.queue is last.queue:
             return self._last_lane
         self._last_spec = spec
-        self._last_lane = self.ready.lane(record, self.rules[spec.task].implicit)
+        self._last_lane = self.ready.lane(spec, self.rules[spec.task])
         return self._last_lane
 
     # telling and writing ----------------------------------------------------------------------------------
@@ -185,15 +189,33 @@ class Ledger:
         self.plan.records[record.id] = record
 
     def accept(self, specs: Sequence[Spec]) -> list[Record]:
-        """New work: a record for each, not yet in its place."""
-        now, records, plan, seq = self.now, self.records, self.plan, self._seq
+        """New work: a record for each. What may start as far as it is concerned is put in its lane; the others are
+        returned, not yet in their place."""
+        now, plan, seq, settings = self.now, self.plan, self._seq, self.settings
+        is_watched = settings.pending_timeout is not None or settings.pending_warn_after is not None
+        join = self.ready.push_all if self.asking is None else self.asking.arrived
         fresh: dict[str, Record] = {}
+        others: list[Record] = []
+        runs: list[tuple[Lane, list[Record]]] = []
+        run: list[Record] = []
+        lane: Lane | None = None
         for spec in specs:
             seq += 1
             rank = now
             if spec.priority or spec.run_at is not None or spec.delay:
                 rank = self._rank(spec)
-            record = fresh[spec.id] = Record(spec.id, spec, seq, rank, now)
+            if is_watched or spec.depends_on or spec.run_at is not None or spec.delay:
+                record = Record(spec.id, spec, seq, rank, now, since=now)
+                others.append(record)
+            else:
+                mine = self.lane_of(spec)
+                if mine is not lane:
+                    run = []
+                    runs.append((mine, run))
+                    lane = mine
+                record = Record(spec.id, spec, seq, rank, now, since=now, shelf=lane.shelf, place=rank)
+                run.append(record)
+            fresh[spec.id] = record
             plan.events.append(record)
             if spec.depends_on:
                 plan.dependent.append(record)
@@ -202,18 +224,20 @@ class Ledger:
                 self.found.keys[spec.idempotency_key] = record
                 self.has_looked = True
         self._seq = seq
-        records.update(fresh)
+        self.pending += len(specs)
+        self.has_moved = True
+        self.records.update(fresh)
         if plan.records:
             plan.records.update(fresh)
         else:
             plan.records = fresh
-        self.pending += len(fresh)
-        self.has_moved = True
-        accepted = list(fresh.values())
-        if self.settings.reject_policy == "drop_oldest":
-            for record in accepted:
+        for mine, run in runs:
+            plan.shelves.add(mine.shelf)
+            join(mine, run)
+        if settings.reject_policy == "drop_oldest":
+            for record in fresh.values():
                 self._note_age(record)
-        return accepted
+        return others
 
     def _rank(self, spec: Spec) -> float:
         """Constant for ever: waiting is worth as much for everybody, so nothing is ever sorted again."""
@@ -223,65 +247,77 @@ class Ledger:
 
     def place(self, record: Record) -> None:
         """Put pending work where it waits: for a time, for others, or in its lane."""
-        spec = record.spec
-        asking = self.asking
-        if record.id in self.held:
-            return
-        waits = spec.depends_on and self.graph.is_waiting(record.id)
-        if waits and (asking is None or not asking.questions.dependencies):
-            return
-        if record.next_retry_at is not None and record.next_retry_at > self.now:
-            heappush(self.later, (record.next_retry_at, record.seq, record.id))
-        elif spec.run_at is not None and waits_for_wall(record, self.wall):
-            heappush(self.later_by_wall, (spec.run_at, record.seq, record.id))
-        elif spec.delay and record.created_at + spec.delay > self.now:
-            heappush(self.later, (record.created_at + spec.delay, record.seq, record.id))
-        elif asking is not None:
-            asking.arrived(self.lane_of(record), [record])
-        else:
-            self.ready.push(self.lane_of(record), record)
-
-    def place_plain(self, records: list[Record]) -> list[Record]:
-        """Place what may start as far as it is concerned, a lane at a time; the others are returned."""
-        join = self.ready.push_all if self.asking is None else self.asking.arrived
-        others: list[Record] = []
-        run: list[Record] = []
-        lane: Lane | None = None
-        for record in records:
-            spec = record.spec
-            if spec.depends_on or spec.run_at is not None or spec.delay:
-                others.append(record)
-                continue
-            mine = self.lane_of(record)
-            if mine is not lane and lane is not None:
-                join(lane, run)
-                run = []
-            lane = mine
-            run.append(record)
+        lane, shelf, place = self._where(record)
+        shelves = self.plan.shelves
+        shelves.add(shelf)
+        if shelf != record.shelf or place != record.place:
+            if record.shelf is not None:
+                shelves.add(record.shelf)
+            record = replace(record, shelf=shelf, place=place)
+            self.write(record)
         if lane is not None:
-            join(lane, run)
-        return others
+            if self.asking is not None:
+                self.asking.arrived(lane, [record])
+            else:
+                self.ready.push(lane, record)
+        elif self.is_whole:
+            if shelf is LATER:
+                heappush(self.later, (place, record.seq, record.id))
+            elif shelf is WALL:
+                heappush(self.later_by_wall, (place, record.seq, record.id))
+        else:
+            self.guests.add(record.id)
+            if shelf in (LATER, WALL):
+                self.heads[shelf] = min(self.heads.get(shelf, (math.inf, 0)), (place, record.seq))
 
-    def watch(self, at: float, kind: str, record: Record) -> None:
-        """Look at that pending work again at that time, if it has not moved by then (watch.py)."""
-        deadlines = self.deadlines
-        heappush(deadlines, (at, next(self._numbers), kind, record))
-        if len(deadlines) > 4 * len(self.records) + FEW:
-            deadlines[:] = sorted(entry for entry in deadlines if self.records.get(entry[3].id) is entry[3])
+    def _where(self, record: Record) -> tuple[Lane | None, str, float]:
+        """Where pending work waits: its lane if it could start, its shelf, and its place there."""
+        spec = record.spec
+        if record.id in self.held:
+            return None, self.held_shelf, record.since
+        if record.missing and (self.asking is None or not self.asking.questions.dependencies):
+            return None, BLOCKED, record.rank
+        if record.next_retry_at is not None and record.next_retry_at > self.now:
+            return None, LATER, record.next_retry_at
+        if spec.run_at is not None and waits_for_wall(record, self.wall):
+            return None, WALL, spec.run_at
+        if spec.delay and record.created_at + spec.delay > self.now:
+            return None, LATER, record.created_at + spec.delay
+        lane = self.lane_of(spec)
+        return lane, lane.shelf, record.rank
 
-    def watch_pending(self, record: Record) -> None:
-        """Pending work has a limited time to be pending, counted from when it might first run."""
-        spec, settings = record.spec, self.settings
-        since = max(self.now, record.created_at + (spec.delay or 0), record.next_retry_at or 0)
-        if spec.run_at is not None:
-            since = max(since, self.now + spec.run_at - self.wall)
-        if settings.pending_warn_after is not None:
-            self.watch(since + settings.pending_warn_after, "pending_warning", record)
-        if settings.pending_timeout is not None:
-            self.watch(since + settings.pending_timeout, "pending_timeout", record)
+    def arm(self, record: Record, after: float = -math.inf) -> Record:
+        """Have somebody look at that pending work when the next of its time limits is reached."""
+        watched = armed(record, self.settings, self.now, self.wall, after)
+        if watched is not record:
+            self.write(watched)
+        if watched.watch_at is not None and not self.is_whole:
+            self.watch_at = min(self.watch_at, watched.watch_at)
+        elif watched.watch_at is not None:
+            deadlines = self.deadlines
+            heappush(deadlines, (watched.watch_at, watched.seq, watched.id))
+            if len(deadlines) > 4 * len(self.records) + FEW:
+                deadlines[:] = sorted(set(filter(self.is_armed, deadlines)))
+        return watched
+
+    def exchange(self, record: Record, changed: Record) -> None:
+        """Pending work has another record now: where the old one stands in line, the new one takes its place."""
+        if str(record.shelf).startswith(READY):
+            lane = self.lane_of(record.spec)
+            if self.asking is not None:
+                self.asking.left(record.id, lane)  # it is asked anew
+            self.ready.left(lane)
+            self.place(changed)
+
+    def is_armed(self, deadline: tuple[float, int, str]) -> bool:
+        """True while that moment still matters to its work."""
+        record = self.records.get(deadline[2])
+        return record is not None and record.watch_at == deadline[0]
 
     def place_due(self) -> bool:
         """Place what only waited for its time; True when there was something."""
+        if self.library is not None:
+            return self._place_due_of(LATER, self.now) | self._place_due_of(WALL, self.wall)
         any_due = False
         for heap, now in ((self.later, self.now), (self.later_by_wall, self.wall)):
             while heap and heap[0][0] <= now:
@@ -292,12 +328,28 @@ class Ledger:
                     self.place(record)
         return any_due
 
+    def _place_due_of(self, name: str, now: float) -> bool:
+        """The same for a shelf of the library."""
+        any_due = False
+        if name in self.heads and self.heads[name][0] <= now:
+            for record in self.shelf(name):
+                if record.place > now:
+                    self.heads[name] = (record.place, record.seq)
+                    break
+                any_due = True
+                self.place(record)
+            else:
+                del self.heads[name]
+        return any_due
+
     # starting and ending ----------------------------------------------------------------------------------
 
     def start(self, lane: Lane, batch: list[Record]) -> None:
         """Grant these starts: services, windows and circuits count them from here."""
         now, records, plan = self.now, self.records, self.plan
+        worker, shelf = self.worker, self.running_shelf
         amount = len(batch)
+        plan.shelves.add(lane.shelf)
         rated: list[Service] = []
         breakers = []
         for service in lane.services:
@@ -305,11 +357,12 @@ class Ledger:
             if service.windows:
                 service.granted(amount)
                 rated.append(service)
+                plan.grants.append(Grant(service.name, now + service.slack, amount))
             if service.breaker is not None:
                 breakers.append(service)
         for record in batch:
             self._token = token = self._token + 1
-            running = started(record, token, now)
+            running = started(record, token, now, worker, shelf)
             records[record.id] = running
             plan.records[record.id] = running
             plan.start.append(running)
@@ -328,6 +381,7 @@ class Ledger:
         epochs = self.epochs[token] = []
         for service in services:
             assert service.breaker is not None
+            self.changed[service] = None
             self.tell_circuit(service, service.breaker.started(self.now))
             epochs.append((service, service.breaker, service.breaker.epoch))
             if service.breaker.probe_deadline is not None:
@@ -359,6 +413,7 @@ class Ledger:
         """An attempt ended well, badly, or in a way that proves nothing about its services."""
         for service, breaker, epoch in self.epochs.pop(token, ()):
             if service.breaker is breaker:
+                self.changed[service] = None
                 self.tell_circuit(service, breaker.ended(epoch, verdict, self.now))
                 self.ready.touch(service)
 
@@ -377,7 +432,9 @@ class Ledger:
             work_id = self.overdue.pop(token)
             if self.held.get(work_id) == token:
                 del self.held[work_id]
-                self.place(self.records[work_id])
+                held = self.live(work_id)
+                assert held is not None
+                self.place(held)
         return lane
 
     def _return(self, token: int) -> None:
@@ -398,25 +455,25 @@ class Ledger:
     def put_back(self, record: Record, verb: str, **changes: Any) -> Record:
         """A running work becomes pending again."""
         token = record.token
-        record = move(record, verb, token=0, **changes)
-        self.write(record)
+        record = move(record, verb, token=0, worker=None, since=self.now, **changes)
         self.running -= 1
         self.pending += 1
         self.has_moved = True
         self._note_age(record)
         if token in self.overdue:
             self.held[record.id] = token
-        else:
-            self.place(record)
-        if self.settings.pending_timeout is not None or self.settings.pending_warn_after is not None:
-            self.watch_pending(record)
+        self.write(record)
+        record = self.arm(record)
+        self.place(record)
         return record
 
     def close(self, record: Record, verb: str, **changes: Any) -> Record:
         """A live work comes to its end: it leaves the ledger for the store."""
         return self.leave(
-            record, move(record, verb, token=0, completed_at=self.now, next_retry_at=None, **changes)
-        )
+            record,
+            move(record, verb, token=0, completed_at=self.now, next_retry_at=None, worker=None, missing=0,
+                 shelf=None, place=0.0, watch_at=None, **changes),
+        )  # fmt: skip
 
     def leave(self, record: Record, final: Record) -> Record:
         """`record` has become `final`: nothing here hangs on it any more."""
@@ -424,13 +481,16 @@ class Ledger:
         self.plan.records[record.id] = final
         self._ended[final.state] += 1
         self.has_moved = True
-        if record.spec.depends_on:
-            self.graph.drop(record.id)
+        if record.missing:
+            self.blocked -= 1
+            self.graph.drop(record.id, record.spec.depends_on)
         if record.token:
             self.running -= 1
         else:
             self.pending -= 1
-            lane = self.lane_of(record)
+            if record.shelf is not None:
+                self.plan.shelves.add(record.shelf)
+            lane = self.lane_of(record.spec)
             if self.asking is not None:
                 self.asking.left(record.id, lane)
             self.ready.left(lane)
@@ -447,6 +507,7 @@ class Ledger:
             if service.parked:
                 self.ready.touched[service] = None
             if service.throttle_streak and (record.started_at or 0.0) >= service.throttled_until:
+                self.changed[service] = None
                 service.throttle_streak = 0  # not one that was in flight before the pause
         if token in self._unentered:
             self._return(token)
@@ -456,8 +517,9 @@ class Ledger:
         self._ended[COMPLETED] += 1
         self.running -= 1
         self.has_moved = True
-        if record.spec.depends_on:
-            self.graph.drop(record.id)
+        if record.missing:  # a callback let it start before they were there
+            self.blocked -= 1
+            self.graph.drop(record.id, record.spec.depends_on)
         if self.settings.keep_finished is not None:
             self._finished.append(final)
         plan.finals[len(plan.events)] = final
@@ -489,7 +551,8 @@ class Ledger:
         self._ended[record.state] -= 1
         record = move(record, "revive", failures=0, throttled_since=None, completed_at=None, started_at=None,
                       result=None, error=None, traceback=None)  # fmt: skip
-        record = replace(record, seq=self._seq)
+        record = replace(record, seq=self._seq, since=self.now, crashes=0)
+        self.plan.revived.add(record.id)
         self.pending += 1
         self.has_moved = True
         self.write(record)

@@ -47,12 +47,21 @@ def move(record: Record, verb: str, **changes: Any) -> Record:
     return replace(record, state=state, **changes)
 
 
-def started(record: Record, token: int, now: float) -> Record:
+def started(record: Record, token: int, now: float, worker: str, shelf: str) -> Record:
     """The move every attempt begins with: `move(record, "start", …)`, at a fifth of its cost."""
     if record.state is not PENDING:
         return move(record, "start")
     return replace(
-        record, state=RUNNING, attempt=record.spent + 1, token=token, started_at=now, next_retry_at=None
+        record,
+        state=RUNNING,
+        attempt=record.spent + 1,
+        token=token,
+        started_at=now,
+        next_retry_at=None,
+        worker=worker,
+        shelf=shelf,
+        place=now,
+        watch_at=None,
     )
 
 
@@ -69,6 +78,9 @@ def finished(record: Record, result: Any, now: float) -> Record:
         result=result,
         error=None,
         traceback=None,
+        worker=None,
+        shelf=None,
+        place=0.0,
     )
 
 

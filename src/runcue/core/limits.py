@@ -17,23 +17,16 @@ import msgspec
 
 from runcue.core.breaker import Breaker, end_of
 from runcue.core.parse import Rate
+from runcue.core.state import Limits as Limits  # noqa: PLC0414 (it is looked for here too)
+from runcue.core.state import ServiceState
 
 if TYPE_CHECKING:
     from runcue.core.ready import Lane
 
 UNLIMITED = 1 << 30
+SLACK = 0.01
 FIRST_THROTTLE = 1.0
 LONGEST_THROTTLE = 60.0
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What a service was declared with. Declaring it again with other limits changes it live."""
-
-    name: str
-    concurrent: int | None = None
-    rates: tuple[Rate, ...] = ()
-    circuit_threshold: int | None = None
-    circuit_timeout: float = 300.0
 
 
 class Blocked(msgspec.Struct, frozen=True):
@@ -140,6 +133,31 @@ class Service:
             self.breaker = Breaker(limits.circuit_threshold, limits.circuit_timeout)
         else:
             self.breaker.declare(limits.circuit_threshold, limits.circuit_timeout)
+
+    @property
+    def slack(self) -> float:
+        """How long after its grant a call may begin and be told to others in time: a hundredth of its window."""
+        return min((window.per for window in self.windows), default=0.0) * SLACK
+
+    def state(self) -> ServiceState:
+        """How it stands, for whoever takes the next turn."""
+        breaker = None if self.breaker is None else self.breaker.save()
+        return ServiceState(self.limits, self.is_paused, self.throttled_until, self.throttle_streak, breaker)
+
+    def load(self, state: ServiceState) -> None:
+        """Stand as another process left it."""
+        if state.limits != self.limits:
+            self.declare(state.limits)
+        self.is_paused = state.is_paused
+        self.throttled_until, self.throttle_streak = state.throttled_until, state.throttle_streak
+        if self.breaker is not None and state.breaker is not None:
+            self.breaker.load(state.breaker)
+
+    def started_elsewhere(self, at: float, amount: int) -> None:
+        """Another process was granted that many starts."""
+        for window in self.windows:
+            for _ in range(amount):
+                insort(window.stamps, at)
 
     def granted(self, amount: int) -> None:
         """That many starts were granted under these rates; each is later `entered` or `returned`, once."""

@@ -102,6 +102,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """Who runs it."""
     missing: int = 0
     """How many of its dependencies have not completed yet."""
+    since: float = 0.0
+    """When it became pending."""
     shelf: str | None = None
     """Where it waits or runs: stores find it by that, in the order of `place` and `seq`, and know no more of it."""
     place: float = 0.0

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from runcue.core.failure import Failure
 from runcue.core.graph import find_cycle
 from runcue.core.ledger import Ledger
@@ -85,7 +87,7 @@ def fail_for(ledger: Ledger, record: Record, error: str, exception: BaseExceptio
 
 def cancel(ledger: Ledger, item: Cancel) -> bool:
     """Cancel pending or running work; what runs is told to stop and its answer no longer counts."""
-    record = ledger.records.get(item.id)
+    record = ledger.live(item.id)
     if record is None:
         return False
     _cancel_one(ledger, record, item.reason)
@@ -148,7 +150,6 @@ def revive(ledger: Ledger, item: Revive) -> bool | Exception:
     revived = [ledger.revive(one) for one in company.values()]
     for one in revived:
         ledger.tell("queued", one)
-        ledger.watch_pending(one)
     for one in revived:
         join(ledger, one)
     return True
@@ -193,30 +194,41 @@ def join(ledger: Ledger, record: Record) -> None:
             return
     missing = [need for need, state in states.items() if state is not WorkState.COMPLETED]
     if missing:
+        ledger.blocked += 1
         ledger.graph.add(record.id, missing)
-    if spec.dependency_timeout is not None:
-        ledger.watch(ledger.now + spec.dependency_timeout, "dependency_timeout", record)
-    ledger.place(record)
+        record = replace(record, missing=len(missing))
+        ledger.write(record)
+    ledger.place(ledger.arm(record))
 
 
 def _completed(ledger: Ledger, record: Record, result: Any) -> None:
     final = ledger.complete(record, result)
     if ledger.epochs:
         ledger.judge_circuits(record.token, True)
-    if ledger.asking is not None or ledger.graph.edges:
+    if ledger.asking is not None or ledger.blocked:
         _completed_for_others(ledger, final)
 
 
 def _completed_for_others(ledger: Ledger, final: Record) -> None:
     """Dependents may go on, and whoever was not ready may be."""
+    if ledger.asking is not None:
+        ledger.asking.completed()
+    for record in ledger.waiters(final.id):
+        _satisfied(ledger, record)
+    ledger.graph.satisfy(final.id)
+
+
+def _satisfied(ledger: Ledger, record: Record) -> None:
+    """One of the dependencies of that work is there."""
     asking = ledger.asking
-    if asking is not None:
-        asking.completed()
-    if ledger.graph.is_awaited(final.id):
-        free = ledger.graph.satisfy(final.id)
-        if asking is None or not asking.questions.dependencies:
-            for work_id in free:
-                ledger.place(ledger.records[work_id])
+    nearer = replace(record, missing=record.missing - 1)
+    ledger.write(nearer)
+    if not nearer.missing:
+        ledger.blocked -= 1
+    if asking is not None and asking.questions.dependencies:
+        ledger.exchange(record, nearer)
+    elif not nearer.missing and not record.token:
+        ledger.place(nearer)
 
 
 def _failed(ledger: Ledger, record: Record, failure: Failure, exception: BaseException | None) -> None:
@@ -267,8 +279,7 @@ def _throttled(ledger: Ledger, record: Record, failure: Failure, exception: Base
         _rate_limited(ledger, record, line, failure.traceback or None, exception)
         return
     until = _pause(ledger, record, failure, now - since)
-    waiting = ledger.put_back(record, "return", throttled_since=since, next_retry_at=until)
-    ledger.watch(since + patience, "throttle_timeout", waiting)
+    ledger.put_back(record, "return", throttled_since=since, next_retry_at=until)
 
 
 def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float) -> float | None:
@@ -281,6 +292,7 @@ def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float)
             return now + failure.after
         return now + min(FIRST_THROTTLE + put_off_for, LONGEST_THROTTLE)  # as long again: 1, 2, 4, …
     until = services[name].throttle(now, failure.after)
+    ledger.changed[services[name]] = None
     ledger.ready.wake_service(services[name], until)
     ledger.tell("service_rate_limited", service=name, until=until, details=failure.message)
     uses = (*record.spec.services, *ledger.rules[record.spec.task].implicit)
@@ -304,9 +316,12 @@ def _rate_limited(
 
 def _cancel_one(ledger: Ledger, record: Record, reason: str) -> None:
     if record.token:
-        ledger.plan.stop.append(record.token)
-        ledger.give_up(record.token, record.id)
-        ledger.judge_circuits(record.token, None)
+        if record.worker == ledger.worker:
+            ledger.plan.stop.append(record.token)
+            ledger.give_up(record.token, record.id)
+            ledger.judge_circuits(record.token, None)
+        else:
+            ledger.plan.mail.append((record.worker or "", record.token))
         if reason != STOPPED:  # a stopped start reuses its number
             record = ledger.spend(record)
     _end_pending(ledger, record, "cancel", "cancelled", reason)
@@ -324,16 +339,14 @@ def _end_pending(
 
 def _lose(ledger: Ledger, work_id: str, error: str, cascade: bool) -> None:
     """`work_id` ended without success: its pending dependents end, and theirs, each once."""
-    graph = ledger.graph
     stack = [(work_id, error)]
     while stack:
         lost, error = stack.pop()
-        for waiter in graph.waiters(lost):
-            record = ledger.records[waiter]
+        for record in ledger.waiters(lost):
             if cascade:
                 _cancel_one(ledger, record, error)
-                stack.append((waiter, "prerequisite_cancelled"))
+                stack.append((record.id, "prerequisite_cancelled"))
             elif not record.token:  # else a callback let it start before its dependency ended
                 _end_pending(ledger, record, "fail", "failed", error)
-                stack.append((waiter, "prerequisite_failed"))
-        graph.satisfy(lost)
+                stack.append((record.id, "prerequisite_failed"))
+        ledger.graph.satisfy(lost)

@@ -6,7 +6,7 @@ store has committed it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -15,6 +15,7 @@ from runcue.core.events import News
 from runcue.core.failure import Failure
 from runcue.core.limits import Limits
 from runcue.core.model import Record, Spec, WorkState
+from runcue.core.state import NO_HEAD, Grant, Head, ServiceState, Worker
 
 # into the turn --------------------------------------------------------------------------------------------
 
@@ -87,6 +88,8 @@ class Declare(msgspec.Struct, eq=False):
     """A service is declared, or its limits change."""
 
     limits: Limits
+    is_quiet: bool = False
+    """True for what was declared before the first turn: nobody is told of it."""
 
 
 class Pause(msgspec.Struct, eq=False):
@@ -106,8 +109,20 @@ class Tell(msgspec.Struct, eq=False):
     """The attempt it is about, if it is about one: nothing is told of one that is over."""
 
 
+class Serve(msgspec.Struct, eq=False):
+    """Start only work of these queues from now on (None: of all)."""
+
+    queues: frozenset[str] | None
+
+
+class Lost(msgspec.Struct, eq=False):
+    """That worker is dead: what it ran goes on without it."""
+
+    worker: str
+
+
 Item = (
-    Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Declare | Pause | Tell
+    Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Declare | Pause | Tell | Serve | Lost
 )  # fmt: skip
 
 
@@ -132,15 +147,61 @@ class Found(msgspec.Struct):
     """Final states of records that are no longer kept."""
 
 
+# read in the turn -----------------------------------------------------------------------------------------
+
+Key = tuple[float, int]
+"""A place in an order: rank or time, then number."""
+
+
+class Changes(msgspec.Struct):
+    """What a turn finds that the last one of this process did not know."""
+
+    head: Head
+    is_foreign: bool = True
+    """True when another process was here: what is in mind of pending work may be outdated."""
+    is_first: bool = False
+    """True when this is everything: nothing was in mind before."""
+    shelves: dict[str, Key | None] = msgspec.field(default_factory=dict)
+    """The first of each shelf that changed; None for one that is empty now."""
+    services: list[ServiceState] = msgspec.field(default_factory=list)
+    grants: list[Grant] = msgspec.field(default_factory=list)
+    workers: list[Worker] | None = None
+    """All of them, when something about one changed."""
+    paused: frozenset[str] | None = None
+    """All queues that are held back, when that changed."""
+    mail: list[int] = msgspec.field(default_factory=list)
+    """Attempts of ours that others ended."""
+
+
+class Library(Protocol):
+    """What a decision may read while it holds the turn, when not all work is in mind."""
+
+    def read(self, lacks: Lacks) -> Found:
+        """The stored records a decision names."""
+        ...
+
+    def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
+        """The next records of a shelf."""
+        ...
+
+    def watched(self, until: float, limit: int) -> list[Record]:
+        """Records that somebody has to look at by then, most urgent first."""
+        ...
+
+    def oldest(self, after: int, limit: int) -> list[Record]:
+        """The pending records that came first, after that number."""
+        ...
+
+
 # out of the turn ------------------------------------------------------------------------------------------
 
 
 class Plan:
     """Everything one turn decided."""
 
-    __slots__ = ("again", "ask", "dependent", "depth", "errors", "events", "finals", "forget", "is_notable",
-                 "is_whole", "keyed", "pressure", "rated", "records", "replies", "start", "stop",
-                 "wake_at")  # fmt: skip
+    __slots__ = ("active", "again", "ask", "dependent", "depth", "errors", "events", "finals", "forget", "grants",
+                 "head", "is_notable", "is_whole", "keyed", "lost", "mail", "pressure", "queues", "rated", "records",
+                 "replies", "revived", "services", "shelves", "start", "stop", "wake_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -163,6 +224,21 @@ class Plan:
         """Those of `events` that are final for their work, with their places among them."""
         self.is_notable = False
         """True when `events` has more than the everyday queued, started and completed."""
+        self.shelves: set[str] = set()
+        """Shelves of pending work that something came to or left: their first record may be another one now."""
+        self.revived: set[str] = set()
+        """Those of `records` that had ended and live again."""
+        self.services: dict[str, ServiceState] = {}
+        self.grants: list[Grant] = []
+        self.queues: dict[str, bool] = {}
+        """Queues that were held back (True) or let go on (False)."""
+        self.mail: list[tuple[str, int]] = []
+        """Attempts to be stopped that other workers run: whose, and which."""
+        self.lost: list[str] = []
+        """Workers that are dead and have nothing left to be taken over."""
+        self.active: dict[str, int] | None = None
+        """How many places in each service the attempts of this process take up, when that changed."""
+        self.head = NO_HEAD
         self.replies: list[tuple[Item, Any]] = []
         self.is_whole = False
         """True when the turn looked at everything; False when it only took the inbox in."""

@@ -11,27 +11,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from runcue.core import admission, outcome, watch
+from runcue.core import admission, outcome, shared, watch
 from runcue.core.asking import Allowance, Questions
-from runcue.core.ledger import Ledger, Rule, Settings
+from runcue.core.ledger import LATER, WALL, Ledger
 from runcue.core.limits import Limits, Service
+from runcue.core.model import Record
 from runcue.core.plan import (
     Cancel,
+    Changes,
     Declare,
     Ended,
     Entered,
     Found,
     Item,
     Lacks,
+    Library,
+    Lost,
     Outcome,
     Pause,
     Plan,
     Revive,
+    Serve,
     Submit,
     Tell,
     Verdicts,
     Withdraw,
 )
+from runcue.core.settings import Rule, Settings
 
 NOTHING = Lacks()
 WALL_CHECK = 1.0
@@ -41,8 +47,10 @@ WALL_CHECK = 1.0
 class Scheduler:
     """Decides; a thin order of steps over the ledger and the parts that change it."""
 
-    def __init__(self, settings: Settings, rules: dict[str, Rule], tag: str) -> None:
-        self.ledger = Ledger(settings, rules, tag)
+    def __init__(
+        self, settings: Settings, rules: dict[str, Rule], worker: str, is_whole: bool = True
+    ) -> None:
+        self.ledger = Ledger(settings, rules, worker, is_whole)
         self._status_at = 0.0
         self._takers: dict[type, Callable[[Any], None]] = {
             Submit: self._take_submit,
@@ -55,11 +63,25 @@ class Scheduler:
             Declare: self._take_declare,
             Pause: self._take_pause,
             Tell: self._take_tell,
+            Serve: self._take_serve,
+            Lost: self._take_lost,
         }
 
-    def begin(self, now: float, wall: float) -> None:
-        """A turn begins."""
-        self.ledger.begin(now, wall)
+    def begin(self, now: float, wall: float, library: Library | None = None) -> None:
+        """A turn begins. A library is given where not all work is in mind."""
+        self.ledger.begin(now, wall, library)
+
+    def catch_up(self, changes: Changes) -> None:
+        """Take in what other processes did since the last turn."""
+        shared.catch_up(self.ledger, changes)
+
+    def adopt(self, given_up: Sequence[Record]) -> None:
+        """Go on for a scheduler that was forgotten: the code of these attempts still runs."""
+        self.ledger.orphans = list(given_up)
+
+    def finish(self) -> Plan:
+        """The plan of this turn, with what has to be written besides records."""
+        return self.ledger.finish()
 
     def ask_with(self, questions: Questions) -> None:
         """These callbacks are registered now."""
@@ -163,8 +185,11 @@ class Scheduler:
         times = [watch.wakes_at(ledger), ledger.ready.wakes_at()]
         if ledger.later:
             times.append(ledger.later[0][0])
-        if ledger.later_by_wall:
-            times.append(ledger.now + min(ledger.later_by_wall[0][0] - ledger.wall, WALL_CHECK))
+        elif LATER in ledger.heads:
+            times.append(ledger.heads[LATER][0])
+        due = ledger.later_by_wall[0][0] if ledger.later_by_wall else ledger.heads.get(WALL, (None,))[0]
+        if due is not None:
+            times.append(ledger.now + min(due - ledger.wall, WALL_CHECK))
         if ledger.asking is not None and may_start:
             times.append(ledger.asking.wakes_at(ledger.now))
         if ledger.running or ledger.has_moved:
@@ -212,29 +237,41 @@ class Scheduler:
 
     def _take_declare(self, item: Declare) -> None:
         self.declare(item.limits)
-        self.ledger.tell("service_status", service=item.limits.name)
-        self._reply(item, None)
+        if not item.is_quiet:
+            self.ledger.tell("service_status", service=item.limits.name)
+            self._reply(item, None)
 
     def declare(self, limits: Limits) -> None:
         """A service exists with these limits from now on."""
         ready = self.ledger.ready
         service = ready.services.get(limits.name)
         if service is None:
-            ready.services[limits.name] = Service(limits)
+            service = ready.services[limits.name] = Service(limits)
+        elif service.limits == limits:
+            return
         else:
             service.declare(limits)
             ready.touch(service)
+        self.ledger.changed[service] = None
 
     def _take_pause(self, item: Pause) -> None:
         ledger = self.ledger
         service = ledger.ready.services.get(item.name)
         if service is not None:
             service.is_paused = item.paused
+            ledger.changed[service] = None
             ledger.ready.touch(service)
             ledger.tell("service_status", service=item.name, paused=item.paused)
         else:
             ledger.ready.pause_queue(item.name, item.paused)
+            ledger.plan.queues[item.name] = item.paused
         self._reply(item, True)
+
+    def _take_serve(self, item: Serve) -> None:
+        self.ledger.ready.serve(item.queues)
+
+    def _take_lost(self, item: Lost) -> None:
+        shared.lose(self.ledger, item.worker)
 
     def _take_tell(self, item: Tell) -> None:
         record = None if item.id is None else self.ledger.records.get(item.id)

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import msgspec
 
-from runcue.core.limits import Limits
+from runcue.core.parse import Rate
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a service was declared with. Declaring it again with other limits changes it live."""
+
+    name: str
+    concurrent: int | None = None
+    rates: tuple[Rate, ...] = ()
+    circuit_threshold: int | None = None
+    circuit_timeout: float = 300.0
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -29,15 +39,11 @@ class Head(msgspec.Struct, frozen=True):
     completed: int = 0
     failed: int = 0
     cancelled: int = 0
+    blocked: int = 0
+    """How many of the pending wait for others."""
 
 
-class Shelf(msgspec.Struct, frozen=True):
-    """A place where records wait, with how many there are and which is the first."""
-
-    name: str
-    amount: int
-    place: float = 0.0
-    seq: int = 0
+NO_HEAD = Head()
 
 
 class BreakerState(msgspec.Struct, frozen=True):

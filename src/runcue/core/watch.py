@@ -7,9 +7,11 @@ is pending that waits for no time of its own (`run_at`, a retry).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from heapq import heappop
 
 from runcue.core.breaker import end_of
+from runcue.core.deadlines import DEPENDENCY, THROTTLE, WARNING, deadlines
 from runcue.core.ledger import Ledger, waits_for_wall
 from runcue.core.model import Record
 from runcue.core.outcome import fail_for, put_off_too_long
@@ -17,11 +19,8 @@ from runcue.core.outcome import fail_for, put_off_too_long
 
 def check(ledger: Ledger) -> None:
     """Act on every limit whose time has come."""
-    deadlines = ledger.deadlines
-    while deadlines and deadlines[0][0] <= ledger.now:
-        at, _, kind, record = heappop(deadlines)
-        if ledger.records.get(record.id) is record:
-            _late(ledger, kind, record, at)
+    for record in _due(ledger):
+        _late(ledger, record)
     if ledger.has_moved:
         ledger.has_moved = False
         ledger.moved_at = ledger.now
@@ -30,12 +29,24 @@ def check(ledger: Ledger) -> None:
         _check_stall(ledger)
 
 
+def _due(ledger: Ledger) -> Iterator[Record]:
+    """Pending work of which somebody has to look at a limit."""
+    if ledger.library is not None:
+        yield from ledger.watched()
+        return
+    heap = ledger.deadlines
+    while heap and heap[0][0] <= ledger.now:
+        deadline = heappop(heap)
+        if ledger.is_armed(deadline):
+            yield ledger.records[deadline[2]]
+
+
 def wakes_at(ledger: Ledger) -> float:
     """When the next limit may be reached."""
-    deadlines = ledger.deadlines
-    while deadlines and ledger.records.get(deadlines[0][3].id) is not deadlines[0][3]:
-        heappop(deadlines)
-    at = deadlines[0][0] if deadlines else math.inf
+    heap = ledger.deadlines
+    while heap and not ledger.is_armed(heap[0]):
+        heappop(heap)
+    at = min(heap[0][0] if heap else math.inf, ledger.watch_at)
     if ledger.pending and not ledger.running:
         settings = ledger.settings
         if settings.stall_warn_after is not None and not ledger.has_warned:
@@ -45,34 +56,46 @@ def wakes_at(ledger: Ledger) -> float:
     return at
 
 
-def _late(ledger: Ledger, kind: str, record: Record, at: float) -> None:
-    settings, beyond = ledger.settings, ledger.now - at
-    if kind == "dependency_timeout":
-        if _has_unmet_needs(ledger, record):
-            fail_for(ledger, record, "dependency_timeout")
-    elif kind == "throttle_timeout":
-        if _is_put_off(ledger, record):
-            put_off_too_long(ledger, record)
-    elif kind == "pending_warning":
-        ledger.tell("pending_warning", record, seconds=(settings.pending_warn_after or 0) + beyond)
-    else:
-        _time_out(ledger, record, f"Pending timeout after {(settings.pending_timeout or 0) + beyond:.3g} s")
+def _late(ledger: Ledger, record: Record) -> None:
+    """Act on the limits of that work that were reached since it was last looked at."""
+    settings, now = ledger.settings, ledger.now
+    since = -math.inf if record.watch_at is None else record.watch_at
+    for at, kind in sorted(deadlines(record, settings, now, ledger.wall)):
+        if not since <= at <= now:
+            continue
+        if kind == DEPENDENCY:
+            if _has_unmet_needs(ledger, record):
+                fail_for(ledger, record, DEPENDENCY)
+                return
+        elif kind == THROTTLE:
+            if _is_put_off(ledger, record):
+                put_off_too_long(ledger, record)
+                return
+        elif kind == WARNING:
+            ledger.tell(WARNING, record, seconds=(settings.pending_warn_after or 0) + now - at)
+        else:
+            waited = (settings.pending_timeout or 0) + now - at
+            _time_out(ledger, record, f"Pending timeout after {waited:.3g} s")
+            return
+    watched = ledger.arm(record, after=now)
+    if watched is not record:
+        ledger.exchange(record, watched)
 
 
 def _is_put_off(ledger: Ledger, record: Record) -> bool:
     """True while work that was told to slow down still has to wait for that, not for something else."""
     if (record.next_retry_at or 0) > ledger.now:
         return True
-    return any(service.throttled_until > ledger.now for service in ledger.lane_of(record).services)
+    return any(service.throttled_until > ledger.now for service in ledger.lane_of(record.spec).services)
 
 
 def _has_unmet_needs(ledger: Ledger, record: Record) -> bool:
     asking = ledger.asking
     if asking is not None and asking.questions.dependencies:
-        said = asking.has_unmet_needs(record, ledger.lane_of(record))
+        said = asking.has_unmet_needs(record, ledger.lane_of(record.spec))
         if said is not None:
             return said
-    return ledger.graph.is_waiting(record.id)
+    return record.missing > 0
 
 
 def _check_stall(ledger: Ledger) -> None:
@@ -82,7 +105,7 @@ def _check_stall(ledger: Ledger) -> None:
     is_over = timeout is not None and idle >= timeout
     if is_warned and not is_over:
         return
-    stuck = [record for record in ledger.records.values() if not _waits_for_time(ledger, record)]
+    stuck = [record for record in ledger.all_pending() if not _waits_for_time(ledger, record)]
     if not stuck:
         ledger.moved_at = ledger.now
         return
@@ -91,7 +114,7 @@ def _check_stall(ledger: Ledger) -> None:
         ledger.tell("stall_warning", seconds=idle, pending=len(stuck))
     if is_over:
         for record in stuck:
-            if ledger.records.get(record.id) is record:  # the cascade of another may have ended it
+            if ledger.live(record.id) is not None:  # the cascade of another may have ended it
                 _time_out(ledger, record, f"Stall timeout after {idle:.3g} s without progress")
 
 

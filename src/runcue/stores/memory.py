@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import islice
 
 from runcue.core.model import Record, WorkState
-from runcue.core.plan import Found, Lacks, Plan
+from runcue.core.plan import Changes, Found, Lacks, Library, Plan
 from runcue.ports import Clock, Decide
 
 
@@ -17,6 +17,8 @@ class MemoryTurn:
     """One turn over the dict."""
 
     __slots__ = ("now", "read", "wall")
+    changes: Changes | None = None
+    library: Library | None = None
 
     def __init__(self, store: MemoryStore) -> None:
         self.read = store.read

@@ -1,0 +1,202 @@
+"""The live work that a process has in mind, and how it brings more of it to mind.
+
+A store that nobody shares has everything in mind (`is_whole`). With a library, which is a store that several
+processes share, only this is: what runs here, the first of each shelf that could start, and for one turn
+whatever a decision needs. A turn begins with what others changed, so that nothing in mind is ever outdated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from runcue.core.graph import Graph
+from runcue.core.model import Record, WorkState
+from runcue.core.plan import Found, Key, Lacks, Library, Plan, Revive
+from runcue.core.ready import READY, Lane, Page
+from runcue.core.settings import Settings
+
+PAGE = 256
+"""How many records are read at once where all of some kind are wanted."""
+
+POOL = 10_000
+"""How much work that callbacks judge a process has in mind at most."""
+
+STATES = {"pending": WorkState.PENDING, "running": WorkState.RUNNING}
+
+
+class Mind:
+    """Live records, edges, and the plan under way."""
+
+    def __init__(self, settings: Settings, worker: str, is_whole: bool) -> None:
+        self.settings = settings
+        self.worker = worker
+        self.is_whole = is_whole
+        self.records: dict[str, Record] = {}
+        self.graph = Graph()
+        self.blocked = 0
+        """How many of the pending wait for others."""
+        self.heads: dict[str, Key] = {}
+        """The first of each shelf of pending work, as far as it is known; only with a library."""
+        self.watch_at = math.inf
+        """When somebody has to look at a record of the library."""
+        self.known_rules = -1
+        self.guests: set[str] = set()
+        """What was brought to mind for this turn only."""
+        self.has_looked = True
+        self.begin(0.0, 0.0)
+
+    def begin(self, now: float, wall: float, library: Library | None = None) -> None:
+        """A turn begins at this moment, with an empty plan."""
+        self.now, self.wall = now, wall
+        self.plan = Plan()
+        self.library = library
+        if self.has_looked:
+            self.look_anew()
+
+    def look_anew(self) -> None:
+        """Forget what was looked up for an earlier turn."""
+        self.has_looked = False
+        self.found = Found()
+        self.looked_up: set[str] = set()
+        self.keys_looked_up: set[str] = set()
+        self.walks: dict[Revive, tuple[list[str], set[str]]] = {}  # how far each has got (outcome.py)
+
+    def let_guests_go(self) -> None:
+        """The turn is over: keep in mind only what runs here and what its lane has in its line."""
+        for work_id in self.guests:
+            record = self.records.get(work_id)
+            if record is not None and (record.worker or self.worker) == self.worker and record.token:
+                continue
+            if record is not None and not self.is_in_line(record):
+                del self.records[work_id]
+        self.guests.clear()
+        if not self.is_whole:
+            self.graph = Graph()
+
+    def is_in_line(self, record: Record) -> bool:
+        """True when a lane has that pending work in its line; ledger.py knows."""
+        raise NotImplementedError
+
+    # one work ---------------------------------------------------------------------------------------------
+
+    def latest(self, work_id: str) -> Record | None:
+        """The newest record of that work: live, ended in this turn, or kept by the store."""
+        return self.records.get(work_id) or self.plan.records.get(work_id) or self.found.records.get(work_id)
+
+    def live(self, work_id: str) -> Record | None:
+        """That work, if it is pending or running: in mind, or brought to mind for this turn."""
+        record = self.records.get(work_id)
+        if record is None and self.library is not None:
+            record = self.plan.records.get(work_id) or self.look_up(work_id)
+            if record is None or record.state.is_final:
+                return None
+            self.invite(record)
+        return record
+
+    def invite(self, record: Record) -> None:
+        """Have that live work in mind for this turn."""
+        self.records[record.id] = record
+        self.guests.add(record.id)
+
+    def look_up(self, work_id: str) -> Record | None:
+        """That work as the store has it, read at most once in a turn."""
+        if work_id not in self.looked_up and self.library is not None:
+            self.has_looked = True
+            self.looked_up.add(work_id)
+            self.found.records.update(self.library.read(Lacks(ids={work_id})).records)
+        return self.found.records.get(work_id)
+
+    def state_of(self, work_id: str) -> WorkState | None:
+        """How that work stands, live, kept or forgotten; None when it was never submitted."""
+        record = self.latest(work_id)
+        if record is not None:
+            return record.state
+        state = self.found.forgotten.get(work_id)
+        if state is None and len(work_id) == 27 and (not self.is_whole or work_id[11:19] == self.worker):
+            return WorkState.COMPLETED  # an id of our own that nobody keeps: it ended well long ago
+        return state
+
+    # those who wait for others ----------------------------------------------------------------------------
+
+    def waiters(self, work_id: str) -> list[Record]:
+        """Who waits for that work, in the order they came."""
+        if not self.blocked:
+            return []
+        ids = self.graph.waiters(work_id)
+        if self.library is not None:
+            ids = list(dict.fromkeys((*(one.id for one in self._dependents(work_id)), *ids)))
+        records = (self.live(one) for one in ids)
+        return [record for record in records if record is not None and record.missing]
+
+    def is_awaited(self, work_id: str) -> bool:
+        """True when somebody waits for that id."""
+        return self.graph.is_awaited(work_id) or (self.library is not None and bool(self.waiters(work_id)))
+
+    def missing(self, record: Record) -> list[str]:
+        """What that work still waits for."""
+        if self.library is None:
+            return self.graph.missing(record.id, record.spec.depends_on)
+        for need in record.spec.depends_on:
+            self.look_up(need)
+        return [need for need in record.spec.depends_on if self.state_of(need) is not WorkState.COMPLETED]
+
+    def _dependents(self, work_id: str) -> list[Record]:
+        found = self.found
+        if work_id not in found.dependents and self.library is not None:
+            self.has_looked = True
+            found.dependents.update(self.library.read(Lacks(dependents_of={work_id})).dependents)
+            for record in found.dependents.get(work_id, ()):
+                found.records.setdefault(record.id, record)
+                self.looked_up.add(record.id)
+        return found.dependents.get(work_id, [])
+
+    # pages of the library ---------------------------------------------------------------------------------
+
+    def read_lane(self, lane: Lane, after: Key | None, limit: int) -> Page | None:
+        """The next work of a lane: brought to mind, but for what this turn has changed already."""
+        assert self.library is not None
+        page = self.library.page(lane.shelf, after, limit)
+        fresh = [one for one in page if one.id not in self.plan.records and one.id not in self.records]
+        for record in fresh:
+            self.records[record.id] = record
+        end = (page[-1].place, page[-1].seq) if page else after
+        return fresh, end, len(page) >= limit
+
+    def shelf(self, name: str) -> Iterator[Record]:
+        """All that is on a shelf, in order, as it stands now; what is taken off meanwhile does no harm."""
+        assert self.library is not None
+        after: Key | None = None
+        while True:
+            page = self.library.page(name, after, PAGE)
+            for record in page:
+                after = (record.place, record.seq)
+                if record.id not in self.plan.records:
+                    known = self.records.get(record.id)
+                    if known is None:
+                        self.invite(record)
+                    yield known or record
+            if len(page) < PAGE:
+                return
+
+    def watched(self) -> Iterator[Record]:
+        """Pending work of the library that somebody has to look at now."""
+        assert self.library is not None
+        while self.watch_at <= self.now:
+            page = self.library.watched(self.now, PAGE)
+            for record in page:
+                if record.id not in self.plan.records and self.live(record.id) is not None:
+                    yield self.records[record.id]
+            if len(page) < PAGE:
+                self.watch_at = math.inf
+
+    def all_pending(self) -> Iterator[Record]:
+        """All pending work; with a library that is a long walk."""
+        if self.library is None:
+            yield from [record for record in self.records.values() if not record.token]
+            return
+        names = {*self.heads, *(name for name in self.plan.shelves if name.startswith(READY))}
+        known = [record for record in self.plan.records.values() if record.state is WorkState.PENDING]
+        yield from known
+        for name in sorted(names):
+            yield from self.shelf(name)

@@ -1,0 +1,181 @@
+"""A queue that several processes share: catching up with the others, and going on for those that died.
+
+A turn is exclusive, and it begins by taking in what changed since the last one of this process. So a decision
+is as good as if there were one process alone.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from runcue.core.ledger import Ledger
+from runcue.core.limits import Service
+from runcue.core.model import Record, Spec, WorkState
+from runcue.core.outcome import fail_for
+from runcue.core.plan import Changes, Key
+from runcue.core.ready import shelf_parts
+from runcue.core.state import Head, ServiceState, Worker
+
+MOST_CRASHES = 3
+WORKER_LOST = "worker_lost"
+
+
+def catch_up(ledger: Ledger, changes: Changes) -> None:
+    """Stand where the store stands."""
+    _count(ledger, changes.head)
+    if changes.is_foreign:
+        _forget_pages(ledger)
+    for name, first in changes.shelves.items():
+        _shelf_changed(ledger, name, first)
+    for state in changes.services:
+        _service_changed(ledger, state)
+    for grant in changes.grants:
+        service = ledger.ready.services.get(grant.service)
+        if service is not None:
+            service.started_elsewhere(grant.at, grant.amount)
+            ledger.ready.touch(service)
+    if changes.workers is not None:
+        _share_services(ledger, changes.workers)
+    if changes.paused is not None:
+        _pause_queues(ledger, changes.paused)
+    if changes.is_first:
+        _take_up(ledger)
+    if ledger.known_rules != len(ledger.rules):  # a shelf may be a lane of this program by now
+        ledger.known_rules = len(ledger.rules)
+        for name, first in ledger.heads.items():
+            _shelf_changed(ledger, name, first)
+    for token in changes.mail:
+        _ended_by_others(ledger, token)
+
+
+def _take_up(ledger: Ledger) -> None:
+    """This ledger is new, but its process may not be: what runs in it goes on."""
+    for record in list(ledger.shelf(ledger.running_shelf)):
+        ledger.guests.discard(record.id)
+        ledger.slots[record.token] = ledger.lane_of(record.spec)
+    for record in ledger.orphans:
+        ledger.slots[record.token] = ledger.lane_of(record.spec)
+        ledger.give_up(record.token, record.id)
+        ledger.held[record.id] = record.token
+    held = {record.id for record in ledger.shelf(ledger.held_shelf)}
+    ledger.held = {work_id: token for work_id, token in ledger.held.items() if work_id in held}
+    ledger.orphans = []
+
+
+def _count(ledger: Ledger, head: Head) -> None:
+    if (head.pending, head.running) != (ledger.pending, ledger.running) or head.seq != ledger.seq:
+        ledger.has_moved = True
+    ledger.count(head)
+
+
+def _forget_pages(ledger: Ledger) -> None:
+    """Others may have started what is in line here: read it again when it is wanted."""
+    heads = ledger.heads
+    for lane in ledger.ready.lanes.values():
+        if ledger.asking is None:
+            lane.line.reset(heads.get(lane.shelf))
+        elif lane.shelf in heads:  # what callbacks said is worth keeping; what is started is checked first
+            lane.line.more, lane.line.end = True, None
+    if ledger.asking is None:
+        kept = {work_id: record for work_id, record in ledger.records.items() if record.token}
+        kept |= {work_id: ledger.records[work_id] for work_id in ledger.held if work_id in ledger.records}
+        ledger.records.clear()
+        ledger.records.update(kept)
+
+
+def _shelf_changed(ledger: Ledger, name: str, first: Key | None) -> None:
+    if first is None:
+        ledger.heads.pop(name, None)
+    else:
+        ledger.heads[name] = first
+    parts = shelf_parts(name)
+    if parts is None:
+        return
+    queue, task, services = parts
+    rule = ledger.rules.get(task)
+    if rule is None or (rule.services is None) != bool(services):
+        return  # not a task of this program: left alone
+    used = services if rule.services is None else rule.services
+    if any(service not in ledger.ready.services for service in (*used, *rule.implicit)):
+        return
+    lane = ledger.lane_of(Spec("", task, b"", used, queue))
+    line = lane.line
+    if line.is_untouched:
+        line.reset(first)
+        ledger.ready.wake(lane)
+    elif first is not None and line.end is None:
+        line.first, line.more = first, True
+
+
+def _service_changed(ledger: Ledger, state: ServiceState) -> None:
+    name = state.limits.name
+    service = ledger.ready.services.get(name)
+    if service is None:
+        service = ledger.ready.services[name] = Service(state.limits)
+    service.load(state)
+    ledger.ready.touch(service)
+    if service.breaker is not None and service.breaker.probe_deadline is not None:
+        ledger.ready.wake_service(service, service.breaker.probe_deadline)
+
+
+def _share_services(ledger: Ledger, workers: list[Worker]) -> None:
+    """Count what runs elsewhere."""
+    own = ledger.own_places()
+    others: dict[str, int] = {}
+    for worker in workers:
+        if worker.id != ledger.worker:
+            for name, amount in worker.active.items():
+                others[name] = others.get(name, 0) + amount
+    for name, service in ledger.ready.services.items():
+        active = own.get(name, 0) + others.get(name, 0)
+        if active != service.active:
+            service.active = active
+            ledger.ready.touch(service)
+
+
+def _pause_queues(ledger: Ledger, paused: frozenset[str]) -> None:
+    ready = ledger.ready
+    for name in ready.paused ^ paused:
+        ready.pause_queue(name, name in paused)
+
+
+def _ended_by_others(ledger: Ledger, token: int) -> None:
+    """An attempt of ours was cancelled elsewhere: its code is told to stop and keeps its places until it has."""
+    record = next((one for one in ledger.records.values() if one.token == token), None)
+    if record is not None:
+        del ledger.records[record.id]
+        ledger.give_up(token, record.id)
+        ledger.judge_circuits(token, None)
+        ledger.plan.stop.append(token)
+
+
+def lose(ledger: Ledger, worker: str) -> None:
+    """That worker is dead: what it ran becomes pending again, or fails when that happened too often."""
+    for shelf in (f"running/{worker}", f"held/{worker}"):
+        for record in list(ledger.shelf(shelf)):
+            _take_over(ledger, record)
+    ledger.plan.lost.append(worker)
+
+
+def _take_over(ledger: Ledger, record: Record) -> None:
+    if record.state is not WorkState.RUNNING:  # its last attempt was given up, and its code is gone now
+        ledger.place(record)
+        return
+    crashes = record.crashes + 1
+    for name in record.spec.services:
+        service = ledger.ready.services.get(name)
+        if service is not None and service.breaker is not None:
+            ledger.changed[service] = None
+            ledger.tell_circuit(service, service.breaker.ended(service.breaker.epoch, None, ledger.now))
+    record = replace(record, crashes=crashes, spent=record.attempt)
+    if crashes >= MOST_CRASHES:
+        ledger.records[record.id] = record
+        fail_for(ledger, record, WORKER_LOST)
+    else:
+        ledger.put_back(record, "return", error=WORKER_LOST)
+
+
+def is_lost(worker: Worker, host: str, is_alive: bool, silent_for: float, lease: float) -> bool:
+    """True when what that worker ran may be taken over: on this host when it is dead, on another when it has been
+    silent for longer than its lease."""
+    return not is_alive if worker.host == host else silent_for >= lease

@@ -1,0 +1,341 @@
+"""What the processes of a round do: workers, submitters, and the one that drains the queue in the end.
+
+They use the public API alone, and write down what they see: a submitter each call and its answer, a worker each
+start and end of a handler. A work's `params` say what its handler shall do and carry the `tag` it is known by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Literal
+
+import msgspec
+
+import runcue
+from tests.torture.history import Log, now
+from tests.torture.seen import Limits, Policy, Rate, Service
+
+Role = Literal["worker", "submitter", "drain"]
+
+BASE_DELAY: Final = 0.06
+RETRY: Final = runcue.Retry(max_attempts=3, backoff="fixed", base_delay=BASE_DELAY)
+LIMITS: Final = Limits(
+    services={
+        "api": Service(rates=(Rate(200, 1.0), Rate(40, 0.1)), concurrent=5),
+        "disk": Service(concurrent=2),
+    },
+    tasks={name: Policy(RETRY.max_attempts, BASE_DELAY / 2) for name in ("call", "both", "blocking")},
+)
+"""What every round declares, and is held to. Jitter may halve a delay; tasks not named are tried once."""
+
+STRANDS: Final = 3
+"""How many calls a submitter has under way at once: they share commits."""
+SHARED_KEYS: Final = 25
+LONGEST_BREAK: Final = 0.08
+"""Seconds between two calls of a strand, at most: what is submitted shall be done within seconds."""
+STOP_WITHIN: Final = 0.3
+DRAIN_WITHIN: Final = 40.0
+DUMP: Final = "dump.json"
+MOST_ROWS: Final = 1_000_000
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What one process is to do."""
+
+    role: Role
+    actor: str
+    folder: str
+    """Where histories are kept."""
+    database: str
+    seed: int
+    calls: int = 1_000_000
+    """After so many a submitter ends."""
+    crash_at: str = ""
+    lifetime: int = 120
+    """Seconds after which the kernel ends it, whatever happens."""
+    poison: bool = True
+    """Whether there is work that kills its worker."""
+
+
+class Dump(msgspec.Struct):
+    """What the last process found in the queue."""
+
+    rows: list[dict[str, Any]]
+    events: list[tuple[int, str, str, bool]]
+    has_old_events: bool
+    """True when what was told before this process began could be read as well."""
+
+
+def main(job: Job) -> None:
+    """Be that actor until the end."""
+    signal.alarm(job.lifetime)
+    if job.crash_at:
+        os.environ["RUNCUE_CRASH_AT"] = job.crash_at
+    roles: dict[Role, Callable[[Job], Awaitable[None]]] = {
+        "worker": worker,
+        "submitter": submitter,
+        "drain": drain,
+    }
+
+    async def play() -> None:
+        await roles[job.role](job)
+
+    asyncio.run(play())
+
+
+async def pause(seconds: float) -> None:
+    """Take that long, as a call to somewhere does."""
+    await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=seconds)
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+def opened(job: Job, log: Log) -> runcue.Cue:
+    """The queue as every process of a round declares it."""
+    cue = runcue.Cue(job.database)
+    cue.service("api", rate=["200/s", "40/100ms"], concurrent=5)
+    cue.service("disk", concurrent=2)
+    tokens = count(1)
+
+    def began(work: Any, t: float) -> tuple[str, Callable[[str], None]]:
+        token = f"{job.actor}.{next(tokens)}"
+        log.write("info", "start", work=work.id, attempt=work.attempt, token=token, services=work.services, t=t,
+                  tag=work.params["tag"], task=work.task)  # fmt: skip
+
+        def ended(outcome: str) -> None:
+            log.write("info", "end", work=work.id, attempt=work.attempt, token=token, outcome=outcome)
+
+        return token, ended
+
+    async def handle(work: Any) -> str:
+        token, ended = began(work, now())
+        outcome = "stopped"
+        try:
+            await pause(work.params.get("seconds", 0))
+            outcome = "fail" if work.attempt <= work.params.get("fails", 0) else "ok"
+        finally:
+            ended(outcome)
+        if outcome == "fail":
+            raise ConnectionError("as its params say")
+        return token
+
+    def block(work: Any) -> str:
+        token, ended = began(work, now())
+        threading.Event().wait(work.params.get("seconds", 0))
+        outcome = "fail" if work.attempt <= work.params.get("fails", 0) else "ok"
+        ended(outcome)
+        if outcome == "fail":
+            raise ConnectionError("as its params say")
+        return token
+
+    async def kill_worker(work: Any) -> str:
+        token, _ = began(work, now())
+        os.kill(os.getpid(), signal.SIGKILL)
+        return token
+
+    cue.task("plain")(handle)
+    cue.task("call", uses="api", retry=RETRY)(handle)
+    cue.task("both", uses=["api", "disk"], retry=RETRY)(handle)
+    cue.task("blocking", uses="disk", retry=RETRY)(block)
+    cue.task("poison")(kill_worker)
+    return cue
+
+
+async def worker(job: Job) -> None:
+    """Run work until told to end (SIGTERM)."""
+    log = Log(Path(job.folder), job.actor)
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    cue = opened(job, log)
+    cue.start()
+    log.write("info", "up")
+    await told.wait()
+    log.write("info", "down")
+    await cue.stop(timeout=STOP_WITHIN)
+    await cue.close()
+
+
+async def drain(job: Job) -> None:
+    """Run work until nothing is pending or running; then write down how everything stands."""
+    log = Log(Path(job.folder), job.actor)
+    cue = opened(job, log)
+    seen: list[runcue.Event] = []
+
+    async def listen() -> None:
+        async for event in cue.events():
+            seen.append(event)  # noqa: PERF401 (a comprehension would hand over nothing when it is cancelled)
+
+    cue.start()
+    log.write("info", "up")
+    listener = asyncio.create_task(listen())
+    began = now()
+    while now() < began + DRAIN_WITHIN:
+        counts = await cue.count()
+        if not counts.get(runcue.WorkState.PENDING) and not counts.get(runcue.WorkState.RUNNING):
+            break
+        await pause(0.02)
+    works = await cue.list(limit=MOST_ROWS)
+    log.write("info", "down")
+    await cue.stop(timeout=STOP_WITHIN)
+    listener.cancel()
+    await asyncio.wait([listener])
+    rows = [row_of(work) for work in works]
+    events = [(e.seq, e.type, e.work_id, e.final) for e in seen if e.work_id is not None]
+    queued = {event.work_id for event in seen if event.type == "queued"}
+    dump = Dump(rows, events, bool(rows) and all(row["id"] in queued for row in rows))
+    (Path(job.folder) / DUMP).write_bytes(msgspec.json.encode(dump))
+    await cue.close()
+
+
+def row_of(work: runcue.Work) -> dict[str, Any]:
+    """What the checker wants to know of a work."""
+    return {
+        "id": work.id,
+        "tag": work.params["tag"],
+        "task": work.task,
+        "state": work.state.value,
+        "attempt": work.attempt,
+        "result": work.result,
+        "error": work.error,
+        "depends_on": work.depends_on,
+        "services": work.services,
+        "skipped": work.skipped,
+    }
+
+
+# --- submitters -----------------------------------------------------------------------------------
+
+
+async def submitter(job: Job) -> None:
+    """Submit, look and cancel until that is done or until told to end (SIGTERM)."""
+    log = Log(Path(job.folder), job.actor)
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    cue = opened(job, log)
+    hands = Submitting(job, cue, log)
+
+    async def strand(number: int) -> None:
+        random = Random(f"{job.seed}/{job.actor}/{number}")
+        while hands.calls < job.calls and not told.is_set():
+            hands.calls += 1
+            await hands.call(random)
+            await pause(random.uniform(0, LONGEST_BREAK))
+
+    await asyncio.gather(*map(strand, range(STRANDS)))
+    await cue.close()
+
+
+class Submitting:
+    """What a submitter does, one call after the other, each written down with its answer."""
+
+    def __init__(self, job: Job, cue: runcue.Cue, log: Log) -> None:
+        self.calls = 0
+        self._job = job
+        self._cue = cue
+        self._log = log
+        self._numbers = count(1)
+        self._accepted: list[str] = []
+
+    async def call(self, random: Random) -> None:
+        """Do one thing, by lot."""
+        lot = random.random()
+        if lot < 0.08:
+            await self._cancel(random)
+        elif lot < 0.2:
+            await self._look(random)
+        elif lot < 0.24:
+            await self._survey()
+        elif lot < 0.34:
+            key = f"key-{random.randrange(SHARED_KEYS)}"
+            await self._submit(
+                {"task": "plain", "params": {"tag": key}, "idempotency_key": key, "on_failed": "return"}
+            )
+        elif lot < 0.44:
+            await self._submit(*(self._item(random) for _ in range(random.randint(2, 6))))
+        elif lot < 0.48:
+            await self._submit_forward(random)
+        elif lot < 0.485 and self._job.poison:
+            await self._submit(self._item(random) | {"task": "poison"})
+        else:
+            await self._submit(self._item(random))
+
+    def _item(self, random: Random) -> dict[str, Any]:
+        params = {
+            "tag": f"{self._job.actor}-{next(self._numbers)}",
+            "seconds": random.choice((0, 0, 0.005, 0.02, 0.05)),
+            "fails": random.choice((0, 0, 0, 0, 0, 1, 1, 3)),
+        }
+        item: dict[str, Any] = {
+            "task": random.choice(("plain", "call", "call", "both", "blocking")),
+            "params": params,
+        }
+        if random.random() < 0.2 and self._accepted:
+            item["depends_on"] = random.sample(self._accepted[-30:], min(len(self._accepted), 2))
+        if random.random() < 0.1:
+            item["delay"] = random.uniform(0.0, 0.2)
+        if random.random() < 0.1:
+            item["priority"] = random.randint(-2, 2)
+        return item
+
+    async def _submit(self, *items: dict[str, Any]) -> None:
+        log, key = self._log, items[0].get("idempotency_key")
+        call = log.invoke("submit", tags=[item["params"]["tag"] for item in items], key=key)
+        try:
+            ids = (
+                await self._cue.submit_many(items) if len(items) > 1 else [await self._cue.submit(**items[0])]
+            )
+        except runcue.StoreError as error:
+            log.write("info", "submit", call=call, error=repr(error))
+        except runcue.RuncueError as error:
+            log.write("fail", "submit", call=call, error=repr(error))
+        else:
+            log.write("ok", "submit", call=call, ids=ids)
+            if key is None:
+                self._accepted += ids
+
+    async def _submit_forward(self, random: Random) -> None:
+        """Work that waits for work which is submitted only afterwards."""
+        name = f"{self._job.actor}-named-{next(self._numbers)}"
+        early = self._item(random) | {"depends_on": [name], "dependency_timeout": 1.0}
+        await self._submit(early)
+        await self._submit(self._item(random) | {"id": name})
+
+    async def _cancel(self, random: Random) -> None:
+        if not self._accepted:
+            return
+        work = random.choice(self._accepted[-40:])
+        call = self._log.invoke("cancel", work=work)
+        try:
+            answer = await self._cue.cancel(work, cascade=random.random() < 0.3)
+        except runcue.RuncueError as error:
+            self._log.write("info", "cancel", call=call, work=work, error=repr(error))
+        else:
+            self._log.write("ok", "cancel", call=call, work=work, answer=answer)
+
+    async def _look(self, random: Random) -> None:
+        if not self._accepted:
+            return
+        work = random.choice(self._accepted[-60:])
+        try:
+            found = await self._cue.get(work)
+        except runcue.RuncueError as error:
+            self._log.write("info", "get", work=work, error=repr(error))
+        else:
+            state = "gone" if found is None else found.state.value
+            self._log.write("ok", "look", work=work, state=state, result=found and found.result)
+
+    async def _survey(self) -> None:
+        """Ask what nothing is checked against: it must not fail, nor harm."""
+        try:
+            await self._cue.list(limit=20)
+            await self._cue.count()
+        except runcue.RuncueError as error:
+            self._log.write("info", "survey", error=repr(error))

@@ -1,0 +1,390 @@
+"""Rounds: a fresh file, some workers and submitters, and a nemesis that kills, stops and starts them by seed.
+
+After the killing one fresh worker drains the queue and writes down how everything stands; the checker compares that
+with the histories. A round that broke a promise keeps its folder. Nothing here waits for a time that should be
+enough: the only waits are for messages of the zygote, until a moment drawn by lot or a generous bound.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import IO, Any, Final, Self
+
+import apsw
+import msgspec
+
+from tests.torture import history
+from tests.torture.actors import DUMP, LIMITS, Dump, Job, Role
+from tests.torture.checker import Grant, Storage, Told, Violation, check, recoveries
+from tests.torture.history import Log, now
+from tests.torture.seen import Seen
+from tests.torture.zygote import ERRORS
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CRASHPOINTS: Final[dict[Role, tuple[str, ...]]] = {
+    "worker": ("turn.begin", "turn.decided", "turn.written", "turn.committed", "acted"),
+    "submitter": ("turn.begin", "turn.decided", "turn.written", "turn.committed"),
+}
+"""Where the store can be told to kill its process; a submitter starts nothing, so it has nothing to act on."""
+MOST_DRAINS: Final = 100
+MOST_BROKEN: Final = 10
+"""A round in which so many actors failed by themselves is over."""
+BOUND: Final = 60.0
+"""Seconds within which any process does what it is asked for; far more than it takes."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What happens in one round."""
+
+    seed: int
+    workers: int = 3
+    submitters: int = 2
+    kills: int = 60
+    seconds: float = 3.0
+    """How long the killing takes, about."""
+    calls: int = 1_000_000
+    crash_at: str = ""
+    """A crash point at which the first process of `crash_role` kills itself."""
+    crash_role: Role = "worker"
+
+    @classmethod
+    def drawn(cls, seed: int) -> Plan:
+        """A round of its own shape for each seed: few processes or many, calm or not."""
+        random = Random(f"plan {seed}")
+        workers, submitters = random.choice(((2, 1), (3, 2), (3, 2), (4, 3), (8, 2)))
+        return cls(seed, workers, submitters, kills=60, seconds=random.choice((2.0, 3.0, 5.0)))
+
+
+class Result(msgspec.Struct):
+    """What one round came to."""
+
+    seed: int
+    violations: list[Violation] = []
+    kills: int = 0
+    works: int = 0
+    starts: int = 0
+    recovered: list[float] = []
+    errors: dict[str, int] = {}
+    """Errors that callers got, by what they say first."""
+    events: int = 0
+    grants: int = 0
+    folder: str = ""
+
+
+class Herd:
+    """The processes of one run, through their zygote."""
+
+    def __init__(self) -> None:
+        self._output = b""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.torture.zygote"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._process is not None
+        self._stdin.close()
+        self._process.wait(BOUND)
+        self._stdout.close()
+
+    @property
+    def _stdin(self) -> IO[bytes]:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def _stdout(self) -> IO[bytes]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def fork(self, job: Job) -> None:
+        """Have a process do that job."""
+        self._order({"do": "fork", "job": msgspec.to_builtins(job)})
+
+    def signal(self, actor: str, number: int) -> None:
+        """Send a signal, unless that process is gone."""
+        self._order({"do": "signal", "actor": actor, "number": number})
+
+    def messages(self, until: float) -> Iterator[dict[str, Any]]:
+        """What the zygote says, until that moment."""
+        while True:
+            *texts, self._output = self._output.split(b"\n")
+            yield from map(msgspec.json.decode, texts)
+            left = until - now()
+            if left <= 0 or not select.select([self._stdout], [], [], left)[0]:
+                return
+            data = os.read(self._stdout.fileno(), 65536)
+            if not data:
+                raise RuntimeError("the zygote ended")
+            self._output += data
+
+    def _order(self, order: dict[str, Any]) -> None:
+        self._stdin.write(msgspec.json.encode(order) + b"\n")
+        self._stdin.flush()
+
+
+class Round:
+    """One round as it happens."""
+
+    def __init__(self, herd: Herd, folder: Path, plan: Plan) -> None:
+        self.plan = plan
+        self.random = Random(plan.seed)
+        self.herd = herd
+        self.folder = folder
+        self.histories = folder / "history"
+        self.database = folder / "db" / "queue.db"
+        for made in (self.histories, self.database.parent):
+            made.mkdir(mode=0o700)
+        self.log = Log(self.histories, "nemesis")
+        self.living: dict[str, Role] = {}
+        self.stopped: dict[str, float] = {}
+        """Who is stopped, and until when."""
+        self.due: list[tuple[float, Role]] = []
+        """Who is to take a dead one's place, and when."""
+        self.kills = 0
+        self.number = 0
+        self.broken: list[str] = []
+
+    def run(self) -> Result:
+        """Kill for a while, drain, check."""
+        plan = self.plan
+        for number in range(plan.workers):
+            self._fork("worker", plan.crash_at if number == 0 and plan.crash_role == "worker" else "")
+        for number in range(plan.submitters):
+            self._fork("submitter", plan.crash_at if number == 0 and plan.crash_role == "submitter" else "")
+        try:
+            if plan.kills:
+                self._torture()
+            else:
+                self._until_submitted()
+            self._end_all()
+            self._drain()
+        finally:
+            self._kill_all()
+            self.log.close()
+        return self._judge()
+
+    # acts -------------------------------------------------------------------------------------------------
+
+    def _fork(self, role: Role, crash_at: str = "") -> None:
+        self.number += 1
+        actor = f"{role}-{self.number}"
+        self.living[actor] = role
+        job = Job(
+            role, actor, str(self.histories), str(self.database), self.plan.seed, self.plan.calls, crash_at
+        )
+        self.herd.fork(job)
+
+    def _torture(self) -> None:
+        end = now() + self.plan.seconds * 10
+        pace = self.plan.seconds / self.plan.kills
+        while self.kills < self.plan.kills and now() < end and len(self.broken) < MOST_BROKEN:
+            self._listen(now() + self.random.expovariate(1 / pace))
+            self._replace()
+            for actor in [name for name, until in self.stopped.items() if until <= now()]:
+                self._go_on(actor)
+            self._strike()
+
+    def _replace(self) -> None:
+        """Fork whoever is due to take a dead one's place."""
+        t = now()
+        ready = [role for due_at, role in self.due if due_at <= t]
+        self.due = [item for item in self.due if item[0] > t]
+        for role in ready:
+            self._fork(role)
+
+    def _strike(self) -> None:
+        """One act of the nemesis, by lot; a stopped process may be killed as it stands."""
+        if not self.living:
+            return
+        actor = self.random.choice(list(self.living))
+        lot = self.random.random()
+        if lot < 0.75:
+            self.herd.signal(actor, signal.SIGKILL)
+        elif lot < 0.85 and actor not in self.stopped:
+            self.stopped[actor] = now() + self.random.uniform(0.01, 0.4)
+            self.log.write("info", "stop", target=actor)
+            self.herd.signal(actor, signal.SIGSTOP)
+        elif lot < 0.95:
+            self.herd.signal(actor, signal.SIGTERM)
+        elif len(self.living) < 2 * (self.plan.workers + self.plan.submitters):
+            self._fork("worker")
+
+    def _go_on(self, actor: str) -> None:
+        del self.stopped[actor]
+        self.herd.signal(actor, signal.SIGCONT)
+
+    def _until_submitted(self) -> None:
+        """Wait until every submitter ended by itself; who dies before that is replaced."""
+        bound = now() + BOUND
+        while (
+            now() < bound
+            and len(self.broken) < MOST_BROKEN
+            and (self.due or "submitter" in self.living.values())
+        ):
+            self._listen(now() + 0.02)
+            self._replace()
+
+    def _end_all(self) -> None:
+        """Ask everybody to end; who does not is killed and told as broken."""
+        self.due.clear()
+        for actor in list(self.stopped):
+            self._go_on(actor)
+        for actor in self.living:
+            self.herd.signal(actor, signal.SIGTERM)
+        self._wait_for_all()
+
+    def _drain(self) -> None:
+        """One process after the other, for there is work that kills whoever runs it."""
+        broken = len(self.broken)
+        for _ in range(MOST_DRAINS):
+            self._fork("drain")
+            self._wait_for_all()
+            if (self.histories / DUMP).exists() or len(self.broken) > broken:
+                return
+
+    def _wait_for_all(self) -> None:
+        bound = now() + BOUND
+        while self.living and now() < bound:
+            self._listen(min(bound, now() + 0.5), is_ending=True)
+        self.broken += [f"{actor} did not end within {BOUND:g} s" for actor in self.living]
+
+    def _kill_all(self) -> None:
+        for actor in self.living:
+            self.herd.signal(actor, signal.SIGKILL)
+        bound = now() + BOUND
+        while self.living and now() < bound:
+            self._listen(now() + 0.1, is_ending=True)
+
+    # hearing ----------------------------------------------------------------------------------------------
+
+    def _listen(self, until: float, *, is_ending: bool = False) -> None:
+        for message in self.herd.messages(until):
+            actor = message["actor"]
+            if message["is"] == "dead" and actor in self.living:
+                self._died(message, is_ending)
+                if is_ending and not self.living:
+                    return
+            elif message["is"] == "signalled" and message["number"] == signal.SIGCONT:
+                self.log.write("info", "go", target=actor, t=message["t"])
+
+    def _died(self, message: dict[str, Any], is_ending: bool) -> None:
+        actor, status, t = message["actor"], message["status"], message["t"]
+        role = self.living.pop(actor)
+        self.stopped.pop(actor, None)
+        is_clean = os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+        self.log.write("info", "death", t=t, target=actor, after=message["after"], clean=is_clean)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            self.kills += 1
+        elif not is_clean and not _was_terminated(status):
+            self.broken.append(f"{actor} ended with status {status:#x}: {self._last_words(actor)}")
+        if is_ending or (is_clean and not self.plan.kills):
+            return
+        delay = self.random.choice((0.0, 0.0, 0.1, 0.3)) if self.plan.kills else 0.0
+        self.due.append((t + delay, role))
+
+    def _last_words(self, actor: str) -> str:
+        file = self.histories / ERRORS
+        text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+        _, _, after = text.rpartition(f"{actor}: Traceback")
+        lines = after.strip().splitlines()
+        return lines[-1][:300] if lines else "it said nothing"
+
+    # judging ----------------------------------------------------------------------------------------------
+
+    def _judge(self) -> Result:
+        lines = history.read(self.histories)
+        result = Result(self.plan.seed, kills=self.kills, folder=str(self.folder))
+        result.violations += [Violation("actor", text) for text in self.broken]
+        errors = Counter(
+            str(line.data["error"]) for line in lines if line.kind == "info" and "error" in line.data
+        )
+        result.errors = dict(Counter({text.partition("(")[0]: n for text, n in errors.items()}))
+        result.violations += [Violation("actor", f"{n} × {text[:300]}") for text, n in errors.items()]
+        file = self.histories / DUMP
+        if not file.exists():
+            result.violations.append(Violation("actor", "the queue was not drained: there is no dump"))
+            return result
+        dump = msgspec.json.decode(file.read_bytes(), type=Dump)
+        events = [Told(*event) for event in dump.events] if dump.has_old_events else None
+        grants, storage = inspected(self.database)
+        result.violations += check(lines, dump.rows, LIMITS, grants=grants, events=events, storage=storage)
+        seen = Seen(lines, dump.rows, LIMITS)
+        result.works, result.starts = len(dump.rows), len(seen.runs)
+        result.recovered = recoveries(seen)
+        result.events, result.grants = len(events or ()), sum(grant.amount for grant in grants)
+        return result
+
+
+def _was_terminated(status: int) -> bool:
+    """True when it got a SIGTERM before it could listen to it."""
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
+
+
+def inspected(database: Path) -> tuple[list[Grant], Storage]:
+    """What the file says of itself, read without changing it."""
+    with reading(database) as connection:
+        integrity = tuple(str(row[0]) for row in connection.execute("pragma integrity_check"))
+        keys = tuple(str(row) for row in connection.execute("pragma foreign_key_check"))
+        version = int(next(iter(connection.execute("pragma user_version")))[0])
+        columns = {str(row[1]) for row in connection.execute("pragma table_info(service_log)")}
+        grants: list[Grant] = []
+        if {"service", "started_at"} <= columns:
+            amount = "amount" if "amount" in columns else "1"
+            query = f"select service, started_at, {amount} from service_log"
+            grants = [Grant(str(name), float(t), int(n)) for name, t, n in connection.execute(query)]
+    modes = {database.parent.name + "/": database.parent.stat().st_mode}
+    for path in sorted(database.parent.rglob("*")):
+        modes[path.name + "/" * path.is_dir()] = path.stat().st_mode
+    return grants, Storage(integrity=integrity, foreign_keys=keys, version=version, modes=modes)
+
+
+@contextmanager
+def reading(database: Path) -> Iterator[apsw.Connection]:
+    """A read-only connection to a file that nobody else has open."""
+    connection = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def play(herd: Herd, parent: Path, plan: Plan) -> Result:
+    """One round in a folder of its own, which goes unless the round broke a promise."""
+    crash = f"-{plan.crash_role}-{plan.crash_at.replace(':', '-')}" if plan.crash_at else ""
+    folder = parent / f"round-{plan.seed}{crash}"
+    folder.mkdir(mode=0o700)
+    result = Round(herd, folder, plan).run()
+    if not result.violations:
+        shutil.rmtree(folder)
+        result.folder = ""
+    return result
+
+
+def sweep(seed: int, most: int) -> Iterator[Plan]:
+    """A round for each crash point and each pass of it up to `most`, in a worker and in a submitter."""
+    for role, names in CRASHPOINTS.items():
+        for name in names:
+            for number in range(1, most + 1):
+                crash_at = f"{name}:{number}"
+                yield Plan(
+                    seed, workers=1, submitters=1, kills=0, calls=25, crash_at=crash_at, crash_role=role
+                )

@@ -1,0 +1,46 @@
+"""A short torture, every time: real processes on one file, killed at random, and nothing is lost or done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import runcue
+from tests.torture.swarm import Herd, Plan, play, sweep
+
+
+def has_file_store() -> bool:
+    """True when a queue can be kept in a file."""
+    try:
+        runcue.Cue("x.db")
+    except runcue.ConfigError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.xfail(
+    not has_file_store(), strict=True, reason="the store in a file is not there yet"
+)
+
+
+@pytest.fixture(scope="module")
+def herd() -> Iterator[Herd]:
+    with Herd() as processes:
+        yield processes
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_kills_break_no_promise(herd: Herd, tmp_path: Path, seed: int) -> None:
+    result = play(herd, tmp_path, Plan(seed, kills=12, seconds=1.0))
+    assert result.violations == [], f"seed {seed}, kept in {result.folder}"
+    assert result.kills >= 12
+    assert result.works > 10
+
+
+@pytest.mark.parametrize("plan", list(sweep(1, 1)), ids=lambda plan: f"{plan.crash_role} {plan.crash_at}")
+def test_a_death_at_a_crash_point_breaks_no_promise(herd: Herd, tmp_path: Path, plan: Plan) -> None:
+    result = play(herd, tmp_path, plan)
+    assert result.violations == [], f"kept in {result.folder}"
+    assert result.kills >= 1, "the crash point was never passed"

@@ -1,0 +1,143 @@
+"""A process that has everything imported and forks actors on demand, so that a kill costs next to nothing.
+
+It has no thread and no Cue, so forking is safe. It reads orders as JSON lines from its standard input and answers
+on its standard output. As the parent of all actors it alone signals them: a pid it has not reaped cannot belong to
+anybody else. When its input ends it kills and reaps whatever is left.
+
+    {"do": "fork", "job": {…}}                      → {"is": "born", "actor": …, "t": …}
+    {"do": "signal", "actor": …, "number": 9}       → {"is": "signalled", "actor": …, "number": 9, "t": …}
+                                                    → {"is": "dead", "actor": …, "status": …, "t": …, "after": …}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import pkgutil
+import select
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+import runcue
+from tests.torture import actors
+from tests.torture.history import now
+
+ERRORS: Final = "stderr.txt"
+
+
+class Zygote:
+    """The loop of that process."""
+
+    def __init__(self) -> None:
+        self._actors: dict[int, str] = {}
+        self._pids: dict[str, int] = {}
+        self._killed: dict[str, float] = {}
+        self._input = b""
+        self._wake, self._waker = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(self._waker, False)
+
+    def run(self) -> None:
+        """Serve until the input ends."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._waker)
+        is_open = True
+        while is_open:
+            readable, _, _ = select.select([0, self._wake], [], [])
+            if self._wake in readable:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake, 4096)
+                self._reap()
+            if 0 in readable:
+                is_open = self._read()
+        for pid in self._actors:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._actors:
+            os.waitpid(pid, 0)
+
+    def _read(self) -> bool:
+        data = os.read(0, 65536)
+        *orders, self._input = (self._input + data).split(b"\n")
+        for text in orders:
+            order = msgspec.json.decode(text)
+            if order["do"] == "fork":
+                self._fork(msgspec.convert(order["job"], actors.Job))
+            else:
+                self._signal(order["actor"], order["number"])
+        return bool(data)
+
+    def _fork(self, job: actors.Job) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become(job)
+        self._actors[pid] = job.actor
+        self._pids[job.actor] = pid
+        self._say("born", job.actor)
+
+    def _become(self, job: actors.Job) -> NoReturn:
+        """In the child: be the actor, and never come back."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            errors = os.open(Path(job.folder) / ERRORS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for old, new in (
+                (nothing, 0),
+                (nothing, 1),
+                (errors, 2),
+                (nothing, self._wake),
+                (nothing, self._waker),
+            ):
+                os.dup2(old, new)
+            actors.main(job)
+            code = 0
+        except BaseException:  # noqa: BLE001 (whatever it was, it is told, and this child must not live on as a zygote)
+            print(f"{job.actor}: {traceback.format_exc()}", file=sys.stderr, flush=True)  # noqa: T201 (its log)
+        finally:
+            os._exit(code)
+
+    def _signal(self, actor: str, number: int) -> None:
+        pid = self._pids.get(actor)
+        if pid is None:
+            return
+        t = now()
+        if number == signal.SIGKILL:
+            self._killed.setdefault(actor, t)
+        os.kill(pid, number)
+        self._say("signalled", actor, t=t if number != signal.SIGCONT else now(), number=number)
+
+    def _reap(self) -> None:
+        while self._actors:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            t = now()
+            actor = self._actors.pop(pid)
+            del self._pids[actor]
+            self._say("dead", actor, t=t, status=status, after=self._killed.pop(actor, None))
+
+    def _say(self, what: str, actor: str, **more: Any) -> None:
+        message = {"is": what, "actor": actor, "t": now()} | more
+        os.write(1, msgspec.json.encode(message) + b"\n")
+
+
+def warm() -> None:
+    """Import whatever an actor could want; what needs an extra that is not installed is not wanted."""
+    for module in pkgutil.walk_packages(runcue.__path__, "runcue."):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module.name)
+
+
+if __name__ == "__main__":
+    warm()
+    gc.collect()
+    gc.freeze()
+    Zygote().run()
