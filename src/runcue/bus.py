@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import islice
 
 from runcue.core.events import Event, News, make_event, told
 from runcue.core.plan import Plan
 
 KEPT = 10_000
+SOME = 256
 
 Listener = Callable[[Plan], None]
+Log = Callable[[int, int], Awaitable[list[Event]]]
+"""Reads events that a store keeps: those after a number, some at a time."""
 
 
 class Bus:
     """The events of one Cue."""
 
-    def __init__(self, keep_finals: int | None) -> None:
+    def __init__(self, keep_finals: int | None, log: Log | None = None) -> None:
+        self._log = log
         self._ring: deque[News] = deque(maxlen=KEPT)
         self._keep_finals = keep_finals
         self._finals: deque[tuple[int, dict[int, News]]] = deque()
@@ -41,10 +45,11 @@ class Bus:
 
     def publish(self, plan: Plan) -> None:
         """What the plan tells has happened, in this order."""
-        self._ring.extend(plan.events)
-        if plan.finals and self._keep_finals != 0:
-            self._keep(self.next_seq, plan.finals)
-        self.next_seq += len(plan.events)
+        if self._log is None:
+            self._ring.extend(plan.events)
+            if plan.finals and self._keep_finals != 0:
+                self._keep(self.next_seq, plan.finals)
+            self.next_seq += len(plan.events)
         for listener in self.listeners:
             try:
                 listener(plan)
@@ -79,8 +84,8 @@ class Bus:
         """Every event after `since`, then those to come, until the bus ends."""
         cursor = max(1, since + 1)
         while True:
-            while cursor < self.next_seq:
-                cursor, batch = self._batch(cursor)
+            while batch := await self._next(cursor):
+                cursor = batch[-1].seq + 1
                 for event in batch:
                     if types is None or event.type in types or event.type == "gap":
                         yield event
@@ -89,6 +94,15 @@ class Bus:
             if self._arrived is None:
                 self._arrived = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._arrived)
+
+    async def _next(self, cursor: int) -> list[Event]:
+        if self._log is not None:
+            return await self._log(cursor - 1, SOME)
+        return self._batch(cursor)[1] if cursor < self.next_seq else []
+
+    def heard(self) -> None:
+        """Another process told something: readers may go on."""
+        self._wake()
 
     def _batch(self, cursor: int) -> tuple[int, list[Event]]:
         """Up to 256 events from `cursor` on, and where to go on."""

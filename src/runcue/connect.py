@@ -17,7 +17,7 @@ from runcue.complaints import Complaints
 from runcue.core.explain import THREADS
 from runcue.core.failure import describe
 from runcue.core.limits import Limits
-from runcue.core.plan import Declare, Tell
+from runcue.core.plan import Declare, Lost, Tell
 from runcue.core.scheduler import Scheduler
 from runcue.engine import Engine
 from runcue.errors import ConfigError, CueClosed, RuncueError, quoted
@@ -27,30 +27,33 @@ from runcue.hooks import Hooks
 from runcue.inquiry import Inquiry
 from runcue.instrument.logging import log_events
 from runcue.judge import Judge
-from runcue.ports import Clock, Executor
+from runcue.ports import Clock, Executor, Store
 from runcue.registry import Registry
 from runcue.stores.memory import MemoryStore
+from runcue.stores.sqlite import SqliteStore
 from runcue.watchdog import Watchdog
 
 MEMORY = ":memory:"
 
 
-def check_store(target: object) -> None:
-    """Refuse a store that does not exist, before anything is made."""
+def file_of(target: object) -> str | None:
+    """The file that a store is in; None for memory. What is neither is refused, before anything is made."""
     path = os.fspath(target) if isinstance(target, os.PathLike) else target
-    if path is not None and not (isinstance(path, str) and path == MEMORY):
-        shown = (
-            re.sub(r"//[^@/]*@", "//***@", path) if isinstance(path, str) else path
-        )  # no password in an error
-        raise ConfigError(
-            f"Cannot open {quoted(shown)}: this version keeps its queue in memory only. Use Cue() or Cue(':memory:')."
-        )
+    if path is None or (isinstance(path, str) and path == MEMORY):
+        return None
+    if isinstance(path, str) and path and "://" not in path:
+        return path
+    shown = re.sub(r"//[^@/]*@", "//***@", path) if isinstance(path, str) else path  # no password in an error
+    raise ConfigError(
+        f"Cannot open {quoted(shown)}: this version keeps its queue in memory or in a file. "
+        "Use Cue() or Cue('queue.db')."
+    )
 
 
 class System:
     """Everything one Cue is made of once it has a loop."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, target: str | None) -> None:
         options = registry.options
         self.loop = loop = asyncio.get_running_loop()
         self.clock: Clock
@@ -60,8 +63,19 @@ class System:
         else:
             self.clock, timer = SystemClock(), perf_counter
         self.tag = secrets.token_hex(4)
-        self.store = MemoryStore(self.clock)
-        self.bus = Bus(options.keep_finished)
+        self.store: Store
+        if target is None:
+            worker = self.tag
+            self.store = MemoryStore(self.clock)
+        else:
+            store = SqliteStore(
+                target,
+                durability=options.durability,
+                lease=options.lease,
+                clock=None if isinstance(self.clock, SystemClock) else self.clock,
+            )
+            self.store, self.clock, worker = store, store.clock, store.worker
+        self.bus = Bus(options.keep_finished, None if self.store.is_inline else self.store.events)
         self.complaints = Complaints(self._complain)
         self.hooks = Hooks(registry.callbacks, self.complaints, lambda: registry.failure_wants_retry)
         self.bus.listeners += [log_events, self.hooks]
@@ -81,7 +95,7 @@ class System:
         self.engine = Engine(
             store=self.store,
             clock=self.clock,
-            make_scheduler=lambda: Scheduler(options.settings(), registry.rules, self.tag),
+            make_scheduler=lambda: Scheduler(options.settings(), registry.rules, worker, target is None),
             judge=self.judge,
             bus=self.bus,
             executors=self.executors,
@@ -93,6 +107,9 @@ class System:
         )
         for limits in (Limits(THREADS, options.max_threads), *registry.services.values()):
             self.engine.put(Declare(limits, is_quiet=True))
+        if not self.store.is_inline:
+            self.store.listen(self.engine.wake, lambda worker: self.engine.put(Lost(worker)))
+            self.engine.take_turns()
         self.inquiry = Inquiry(self.engine, self.store)
         self._registry = registry
         self._watchdog: Watchdog | None = None

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from runcue import given
-from runcue.connect import System, check_store
+from runcue.connect import System, file_of
 from runcue.core.events import Event
 from runcue.core.explain import Explanation
 from runcue.core.model import Spec, Work, WorkState, view
@@ -35,11 +35,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Cue:
     """Decides when work may run.
 
-    `Cue()` keeps its queue in memory. The options are in docs/reference.md; an unknown one is an error.
+    `Cue()` keeps its queue in memory, `Cue("queue.db")` in a file that several processes may share. The options are in docs/reference.md; an unknown one is an error.
     """
 
     def __init__(self, store: str | os.PathLike[str] | None = None, **options: Unpack[CueOptions]) -> None:
-        check_store(store)
+        self._target = file_of(store)
         self._registry = Registry(Options.of(**options))
         self._system: System | None = None
         self._is_closed = False
@@ -281,7 +281,7 @@ class Cue:
                 "Call it inside `asyncio.run(...)`, or use cue.sync from other threads."
             ) from None
         if self._system is None:
-            self._system = System(self._registry)
+            self._system = System(self._registry, self._target)
         elif self._system.loop is not loop:
             raise WrongThread(
                 f"Cannot {action}: this Cue belongs to another event loop. "

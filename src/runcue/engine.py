@@ -142,6 +142,7 @@ class Engine:
         self._may_start = False
         self._quiet: asyncio.Future[None] | None = None
         self._one_at_a_time = asyncio.Lock()
+        self._rechecking: asyncio.Task[None] | None = None
         self._troubled_at = -TROUBLE_EVERY
 
     # coming and going -------------------------------------------------------------------------------------
@@ -265,6 +266,24 @@ class Engine:
                 future.set_exception(error())
 
     # asking the engine ------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Another process did something: take a turn, and look who waited for that."""
+        self._wake.set()
+        self._bus.heard()
+        if self._waiters and self._rechecking is None:
+            self._rechecking = self._loop.create_task(self._recheck_waiters(), name="runcue waiters")
+
+    async def _recheck_waiters(self) -> None:
+        try:
+            found = await self._store.get_many(list(self._waiters))
+        finally:
+            self._rechecking = None
+        for work_id, record in found.items():
+            if record.state.is_final:
+                for future in self._waiters.pop(work_id, ()):
+                    if not future.done():
+                        future.set_result(record)
 
     def put(self, item: Item) -> None:
         """Leave an item for the next turn."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Changes, Found, Lacks, Library, Plan
 from runcue.core.retry import Retry
@@ -64,6 +65,18 @@ class Store(Protocol):
 
     async def find(self, state: WorkState | None, task: str | None, limit: int) -> list[Record]:
         """The latest records of that state and task, newest first."""
+        ...
+
+    async def get_many(self, ids: list[str]) -> dict[str, Record]:
+        """Those of these works that there are."""
+        ...
+
+    async def events(self, after: int, limit: int) -> list[Event]:
+        """Events after that number, of all processes (stores that are not inline only)."""
+        ...
+
+    def listen(self, changed: Callable[[], None], lost: Callable[[str], None]) -> None:
+        """Say when another process committed something, and when one died (not inline only)."""
         ...
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 import runcue
 from tests.torture.history import Log, now
-from tests.torture.seen import Limits, Policy, Rate, Service
+from tests.torture.seen import Circuit, Limits, Policy, Rate, Service
 
 Role = Literal["worker", "submitter", "drain"]
 
@@ -28,16 +28,21 @@ BASE_DELAY: Final = 0.06
 RETRY: Final = runcue.Retry(max_attempts=3, backoff="fixed", base_delay=BASE_DELAY)
 LIMITS: Final = Limits(
     services={
-        "api": Service(rates=(Rate(200, 1.0), Rate(40, 0.1)), concurrent=5),
+        "api": Service(rates=(Rate(80, 1.0), Rate(12, 0.1)), concurrent=5),
+        "meter": Service(rates=(Rate(8, 0.25),)),
         "disk": Service(concurrent=2),
+        "down": Service(concurrent=1, circuit=Circuit(threshold=3, timeout=0.2)),
     },
     tasks={name: Policy(RETRY.max_attempts, BASE_DELAY / 2) for name in ("call", "both", "blocking")},
 )
 """What every round declares, and is held to. Jitter may halve a delay; tasks not named are tried once."""
 
+TASKS: Final = ("plain", "metered", "metered", "call", "call", "both", "blocking")
 STRANDS: Final = 3
 """How many calls a submitter has under way at once: they share commits."""
 SHARED_KEYS: Final = 25
+CALLS_DOWN: Final = 6
+"""How much work there is for the service that is down: each probe of its circuit waits for longer."""
 LONGEST_BREAK: Final = 0.08
 """Seconds between two calls of a strand, at most: what is submitted shall be done within seconds."""
 STOP_WITHIN: Final = 0.3
@@ -101,8 +106,10 @@ async def pause(seconds: float) -> None:
 def opened(job: Job, log: Log) -> runcue.Cue:
     """The queue as every process of a round declares it."""
     cue = runcue.Cue(job.database)
-    cue.service("api", rate=["200/s", "40/100ms"], concurrent=5)
+    cue.service("api", rate=["80/s", "12/100ms"], concurrent=5)
+    cue.service("meter", rate="8/250ms")
     cue.service("disk", concurrent=2)
+    cue.service("down", concurrent=1, circuit_threshold=3, circuit_timeout=0.2)
     tokens = count(1)
 
     def began(work: Any, t: float) -> tuple[str, Callable[[str], None]]:
@@ -142,6 +149,8 @@ def opened(job: Job, log: Log) -> runcue.Cue:
         return token
 
     cue.task("plain")(handle)
+    cue.task("down", uses="down")(handle)
+    cue.task("metered", uses="meter")(handle)
     cue.task("call", uses="api", retry=RETRY)(handle)
     cue.task("both", uses=["api", "disk"], retry=RETRY)(handle)
     cue.task("blocking", uses="disk", retry=RETRY)(block)
@@ -254,10 +263,7 @@ class Submitting:
         elif lot < 0.24:
             await self._survey()
         elif lot < 0.34:
-            key = f"key-{random.randrange(SHARED_KEYS)}"
-            await self._submit(
-                {"task": "plain", "params": {"tag": key}, "idempotency_key": key, "on_failed": "return"}
-            )
+            await self._submit_once(random)
         elif lot < 0.44:
             await self._submit(*(self._item(random) for _ in range(random.randint(2, 6))))
         elif lot < 0.48:
@@ -274,16 +280,27 @@ class Submitting:
             "fails": random.choice((0, 0, 0, 0, 0, 1, 1, 3)),
         }
         item: dict[str, Any] = {
-            "task": random.choice(("plain", "call", "call", "both", "blocking")),
+            "task": random.choice(TASKS),
             "params": params,
         }
         if random.random() < 0.2 and self._accepted:
             item["depends_on"] = random.sample(self._accepted[-30:], min(len(self._accepted), 2))
         if random.random() < 0.1:
             item["delay"] = random.uniform(0.0, 0.2)
-        if random.random() < 0.1:
+        if (
+            random.random() < 0.3 and item["task"] == "plain"
+        ):  # of what is limited, the oldest always goes first
             item["priority"] = random.randint(-2, 2)
         return item
+
+    async def _submit_once(self, random: Random) -> None:
+        """Work that other submitters ask for as well: it is to be there once."""
+        if random.random() < 0.3:
+            key, task, fails = f"down-{random.randrange(CALLS_DOWN)}", "down", 100
+        else:
+            key, task, fails = f"key-{random.randrange(SHARED_KEYS)}", "plain", 0
+        params = {"tag": key, "fails": fails}
+        await self._submit({"task": task, "params": params, "idempotency_key": key, "on_failed": "return"})
 
     async def _submit(self, *items: dict[str, Any]) -> None:
         log, key = self._log, items[0].get("idempotency_key")

@@ -16,6 +16,7 @@ submission whose answer was lost is still known. The result of a handler is the 
     I11  every start that counts has a number of its own; retries wait as their policy says
     I12  what was told about one work is a possible life, and how it ended was told
     I14  the file is sound and private
+    LM11 after a failed probe nothing starts until the circuit's wait is over, in any process
 """
 
 from __future__ import annotations
@@ -294,7 +295,7 @@ def miscounted_attempts(seen: Seen) -> Iterator[str]:
             yield f"work {work} has attempt {row['attempt']} stored, far more than {runs[-1].attempt}, the last seen"
 
 
-# --- I6, I7: limits -------------------------------------------------------------------------------
+# --- I6, I7, LM11: limits -------------------------------------------------------------------------
 
 
 def windows_exceeded(times: Sequence[float], rate: Rate, tolerance: float) -> list[tuple[float, float]]:
@@ -356,6 +357,25 @@ def crowds(seen: Seen) -> Iterator[str]:
             at_once += more
             if more > 0 and at_once > service.concurrent:
                 yield f"service {name}: {at_once} at once at {t:.6f}, {service.concurrent} allowed"
+
+
+def early_probes(seen: Seen) -> Iterator[str]:
+    """LM11: failures whose commit is certain are counted; a start that a death cut short proves nothing."""
+    for name, service in seen.limits.services.items():
+        if service.circuit is None or service.concurrent != 1:
+            continue
+        runs = [run for run in seen.runs if name in run.services]
+        failures = 0
+        for run, following in pairwise(runs):
+            if run.end is None or _was_lost(seen, run, following.start) or run.outcome == "stopped":
+                continue
+            failures = failures + 1 if run.outcome == "fail" else 0
+            waited = following.start - run.end
+            if failures >= service.circuit.threshold and waited < service.circuit.timeout - ROUNDING:
+                yield (
+                    f"service {name}: {following.token} started {waited:.6f} s after failure {failures} in a row, "
+                    f"expected {service.circuit.timeout:g} or more"
+                )
 
 
 # --- I8, I10: order and recovery ------------------------------------------------------------------
@@ -453,6 +473,7 @@ RULES: Final[dict[str, Callable[[Seen], Iterator[str]]]] = {
     "I8": early_dependents,
     "I10": slow_recoveries,
     "I11": miscounted_attempts,
+    "LM11": early_probes,
 }
 """The invariants that a history and a dump are enough for."""
 

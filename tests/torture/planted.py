@@ -17,7 +17,7 @@ import msgspec
 
 from tests.torture.checker import Grant, Told
 from tests.torture.history import Kind, Line
-from tests.torture.seen import Limits, Policy, Rate, Row, Service
+from tests.torture.seen import Circuit, Limits, Policy, Rate, Row, Service
 
 BUGS: Final = {
     "acknowledges a submit before its commit": "I1",
@@ -43,6 +43,7 @@ BUGS: Final = {
     "counts no attempt at the claim": "I11",
     "retries at once": "I11",
     "tells events after the commit, from memory": "I12",
+    "keeps its circuits in memory": "LM11",
 }
 
 SEVERAL_HOSTS: Final = frozenset({"has no fencing"})
@@ -52,6 +53,7 @@ RATE: Final = Rate(20, 0.1)
 SLOTS: Final = 4
 RETRY: Final = Policy(attempts=3, delay=0.02)
 CRASHES: Final = 3
+CIRCUIT: Final = Circuit(threshold=3, timeout=0.1)
 LEASE: Final = 0.15
 BUSY: Final = 1.0
 """Seconds of submitting and killing; then comes the drain."""
@@ -91,6 +93,20 @@ class Actor:
         self.waiting: list[Callable[[], None]] = []
         self.known: set[str] = set()
         self.is_listening = False
+        self.circuit = Breaker()
+
+
+class Breaker:
+    """The circuit of the service "down", of which every call fails."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.until = 0.0
+
+
+def is_down(work: Work) -> bool:
+    """True for work on the service of which every call fails."""
+    return work.tag.startswith("down")
 
 
 class Pretended:
@@ -113,10 +129,14 @@ class Pretended:
         self.workers: list[Actor] = []
         self.submitters: list[Actor] = []
         self.is_draining = False
+        self.circuit = Breaker()
         self.fleet = 1 if bug == "listens only after the first scan" else self.random.randint(2, 4)
         slots = SLOTS if self.one_host else None
         self.limits = Limits(
-            services={"api": Service(rates=(RATE,), concurrent=slots)},
+            services={
+                "api": Service(rates=(RATE,), concurrent=slots),
+                "down": Service(concurrent=1 if one_host else None, circuit=CIRCUIT),
+            },
             tasks={"work": RETRY},
             crashes=CRASHES,
             one_host=self.one_host,
@@ -196,7 +216,7 @@ class Pretended:
         elif what < 0.2:
             self._look(actor)
         elif what < 0.3:
-            key = f"key-{int((self.t - 100) * 20)}"
+            key = f"key-{int((self.t - 100) * 20)}" if what < 0.28 else f"down-{int((self.t - 100) * 10)}"
             self._put(actor, call, [Work(self._id(), key, key=key)])
         elif what < 0.4:
             self._put(actor, call, [Work(self._id(), f"tag-{next(self.numbers)}") for _ in range(4)])
@@ -337,6 +357,9 @@ class Pretended:
         if work.due > self.t or any(self._state(parent) not in good for parent in work.depends_on):
             return False
         running = [x for x in self.works.values() if x.state == "running" or x.is_leaving]
+        if is_down(work):
+            return self.t >= self._circuit_of(worker).until and not any(map(is_down, running))
+        running = [x for x in running if not is_down(x)]
         if self.bug == "counts slots for each process alone":
             running = [x for x in running if x.owner is worker]
         if len(running) >= SLOTS and self.one_host:
@@ -347,6 +370,9 @@ class Pretended:
             recent = [g for g in self.grants if g.t > self.t - RATE.window]
         return len(recent) < RATE.most
 
+    def _circuit_of(self, worker: Actor) -> Breaker:
+        return worker.circuit if self.bug == "keeps its circuits in memory" else self.circuit
+
     def _state(self, work_id: str) -> str | None:
         return self.works[work_id].state if work_id in self.works else None
 
@@ -354,14 +380,14 @@ class Pretended:
         work.state, work.owner, work.token = "running", worker, f"{work.id}.{next(self.numbers)}"
         work.attempt = work.spent + 1
         work.lease = self._lease_clock() + LEASE
-        if self.bug != "counts a grant after the call":
+        if self.bug != "counts a grant after the call" and not is_down(work):
             self.grants.append(Grant("api", self.t))
         self._told("started", work, False)
         token = work.token
         self._by(worker, 0.0002, lambda: self._begin(worker, work, token, work.attempt))
 
     def _begin(self, worker: Actor, work: Work, token: str, attempt: int) -> None:
-        self._line(worker, "info", "start", work=work.id, attempt=attempt, token=token, services=("api",),
+        self._line(worker, "info", "start", work=work.id, attempt=attempt, token=token, services=("down" if is_down(work) else "api",),
                    tag=work.tag, task="work")  # fmt: skip
         length = self.random.uniform(0.001, 0.03)
         if work.tag.startswith("poison"):
@@ -370,11 +396,11 @@ class Pretended:
             self._by(worker, length, lambda: self._end(worker, work, token))
 
     def _end(self, worker: Actor, work: Work, token: str) -> None:
-        outcome = "ok" if self.random.random() < 0.85 else "fail"
+        outcome = "ok" if self.random.random() < 0.85 and not is_down(work) else "fail"
         if work.is_leaving and work.token == token:
             outcome = "stopped"
         self._line(worker, "info", "end", work=work.id, token=token, outcome=outcome)
-        if self.bug == "counts a grant after the call":
+        if self.bug == "counts a grant after the call" and not is_down(work):
             self.grants.append(Grant("api", self.t))
         if outcome == "ok" and self.bug == "tells a completion before its commit":
             work.shown = ("completed", token)
@@ -398,6 +424,10 @@ class Pretended:
                     self._news(other)
         else:
             work.spent, work.failures = work.attempt, work.failures + 1
+            if is_down(work):
+                circuit = self._circuit_of(worker)
+                circuit.failures += 1
+                circuit.until = self.t + CIRCUIT.timeout if circuit.failures >= CIRCUIT.threshold else 0.0
             if work.failures >= RETRY.attempts:
                 self._fail(work)
             else:

@@ -26,12 +26,24 @@ class Rate(NamedTuple):
     most: int
     window: float
 
+    def __str__(self) -> str:
+        return f"{self.most} in {self.window:g} s"
+
+
+class Circuit(NamedTuple):
+    """After so many failures in a row nothing starts for so many seconds, and then one call at a time."""
+
+    threshold: int
+    timeout: float
+
 
 class Service(msgspec.Struct, frozen=True):
     """What one service allows."""
 
     rates: tuple[Rate, ...] = ()
     concurrent: int | None = None
+    circuit: Circuit | None = None
+    """Checked where one call runs at a time, so that the order of the answers is known."""
 
 
 class Policy(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from typing import IO, Any, Final, Self
 
 import apsw
 import msgspec
+import msgspec.structs
 
 from tests.torture import history
 from tests.torture.actors import DUMP, LIMITS, Dump, Job, Role
@@ -54,8 +55,10 @@ class Plan(msgspec.Struct, frozen=True):
     """How long the killing takes, about."""
     calls: int = 1_000_000
     crash_at: str = ""
-    """A crash point at which the first process of `crash_role` kills itself."""
+    """A crash point at which the first processes of `crash_role` kill themselves."""
     crash_role: Role = "worker"
+    crash_times: int = 1
+    """How many of them, one after the other."""
 
     @classmethod
     def drawn(cls, seed: int) -> Plan:
@@ -159,6 +162,7 @@ class Round:
         """Who is stopped, and until when."""
         self.due: list[tuple[float, Role]] = []
         """Who is to take a dead one's place, and when."""
+        self.crashes_left = plan.crash_times if plan.crash_at else 0
         self.kills = 0
         self.number = 0
         self.broken: list[str] = []
@@ -166,10 +170,10 @@ class Round:
     def run(self) -> Result:
         """Kill for a while, drain, check."""
         plan = self.plan
-        for number in range(plan.workers):
-            self._fork("worker", plan.crash_at if number == 0 and plan.crash_role == "worker" else "")
-        for number in range(plan.submitters):
-            self._fork("submitter", plan.crash_at if number == 0 and plan.crash_role == "submitter" else "")
+        for _ in range(plan.workers):
+            self._fork("worker")
+        for _ in range(plan.submitters):
+            self._fork("submitter")
         try:
             if plan.kills:
                 self._torture()
@@ -184,8 +188,12 @@ class Round:
 
     # acts -------------------------------------------------------------------------------------------------
 
-    def _fork(self, role: Role, crash_at: str = "") -> None:
+    def _fork(self, role: Role) -> None:
         self.number += 1
+        crash_at = ""
+        if self.crashes_left and role == self.plan.crash_role:
+            self.crashes_left -= 1
+            crash_at = self.plan.crash_at
         actor = f"{role}-{self.number}"
         self.living[actor] = role
         job = Job(
@@ -369,7 +377,9 @@ def reading(database: Path) -> Iterator[apsw.Connection]:
 
 def play(herd: Herd, parent: Path, plan: Plan) -> Result:
     """One round in a folder of its own, which goes unless the round broke a promise."""
-    crash = f"-{plan.crash_role}-{plan.crash_at.replace(':', '-')}" if plan.crash_at else ""
+    crash = (
+        f"-{plan.crash_role}-{plan.crash_at.replace(':', '-')}-{plan.crash_times}" if plan.crash_at else ""
+    )
     folder = parent / f"round-{plan.seed}{crash}"
     folder.mkdir(mode=0o700)
     result = Round(herd, folder, plan).run()
@@ -380,11 +390,14 @@ def play(herd: Herd, parent: Path, plan: Plan) -> Result:
 
 
 def sweep(seed: int, most: int) -> Iterator[Plan]:
-    """A round for each crash point and each pass of it up to `most`, in a worker and in a submitter."""
+    """A round for each crash point and each pass of it up to `most`, in a worker and in a submitter.
+
+    The last rounds are about workers that die at the same point again and again, in recovery as well.
+    """
+    short = Plan(seed, workers=1, submitters=1, kills=0, calls=25)
     for role, names in CRASHPOINTS.items():
         for name in names:
             for number in range(1, most + 1):
-                crash_at = f"{name}:{number}"
-                yield Plan(
-                    seed, workers=1, submitters=1, kills=0, calls=25, crash_at=crash_at, crash_role=role
-                )
+                yield msgspec.structs.replace(short, crash_at=f"{name}:{number}", crash_role=role)
+    for name in CRASHPOINTS["worker"] if most else ():
+        yield msgspec.structs.replace(short, crash_at=f"{name}:2", crash_times=20)

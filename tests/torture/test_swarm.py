@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import runcue
 from tests.torture import history
 from tests.torture.__main__ import quantile, summary, told
 from tests.torture.actors import LIMITS, Job, Submitting, opened, pause, row_of
@@ -130,7 +129,7 @@ def test_nobody_outlives_the_herd(tmp_path: Path) -> None:
 
 def test_the_sweep_passes_every_crash_point_in_both_roles() -> None:
     plans = list(sweep(seed=7, most=2))
-    assert len({(plan.crash_role, plan.crash_at) for plan in plans}) == len(plans) == 18
+    assert len({(plan.crash_role, plan.crash_at, plan.crash_times) for plan in plans}) == len(plans) == 23
     assert {plan.seed for plan in plans} == {7}
 
 
@@ -152,11 +151,17 @@ def test_a_quantile_is_one_of_the_values() -> None:
     assert quantile([1.0] * 99 + [9.0], 0.99) == 9.0
 
 
-def test_the_witnesses_are_held_to_what_is_declared(tmp_path: Path) -> None:
+async def test_the_witnesses_are_held_to_what_is_declared(tmp_path: Path) -> None:
     log = Log(tmp_path, "one")
     cue = opened(job(tmp_path, "one"), log)
+    declared = await cue.services()
+    assert LIMITS.services.keys() <= {service["name"] for service in declared}
+    for service in declared:
+        limits = LIMITS.services[service["name"]]
+        assert service["concurrent"] == limits.concurrent
+        assert [rate["limit"] for rate in service["rates"]] == [rate.most for rate in limits.rates]
     for name, policy in LIMITS.tasks.items():
         assert cue.get_task(name).retry.max_attempts == policy.attempts
-        assert runcue.Retry.of(cue.get_task(name).retry).base_delay / 2 == policy.delay
-    assert set(LIMITS.services) == {"api", "disk"}
+        assert cue.get_task(name).retry.base_delay / 2 == policy.delay
+    await cue.close()
     log.close()

@@ -136,10 +136,6 @@ class Ledger(Mind):
             if not service.name.startswith("#"):
                 plan.services[service.name] = service.state()
         self.changed.clear()
-        before = self._head
-        plan.head = Head(before.revision + 1, self._seq, self._token, before.told + len(plan.events), self.now,
-                         self.pending, self.running, ended[COMPLETED], ended[FAILED], ended[CANCELLED],
-                         self.blocked)  # fmt: skip
         if not self.is_whole:
             places = self.own_places()
             if places != self._own_places:
@@ -147,6 +143,10 @@ class Ledger(Mind):
             self.let_guests_go()
             for lane in self.ready.lanes.values():
                 lane.line.written()
+        before = self._head
+        told = before.told + len(plan.events)
+        plan.head = Head(before.revision, self._seq, self._token, told, self.now, self.pending, self.running,
+                         ended[COMPLETED], ended[FAILED], ended[CANCELLED], self.blocked)  # fmt: skip
         self._head = plan.head
         return plan
 

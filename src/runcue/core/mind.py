@@ -41,6 +41,8 @@ class Mind:
         self.watch_at = math.inf
         """When somebody has to look at a record of the library."""
         self.known_rules = -1
+        self.workers: set[str] = set()
+        """Who has the queue open besides, the dead included until their work was taken over."""
         self.guests: set[str] = set()
         """What was brought to mind for this turn only."""
         self.has_looked = True

@@ -247,6 +247,14 @@ class Plan:
         self.pressure: dict[str, float] = {}
         """How deep the queue is and how loaded each service: what a priority callback may look at."""
 
+    @property
+    def writes(self) -> bool:
+        """True when there is anything in it that a store has to keep."""
+        return bool(
+            self.records or self.events or self.grants or self.services or self.queues or self.mail or self.lost
+            or self.forget or self.active is not None
+        )  # fmt: skip
+
     def __repr__(self) -> str:
         parts = [
             f"{name}={len(value)}"

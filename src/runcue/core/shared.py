@@ -26,7 +26,7 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     if changes.is_foreign:
         _forget_pages(ledger)
     for name, first in changes.shelves.items():
-        _shelf_changed(ledger, name, first)
+        _shelf_changed(ledger, name, first, changes.is_foreign)
     for state in changes.services:
         _service_changed(ledger, state)
     for grant in changes.grants:
@@ -43,7 +43,7 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     if ledger.known_rules != len(ledger.rules):  # a shelf may be a lane of this program by now
         ledger.known_rules = len(ledger.rules)
         for name, first in ledger.heads.items():
-            _shelf_changed(ledger, name, first)
+            _shelf_changed(ledger, name, first, is_foreign=True)
     for token in changes.mail:
         _ended_by_others(ledger, token)
 
@@ -74,6 +74,7 @@ def _forget_pages(ledger: Ledger) -> None:
     for lane in ledger.ready.lanes.values():
         if ledger.asking is None:
             lane.line.reset(heads.get(lane.shelf))
+            ledger.ready.wake(lane)
         elif lane.shelf in heads:  # what callbacks said is worth keeping; what is started is checked first
             lane.line.more, lane.line.end = True, None
     if ledger.asking is None:
@@ -83,13 +84,13 @@ def _forget_pages(ledger: Ledger) -> None:
         ledger.records.update(kept)
 
 
-def _shelf_changed(ledger: Ledger, name: str, first: Key | None) -> None:
+def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: bool) -> None:
     if first is None:
         ledger.heads.pop(name, None)
     else:
         ledger.heads[name] = first
     parts = shelf_parts(name)
-    if parts is None:
+    if parts is None or not is_foreign:  # what this process did itself its lanes know already
         return
     queue, task, services = parts
     rule = ledger.rules.get(task)
@@ -103,8 +104,6 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None) -> None:
     if line.is_untouched:
         line.reset(first)
         ledger.ready.wake(lane)
-    elif first is not None and line.end is None:
-        line.first, line.more = first, True
 
 
 def _service_changed(ledger: Ledger, state: ServiceState) -> None:
@@ -120,6 +119,7 @@ def _service_changed(ledger: Ledger, state: ServiceState) -> None:
 
 def _share_services(ledger: Ledger, workers: list[Worker]) -> None:
     """Count what runs elsewhere."""
+    ledger.workers = {worker.id for worker in workers}
     own = ledger.own_places()
     others: dict[str, int] = {}
     for worker in workers:
@@ -151,6 +151,8 @@ def _ended_by_others(ledger: Ledger, token: int) -> None:
 
 def lose(ledger: Ledger, worker: str) -> None:
     """That worker is dead: what it ran becomes pending again, or fails when that happened too often."""
+    if worker not in ledger.workers:  # somebody else has seen to it
+        return
     for shelf in (f"running/{worker}", f"held/{worker}"):
         for record in list(ledger.shelf(shelf)):
             _take_over(ledger, record)

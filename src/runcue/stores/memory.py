@@ -6,8 +6,10 @@ id was given by the user. (Ids that runcue made and that ended well are recognis
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 
+from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Changes, Found, Lacks, Library, Plan
 from runcue.ports import Clock, Decide
@@ -75,6 +77,17 @@ class MemoryStore:
             if (state is None or record.state is state) and (task is None or record.spec.task == task)
         )
         return list(islice(matching, limit))
+
+    async def get_many(self, ids: list[str]) -> dict[str, Record]:
+        """Those of these works that there are."""
+        return {work_id: self._records[work_id] for work_id in ids if work_id in self._records}
+
+    async def events(self, after: int, limit: int) -> list[Event]:
+        """None: the bus has them all."""
+        return []
+
+    def listen(self, changed: Callable[[], None], lost: Callable[[str], None]) -> None:
+        """Nobody else is here."""
 
     async def close(self) -> None:
         """Let go of everything."""

@@ -1,0 +1,295 @@
+"""Reading and writing the tables of a queue file, inside a turn or between turns.
+
+What a turn decided is written in a few statements, each for many rows. The first record of each shelf is kept
+beside the records, so that whoever catches up reads one row for each shelf that changed and no work at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import apsw
+from msgspec.structs import replace
+
+from runcue.core.events import Event
+from runcue.core.model import Record, WorkState
+from runcue.core.plan import Changes, Found, Key, Lacks, Plan
+from runcue.core.state import Head, Worker
+from runcue.stores import codec, journal
+
+BEFORE_ALL: Key = (float("-inf"), 0)
+SHELF_UPSERT = (
+    "INSERT INTO shelves VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (name) DO UPDATE SET place = excluded.place, seq = excluded.seq, revision = excluded.revision"
+)
+MANY = 500
+"""How many ids are asked for in one statement."""
+
+
+class Tables:
+    """The tables behind one connection, as worker `me` sees them."""
+
+    def __init__(self, connection: apsw.Connection, me: Worker | None = None) -> None:
+        self.connection = connection
+        self._me = me
+        self._execute = connection.execute
+        self._seen: int | None = None
+        self._last_grant = 0
+        self._last_mail = 0
+        self._is_registered = False
+        self._news: dict[str, Key | None] = {}
+        self._turns = self._revision = 0
+        self.peers: frozenset[str] = frozenset()
+        """The workers that were there when this process last looked."""
+
+    # records ----------------------------------------------------------------------------------------------
+
+    def records(self, where: str, bindings: tuple[Any, ...] = ()) -> list[Record]:
+        """The records that a condition finds."""
+        return [self._record(row) for row in self._execute(f"{codec.SELECT} WHERE {where}", bindings)]
+
+    def _record(self, row: tuple[Any, ...]) -> Record:
+        if not row[-1]:
+            return codec.read_row(row)
+        lines = self._execute(codec.ATTEMPT_SELECT, (row[0], row[-1]))
+        return codec.read_row(row, codec.read_attempts(row[0], lines))
+
+    def by_id(self, ids: Iterable[str]) -> dict[str, Record]:
+        """Those of these works that there are."""
+        wanted = list(ids)
+        found: dict[str, Record] = {}
+        for start in range(0, len(wanted), MANY):
+            some = tuple(wanted[start : start + MANY])
+            for record in self.records(f"id IN ({','.join('?' * len(some))})", some):
+                found[record.id] = record
+        return found
+
+    def read(self, lacks: Lacks) -> Found:
+        """The stored records a decision names."""
+        found = Found(records=self.by_id(lacks.ids))
+        for key in lacks.keys:
+            owners = self.records("idempotency_key = ? ORDER BY seq DESC LIMIT 1", (key,))
+            if owners:
+                found.keys[key] = owners[0]
+        for need in lacks.dependents_of:
+            found.dependents[need] = self.records(
+                "id IN (SELECT work_id FROM dependencies WHERE needs = ?) ORDER BY seq", (need,)
+            )
+        return found
+
+    def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
+        """The next records of a shelf."""
+        place, seq = after or BEFORE_ALL
+        return [self._record(row) for row in self._execute(codec.SELECT_PAGE, (shelf, place, seq, limit))]
+
+    def watched(self, until: float, limit: int) -> list[Record]:
+        """Records that somebody has to look at by then, most urgent first."""
+        return self.records("watch_at <= ? ORDER BY watch_at LIMIT ?", (until, limit))
+
+    def oldest(self, after: int, limit: int) -> list[Record]:
+        """The pending records that came first, after that number."""
+        return self.records("seq > ? AND state = 'pending' ORDER BY seq LIMIT ?", (after, limit))
+
+    def find(self, state: WorkState | None, task: str | None, limit: int) -> list[Record]:
+        """The latest records of that state and task, newest first."""
+        conditions, bindings = ["1"], []
+        if state is not None:
+            conditions.append("state = ?")
+            bindings.append(state.value)
+        if task is not None:
+            conditions.append("task_type = ?")
+            bindings.append(task)
+        where = f"{' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?"
+        return self.records(where, (*bindings, limit))
+
+    def events(self, after: int, limit: int) -> list[Event]:
+        """Events after that number, in order: whole turns, at least `limit` events if there are so many."""
+        found: list[Event] = []
+        rows = self._execute(
+            "SELECT body, first_seq, at FROM events WHERE first_seq + amount > ? AND first_seq > "
+            "coalesce((SELECT max(first_seq) FROM events WHERE first_seq <= ?), 0) - 1 ORDER BY first_seq",
+            (after + 1, after + 1),
+        )
+        for body, first_seq, at in rows:
+            found += [
+                event for event in journal.unpack(body, first_seq, at, self._result_of) if event.seq > after
+            ]
+            if len(found) >= limit:
+                rows.close()
+                break
+        return found
+
+    def _result_of(self, work_id: str) -> Any:
+        record = self.by_id([work_id]).get(work_id)
+        return None if record is None else record.result
+
+    # what others changed ----------------------------------------------------------------------------------
+
+    def head(self) -> Head:
+        """The counters."""
+        return codec.read_head(self._one(codec.HEAD_SELECT))
+
+    def changes(self, head: Head, oldest_grant: float) -> Changes | None:
+        """What this process has not seen yet; None when there is nothing."""
+        if head.revision == self._seen:
+            news, self._news = self._news, {}
+            return Changes(head, is_foreign=False, shelves=news) if news else None
+        seen = -1 if self._seen is None else self._seen
+        changes = Changes(head, is_first=self._seen is None)
+        for name, place, seq in self._execute(
+            "SELECT name, place, seq FROM shelves WHERE revision > ?", (seen,)
+        ):
+            changes.shelves[name] = None if place is None else (place, seq)
+        services = self._execute(f"{codec.SERVICE_SELECT} WHERE services.revision > ?", (seen,))
+        changes.services = [codec.read_service(row) for row in services]
+        grants = self._execute(
+            f"{codec.GRANT_SELECT} WHERE id > ? AND started_at > ?", (self._last_grant, oldest_grant)
+        )
+        changes.grants = [codec.read_grant(row) for row in grants]
+        self._last_grant = self._one("SELECT coalesce(max(id), 0) FROM service_log")[0]
+        if self._one("SELECT count(*) FROM workers WHERE revision > ?", (seen,))[0] or self._seen is None:
+            changes.workers = self.workers()
+            self.peers = frozenset(worker.id for worker in changes.workers)
+        changes.paused = frozenset(name for (name,) in self._execute("SELECT name FROM paused_queues"))
+        if self._me is not None:
+            mail: list[Any] = self._execute(
+                "SELECT id, token FROM mail WHERE worker = ?", (self._me.id,)
+            ).fetchall()
+            changes.mail = [token for _, token in mail]
+            self._last_mail = max((number for number, _ in mail), default=0)
+        self._news = {}
+        return changes
+
+    def workers(self) -> list[Worker]:
+        """Everybody who has the queue open, the dead included until they are noticed."""
+        return [codec.read_worker(row) for row in self._execute(codec.WORKER_SELECT)]
+
+    # what a turn decided ----------------------------------------------------------------------------------
+
+    def write(self, plan: Plan, before: Head, now: float, lease: float) -> None:
+        """Everything a turn decided."""
+        revision = before.revision + 1
+        self._write_records(plan, before, now, now + lease)
+        many = self.connection.executemany
+        if plan.dependent:
+            many("INSERT OR IGNORE INTO dependencies VALUES (?, ?)",
+                 [(need, record.id) for record in plan.dependent for need in record.spec.depends_on])  # fmt: skip
+        if plan.services:
+            many(
+                codec.SERVICE_UPSERT, [codec.service_row(state, revision) for state in plan.services.values()]
+            )
+            for state in plan.services.values():
+                row = codec.circuit_row(state, revision)
+                if row is None:
+                    self._execute(codec.CIRCUIT_DELETE, (state.limits.name,))
+                else:
+                    self._execute(codec.CIRCUIT_UPSERT, row)
+        if plan.grants:
+            many(codec.GRANT_INSERT, map(codec.grant_row, plan.grants))
+            self._last_grant = self.connection.last_insert_rowid()
+        for name, is_paused in plan.queues.items():
+            statement = "INSERT OR IGNORE INTO paused_queues VALUES (?)"
+            self._execute(statement if is_paused else "DELETE FROM paused_queues WHERE name = ?", (name,))
+        if plan.mail:
+            many("INSERT INTO mail (worker, token) VALUES (?, ?)", plan.mail)
+        self._write_workers(plan, revision)
+        if plan.events:
+            body = journal.pack(plan.events)
+            self._execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)",
+                          (revision, now, before.told + 1, len(plan.events), body))  # fmt: skip
+        self._write_shelves(plan, revision)
+        self._turns += 1
+        head = replace(plan.head, revision=revision, told=before.told + len(plan.events), now=now)
+        self._execute(codec.HEAD_UPDATE, codec.head_row(head, self.turn))
+        self._revision = revision
+
+    @property
+    def turn(self) -> str:
+        """Names the last turn that this process wrote."""
+        return f"{self._me.id if self._me else ''} {self._turns}"
+
+    def _write_records(self, plan: Plan, before: Head, now: float, lease_until: float) -> None:
+        fresh, started, finished, others = [], [], [], []
+        for record in plan.records.values():
+            if record.seq > before.seq and record.id not in plan.revived:
+                fresh.append(codec.insert_row(record, now, lease_until if record.token else None))
+                if record.history:
+                    self.connection.executemany(codec.ATTEMPT_INSERT, codec.attempt_rows(record))
+            elif record.state is WorkState.RUNNING and not record.missing:
+                started.append(codec.start_row(record, now, lease_until))
+            elif record.state is WorkState.COMPLETED and not record.skipped and not record.history:
+                finished.append(codec.finish_row(record, now))
+            else:
+                others.append(record)
+        many = self.connection.executemany
+        if fresh:
+            many(codec.INSERT, fresh)
+        if started:
+            many(codec.START, started)
+        if finished:
+            many(codec.FINISH, finished)
+        if others:
+            for record in others:
+                if record.history:
+                    self._write_history(record)
+            many(codec.UPDATE, [codec.update_row(record, now) for record in others])
+
+    def _write_history(self, record: Record) -> None:
+        """Lines of the history that are not there yet: those with a later time than the last one stored."""
+        last = self._one("SELECT max(id), max(at) FROM attempts WHERE work_id = ?", (record.id,))[1]
+        lines = [row for row in codec.attempt_rows(record) if last is None or (row[2] or 0.0) > last]
+        self.connection.executemany(codec.ATTEMPT_INSERT, lines)
+
+    def _write_workers(self, plan: Plan, revision: int) -> None:
+        if self._me is None:
+            return
+        if not self._is_registered:
+            self._execute(codec.WORKER_UPSERT, codec.worker_row(self._me, revision))
+        if plan.active is not None:
+            self._execute(codec.ACTIVE_UPDATE, codec.active_row(self._me.id, plan.active, revision))
+        for worker in plan.lost:
+            self._execute("DELETE FROM workers WHERE id = ?", (worker,))
+            self._execute("DELETE FROM mail WHERE worker = ?", (worker,))
+            # one of the others has to change, or nobody would look at the workers again
+            self._execute("UPDATE workers SET revision = ? WHERE id = ?", (revision, self._me.id))
+        if self._last_mail:
+            self._execute("DELETE FROM mail WHERE worker = ? AND id <= ?", (self._me.id, self._last_mail))
+
+    def _write_shelves(self, plan: Plan, revision: int) -> None:
+        news: dict[str, Key | None] = {}
+        for name in plan.shelves:
+            row = self._execute(
+                "SELECT place, seq FROM work_units WHERE shelf = ? ORDER BY place, seq LIMIT 1", (name,)
+            ).fetchone()
+            news[name] = row
+            self._execute(SHELF_UPSERT, (name, *(row or (None, None)), revision))
+        self._news = news
+
+    def written(self, plan: Plan) -> None:
+        """The turn was committed."""
+        self._seen = self._revision
+        self._is_registered = True
+        self._last_mail = 0
+        if plan.lost:
+            self.peers -= set(plan.lost)
+
+    def read_only(self, head: Head) -> None:
+        """The turn wrote nothing."""
+        self._seen = head.revision
+
+    def forget(self) -> None:
+        """The turn was not committed: everything has to be read anew."""
+        self._seen = None
+        self._last_grant = self._last_mail = 0
+        self._news = {}
+
+    @property
+    def must_write(self) -> bool:
+        """True when there is something to write, whatever the turn decides."""
+        return self._me is not None and (not self._is_registered or bool(self._last_mail))
+
+    def _one(self, statement: str, bindings: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+        row: Any = self._execute(statement, bindings).fetchone()
+        assert isinstance(row, tuple)
+        return row
