@@ -203,6 +203,7 @@ class Engine:
         if self._may_start:  # somebody called start() meanwhile
             return
         if not self._store.is_inline:  # it goes on to accept, and to hear of others
+            await asyncio.sleep(0)  # what was cancelled has its say
             self._bus.end()
             return
         task, self._loop_task = self._loop_task, None

@@ -89,6 +89,7 @@ async def test_work_may_wait_for_an_id_that_comes_later() -> None:
     assert started == ["before", "after"]
 
 
+@pytest.mark.memory
 async def test_forgotten_work_still_satisfies() -> None:
     cue = Cue(keep_finished=1)
     with_steps(cue)
@@ -104,6 +105,7 @@ async def test_forgotten_work_still_satisfies() -> None:
     assert work.state == "completed"
 
 
+@pytest.mark.memory
 async def test_forgotten_work_that_failed_still_fails_its_dependents() -> None:
     cue = Cue(keep_finished=1)
     with_steps(cue)

@@ -306,6 +306,7 @@ async def in_batches(cue: Cue, works: int) -> None:
         await busy(cue, 50)
 
 
+@pytest.mark.memory
 async def test_a_reader_that_falls_behind_gets_one_gap_with_the_number() -> None:
     cue = Cue(keep_finished=10)
     with_call(cue)
@@ -345,6 +346,7 @@ async def test_the_final_event_of_each_kept_work_survives() -> None:
     assert len(finals) == 5_000
 
 
+@pytest.mark.memory
 @pytest.mark.parametrize("keep", [0, 50])
 async def test_final_events_of_forgotten_work_are_forgotten_with_it(keep: int) -> None:
     cue = Cue(keep_finished=keep)
@@ -356,6 +358,7 @@ async def test_final_events_of_forgotten_work_are_forgotten_with_it(keep: int) -
     assert len(others) <= KEPT + keep
 
 
+@pytest.mark.memory
 async def test_a_reader_that_never_reads_gets_a_gap_when_it_does() -> None:
     cue = Cue(keep_finished=10)
     with_call(cue)

@@ -182,6 +182,7 @@ async def test_failed_attempts_count_against_the_rate() -> None:
     assert times == [0, 10, 20]
 
 
+@pytest.mark.memory
 async def test_a_start_cancelled_before_its_handler_was_called_is_not_counted() -> None:
     cue = Cue()
     cue.service("api", rate="1/h", concurrent=1)

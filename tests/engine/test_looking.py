@@ -483,6 +483,7 @@ async def test_waiting_for_unknown_work_is_an_error() -> None:
         assert not raised.value.forgotten
 
 
+@pytest.mark.memory
 async def test_asking_for_the_result_of_forgotten_work_names_the_option() -> None:
     cue = Cue(keep_finished=1)
     with_call(cue)
@@ -496,6 +497,7 @@ async def test_asking_for_the_result_of_forgotten_work_names_the_option() -> Non
             assert raised.value.forgotten
 
 
+@pytest.mark.memory
 async def test_whoever_waits_gets_the_result_even_if_nothing_is_kept() -> None:
     cue = Cue(keep_finished=0)
     with_call(cue)
@@ -525,6 +527,7 @@ async def test_result_raises_what_became_of_the_work() -> None:
             await cue.result(cancelled)
 
 
+@pytest.mark.memory
 @pytest.mark.parametrize("value", [None, 0, "", [], {"a": 1}, {1, 2}, b"bytes", object()])
 async def test_in_memory_a_result_may_be_anything(value: object) -> None:
     cue = Cue()
@@ -627,6 +630,7 @@ def calls_of(coroutine: Coroutine[Any, Any, object]) -> int:
     return calls
 
 
+@pytest.mark.memory
 async def test_asking_costs_the_same_however_much_runs() -> None:
     cue = Cue()
     with_call(cue)

@@ -35,6 +35,7 @@ async def test_equals_run_in_the_order_of_submission() -> None:
     assert order == ids
 
 
+@pytest.mark.memory
 async def test_the_higher_number_goes_first() -> None:
     cue = Cue()
     order = one_at_a_time(cue)
@@ -49,6 +50,7 @@ async def count(cue: Cue) -> int:
     return sum((await cue.count()).values())
 
 
+@pytest.mark.memory
 async def test_several_submitted_in_a_row_without_yielding_start_best_first() -> None:
     cue = Cue()
     order = one_at_a_time(cue)
@@ -60,6 +62,7 @@ async def test_several_submitted_in_a_row_without_yielding_start_best_first() ->
         assert order == ["high"]
 
 
+@pytest.mark.memory
 async def test_the_number_decides_across_tasks_of_one_service() -> None:
     cue = Cue()
     order = one_at_a_time(cue)
@@ -246,6 +249,7 @@ async def test_what_was_due_earlier_goes_first_among_equals() -> None:
 # --- The callback ---------------------------------------------------------------------------------
 
 
+@pytest.mark.memory
 async def test_the_highest_score_of_several_submitted_in_a_row_wins() -> None:
     cue = Cue()
     order = one_at_a_time(cue)

@@ -135,6 +135,7 @@ async def test_a_delay_takes_every_form_of_duration(delay: Any) -> None:
     assert clock() == pytest.approx(90)
 
 
+@pytest.mark.memory
 async def test_submit_returns_without_yielding_in_memory() -> None:
     cue = made()
     ran: list[str] = []
@@ -174,6 +175,7 @@ async def test_an_id_is_taken_whatever_became_of_its_work() -> None:
     assert await total(cue) == 1
 
 
+@pytest.mark.memory
 async def test_the_id_of_forgotten_work_stays_taken() -> None:
     cue = Cue(keep_finished=0)
 
@@ -458,6 +460,7 @@ async def test_many_submitters_of_one_key_get_one_work() -> None:
     assert await total(cue) == 1
 
 
+@pytest.mark.memory
 async def test_a_key_lives_as_long_as_its_record() -> None:
     cue = Cue(keep_finished=1)
 

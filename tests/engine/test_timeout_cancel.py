@@ -377,6 +377,7 @@ async def test_cancelled_work_keeps_its_slot_until_its_code_has_ended() -> None:
         assert await cue.result("b") == 10
 
 
+@pytest.mark.memory
 async def test_work_cancelled_between_its_grant_and_its_first_step_leaves_nothing_behind() -> None:
     cue = Cue()
     cue.service("api", concurrent=1)

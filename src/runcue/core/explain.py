@@ -41,8 +41,8 @@ def explain(ledger: Ledger, record: Record, now: float, wall: float, is_started:
     if why is not None:
         return why
     lines, key = _Lines(ledger, now, is_started), _key(ledger, record)
-    for other in ledger.records.values():
-        if other.token or _own_reason(ledger, other, now, wall, is_started) is not None:
+    for other in ledger.all_pending():
+        if _own_reason(ledger, other, now, wall, is_started) is not None:
             continue
         if _key(ledger, other) < key:
             lines.join(other)
@@ -53,7 +53,7 @@ def explain_pending(
     ledger: Ledger, now: float, wall: float, is_started: bool
 ) -> list[tuple[Record, Explanation]]:
     """The same for everything pending, by rank. One walk along the lines: the cost is that of sorting."""
-    pending = [record for record in ledger.records.values() if not record.token]
+    pending = list(ledger.all_pending())
     answers: dict[str, Explanation] = {}
     candidates: list[Record] = []
     for record in pending:

@@ -187,6 +187,7 @@ class Ledger(Mind):
         """This is how a live work stands from now on."""
         self.records[record.id] = record
         self.plan.records[record.id] = record
+        self.plan.rewritten.add(record.id)
 
     def accept(self, specs: Sequence[Spec]) -> list[Record]:
         """New work: a record for each. What may start as far as it is concerned is put in its lane; the others are
@@ -518,6 +519,7 @@ class Ledger(Mind):
         self.running -= 1
         self.has_moved = True
         if record.missing:  # a callback let it start before they were there
+            plan.rewritten.add(record.id)
             self.blocked -= 1
             self.graph.drop(record.id, record.spec.depends_on)
         if self.settings.keep_finished is not None:

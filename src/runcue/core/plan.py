@@ -201,7 +201,7 @@ class Plan:
 
     __slots__ = ("active", "again", "ask", "dependent", "depth", "errors", "events", "finals", "forget", "grants",
                  "head", "is_notable", "is_whole", "keyed", "lost", "mail", "pressure", "queues", "rated", "records",
-                 "replies", "revived", "services", "shelves", "start", "stop", "wake_at")  # fmt: skip
+                 "replies", "revived", "rewritten", "services", "shelves", "start", "stop", "wake_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -228,6 +228,8 @@ class Plan:
         """Shelves of pending work that something came to or left: their first record may be another one now."""
         self.revived: set[str] = set()
         """Those of `records` that had ended and live again."""
+        self.rewritten: set[str] = set()
+        """Those of `records` in which more changed than a start or a good end changes."""
         self.services: dict[str, ServiceState] = {}
         self.grants: list[Grant] = []
         self.queues: dict[str, bool] = {}

@@ -201,7 +201,10 @@ class SqliteStore:
 
     async def turn(self, decide: Decide) -> Plan:
         """Decide and commit, in the store's thread."""
-        return await self._in_thread(lambda: self.take_turn(decide))
+        plan = await self._in_thread(lambda: self.take_turn(decide))
+        if self._timer is None and len(self._tables.peers) > 1:
+            self._look_around()
+        return plan
 
     async def _in_thread(self, job: Callable[[], T]) -> T:
         if self._is_on_loop:
@@ -270,14 +273,17 @@ class SqliteStore:
         """Say when another process committed something, and when one died."""
         self._changed, self._lost = changed, lost
         self._loop.add_reader(self._presence.fileno(), self._poked)
-        self._look_around()
 
     def _poked(self) -> None:
         self._presence.drain()
         self._changed()
 
     def _look_around(self) -> None:
-        self._timer = self._loop.call_later(LOOK_AROUND, self._look_around)
+        """While there are others: look now and then who died, in case nobody noticed or told."""
+        self._timer = None
+        if len(self._tables.peers) > 1:
+            self._timer = self._loop.call_later(LOOK_AROUND, self._look_around)
+            self._changed()
         for worker in self._tables.peers:
             if (
                 worker != self.worker
@@ -291,7 +297,7 @@ class SqliteStore:
         """Let go of the file."""
         if self._timer is not None:
             self._timer.cancel()
-            self._loop.remove_reader(self._presence.fileno())
+        self._loop.remove_reader(self._presence.fileno())
         if self._heart is not None:
             self._heart.close()
         await self._in_thread(self._let_go)

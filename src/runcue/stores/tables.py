@@ -216,9 +216,11 @@ class Tables:
                 fresh.append(codec.insert_row(record, now, lease_until if record.token else None))
                 if record.history:
                     self.connection.executemany(codec.ATTEMPT_INSERT, codec.attempt_rows(record))
-            elif record.state is WorkState.RUNNING and not record.missing:
+            elif record.id in plan.rewritten or record.skipped:
+                others.append(record)
+            elif record.state is WorkState.RUNNING:
                 started.append(codec.start_row(record, now, lease_until))
-            elif record.state is WorkState.COMPLETED and not record.skipped and not record.history:
+            elif record.state is WorkState.COMPLETED:
                 finished.append(codec.finish_row(record, now))
             else:
                 others.append(record)
@@ -233,7 +235,7 @@ class Tables:
             for record in others:
                 if record.history:
                     self._write_history(record)
-            many(codec.UPDATE, [codec.update_row(record, now) for record in others])
+            many(codec.UPDATE, [codec.update_row(one, now, lease_until if one.token else None) for one in others])
 
     def _write_history(self, record: Record) -> None:
         """Lines of the history that are not there yet: those with a later time than the last one stored."""
