@@ -621,9 +621,9 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
         Cue(max_queue=5)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("store", [None, ":memory:"])
-async def test_memory_has_two_names(store: str | None) -> None:
-    cue = Cue(store)
+@pytest.mark.parametrize("target", [None, ":memory:"])
+async def test_memory_has_two_names(target: str | None) -> None:
+    cue = Cue(target)
     with_naps(cue)
     async with cue:
         assert await cue.result(await cue.submit("nap")) == "rested"

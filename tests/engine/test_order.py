@@ -107,6 +107,7 @@ async def test_without_ageing_the_number_alone_decides() -> None:
     assert order == ["first", "new", "old"]
 
 
+@pytest.mark.memory
 async def test_an_endless_stream_of_important_work_does_not_starve_the_rest() -> None:
     cue = Cue(age_step=10)
     order = one_at_a_time(cue, seconds=1)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from runcue.core.graph import Graph
 from runcue.core.model import Record, WorkState
-from runcue.core.plan import Found, Key, Lacks, Library, Plan, Revive
+from runcue.core.plan import Found, Key, Library, Plan, Revive
 from runcue.core.ready import READY, Lane, Page
 from runcue.core.settings import Settings
 
@@ -106,7 +106,7 @@ class Mind:
         if work_id not in self.looked_up and self.library is not None:
             self.has_looked = True
             self.looked_up.add(work_id)
-            self.found.records.update(self.library.read(Lacks(ids={work_id})).records)
+            self.found.records.update(self.library.by_id([work_id]))
         return self.found.records.get(work_id)
 
     def state_of(self, work_id: str) -> WorkState | None:
@@ -127,7 +127,8 @@ class Mind:
             return []
         ids = self.graph.waiters(work_id)
         if self.library is not None:
-            ids = list(dict.fromkeys((*(one.id for one in self._dependents(work_id)), *ids)))
+            ids = list(dict.fromkeys((*self.library.dependents(work_id), *ids)))
+            self._look_up_all(ids)
         records = (self.live(one) for one in ids)
         return [record for record in records if record is not None and record.missing]
 
@@ -143,15 +144,15 @@ class Mind:
             self.look_up(need)
         return [need for need in record.spec.depends_on if self.state_of(need) is not WorkState.COMPLETED]
 
-    def _dependents(self, work_id: str) -> list[Record]:
-        found = self.found
-        if work_id not in found.dependents and self.library is not None:
+    def _look_up_all(self, ids: list[str]) -> None:
+        """Read those that are not in mind, in one go."""
+        assert self.library is not None
+        known = (self.records, self.plan.records, self.looked_up)
+        unknown = [one for one in ids if not any(one in some for some in known)]
+        if unknown:
             self.has_looked = True
-            found.dependents.update(self.library.read(Lacks(dependents_of={work_id})).dependents)
-            for record in found.dependents.get(work_id, ()):
-                found.records.setdefault(record.id, record)
-                self.looked_up.add(record.id)
-        return found.dependents.get(work_id, [])
+            self.looked_up.update(unknown)
+            self.found.records.update(self.library.by_id(unknown))
 
     # pages of the library ---------------------------------------------------------------------------------
 

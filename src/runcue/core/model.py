@@ -18,6 +18,10 @@ import msgspec
 from runcue.core.parse import decode_params
 
 
+HISTORY_KEPT = 100
+"""How many failed attempts of a work are remembered."""
+
+
 class WorkState(StrEnum):
     """Where a piece of work stands in its life (the moves are in lifecycle.py)."""
 

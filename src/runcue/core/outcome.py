@@ -13,13 +13,12 @@ from runcue.core.failure import Failure
 from runcue.core.graph import find_cycle
 from runcue.core.ledger import Ledger
 from runcue.core.limits import FIRST_THROTTLE, LONGEST_THROTTLE
-from runcue.core.model import Attempt, Record, WorkState
+from runcue.core.model import HISTORY_KEPT, Attempt, Record, WorkState
 from runcue.core.plan import Cancel, Ended, Lacks, Outcome, Revive
 from runcue.core.ready import Lane
 from runcue.core.retry import delay_after
 from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFound
 
-HISTORY_KEPT = 100
 STOPPED = "stopped"
 """The reason of a cancellation that comes from stop()."""
 

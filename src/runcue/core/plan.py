@@ -184,6 +184,14 @@ class Library(Protocol):
         """The next records of a shelf."""
         ...
 
+    def dependents(self, work_id: str) -> list[str]:
+        """The ids of everybody who ever depended on that work, in the order they came."""
+        ...
+
+    def by_id(self, ids: list[str]) -> dict[str, Record]:
+        """Those of these works that there are."""
+        ...
+
     def watched(self, until: float, limit: int) -> list[Record]:
         """Records that somebody has to look at by then, most urgent first."""
         ...

@@ -13,7 +13,7 @@ import apsw
 from msgspec.structs import replace
 
 from runcue.core.events import Event
-from runcue.core.model import Record, WorkState
+from runcue.core.model import HISTORY_KEPT, Record, WorkState
 from runcue.core.plan import Changes, Found, Key, Lacks, Plan
 from runcue.core.state import Head, Worker
 from runcue.stores import codec, journal
@@ -82,6 +82,13 @@ class Tables:
         """The next records of a shelf."""
         place, seq = after or BEFORE_ALL
         return [self._record(row) for row in self._execute(codec.SELECT_PAGE, (shelf, place, seq, limit))]
+
+    def dependents(self, work_id: str) -> list[str]:
+        """The ids of everybody who ever depended on that work, in the order they came."""
+        found = self._execute(
+            "SELECT work_id FROM dependencies JOIN work_units ON id = work_id WHERE needs = ? ORDER BY seq", (work_id,)
+        )
+        return [name for (name,) in found]
 
     def watched(self, until: float, limit: int) -> list[Record]:
         """Records that somebody has to look at by then, most urgent first."""
@@ -238,10 +245,16 @@ class Tables:
             many(codec.UPDATE, [codec.update_row(one, now, lease_until if one.token else None) for one in others])
 
     def _write_history(self, record: Record) -> None:
-        """Lines of the history that are not there yet: those with a later time than the last one stored."""
-        last = self._one("SELECT max(id), max(at) FROM attempts WHERE work_id = ?", (record.id,))[1]
-        lines = [row for row in codec.attempt_rows(record) if last is None or (row[2] or 0.0) > last]
-        self.connection.executemany(codec.ATTEMPT_INSERT, lines)
+        """The lines of the history that are not there yet."""
+        stored = self._one("SELECT history FROM work_units WHERE id = ?", (record.id,))[0]
+        rows = codec.attempt_rows(record)
+        if stored >= HISTORY_KEPT:  # its oldest lines are dropped from now on: go by the newest that is there
+            newest = self._one(
+                "SELECT number, at FROM attempts WHERE work_id = ? ORDER BY id DESC LIMIT 1", (record.id,)
+            )
+            places = [place for place, row in enumerate(rows, 1) if row[1:3] == newest]
+            stored = max(places, default=0)
+        self.connection.executemany(codec.ATTEMPT_INSERT, rows[stored:])
 
     def _write_workers(self, plan: Plan, revision: int) -> None:
         if self._me is None:
