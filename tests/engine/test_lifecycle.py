@@ -593,6 +593,7 @@ async def test_async_with_left_by_an_exception_stops_within_the_grace() -> None:
     assert (await cue.wait("long")).state == "cancelled"
 
 
+@pytest.mark.memory
 async def test_async_with_left_with_pending_work_warns_with_the_number(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
