@@ -333,7 +333,8 @@ class Registry:
         if before is not None:
             _make_way(before, task)
         self.tasks[task.name] = task
-        self.rules[task.name] = Rule(task.retry, IMPLICIT[task.executor])
+        services = task.services if task.picks is None else None
+        self.rules[task.name] = Rule(task.retry, IMPLICIT[task.executor], services)
         self._names = {}
         for known in self.tasks.values():
             key = identity(known.handler)

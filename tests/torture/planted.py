@@ -387,7 +387,8 @@ class Pretended:
         self._by(worker, 0.0002, lambda: self._begin(worker, work, token, work.attempt))
 
     def _begin(self, worker: Actor, work: Work, token: str, attempt: int) -> None:
-        self._line(worker, "info", "start", work=work.id, attempt=attempt, token=token, services=("down" if is_down(work) else "api",),
+        service = "down" if is_down(work) else "api"
+        self._line(worker, "info", "start", work=work.id, attempt=attempt, token=token, services=(service,),
                    tag=work.tag, task="work")  # fmt: skip
         length = self.random.uniform(0.001, 0.03)
         if work.tag.startswith("poison"):

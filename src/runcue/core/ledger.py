@@ -456,7 +456,7 @@ class Ledger(Mind):
     def put_back(self, record: Record, verb: str, **changes: Any) -> Record:
         """A running work becomes pending again."""
         token = record.token
-        record = move(record, verb, token=0, worker=None, since=self.now, **changes)
+        record = move(record, verb, token=0, worker=None, shelf=None, since=self.now, **changes)
         self.running -= 1
         self.pending += 1
         self.has_moved = True

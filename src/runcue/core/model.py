@@ -17,7 +17,6 @@ import msgspec
 
 from runcue.core.parse import decode_params
 
-
 HISTORY_KEPT = 100
 """How many failed attempts of a work are remembered."""
 

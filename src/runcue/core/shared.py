@@ -25,10 +25,10 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     _count(ledger, changes.head)
     if changes.is_foreign:
         _forget_pages(ledger)
-    for name, first in changes.shelves.items():
-        _shelf_changed(ledger, name, first, changes.is_foreign)
     for state in changes.services:
         _service_changed(ledger, state)
+    for name, first in changes.shelves.items():
+        _shelf_changed(ledger, name, first, changes.is_foreign)
     for grant in changes.grants:
         service = ledger.ready.services.get(grant.service)
         if service is not None:
@@ -42,7 +42,7 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
         _take_up(ledger)
     if ledger.known_rules != len(ledger.rules):  # a shelf may be a lane of this program by now
         ledger.known_rules = len(ledger.rules)
-        for name, first in ledger.heads.items():
+        for name, first in list(ledger.heads.items()):
             _shelf_changed(ledger, name, first, is_foreign=True)
     for token in changes.mail:
         _ended_by_others(ledger, token)
@@ -94,12 +94,16 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: boo
         return
     queue, task, services = parts
     rule = ledger.rules.get(task)
-    if rule is None or (rule.services is None) != bool(services):
+    if rule is None:
         return  # not a task of this program: left alone
     used = services if rule.services is None else rule.services
     if any(service not in ledger.ready.services for service in (*used, *rule.implicit)):
         return
     lane = ledger.lane_of(Spec("", task, b"", used, queue))
+    if lane.shelf != name:  # since this was submitted, the task came to choose its services in another way
+        for record in ledger.shelf(name):
+            ledger.place(record)
+        return
     line = lane.line
     if line.is_untouched:
         line.reset(first)

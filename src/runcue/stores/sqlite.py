@@ -11,6 +11,7 @@ interpreter beside a loop that never rests can otherwise wait for seconds.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import threading
@@ -32,12 +33,14 @@ from runcue.stores import presence
 from runcue.stores.file import identity, open_file, translate
 from runcue.stores.tables import Tables
 
+logger = logging.getLogger("runcue")
+
 T = TypeVar("T")
 PATIENCE = 30.0
 """Seconds to wait for one's turn before that is an error."""
 LEND_AFTER = 0.003
 LENT = 0.0003
-LOOK_AROUND = 1.0
+LOOK_AROUND = 0.5
 """Seconds between two looks at the other processes, besides being told."""
 OLDEST_GRANT = 31 * 86400.0
 CRASH_AT = os.environ.get("RUNCUE_CRASH_AT", "")
@@ -63,7 +66,9 @@ class FileClock:
         boot = presence.boot_id()
         connection.execute("BEGIN IMMEDIATE")
         try:
-            row: Any = connection.execute("SELECT anchor_epoch, anchor_boottime, boot, now FROM head").fetchone()
+            row: Any = connection.execute(
+                "SELECT anchor_epoch, anchor_boottime, boot, now FROM head"
+            ).fetchone()
             epoch, boottime, known, last = row
             if known != boot or epoch is None:
                 epoch, boottime = (last or time.time()), presence.boottime()
@@ -123,8 +128,6 @@ class SqliteStore:
         self._thread: threading.Thread | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._pidfds: dict[str, int] = {}
-        self._told_lost: set[str] = set()
 
     # turns ------------------------------------------------------------------------------------------------
 
@@ -202,7 +205,7 @@ class SqliteStore:
     async def turn(self, decide: Decide) -> Plan:
         """Decide and commit, in the store's thread."""
         plan = await self._in_thread(lambda: self.take_turn(decide))
-        if self._timer is None and len(self._tables.peers) > 1:
+        if self._timer is None and self._others():
             self._look_around()
         return plan
 
@@ -281,17 +284,16 @@ class SqliteStore:
     def _look_around(self) -> None:
         """While there are others: look now and then who died, in case nobody noticed or told."""
         self._timer = None
-        if len(self._tables.peers) > 1:
+        others = self._others()
+        if others:
             self._timer = self._loop.call_later(LOOK_AROUND, self._look_around)
             self._changed()
-        for worker in self._tables.peers:
-            if (
-                worker != self.worker
-                and worker not in self._told_lost
-                and not self._presence.is_alive(worker)
-            ):
-                self._told_lost.add(worker)
+        for worker in others:
+            if not self._presence.is_alive(worker):
                 self._lost(worker)
+
+    def _others(self) -> frozenset[str]:
+        return self._tables.peers - {self.worker}
 
     async def close(self) -> None:
         """Let go of the file."""
@@ -305,6 +307,10 @@ class SqliteStore:
             self._jobs.put(None)
 
     def _let_go(self) -> None:
+        try:
+            self._tables.sign_off()
+        except apsw.Error as error:  # then others find it gone, and strike it off
+            logger.warning("could not sign off from %r: %s", self._path, error)
         self._turnstile.close()
         self._presence.close()
         self._tables.connection.close()

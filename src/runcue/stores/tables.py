@@ -86,7 +86,8 @@ class Tables:
     def dependents(self, work_id: str) -> list[str]:
         """The ids of everybody who ever depended on that work, in the order they came."""
         found = self._execute(
-            "SELECT work_id FROM dependencies JOIN work_units ON id = work_id WHERE needs = ? ORDER BY seq", (work_id,)
+            "SELECT work_id FROM dependencies JOIN work_units ON id = work_id WHERE needs = ? ORDER BY seq",
+            (work_id,),
         )
         return [name for (name,) in found]
 
@@ -242,7 +243,10 @@ class Tables:
             for record in others:
                 if record.history:
                     self._write_history(record)
-            many(codec.UPDATE, [codec.update_row(one, now, lease_until if one.token else None) for one in others])
+            many(
+                codec.UPDATE,
+                [codec.update_row(one, now, lease_until if one.token else None) for one in others],
+            )
 
     def _write_history(self, record: Record) -> None:
         """The lines of the history that are not there yet."""
@@ -292,6 +296,15 @@ class Tables:
     def read_only(self, head: Head) -> None:
         """The turn wrote nothing."""
         self._seen = head.revision
+
+    def sign_off(self) -> None:
+        """This worker leaves. What it may still have running is taken over as from a dead one."""
+        if self._me is not None and self._is_registered:
+            self._execute(
+                "DELETE FROM workers WHERE id = ?1 "
+                "AND NOT EXISTS (SELECT 1 FROM work_units WHERE shelf IN ('running/' || ?1, 'held/' || ?1))",
+                (self._me.id,),
+            )
 
     def forget(self) -> None:
         """The turn was not committed: everything has to be read anew."""
