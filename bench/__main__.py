@@ -12,7 +12,9 @@ from concurrent.futures import ProcessPoolExecutor
 
 from bench.measure import Line, measured
 
-NAMES = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "imports")
+IN_MEMORY = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "imports")
+IN_A_FILE = ("durable", "rows", "processes")
+NAMES = IN_MEMORY + IN_A_FILE
 VERDICTS = {True: "pass", False: "MISS", None: ""}
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "imports")
+IN_MEMORY = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "imports")
+IN_A_FILE = ("durable", "rows", "processes")
+NAMES = IN_MEMORY + IN_A_FILE
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:

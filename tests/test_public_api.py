@@ -18,8 +18,8 @@ TYPING = Path(__file__).parent / "typing" / "api.py"
 PUBLIC = {
     "__version__",
     # what an application holds, and what it is given
-    "Attempt", "Cue", "Event", "Explanation", "PriorityContext", "Retry", "RunningWork", "Work", "WorkState",
-    "WorkUnit",
+    "Attempt", "Cue", "Event", "Explanation", "PriorityContext", "Reader", "Retry", "RunningWork", "Work",
+    "WorkState", "WorkUnit",
     # ready-made callbacks
     "dependency_check_db", "dependency_check_file", "priority_by_wait_time", "priority_constant",
     # raised by a handler to steer its own work
@@ -44,6 +44,8 @@ CUE = {
 }  # fmt: skip
 
 SYNC = {"submit", "get", "cancel", "wait", "result"}
+
+READER = {"get", "list", "dead", "count", "explain", "events", "services", "workers", "close"}
 
 
 def public_names(kind: type) -> set[str]:
@@ -97,6 +99,11 @@ def test_a_cue_has_exactly_these_methods_and_each_is_documented() -> None:
 def test_the_view_for_other_threads_has_exactly_these_methods_and_each_is_documented() -> None:
     assert public_names(Sync) == SYNC
     assert [line for name in sorted(SYNC) for line in documented(name, getattr(Sync, name))] == []
+
+
+def test_a_reader_has_exactly_these_methods_and_each_is_documented() -> None:
+    assert public_names(runcue.Reader) == READER
+    assert [line for name in sorted(READER) for line in documented(name, getattr(runcue.Reader, name))] == []
 
 
 def test_every_error_is_a_runcue_error() -> None:
@@ -153,6 +160,13 @@ def test_importing_cue_loads_only_what_running_needs() -> None:
     assert {"rich", "apsw", "sqlite3", "click", "difflib", "runcue.testing"}.isdisjoint(loaded)
 
 
+def test_importing_reader_loads_no_event_loop() -> None:
+    loaded = modules_after("from runcue import Reader")
+    assert {"asyncio", "rich", "sqlite3", "click", "difflib", "runcue.cue", "runcue.testing"}.isdisjoint(
+        loaded
+    )
+
+
 def test_a_type_checker_sees_a_marker() -> None:
     assert (Path(runcue.__file__).parent / "py.typed").exists()
 
@@ -160,4 +174,4 @@ def test_a_type_checker_sees_a_marker() -> None:
 def test_the_typing_test_uses_everything_that_is_public() -> None:
     tree = ast.parse(TYPING.read_text(encoding="utf-8"))
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert sorted((PUBLIC | CUE | SYNC) - attributes) == []
+    assert sorted((PUBLIC | CUE | SYNC | READER) - attributes) == []

@@ -29,6 +29,7 @@ _HOMES = {
     "runcue.core.events": ["Event"],
     "runcue.core.explain": ["Explanation"],
     "runcue.core.retry": ["Retry"],
+    "runcue.reader": ["Reader"],
     "runcue.callbacks": [
         "dependency_check_db",
         "dependency_check_file",
@@ -79,6 +80,7 @@ __all__ = [
     "PriorityContext",
     "QueueFull",
     "RateLimited",
+    "Reader",
     "Retry",
     "RetryLater",
     "RuncueError",
@@ -156,4 +158,5 @@ if TYPE_CHECKING:
         WrongThread,
     )
     from runcue.models import WorkUnit
+    from runcue.reader import Reader
     from runcue.running import RunningWork

@@ -53,6 +53,7 @@ Entering = Callable[[float | None], None]
 LAG_FORGIVEN = 0.1
 NOTHING_ASKED = Allowance(0, 0)
 TIMEOUT = Failure("timeout", "timeout")
+LATE = Failure("late", "the call could not begin in time for its grant")
 TIMEOUT_FOR_GOOD = Failure("permanent", "timeout")
 CLEANUP = 1.0
 """Seconds that stop() leaves to coroutines it has cancelled."""
@@ -506,6 +507,8 @@ class Engine:
             run = runs[token] = Run(record, executors[task.executor], report)
             is_watched = spec.timeout is not None or token in rated
             entered = partial(self._entered, run) if is_watched else None
+            if not self._store.is_inline and token in rated:
+                run.latest = rated[token]
             run.task = create_task(self._attempt(run, task, entered), name=record.id)
 
     async def _attempt(self, run: Run, task: Registered, entered: Entering | None) -> None:
@@ -513,6 +516,11 @@ class Engine:
         run.has_begun = True
         if self._may_block or task.executor != "async":
             current_run.set(run)  # else a coroutine is known by its task, which costs nothing
+        if run.latest is not None and self._clock.now() > run.latest:
+            del self._runs[record.token]
+            run.task = None
+            self.put(Outcome(record.id, record.token, None, LATE))
+            return
         try:
             result = await run.executor.run(RunningWork(run), task.handler, entered)
         except BaseException as error:  # noqa: BLE001 (whatever a handler raises is its outcome)

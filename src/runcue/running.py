@@ -31,6 +31,8 @@ class Run(msgspec.Struct, eq=False):  # a Struct is made in half the time of a p
     was_forgiven: bool = False
     is_given_up: bool = False
     told_at: float = 0.0
+    latest: float | None = None
+    """When its call has to have begun, where other processes share the rates it is under."""
 
 
 current_run: ContextVar[Run | None] = ContextVar("runcue_run", default=None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from itertools import count
@@ -63,6 +64,7 @@ class Job(msgspec.Struct, frozen=True):
     calls: int = 1_000_000
     """After so many a submitter ends."""
     crash_at: str = ""
+    """What RUNCUE_CRASH_AT says to this process."""
     lifetime: int = 120
     """Seconds after which the kernel ends it, whatever happens."""
     poison: bool = True
@@ -81,8 +83,6 @@ class Dump(msgspec.Struct):
 def main(job: Job) -> None:
     """Be that actor until the end."""
     signal.alarm(job.lifetime)
-    if job.crash_at:
-        os.environ["RUNCUE_CRASH_AT"] = job.crash_at
     roles: dict[Role, Callable[[Job], Awaitable[None]]] = {
         "worker": worker,
         "submitter": submitter,
@@ -356,3 +356,7 @@ class Submitting:
             await self._cue.count()
         except runcue.RuncueError as error:
             self._log.write("info", "survey", error=repr(error))
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Job))

@@ -400,4 +400,4 @@ def sweep(seed: int, most: int) -> Iterator[Plan]:
             for number in range(1, most + 1):
                 yield msgspec.structs.replace(short, crash_at=f"{name}:{number}", crash_role=role)
     for name in CRASHPOINTS["worker"] if most else ():
-        yield msgspec.structs.replace(short, crash_at=f"{name}:2", crash_times=20)
+        yield msgspec.structs.replace(short, crash_at=f"{name}:2", crash_times=20, calls=150)

@@ -97,6 +97,9 @@ class Zygote:
                 (nothing, self._waker),
             ):
                 os.dup2(old, new)
+            if job.crash_at:  # crash points are read when the store is imported, so this one begins anew
+                command = [sys.executable, "-m", actors.__name__, msgspec.json.encode(job).decode()]
+                os.execve(sys.executable, command, os.environ | {"RUNCUE_CRASH_AT": job.crash_at})
             actors.main(job)
             code = 0
         except BaseException:  # noqa: BLE001 (whatever it was, it is told, and this child must not live on as a zygote)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, assert_type
@@ -195,6 +195,20 @@ def in_another_thread() -> None:
     assert_type(cue.sync.cancel("a"), bool)
     assert_type(cue.sync.wait("a", timeout=5), runcue.Work)
     cue.sync.result("a")
+
+
+def look_from_outside() -> None:
+    with runcue.Reader("queue.db", lease="30s") as reader:
+        assert_type(reader, runcue.Reader)
+        assert_type(reader.get("a"), runcue.Work | None)
+        assert_type(reader.list(state="failed", task="named", limit=10), list[runcue.Work])
+        assert_type(reader.dead(), list[runcue.Work])
+        assert_type(reader.count(), dict[runcue.WorkState, int])
+        assert_type(reader.explain("a"), runcue.Explanation)
+        assert_type(reader.events("completed", since=10), Iterator[runcue.Event])
+        assert_type(reader.services(), list[dict[str, Any]])
+        assert_type(reader.workers(), list[dict[str, Any]])
+    reader.close()
 
 
 def mistakes(error: BaseException) -> Callable[[], object] | str:

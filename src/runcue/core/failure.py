@@ -24,7 +24,7 @@ from runcue.core.parse import duration
 from runcue.core.retry import RetryOn
 from runcue.errors import ConfigError, Permanent, RateLimited, RetryLater, Snooze
 
-Kind: TypeAlias = Literal["error", "permanent", "throttled", "snoozed", "timeout"]
+Kind: TypeAlias = Literal["error", "permanent", "throttled", "snoozed", "timeout", "late"]
 
 MESSAGE_BYTES: Final = 4 * 1024
 TRACEBACK_BYTES: Final = 16 * 1024

@@ -351,6 +351,7 @@ class Ledger(Mind):
         worker, shelf = self.worker, self.running_shelf
         amount = len(batch)
         plan.shelves.add(lane.shelf)
+        latest = math.inf
         rated: list[Service] = []
         breakers = []
         for service in lane.services:
@@ -359,6 +360,7 @@ class Ledger(Mind):
                 service.granted(amount)
                 rated.append(service)
                 plan.grants.append(Grant(service.name, now + service.slack, amount))
+                latest = min(latest, now + service.slack)
             if service.breaker is not None:
                 breakers.append(service)
         for record in batch:
@@ -371,7 +373,7 @@ class Ledger(Mind):
             self.slots[token] = lane
             if rated:
                 self._unentered[token] = rated
-                plan.rated.add(token)
+                plan.rated[token] = latest
             if breakers:
                 self._count_on_circuits(breakers, token)
         self.pending -= amount
@@ -439,9 +441,12 @@ class Ledger(Mind):
         return lane
 
     def _return(self, token: int) -> None:
-        """It was never called: what was granted was not used."""
+        """It was never called: what was granted was not used, and is used up only where others count it already."""
         for service in self._unentered.pop(token):
-            service.returned()
+            if self.is_whole:
+                service.returned()
+            else:
+                service.entered(self.now)
 
     def spend(self, record: Record) -> Record:
         """The start under way counts, however it ends."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from runcue.core.ready import Lane
 
 UNLIMITED = 1 << 30
-SLACK = 0.01
+SLACK, LEAST_SLACK, MOST_SLACK = 0.01, 0.01, 0.05
 FIRST_THROTTLE = 1.0
 LONGEST_THROTTLE = 60.0
 
@@ -136,8 +136,9 @@ class Service:
 
     @property
     def slack(self) -> float:
-        """How long after its grant a call may begin and be told to others in time: a hundredth of its window."""
-        return min((window.per for window in self.windows), default=0.0) * SLACK
+        """How long after its grant a call may begin: other processes count it from then on."""
+        shortest = min((window.per for window in self.windows), default=0.0)
+        return min(max(shortest * SLACK, LEAST_SLACK), MOST_SLACK)
 
     def state(self) -> ServiceState:
         """How it stands, for whoever takes the next turn."""

@@ -40,9 +40,10 @@ class Mind:
         """The first of each shelf of pending work, as far as it is known; only with a library."""
         self.watch_at = math.inf
         """When somebody has to look at a record of the library."""
-        self.known_rules = -1
-        self.workers: set[str] = set()
-        """Who has the queue open besides, the dead included until their work was taken over."""
+        self.known = (0, 0)
+        """How many tasks and services there were when the shelves were last looked through."""
+        self.workers: dict[str, dict[str, int]] = {}
+        """Who has the queue open, the dead included until their work was taken over, and what they take up."""
         self.guests: set[str] = set()
         """What was brought to mind for this turn only."""
         self.has_looked = True

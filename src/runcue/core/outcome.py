@@ -42,6 +42,9 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         ledger.plan.stop.append(token)
     if failure.kind == "throttled":
         _throttled(ledger, record, failure, outcome.error)
+    elif failure.kind == "late":
+        ledger.judge_circuits(token, None)
+        ledger.put_back(record, "return")
     elif failure.kind == "snoozed":
         ledger.judge_circuits(token, None)
         ledger.put_back(

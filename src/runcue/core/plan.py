@@ -219,8 +219,9 @@ class Plan:
         """Those of `records` that are new and depend on others."""
         self.forget: list[str] = []
         self.start: list[Record] = []
-        self.rated: set[int] = set()
-        """Tokens of those starts whose entry into the handler has to be reported (`Entered`)."""
+        self.rated: dict[int, float] = {}
+        """Tokens of those starts whose entry into the handler has to be reported (`Entered`), and by when that has to
+        happen where other processes count it: a call that cannot begin in time is granted anew."""
         self.stop: list[int] = []
         self.ask: list[Record] = []
         self.again = 0

@@ -120,7 +120,7 @@ class Line:
     @property
     def is_untouched(self) -> bool:
         """True while nothing of it was read or taken in."""
-        return self.end is None and not self._fifo and not self._early
+        return self.end is None and not self._fifo and not self._early and not self.fresh
 
     def written(self) -> None:
         """What came beyond the end is in the store by now."""

@@ -136,6 +136,8 @@ class Scheduler:
         """Everything else that is to happen now, and when to look again."""
         ledger = self.ledger
         now = ledger.now
+        if ledger.library is not None:
+            shared.find_lanes(ledger)
         if ledger.place_due():
             ledger.has_moved = True
         watch.check(ledger)

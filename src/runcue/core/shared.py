@@ -40,12 +40,19 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
         _pause_queues(ledger, changes.paused)
     if changes.is_first:
         _take_up(ledger)
-    if ledger.known_rules != len(ledger.rules):  # a shelf may be a lane of this program by now
-        ledger.known_rules = len(ledger.rules)
-        for name, first in list(ledger.heads.items()):
-            _shelf_changed(ledger, name, first, is_foreign=True)
     for token in changes.mail:
         _ended_by_others(ledger, token)
+
+
+def find_lanes(ledger: Ledger) -> None:
+    """Tasks or services came to be known: a shelf may be a lane of this program by now."""
+    known = len(ledger.rules), len(ledger.ready.services)
+    if ledger.known != known:
+        ledger.known = known
+        lanes = {lane.shelf for lane in ledger.ready.lanes.values()}
+        for name, first in list(ledger.heads.items()):
+            if name not in lanes:
+                _shelf_changed(ledger, name, first, is_foreign=True)
 
 
 def _take_up(ledger: Ledger) -> None:
@@ -123,7 +130,7 @@ def _service_changed(ledger: Ledger, state: ServiceState) -> None:
 
 def _share_services(ledger: Ledger, workers: list[Worker]) -> None:
     """Count what runs elsewhere."""
-    ledger.workers = {worker.id for worker in workers}
+    ledger.workers = {worker.id: worker.active for worker in workers}
     own = ledger.own_places()
     others: dict[str, int] = {}
     for worker in workers:
@@ -160,6 +167,11 @@ def lose(ledger: Ledger, worker: str) -> None:
     for shelf in (f"running/{worker}", f"held/{worker}"):
         for record in list(ledger.shelf(shelf)):
             _take_over(ledger, record)
+    for name, amount in ledger.workers.pop(worker).items():
+        service = ledger.ready.services.get(name)
+        if service is not None:
+            service.active -= amount
+            ledger.ready.touch(service)
     ledger.plan.lost.append(worker)
 
 

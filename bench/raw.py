@@ -1,0 +1,109 @@
+"""What SQLite itself does for the life of a work: the same rows by the same statements, and nothing else.
+
+No scheduler, no events, no counters, no thread, no loop: rows are made by cutting up one that the codec made, written
+by `executemany`, a transaction for each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import Any
+
+import apsw
+from msgspec import json
+
+from runcue.core.model import Record, Spec, WorkState
+from runcue.core.state import Grant
+from runcue.stores import codec
+from runcue.stores.file import open_file
+
+BATCH = 100
+RESULT = 1
+Rows = list[tuple[Any, ...]]
+_encode = json.Encoder().encode
+
+
+class Mould:
+    """Makes the rows of one life, from three that the codec made of a typical record."""
+
+    def __init__(self, record: Record) -> None:
+        now = record.created_at
+        running = Record(record.id, record.spec, 1, now, now, WorkState.RUNNING, token=-1, started_at=now,
+                         worker="worker", shelf="running/worker", since=now)  # fmt: skip
+        final = Record(record.id, record.spec, 1, now, now, WorkState.COMPLETED, spent=1, started_at=now,
+                       completed_at=now, result=RESULT, since=now)  # fmt: skip
+        self._insert = codec.insert_row(record, now)
+        self._start = codec.start_row(running, now, now + 30)
+        self._finish = codec.finish_row(final, now)
+        self._token = self._start.index(-1)
+
+    def inserts(self, numbers: Sequence[int]) -> Rows:
+        """The rows of INSERT."""
+        place = codec.COLUMNS.index("params")
+        before, after = self._insert[2:place], self._insert[place + 1 :]
+        return [
+            (name(number), number, *before, _encode({"page": number}).decode(), *after) for number in numbers
+        ]
+
+    def starts(self, numbers: Sequence[int]) -> Rows:
+        """The rows of START."""
+        before, after = self._start[: self._token], self._start[self._token + 1 : -2]
+        return [(*before, number, *after, number, name(number)) for number in numbers]
+
+    def finishes(self, numbers: Sequence[int]) -> Rows:
+        """The rows of FINISH."""
+        before = self._finish[:-2]
+        return [(*before, number, name(number)) for number in numbers]
+
+
+def name(number: int) -> str:
+    """An id as long as runcue's own."""
+    return f"0199aabbccd0badcafe{number:08x}"
+
+
+def typical() -> Record:
+    """A pending work as `submit("work", params={"page": 1})` leaves it."""
+    now = 1.8e9
+    spec = Spec(name(1), "work", b'{"page":1}', ("outside",))
+    return Record(spec.id, spec, 1, now, now, since=now, shelf='ready ["default","work"]', place=now)
+
+
+def batches(count: int) -> Iterator[range]:
+    """The numbers 1 … count, a hundred at a time."""
+    for first in range(1, count + 1, BATCH):
+        yield range(first, min(first + BATCH, count + 1))
+
+
+def lives(path: str, count: int, *, in_one: bool) -> float:
+    """Seconds for so many lives; `in_one` writes all three of a batch in one transaction instead of three."""
+    connection = open_file(path)
+    try:
+        mould = Mould(typical())
+        write, many = connection.execute, connection.executemany
+        began = perf_counter()
+        for numbers in batches(count):
+            write("BEGIN IMMEDIATE")
+            many(codec.INSERT, mould.inserts(numbers))
+            if not in_one:
+                write("COMMIT; BEGIN IMMEDIATE")
+            many(codec.START, mould.starts(numbers))
+            write(codec.GRANT_INSERT, codec.grant_row(Grant("outside", 1.8e9, len(numbers))))
+            if not in_one:
+                write("COMMIT; BEGIN IMMEDIATE")
+            many(codec.FINISH, mould.finishes(numbers))
+            write("COMMIT")
+        took = perf_counter() - began
+        check(connection, count)
+    finally:
+        connection.close()
+    return took
+
+
+def check(connection: apsw.Connection, count: int) -> None:
+    """Say so when that many works did not complete."""
+    [(found,)] = connection.execute(
+        "SELECT count(*) FROM work_units WHERE state = 'completed' AND result = '1'"
+    )
+    if found != count:
+        raise RuntimeError(f"{found:,} of {count:,} works completed: nothing to measure")

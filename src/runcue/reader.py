@@ -1,0 +1,351 @@
+"""Looks at a queue in a file from outside: synchronous, without asyncio, for command lines and dashboards.
+
+Rules:
+- Nothing is ever created or changed. While nobody has the queue open its file is read as it stands, because SQLite
+  would leave a log beside it otherwise; what changed under our eyes is read again.
+- Every answer is one moment of the queue, and no snapshot is held between two calls: a reader left open keeps no
+  writer from tidying up.
+- A Reader knows no program: what callbacks would say of a work it cannot tell.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import quote
+
+import apsw
+from msgspec.structs import replace
+
+from runcue import given
+from runcue.core.limits import Service
+from runcue.core.model import Record, Work, WorkState, view
+from runcue.core.ready import shelf_parts
+from runcue.core.retry import Retry
+from runcue.core.settings import Rule, Settings
+from runcue.core.state import Head, Limits, Worker
+from runcue.errors import ConfigError, ForkedConnection, StorageBusy, StoreError, WorkNotFound, quoted
+from runcue.options import span
+from runcue.stores import codec, presence
+from runcue.stores.file import identity, open_file, translate
+from runcue.stores.schema import VERSION, check_tables, version_of
+from runcue.stores.tables import Tables
+
+if TYPE_CHECKING:
+    import builtins
+    from types import TracebackType
+
+    from runcue.core.events import Event
+    from runcue.core.explain import Explanation
+    from runcue.core.plan import Changes
+    from runcue.signature import Duration
+
+T = TypeVar("T")
+SOME_EVENTS = 256
+TRIES = 100
+"""How often a file that changes under our eyes is read again before that is an error."""
+
+Stamp = tuple[int, int, int, int]
+
+
+class Reader:
+    """Shows a queue in a file, whether or not anybody works on it: `with runcue.Reader("queue.db") as reader`.
+
+    A worker that has given no sign of life for `lease` seconds is shown as unresponsive.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, lease: Duration = 30.0) -> None:
+        self._path = _file(path)
+        self._lease = span(lease, "lease")
+        self._pid = os.getpid()
+        self._one_at_a_time = threading.Lock()
+        self._connection: apsw.Connection | None = None
+        self._still: Stamp | None = None
+        """How the file looked when it was opened as it stands; None when it is read through its log."""
+        self._is_closed = False
+        self._connect()
+        self._identity = identity(self._path)
+
+    def __repr__(self) -> str:
+        return f"<Reader {quoted(self._path)}{' closed' if self._is_closed else ''}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._one_at_a_time:
+            self._is_closed = True
+            self._disconnect()
+
+    # work -------------------------------------------------------------------------------------------------
+
+    def get(self, work_id: str) -> Work | None:
+        """One work as it stands, or None when the id is unknown or no longer kept."""
+        work_id = given.work_id(work_id)
+        record = self._read(lambda tables: tables.by_id([work_id]).get(work_id))
+        return None if record is None else view(record)
+
+    def list(
+        self, state: WorkState | str | None = None, task: str | None = None, limit: int = 100
+    ) -> builtins.list[Work]:
+        """The latest works of that state and task, newest first."""
+        wanted, most = given.work_state(state), given.rows(limit)
+        return [view(record) for record in self._read(lambda tables: tables.find(wanted, task, most))]
+
+    def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:
+        """The dead letters: work that failed for good, newest first."""
+        return self.list(WorkState.FAILED, task, limit)
+
+    def count(self) -> dict[WorkState, int]:
+        """How many works there are in each state, forgotten ones included."""
+        head = self._read(Tables.head)
+        return {state: getattr(head, state.value) for state in WorkState}
+
+    def explain(self, work_id: str) -> Explanation:
+        """Why that work stands where it stands, and until when, as far as it hangs on no callback."""
+        work_id = given.work_id(work_id)
+        return self._read(lambda tables: self._explained(tables, work_id))
+
+    # what happens -----------------------------------------------------------------------------------------
+
+    def events(self, types: str | Iterable[str] | None = None, since: int = 0) -> Iterator[Event]:
+        """What happened after event number `since`, in order, up to now."""
+        return self._events(given.event_types(types), given.event_number(since))
+
+    def _events(self, types: frozenset[str] | None, since: int) -> Iterator[Event]:
+        while True:
+            batch = self._read(lambda tables, after=since: tables.events(after, SOME_EVENTS))  # type: ignore[misc]
+            if not batch:
+                return
+            since = batch[-1].seq
+            yield from (event for event in batch if types is None or event.type in types)
+
+    def services(self) -> builtins.list[dict[str, Any]]:
+        """Every service: its limits, how much of them is used, and what blocks it."""
+        from runcue.core.explain import snapshot  # it brings all that decides, which few questions need
+
+        def look(tables: Tables) -> builtins.list[dict[str, Any]]:
+            now, changes = self._everything(tables)
+            found = {state.limits.name: Service(state.limits) for state in changes.services}
+            for state in changes.services:
+                found[state.limits.name].load(state)
+            for grant in changes.grants:
+                if grant.service in found:
+                    found[grant.service].started_elsewhere(grant.at, grant.amount)
+            for worker in changes.workers or ():
+                for name, amount in worker.active.items():
+                    if name in found:
+                        found[name].active += amount
+            return [snapshot(found[name], now) for name in sorted(found)]
+
+        return self._read(look)
+
+    def workers(self) -> builtins.list[dict[str, Any]]:
+        """Every process that opened the queue and was not forgotten yet: who, where, whether it lives, what it runs.
+
+        `state` is `"alive"`, `"unresponsive"` (it lives, but does not move), `"gone"`, or `"unknown"` where
+        this user may not look.
+        """
+
+        def look(tables: Tables) -> builtins.list[tuple[Worker, int]]:
+            return [(worker, _running(tables, worker)) for worker in tables.workers()]
+
+        directory = presence.side_directory(self._path)
+        return [self._shown(directory, worker, running) for worker, running in self._read(look)]
+
+    def _shown(self, directory: Path, worker: Worker, running: int) -> dict[str, Any]:
+        state, silent_for = self._life(directory, worker)
+        return {
+            "id": worker.id,
+            "state": state,
+            "host": worker.host,
+            "pid": worker.pid,
+            "started_at": worker.started_at,
+            "queues": None if worker.queues is None else [*worker.queues],
+            "running": running,
+            "services": dict(worker.active),
+            "silent_for": silent_for,
+        }
+
+    def _life(self, directory: Path, worker: Worker) -> tuple[str, float | None]:
+        if worker.boot != presence.boot_id():
+            return "gone", None
+        try:
+            is_alive = presence.is_alive(directory, worker.id)
+            beat = presence.last_beat(directory, worker.id)
+        except StoreError:  # the directory is its owner's alone
+            return "unknown", None
+        if not is_alive or beat is None:
+            return "gone", None
+        silent_for = max(0.0, presence.boottime() - beat)
+        return ("alive" if silent_for < self._lease else "unresponsive"), silent_for
+
+    # looking at everything --------------------------------------------------------------------------------
+
+    def _explained(self, tables: Tables, work_id: str) -> Explanation:
+        from runcue.core.explain import explain
+        from runcue.core.ledger import Ledger
+        from runcue.core.shared import catch_up
+
+        record = tables.by_id([work_id]).get(work_id)
+        if record is None:
+            raise WorkNotFound(work_id)
+        now, changes = self._everything(tables)
+        ledger = Ledger(Settings(), _rules(tables, changes, record), "", is_whole=False)
+        ledger.begin(now, time.time(), tables)
+        for name in record.spec.services:  # its program may not have declared them here yet
+            ledger.ready.services[name] = Service(Limits(name))
+        catch_up(ledger, changes)
+        directory = presence.side_directory(self._path)
+        lives = [self._life(directory, worker)[0] for worker in changes.workers or ()]
+        is_started = any(life != "gone" for life in lives)
+        why = explain(ledger, record, now, time.time(), is_started)
+        return replace(why, details="nobody has the queue open") if why.reason == "not_started" else why
+
+    @staticmethod
+    def _everything(tables: Tables) -> tuple[float, Changes]:
+        """Queue time, and how everything stands but for the works."""
+        head = tables.head()
+        now = _now(tables, head)
+        rates = [rate for row in tables.connection.execute(codec.SERVICE_SELECT)
+                 for rate in codec.read_service(row).limits.rates]  # fmt: skip
+        changes = tables.changes(head, now - max((rate.per for rate in rates), default=0.0))
+        assert changes is not None, "nothing was seen before"
+        return now, changes
+
+    # the file ---------------------------------------------------------------------------------------------
+
+    def _read(self, look: Callable[[Tables], T]) -> T:
+        """An answer that was true at one moment."""
+        with self._one_at_a_time:
+            self._check()
+            for _ in range(TRIES):
+                try:
+                    answer = self._looked(look)
+                except (apsw.Error, StoreError) as error:
+                    if not self._has_moved():
+                        raise translate(error, self._path, self._connection) from error
+                else:
+                    if not self._has_moved():
+                        return answer
+                self._connect()
+        raise StorageBusy(f"{quoted(self._path)} changes faster than it can be read. Try again.", self._path)
+
+    def _looked(self, look: Callable[[Tables], T]) -> T:
+        if self._connection is None:
+            self._connect()
+        connection = self._connection
+        assert connection is not None
+        connection.execute("BEGIN")
+        try:
+            return look(Tables(connection))
+        finally:
+            connection.execute("ROLLBACK")
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise StoreError(f"This Reader of {quoted(self._path)} is closed. Make a new one.", self._path)
+        if self._pid != os.getpid():
+            raise ForkedConnection(
+                f"{quoted(self._path)} was opened before a fork. Make a new Reader here.", self._path
+            )
+        if identity(self._path) != self._identity:
+            raise StoreError(
+                f"{quoted(self._path)} was exchanged for another file. Make a new Reader.", self._path
+            )
+
+    def _connect(self) -> None:
+        self._disconnect()
+        self._still = stamp = _stillness(self._path)
+        self._connection = None if stamp is None else _as_it_stands(self._path)
+        if self._connection is None:
+            self._still = None
+            self._connection = open_file(self._path, read_only=True)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None and self._pid == os.getpid():
+            self._connection.close()
+        self._connection = None
+
+    def _has_moved(self) -> bool:
+        """True when a file that is read as it stands is no longer what it was."""
+        return self._still is not None and _stillness(self._path) != self._still
+
+
+def _file(path: object) -> str:
+    name = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(name, str) or name == ":memory:" or "://" in name:
+        raise ConfigError(f"Cannot read {quoted(name)}: a Reader reads a queue in a file. Give its path.")
+    return name
+
+
+def _stillness(path: str) -> Stamp | None:
+    """What a file looks like that nobody has open; None when somebody has, or when it is no plain file."""
+    real = Path(path).resolve()
+    if any(real.with_name(real.name + suffix).exists() for suffix in ("-wal", "-journal")):
+        return None
+    try:
+        found = real.stat()
+    except OSError:
+        return None
+    if not real.is_file() or not found.st_size:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _as_it_stands(path: str) -> apsw.Connection | None:
+    """A connection that takes no lock and leaves no log; None when the file needs a closer look."""
+    name = f"file:{quote(str(Path(path).resolve()))}?immutable=1"
+    connection = None
+    try:
+        connection = apsw.Connection(name, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        if version_of(connection) == VERSION:
+            check_tables(connection)
+            return connection
+    except (apsw.Error, StoreError):
+        if connection is not None:
+            connection.close()
+        return None
+    connection.close()
+    return None
+
+
+def _now(tables: Tables, head: Head) -> float:
+    """Queue time: it goes on with the host's clock since the last boot that somebody worked in."""
+    row: Any = tables.connection.execute("SELECT anchor_epoch, anchor_boottime, boot FROM head").fetchone()
+    epoch, boottime, boot = row
+    if epoch is None or boot != presence.boot_id():
+        return head.now
+    return max(head.now, float(epoch) - float(boottime) + presence.boottime())
+
+
+def _running(tables: Tables, worker: Worker) -> int:
+    row: Any = tables.connection.execute(
+        "SELECT count(*) FROM work_units WHERE shelf = ?", (f"running/{worker.id}",)
+    ).fetchone()
+    return int(row[0])
+
+
+def _rules(tables: Tables, changes: Changes, record: Record) -> dict[str, Rule]:
+    """What can be told of the tasks without their program: what the first work of each uses."""
+    rules = {record.spec.task: Rule(Retry(), services=record.spec.services)}
+    for name, first in changes.shelves.items():
+        parts = shelf_parts(name)
+        if parts is None or first is None:
+            continue
+        _, task, services = parts
+        if services:
+            rules[task] = Rule(Retry())
+        elif found := tables.page(name, None, 1):
+            rules[task] = Rule(Retry(), services=found[0].spec.services)
+    return rules

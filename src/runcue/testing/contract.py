@@ -1,0 +1,449 @@
+"""What every store must do, as checks that anybody's store can be put through.
+
+    import pytest
+    from runcue.testing import contract
+
+    @pytest.mark.parametrize("check", [*contract.EVERY, *contract.SHARED], ids=lambda check: check.__name__)
+    async def test_my_store(check, tmp_path):
+        await check(lambda: MyStore(tmp_path / "queue"))
+
+A check is given a function that opens the queue; each call of it is another process, as far as the store can tell.
+It opens and closes what it needs, on the running loop, and raises `Broken` when a promise is not kept.
+
+`EVERY`   what any store promises: records, turns, what a decision may read.
+`SHARED`  what a store promises besides that several processes may open: a library, changes, events, news.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
+from random import Random
+
+from msgspec.structs import replace
+
+from runcue.core.events import Told
+from runcue.core.lifecycle import finished, move, started
+from runcue.core.model import Record
+from runcue.core.parse import Rate
+from runcue.core.plan import Key, Lacks, Library, Plan
+from runcue.core.state import BreakerState, Grant, Limits, ServiceState
+from runcue.ports import Turn
+from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, lives, pending, specimens
+
+Check = Callable[[Open], Awaitable[None]]
+
+PATIENCE = 30.0
+"""Seconds to wait for what has to come."""
+GLANCE = 0.02
+"""Seconds to wait for what must not come."""
+
+
+# --- What every store promises --------------------------------------------------------------------
+
+
+async def records_come_back_as_they_were(open_store: Open) -> None:
+    """What was written is what is found, to the last field."""
+    async with hands(open_store) as [hand]:
+        await hand.write(*specimens())
+        await hand.compare()
+
+
+async def every_move_is_kept(open_store: Open) -> None:
+    """After any number of turns a store holds what a plain dict would hold."""
+    async with hands(open_store) as [hand]:
+        for number, change in enumerate(lives(hand, Random(1), 120)):
+            await hand.turn(change)
+            if number % 20 == 19:
+                await hand.compare()
+
+
+async def a_revived_work_is_the_newest(open_store: Open) -> None:
+    """The number of a work says how new it is, and reviving gives it another."""
+    async with hands(open_store) as [hand]:
+        first, second = pending(1), pending(2)
+        await hand.write(first, second)
+        over = move(first, "cancel", completed_at=NOW, shelf=None, place=0.0)
+        await hand.write(over)
+        await hand.write(
+            replace(move(over, "revive", completed_at=None), seq=3, shelf="ready/call", place=NOW + 1)
+        )
+        found = await hand.store.find(None, None, 10)
+        expect("newest first", [record.id for record in found], ["w1", "w2"])
+
+
+async def a_work_may_be_new_and_revived_in_one_turn(open_store: Open) -> None:
+    """What was accepted, failed at once and was revived in the same turn is kept like any other."""
+    async with hands(open_store) as [hand]:
+        fresh = replace(pending(2), spec=replace(pending(2).spec, depends_on=("failed",)), missing=1)
+
+        def change(plan: Plan, turn: Turn) -> None:
+            hand.put(plan, fresh)
+            plan.revived.add(fresh.id)
+            plan.rewritten.add(fresh.id)
+
+        await hand.turn(change)
+        await hand.compare()
+
+
+async def a_decision_that_raises_leaves_nothing(open_store: Open) -> None:
+    """A turn is kept whole or not at all, and the next one finds the queue as it was."""
+    async with hands(open_store) as [hand]:
+        await hand.write(pending(1))
+
+        def change(plan: Plan, turn: Turn) -> None:
+            hand.put(plan, pending(2, idempotency_key="k", depends_on=("w1",)))
+            hand.put(plan, started(hand.kept["w1"], 1, NOW, "me", "running/me"))
+            raise ZeroDivisionError
+
+        for _ in range(3):
+            try:
+                await hand.turn(change)
+            except ZeroDivisionError:
+                await hand.compare()
+            else:
+                raise Broken("a decision raised, and its turn did not")
+        found = await hand.look(lambda turn: turn.read(Lacks({"w2"}, {"k"}, {"w1"})))
+        expect("nothing of it", (found.records, found.keys, found.dependents.get("w1", [])), ({}, {}, []))
+        await hand.write(pending(2))
+        await hand.compare()
+
+
+async def a_decision_reads_what_it_names(open_store: Open) -> None:
+    """By id and by key, and nothing of what is not there."""
+    async with hands(open_store) as [hand]:
+        await hand.write(*[pending(seq, idempotency_key=f"k{seq}") for seq in range(1, 2001)])
+        ids = {f"w{seq}" for seq in range(1, 2001, 2)} | {"nobody"}
+        found = await hand.look(lambda turn: turn.read(Lacks(ids, {"k7", "k8", "none"})))
+        expect("by id", found.records, {one: hand.kept[one] for one in ids if one in hand.kept})
+        expect("by key", found.keys, {"k7": hand.kept["w7"], "k8": hand.kept["w8"]})
+        expect("forgotten", found.forgotten, {})
+
+
+async def a_key_leads_to_whoever_took_it_last(open_store: Open) -> None:
+    """Work that takes over a key owns it, however the first one stands."""
+    async with hands(open_store) as [hand]:
+        await hand.write(pending(1, idempotency_key="k"))
+        await hand.write(move(hand.kept["w1"], "fail", completed_at=NOW, shelf=None, place=0.0, error="x"))
+        await hand.write(pending(2, idempotency_key="k"))
+        found = await hand.look(lambda turn: turn.read(Lacks(keys={"k"})))
+        expect("owner", found.keys, {"k": hand.kept["w2"]})
+
+
+async def dependents_are_found_in_the_order_they_came(open_store: Open) -> None:
+    """Whoever depends on a work is found by it, also when that work never came."""
+    async with hands(open_store) as [hand]:
+        await hand.write(pending(1), pending(2, depends_on=("w1", "never"), shelf="blocked"))
+        await hand.write(pending(3, id="a", depends_on=("never",), shelf="blocked"))
+        await hand.write(pending(4, depends_on=("w1", "a"), shelf="blocked"))
+        found = await hand.look(lambda turn: turn.read(Lacks(dependents_of={"w1", "never", "a", "w4"})))
+        ids = {need: [one.id for one in some] for need, some in found.dependents.items() if some}
+        expect("dependents", ids, {"w1": ["w2", "w4"], "never": ["w2", "a"], "a": ["w4"]})
+        expect("whole records", found.dependents["a"], [hand.kept["w4"]])
+
+
+async def time_never_goes_back(open_store: Open) -> None:
+    """Each turn begins no earlier than the one before."""
+    async with hands(open_store) as [hand]:
+        times = [await hand.look(lambda turn: turn.now) for _ in range(20)]
+        expect("in order", times, sorted(times))
+
+
+EVERY: tuple[Check, ...] = (
+    records_come_back_as_they_were,
+    every_move_is_kept,
+    a_revived_work_is_the_newest,
+    a_work_may_be_new_and_revived_in_one_turn,
+    a_decision_that_raises_leaves_nothing,
+    a_decision_reads_what_it_names,
+    a_key_leads_to_whoever_took_it_last,
+    dependents_are_found_in_the_order_they_came,
+    time_never_goes_back,
+)
+
+
+# --- What a store promises that several processes may open ----------------------------------------
+
+
+def _library(turn: Turn) -> Library:
+    if turn.library is None:
+        raise Broken("a store that several processes open has a library")
+    return turn.library
+
+
+async def others_find_what_was_written(open_store: Open) -> None:
+    """Every process sees the same, and so does one that comes when all have left."""
+    async with hands(open_store, 2) as [one, other]:
+        await one.write(*specimens())
+        await other.compare()
+        for number, change in enumerate(lives(one, Random(2), 60)):
+            await one.turn(change)
+            if number % 20 == 19:
+                await other.compare()
+        kept = one.kept
+    late = Hand(open_store(), kept)
+    try:
+        await late.compare()
+    finally:
+        await late.store.close()
+
+
+async def turns_never_overlap(open_store: Open) -> None:
+    """While one process decides, no other does; and whoever decides knows all that was decided before."""
+    inside = 0
+    meeting = threading.Event()
+    async with hands(open_store, 3) as several:
+        await several[0].write(pending(1))
+
+        def change(plan: Plan, turn: Turn) -> None:
+            nonlocal inside
+            inside += 1
+            if inside > 1:
+                meeting.set()
+            meeting.wait(GLANCE)
+            [record] = turn.read(Lacks({"w1"})).records.values()
+            plan.records["w1"] = replace(record, crashes=record.crashes + 1)
+            plan.rewritten.add("w1")
+            inside -= 1
+
+        async def keep_turning(hand: Hand) -> None:
+            for _ in range(10):
+                await hand.turn(change)
+
+        await asyncio.gather(*map(keep_turning, several))
+        if meeting.is_set():
+            raise Broken("two turns were under way at the same time")
+        record = await several[0].store.get("w1")
+        expect("turns that counted", record and record.crashes, 30)
+
+
+async def a_shelf_is_paged_in_order(open_store: Open) -> None:
+    """By place, then by number; each page goes on where the last one ended."""
+    random = Random(3)
+    places = [random.choice([1.0, 2.0, 2.5, random.random() * 3]) for _ in range(100)]
+    async with hands(open_store, 2) as [one, other]:
+        await one.write(*[pending(seq, place=place) for seq, place in enumerate(places, 1)])
+        await one.write(*[pending(seq, shelf="later") for seq in range(101, 110)])
+        taken = random.sample([f"w{seq}" for seq in range(1, 101)], 30)
+        await one.write(
+            *[started(one.kept[name], n, NOW, "me", "running/me") for n, name in enumerate(taken, 1)]
+        )
+        shelf = [record for record in one.kept.values() if record.shelf == "ready/call"]
+        wanted = sorted(shelf, key=lambda record: (record.place, record.seq))
+        for hand in (one, other):
+            for size in (1, 7, 200):
+                expect(f"pages of {size}", await hand.look(partial(_paged, size)), wanted)
+        nothing = await one.look(lambda turn: _library(turn).page("ready/nobody", None, 10))
+        expect("a shelf that is not there", nothing, [])
+
+
+def _paged(size: int, turn: Turn) -> list[Record]:
+    found: list[Record] = []
+    after: Key | None = None
+    for _ in range(1000):
+        page = _library(turn).page("ready/call", after, size)
+        found += page
+        if len(page) < size:
+            return found
+        after = (page[-1].place, page[-1].seq)
+    raise Broken("a shelf has no end")
+
+
+async def the_library_finds_what_is_due_and_what_is_oldest(open_store: Open) -> None:
+    """What somebody has to look at by its time, what is pending by its number, who waits by whom they wait for."""
+    async with hands(open_store) as [hand]:
+        times = [5.0, 3.0, None, 9.0, 1.0, 3.5]
+        await hand.write(*[pending(seq, watch_at=at, depends_on=("w1",) if seq > 3 else ()) for seq, at in
+                           enumerate(times, 1)])  # fmt: skip
+        await hand.write(started(hand.kept["w1"], 1, NOW, "me", "running/me"))
+
+        def look(turn: Turn) -> list[list[str]]:
+            library = _library(turn)
+            found = [library.watched(3.5, 10), library.watched(100.0, 2), library.watched(0.5, 10),
+                     library.oldest(0, 3), library.oldest(4, 10)]  # fmt: skip
+            return [*([record.id for record in some] for some in found), library.dependents("w1"),
+                    sorted(library.by_id(["w2", "nobody", "w1"]))]  # fmt: skip
+
+        expect("found", await hand.look(look), [
+            ["w5", "w2", "w6"], ["w5", "w2"], [], ["w2", "w3", "w4"], ["w5", "w6"], ["w4", "w5", "w6"], ["w1", "w2"],
+        ])  # fmt: skip
+
+
+async def changes_are_told_to_others_once(open_store: Open) -> None:
+    """A turn begins with all that others changed since the last one of this process, and with nothing twice."""
+    async with hands(open_store, 2) as [one, other]:
+        await one.turn()
+        expect(
+            "the first turn of all is told everything", one.changes is not None and one.changes.is_first, True
+        )
+        limits = Limits("api", 2, (Rate(5, 60.0),), 3, 10.0)
+        breaker = BreakerState("open", 3, 2, 20.0, NOW, None, 0, 1, NOW + 5)
+        service = ServiceState(limits, True, NOW + 3, 2, breaker)
+
+        def change(plan: Plan, turn: Turn) -> None:
+            one.put(plan, pending(2))
+            one.put(plan, pending(1))
+            plan.services["api"] = service
+            plan.grants += [Grant("api", turn.now, 2), Grant("api", turn.now + 0.25)]
+            plan.queues["slow"] = True
+            plan.active = {"api": 2}
+
+        await one.turn(change)
+        await other.turn()
+        told = other.changes
+        if told is None:
+            raise Broken("a process that comes later is told nothing")
+        expect("is_first, is_foreign", (told.is_first, told.is_foreign), (True, True))
+        expect("shelves", told.shelves, {"ready/call": (NOW + 1, 1)})
+        expect("services", told.services, [service])
+        expect("grants", [(grant.service, grant.amount) for grant in told.grants], [("api", 2), ("api", 1)])
+        expect("paused queues", told.paused, frozenset({"slow"}))
+        expect("counters", (told.head.pending, told.head.running, told.head.seq), (2, 0, 2))
+        mine = [worker for worker in told.workers or () if worker.active == {"api": 2}]
+        expect("the worker who did it", len(mine), 1)
+        await other.turn()
+        expect("nothing twice", other.changes is None or not other.changes.is_foreign, True)
+
+        def answer(plan: Plan, turn: Turn) -> None:
+            other.put(plan, started(other.kept["w1"], 9, NOW, "other", "running/other"))
+            plan.mail.append((mine[0].id, 41))
+            plan.queues["slow"] = False
+            plan.services["api"] = ServiceState(limits)
+
+        await other.turn(answer)
+        await one.turn()
+        told = one.changes
+        if told is None:
+            raise Broken("what another process did is not told")
+        expect("is_first, is_foreign", (told.is_first, told.is_foreign), (False, True))
+        expect("shelves", told.shelves, {"ready/call": (NOW + 2, 2)})
+        expect("services", told.services, [ServiceState(limits)])
+        expect("grants", told.grants, [])
+        expect("paused queues", told.paused, frozenset())
+        expect("mail", told.mail, [41])
+        expect("counters", (told.head.pending, told.head.running, told.head.token), (1, 1, 9))
+        await other.write(pending(3))
+        await one.turn()
+        expect("mail is delivered once", one.changes and one.changes.mail, [])
+
+
+async def an_empty_shelf_is_told(open_store: Open) -> None:
+    """Others learn that nothing is left on a shelf."""
+    async with hands(open_store, 2) as [one, other]:
+        await one.write(pending(1))
+        await other.turn()
+        await one.write(started(one.kept["w1"], 1, NOW, "me", "running/me"))
+        await other.turn()
+        expect("shelves", other.changes and other.changes.shelves, {"ready/call": None})
+
+
+async def a_turn_that_failed_begins_anew(open_store: Open) -> None:
+    """What a process was told in a turn that came to nothing is told again, with everything else."""
+    async with hands(open_store, 2) as [one, other]:
+        await other.turn()
+        await one.write(pending(1))
+
+        def change(plan: Plan, turn: Turn) -> None:
+            raise ZeroDivisionError
+
+        try:
+            await other.turn(change)
+        except ZeroDivisionError:
+            await other.turn()
+        told = other.changes
+        expect("is_first", told is not None and told.is_first, True)
+        expect("shelves", told and told.shelves, {"ready/call": (NOW + 1, 1)})
+
+
+async def events_are_read_by_number(open_store: Open) -> None:
+    """Numbered from 1 without a gap, in the order of the turns, for every process, from any number on."""
+    async with hands(open_store, 2) as [one, other]:
+        expect("none yet", await one.store.events(0, 10), [])
+        for number in range(1, 31):
+            hand = (one, other)[number % 2]
+            news = [
+                Told("progress", NOW, None, {"work_id": f"w{number}", "text": f"{n}"})
+                for n in range(number % 4)
+            ]
+            await hand.write(pending(number), events=news)
+        wanted = [(f"w{number}", str(n)) for number in range(1, 31) for n in range(number % 4)]
+        for hand in (one, other):
+            events = await hand.store.events(0, 10**6)
+            expect("numbers", [event.seq for event in events], list(range(1, len(wanted) + 1)))
+            expect("events", [(event.work_id, event.data.get("text")) for event in events], wanted)
+            for after in (1, 2, 7, len(wanted) - 1, len(wanted), len(wanted) + 5):
+                expect(f"after {after}", await hand.store.events(after, 10**6), events[after:])
+            some = await hand.store.events(3, 2)
+            expect("some", (some, len(some) >= 2), (events[3 : 3 + len(some)], True))
+
+
+async def results_are_read_with_their_events(open_store: Open) -> None:
+    """The everyday events say what they said when they happened."""
+    async with hands(open_store, 2) as [one, other]:
+        accepted = pending(1)
+        running = started(accepted, 1, NOW + 1, "me", "running/me")
+        done = finished(running, {"n": 1}, NOW + 3)
+        for record in (accepted, running, done):
+
+            def change(plan: Plan, turn: Turn, record: Record = record) -> None:
+                one.put(plan, record)
+                plan.events.append(record)
+
+            await one.turn(change)
+        events = await other.store.events(0, 10)
+        said = [
+            (event.type, event.work_id, event.task, event.attempt, event.service, event.final)
+            for event in events
+        ]
+        expect("events", said, [("queued", "w1", "call", 1, "api", False), ("started", "w1", "call", 1, "api", False),
+                                ("completed", "w1", "call", 1, "api", True)])  # fmt: skip
+        expect("result", (events[-1].result, events[-1].duration), ({"n": 1}, 2.0))
+
+
+async def a_commit_wakes_the_others(open_store: Open) -> None:
+    """Whoever listens hears of a foreign commit without asking."""
+    async with hands(open_store, 2) as [one, other]:
+        await one.turn()
+        await other.turn()
+        await one.write(pending(1))
+        await other.write(pending(2))
+        heard = asyncio.Event()
+        other.store.listen(heard.set, lambda worker: None)
+        await one.turn()
+        await one.write(pending(3))
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await heard.wait()
+        except TimeoutError:
+            raise Broken(f"a commit was not heard of in {PATIENCE:g} s") from None
+
+
+async def time_is_one_for_all(open_store: Open) -> None:
+    """A turn begins no earlier than the last one, whoever took that."""
+    times: list[float] = []
+    async with hands(open_store, 2) as pair:
+        for number in range(1, 21):
+
+            def change(plan: Plan, turn: Turn, number: int = number) -> None:
+                times.append(turn.now)
+                pair[number % 2].put(plan, pending(number))
+
+            await pair[number % 2].turn(change)
+        expect("in order", times, sorted(times))
+
+
+SHARED: tuple[Check, ...] = (
+    others_find_what_was_written,
+    turns_never_overlap,
+    a_shelf_is_paged_in_order,
+    the_library_finds_what_is_due_and_what_is_oldest,
+    changes_are_told_to_others_once,
+    an_empty_shelf_is_told,
+    a_turn_that_failed_begins_anew,
+    events_are_read_by_number,
+    results_are_read_with_their_events,
+    a_commit_wakes_the_others,
+    time_is_one_for_all,
+)

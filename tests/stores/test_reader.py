@@ -1,0 +1,518 @@
+"""A Reader tells what a Cue would tell, with nobody there or beside others, and leaves no trace."""
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runcue
+from runcue import Cue, Reader, WorkNotFound, WorkState
+from runcue.errors import (
+    ConfigError,
+    ForkedConnection,
+    InvalidOption,
+    StorageBusy,
+    StorageCorrupt,
+    StorageReplaced,
+    StoreError,
+)
+from runcue.stores import presence
+from runcue.stores.tables import Tables
+from runcue.testing import run
+
+PATIENCE = 30.0
+
+WORKER = """
+import asyncio, logging, sys
+import runcue
+cue = runcue.Cue(sys.argv[1])
+cue.service("api", concurrent=2)
+
+@cue.task(uses="api")
+async def hang(work):
+    print("running", flush=True)
+    await asyncio.Event().wait()
+
+async def main():
+    async with cue:
+        await cue.submit(hang, id="stuck")
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+POWERLESS = """
+import ctypes, json, sys
+header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # the superuser may write anywhere: give that up
+if ctypes.CDLL(None, use_errno=True).capset(header, (ctypes.c_uint32 * 6)()):
+    raise OSError(ctypes.get_errno(), "capset")
+import runcue
+with runcue.Reader(sys.argv[1]) as reader:
+    print(json.dumps([reader.count(), [work.id for work in reader.list()], len(list(reader.events()))]))
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def worker(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process whose only work never ends."""
+    process = subprocess.Popen([sys.executable, "-c", WORKER, str(path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+
+
+def queue(path: Path) -> Cue:
+    """A program with two tasks."""
+    cue = Cue(path)
+    cue.service("api", rate="10/min", concurrent=3)
+
+    @cue.task(uses="api", retry={"max_attempts": 2, "backoff": "fixed", "base_delay": 5, "jitter": False})
+    async def call(work: runcue.Work) -> Any:
+        if work.params.get("fails", 0) >= work.attempt:
+            raise ConnectionError("no line")
+        return {"page": work.params.get("page")}
+
+    @cue.task
+    async def note(work: runcue.Work) -> None: ...
+
+    return cue
+
+
+def used(path: Path) -> None:
+    """Leave a queue with work in every state but running, and nobody there."""
+
+    async def main() -> None:
+        cue = queue(path)
+        async with cue:
+            await cue.submit("call", params={"page": 1}, id="good")
+            await cue.submit("call", params={"fails": 2}, id="bad")
+            await cue.submit("call", params={"fails": 1}, id="shaky", idempotency_key="k", target="there")
+            await cue.submit("note", id="gone", delay=3600)
+            await cue.cancel("gone")
+            await cue.join()
+        await cue.submit_many({"task": "call", "id": f"p{n}", "priority": n} for n in range(3))
+        await cue.close()
+
+    run(main())
+
+
+def trace(folder: Path) -> dict[str, str]:
+    """Everything in a folder, to the byte."""
+    return {
+        str(one.relative_to(folder)): hashlib.sha256(one.read_bytes()).hexdigest() if one.is_file() else "-"
+        for one in sorted(folder.rglob("*"))
+    }
+
+
+async def together(path: Path, look: Callable[[Cue, Reader], Coroutine[Any, Any, None]]) -> None:
+    """Look at a queue of which a Cue is open."""
+    cue = queue(path)
+    await cue.count()
+    with Reader(path) as reader:
+        await look(cue, reader)
+    await cue.close()
+
+
+# --- The same as a Cue says -----------------------------------------------------------------------
+
+
+def test_works_are_those_that_a_cue_shows(path: Path) -> None:
+    used(path)
+
+    async def look(cue: Cue, reader: Reader) -> None:
+        assert await cue.count() == reader.count()
+        assert await cue.list() == reader.list()
+        assert len(reader.list()) == 7
+        assert await cue.list("failed") == reader.list("failed") == reader.dead()
+        assert await cue.list(task="call", limit=2) == reader.list(task="call", limit=2)
+        for work_id in ("good", "bad", "shaky", "gone", "p1"):
+            assert reader.get(work_id) == await cue.get(work_id)
+        assert [line.error for line in reader.dead()[0].history] == ["ConnectionError: no line"] * 2
+        assert reader.get("nobody") is None
+
+    run(together(path, look))
+
+
+def test_services_are_those_that_a_cue_shows(path: Path) -> None:
+    used(path)
+
+    async def look(cue: Cue, reader: Reader) -> None:
+        assert await cue.services() == reader.services()
+        await cue.pause("api")
+        [api] = reader.services()
+        assert (api["paused"], api["blocked"], api["running"]) == (True, "paused", 0)
+        assert api["rates"] == [{"rate": "10/min", "used": 5, "limit": 10}]
+
+    run(together(path, look))
+
+
+def test_events_are_those_that_a_cue_told(path: Path) -> None:
+    used(path)
+
+    async def look(cue: Cue, reader: Reader) -> None:
+        cue.start()
+        await cue.join()
+        await cue.stop()
+        assert [event async for event in cue.events()] == list(reader.events())
+
+    run(together(path, look))
+    with Reader(path) as reader:
+        events = list(reader.events())
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert list(reader.events(since=events[4].seq)) == events[5:]
+        assert list(reader.events("work_failed")) == [event for event in events if event.type == "failed"]
+        assert list(reader.events(since=events[-1].seq)) == []
+
+
+def test_more_events_than_are_read_at_once_come_in_order(path: Path) -> None:
+    async def main() -> None:
+        cue = queue(path)
+        async with cue:
+            for _ in range(3):
+                await cue.submit_many({"task": "note"} for _ in range(300))
+                await cue.join()
+        await cue.close()
+
+    run(main())
+    with Reader(path) as reader:
+        assert [event.seq for event in reader.events("completed")] == sorted(
+            event.seq for event in reader.events(["completed"])
+        )
+        assert sum(event.type == "completed" for event in reader.events()) == 900
+
+
+# --- Why work waits -------------------------------------------------------------------------------
+
+
+def test_why_work_waits_is_told_as_a_cue_tells_it(path: Path) -> None:
+    async def look(cue: Cue, reader: Reader) -> None:
+        cue.start()
+        await cue.submit_many({"task": "call", "id": f"w{n}"} for n in range(13))
+        await cue.submit("note", id="later", delay=60)
+        await cue.submit("note", id="after", depends_on=["w12", "never"])
+        await cue.wait("w9")
+        for work_id in ("w0", "w10", "w12", "later", "after"):
+            mine, its = reader.explain(work_id), await cue.explain(work_id)
+            assert (mine.reason, mine.details, mine.ahead, mine.service, mine.waits_for) == (
+                its.reason,
+                its.details,
+                its.ahead,
+                its.service,
+                its.waits_for,
+            )
+        assert reader.explain("w12").reason == "rate"
+        assert reader.explain("w12").ahead == 2
+        assert reader.explain("later").until == (await cue.explain("later")).until
+        assert reader.explain("after").waits_for == ("w12", "never")
+        await cue.cancel("after")
+        await cue.pause("default")
+        assert reader.explain("w12").reason == "paused"
+        await cue.stop()
+
+    run(together(path, look), limit=30)
+
+
+def test_with_nobody_there_nothing_starts(path: Path) -> None:
+    used(path)
+    with Reader(path) as reader:
+        why = reader.explain("p0")
+        assert (why.reason, why.details, why.ahead) == ("not_started", "nobody has the queue open", 2)
+        assert reader.explain("good").reason == "completed"
+        assert reader.explain("bad").details == "ConnectionError: no line"
+        with pytest.raises(WorkNotFound):
+            reader.explain("nobody")
+
+
+# --- Leaving no trace -----------------------------------------------------------------------------
+
+
+def everything(reader: Reader) -> list[Any]:
+    """Ask all there is to ask."""
+    return [reader.count(), reader.list(), reader.get("good"), reader.dead(), list(reader.events()),
+            reader.services(), reader.workers(), reader.explain("p0")]  # fmt: skip
+
+
+def test_nothing_is_created_or_changed_while_nobody_is_there(path: Path) -> None:
+    used(path)
+    before = trace(path.parent)
+    with Reader(path) as reader:
+        everything(reader)
+        assert trace(path.parent) == before
+    assert trace(path.parent) == before
+
+
+def test_a_read_only_file_in_a_read_only_directory_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    path = folder / "queue.db"
+    used(path)
+    before = trace(folder)
+    path.chmod(0o400)
+    folder.chmod(0o500)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", POWERLESS, str(path)],
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    finally:
+        folder.chmod(0o700)
+    assert (done.returncode, done.stderr) == (0, "")
+    counts, ids, events = json.loads(done.stdout)
+    assert (counts["pending"], counts["failed"], len(ids)) == (3, 1, 7)
+    assert events > 10
+    path.chmod(0o600)
+    assert trace(folder) == before
+
+
+def test_no_snapshot_is_held_between_two_calls(path: Path) -> None:
+    async def main() -> None:
+        cue = queue(path)
+        await cue.submit("note")
+        with Reader(path) as reader:
+            assert reader.count()[WorkState.PENDING] == 1
+            events = reader.events()
+            next(events)
+            await cue.submit_many({"task": "note"} for _ in range(100))
+            assert reader.count()[WorkState.PENDING] == 101
+            checkpoint = Tables(cue._system.store._tables.connection)  # type: ignore[union-attr]
+            busy, log, moved = checkpoint.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+            assert (busy, log, moved) == (0, 0, 0)
+        await cue.close()
+
+    run(main())
+
+
+# --- Others come and go ---------------------------------------------------------------------------
+
+
+def test_a_reader_sees_what_changes_while_others_come_and_go(path: Path) -> None:
+    used(path)
+    with Reader(path) as reader:
+        assert reader.count()[WorkState.PENDING] == 3
+
+        async def main() -> None:
+            cue = queue(path)
+            await cue.submit("note", id="new")
+            assert reader.count()[WorkState.PENDING] == 4
+            async with cue:
+                await cue.join()
+            assert reader.get("new") == await cue.get("new")
+            await cue.close()
+
+        run(main())
+        assert reader.count()[WorkState.PENDING] == 0
+        used(path.with_name("other.db"))
+        assert reader.get("new") is not None
+
+
+def test_what_changes_under_a_readers_eyes_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used(path)
+    find, looks = Tables.find, 0
+
+    async def change() -> None:
+        cue = queue(path)
+        await cue.submit("note", id="new")
+        await cue.close()
+
+    def looked(tables: Tables, *wanted: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        found = find(tables, *wanted)
+        if looks == 1:
+            run(change())
+        return found
+
+    monkeypatch.setattr(Tables, "find", looked)
+    with Reader(path) as reader:
+        assert reader.list(limit=1)[0].id == "new"
+        assert looks == 2
+
+
+def test_a_file_that_never_rests_is_an_error_in_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used(path)
+    times = iter(range(1, 10**6))
+    find = Tables.find
+
+    def touched(tables: Tables, *wanted: Any) -> Any:
+        os.utime(path, ns=(0, next(times)))
+        return find(tables, *wanted)
+
+    monkeypatch.setattr(Tables, "find", touched)
+    with Reader(path) as reader, pytest.raises(StorageBusy, match="changes faster"):
+        reader.list()
+
+
+def test_a_living_worker_a_silent_one_and_a_dead_one(path: Path, worker: subprocess.Popen[str]) -> None:
+    with Reader(path) as reader:
+        [one] = reader.workers()
+        assert (one["state"], one["pid"], one["running"], one["services"], one["host"]) == (
+            "alive", worker.pid, 1, {"api": 1}, presence.host_name(),
+        )  # fmt: skip
+        assert reader.explain("stuck").reason == "running"
+        assert reader.services()[0]["running"] == 1
+        worker.send_signal(signal.SIGSTOP)
+        with Reader(path, lease="1ms") as impatient:
+            [one] = impatient.workers()
+            assert one["state"] == "unresponsive"
+            assert one["silent_for"] >= 0.001
+        worker.kill()
+        worker.wait(PATIENCE)
+        [one] = reader.workers()
+        assert (one["state"], one["silent_for"], one["running"]) == ("gone", None, 1)
+        stuck = reader.get("stuck")
+        assert stuck is not None
+        assert stuck.state is WorkState.RUNNING
+
+
+def test_workers_of_an_earlier_boot_are_gone(
+    path: Path, worker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "boot_id", lambda: "another")
+    with Reader(path) as reader:
+        assert [one["state"] for one in reader.workers()] == ["gone"]
+
+
+def test_where_one_may_not_look_nobody_is_called_dead(
+    path: Path, worker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(directory: Path, worker_id: str) -> bool:
+        raise StoreError("not yours")
+
+    monkeypatch.setattr(presence, "is_alive", denied)
+    with Reader(path) as reader:
+        assert [one["state"] for one in reader.workers()] == ["unknown"]
+
+
+# --- What is no queue -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [":memory:", "postgresql://host/queue", None, 7, b"queue.db"])
+def test_what_is_no_path_is_refused(target: Any) -> None:
+    with pytest.raises(ConfigError, match="Cannot read"):
+        Reader(target)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda path: None, StoreError),
+        (lambda path: path.touch(), StoreError),
+        (lambda path: path.mkdir(), StoreError),
+        (os.mkfifo, StoreError),
+        (lambda path: path.write_text("no database at all " * 100), StorageCorrupt),
+        (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(4080)), StorageCorrupt),
+    ],
+)
+def test_what_is_no_queue_is_refused_and_left_alone(
+    make: Callable[[Path], Any], kind: type[StoreError], path: Path
+) -> None:
+    make(path)
+    before = trace(path.parent)
+    with pytest.raises(kind):
+        Reader(path)
+    assert trace(path.parent) == before
+
+
+def test_a_file_that_was_exchanged_or_removed_is_not_mixed_up(path: Path) -> None:
+    used(path)
+    used(path.with_name("other.db"))
+    with Reader(path) as reader:
+        path.with_name("other.db").replace(path)
+        with pytest.raises(StoreError, match="another file"):
+            reader.count()
+        path.unlink()
+        with pytest.raises(StorageReplaced):
+            reader.count()
+
+
+def test_wrong_questions_are_refused(path: Path) -> None:
+    used(path)
+    with Reader(path) as reader:
+        for wrong in (
+            lambda: reader.get(""),
+            lambda: reader.list("sleeping"),
+            lambda: reader.list(limit=0),
+            lambda: reader.events("exploded"),
+            lambda: reader.events(since="soon"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(InvalidOption):
+                wrong()
+    with pytest.raises(InvalidOption, match="lease"):
+        Reader(path, lease=-1)
+
+
+# --- One Reader, many threads, one process --------------------------------------------------------
+
+
+def test_a_closed_reader_says_so(path: Path) -> None:
+    used(path)
+    reader = Reader(path)
+    assert repr(reader) == f"<Reader {str(path)!r}>" or "…" in repr(reader)
+    reader.close()
+    reader.close()
+    assert repr(reader).endswith(" closed>")
+    with pytest.raises(StoreError, match="closed"):
+        reader.count()
+
+
+def test_a_reader_is_not_carried_over_a_fork(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used(path)
+    with Reader(path) as reader:
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(ForkedConnection, match="new Reader"):
+                reader.count()
+        assert reader.count()[WorkState.PENDING] == 3
+
+
+def test_threads_may_share_a_reader(path: Path) -> None:
+    used(path)
+    found: list[Any] = []
+    with Reader(path) as reader:
+        expected = everything(reader)[:3]
+        threads = [
+            threading.Thread(target=lambda: found.extend(everything(reader)[:3] for _ in range(20)))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert found == [expected] * 80
+
+
+def test_a_reader_needs_no_asyncio(path: Path) -> None:
+    used(path)
+    code = "import sys, runcue\nruncue.Reader(sys.argv[1]).list()\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert {"asyncio", "sqlite3", "rich"}.isdisjoint(done.stdout.split())
+
+
+def test_a_reader_works_on_a_running_loop(path: Path) -> None:
+    used(path)
+
+    async def main() -> dict[WorkState, int]:
+        with Reader(path) as reader:
+            return reader.count()
+
+    assert asyncio.run(main())[WorkState.PENDING] == 3

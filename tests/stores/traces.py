@@ -1,0 +1,192 @@
+"""Random traces of public calls, and what becomes of them on virtual time: the same on every store."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+import runcue
+from runcue import connect
+from runcue.testing import run
+
+Step = tuple[float, str, dict[str, Any]]
+HORIZON = 400.0
+"""Virtual seconds after the last call: retries, windows and circuits come to rest meanwhile."""
+
+
+class Trace(NamedTuple):
+    """The options of a Cue, and the calls of its program with the seconds before each."""
+
+    options: dict[str, Any]
+    steps: list[Step]
+
+
+class Seen(NamedTuple):
+    """What a program saw."""
+
+    answers: list[Any]
+    works: list[runcue.Work]
+    events: list[tuple[Any, ...]]
+    counts: dict[str, int]
+    services: list[dict[str, Any]]
+
+
+# --- Making one -----------------------------------------------------------------------------------
+
+
+def options(random: Random) -> dict[str, Any]:
+    """The options of a Cue, mostly none."""
+    chosen: dict[str, Any] = {}
+    if random.random() < 0.4:
+        chosen |= {"max_queued": random.randint(3, 12), "reject_policy": random.choice(["reject", "drop_oldest"])}
+    if random.random() < 0.2:
+        chosen["age_step"] = None
+    if random.random() < 0.2:
+        chosen["pending_timeout"] = random.choice([20, 60])
+    if random.random() < 0.2:
+        chosen["stall_timeout"] = random.choice([15, 50])
+    return chosen
+
+
+def item(random: Random, number: int, known: list[str]) -> dict[str, Any]:
+    """The arguments of one submission; ids that were or will be given are in `known`."""
+    task = random.choice(["call", "call", "save", "flaky", "slow", "note", "late"])
+    params: dict[str, Any] = {"sleep": random.choice([0, 0.5, 1.5, 3])}
+    if random.random() < 0.5:
+        params |= {
+            "fails": random.randint(1, 3),
+            "kind": random.choice(["error", "error", "permanent", "snooze", "throttle", "later"]),
+        }
+    given: dict[str, Any] = {"task": task, "params": params}
+    if random.random() < 0.6:
+        given["id"] = f"w{number}"
+    if random.random() < 0.3:
+        given["depends_on"] = random.sample(known, min(len(known), random.randint(1, 3)))
+        if random.random() < 0.3:
+            given["dependency_timeout"] = random.choice([2, 30])
+    if random.random() < 0.25:
+        given["priority"] = random.choice([-1, 1, 2.5])
+    if random.random() < 0.1:
+        given["delay"] = random.choice([1, 7.5])
+    if random.random() < 0.1:
+        given["run_at"] = 1_700_000_000 + random.randint(1, 120)
+    if random.random() < 0.15:
+        given["idempotency_key"] = f"k{random.randint(1, 3)}"
+        given["on_failed"] = random.choice(["resubmit", "return", "reject"])
+    if random.random() < 0.15:
+        given["timeout"] = random.choice([0.25, 2])
+    if random.random() < 0.15:
+        given["queue"] = random.choice(["default", "side"])
+    return given
+
+
+def make(seed: int, length: int = 40) -> Trace:
+    """The trace of that number."""
+    random = Random(seed)
+    known = [f"w{number}" for number in range(1, 3 * length)]
+    numbers = iter(range(1, 10**6))
+    steps: list[Step] = []
+    for _ in range(length):
+        recent = known[: max(3, min(len(known), next(numbers) + 2))]
+        name = random.choices(
+            ["submit", "submit_many", "cancel", "retry", "pause", "resume", "service"], [50, 12, 12, 12, 3, 5, 4]
+        )[0]
+        arguments: dict[str, Any] = {}
+        if name == "submit":
+            arguments = item(random, next(numbers), recent)
+        elif name == "submit_many":
+            batch = [item(random, next(numbers), recent) for _ in range(random.randint(1, 8))]
+            arguments = {"items": batch}
+        elif name in ("cancel", "retry"):
+            arguments = {"work_id": random.choice(recent), "cascade": random.random() < 0.3}
+        elif name in ("pause", "resume"):
+            arguments = {"name": random.choice(["api", "db", "side", "default"])}
+        else:
+            arguments = {"name": "api", "concurrent": random.randint(1, 4), "rate": random.choice(["3/10s", "9/20s"])}
+        steps.append((random.uniform(0.01, 2.5), name, arguments))
+    steps += [(0.5, "resume", {"name": name}) for name in ("api", "db", "side", "default")]
+    return Trace(options(random), steps)
+
+
+# --- Running one ----------------------------------------------------------------------------------
+
+
+def program(target: Path | None, chosen: dict[str, Any]) -> runcue.Cue:
+    """A Cue whose handlers do what their params say."""
+    cue = runcue.Cue(target, **chosen)
+    cue.service("api", rate="5/10s", concurrent=2)
+    cue.service("db", concurrent=1)
+    cue.service("flaky", circuit_threshold=2, circuit_timeout=20)
+
+    async def handle(work: runcue.Work) -> Any:
+        params = work.params
+        await asyncio.sleep(params["sleep"])
+        fails = params.get("fails", 0)
+        if fails >= work.attempt:
+            match params["kind"]:
+                case "permanent":
+                    raise runcue.Permanent("never")
+                case "throttle" if fails > 1 or work.attempt_count > 1:
+                    raise runcue.RetryLater(3)
+                case "throttle":
+                    params_seen[work.id] = params_seen.get(work.id, 0) + 1
+                    if params_seen[work.id] < 3:
+                        raise runcue.RateLimited(2)
+                case "snooze":
+                    params_seen[work.id] = params_seen.get(work.id, 0) + 1
+                    if params_seen[work.id] < 3:
+                        raise runcue.Snooze(1.25)
+                case "later":
+                    raise runcue.RetryLater(2.5)
+                case _:
+                    raise ConnectionError(f"attempt {work.attempt}")
+        return {"of": work.id, "attempt": work.attempt}
+
+    params_seen: dict[str, int] = {}
+    cue.task("call", uses="api", retry=3)(handle)
+    cue.task("save", uses=["api", "db"], retry=2)(handle)
+    cue.task("flaky", uses="flaky", retry=2)(handle)
+    cue.task("slow", uses="db", timeout=2)(handle)
+    cue.task("note")(handle)
+    cue.task("late", uses=lambda work: "db" if work.params["sleep"] > 1 else "api")(handle)
+    return cue
+
+
+async def play(trace: Trace, target: Path | None) -> Seen:
+    """Make these calls, wait until nothing moves any more, and tell what was seen."""
+    cue = program(target, trace.options)
+    answers: list[Any] = []
+    async with cue:
+        for pause, name, arguments in trace.steps:
+            await asyncio.sleep(pause)
+            answers.append(await _answer(cue, name, arguments))
+        await asyncio.sleep(HORIZON)
+        counts = {state.value: amount for state, amount in (await cue.count()).items()}
+        works = await cue.list(limit=10_000)
+        services = await cue.services()
+    events = [
+        (event.at, event.type, event.work_id, event.attempt, event.error, event.result, event.final, event.duration)
+        async for event in cue.events()
+    ]
+    await cue.close()
+    return Seen(answers, works, events, counts, services)
+
+
+async def _answer(cue: runcue.Cue, name: str, arguments: dict[str, Any]) -> Any:
+    try:
+        if name == "service":
+            return cue.service(**arguments)
+        return await getattr(cue, name)(*arguments.values() if name == "submit_many" else (), **(
+            {} if name == "submit_many" else arguments
+        ))
+    except (runcue.RuncueError, TimeoutError) as error:
+        return type(error).__name__, str(error)
+
+
+def played(trace: Trace, target: Path | None, monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """The same with ids that do not change from run to run: jitter is made from them."""
+    monkeypatch.setattr(connect, "secrets", SimpleNamespace(token_hex=lambda size: "00" * size))
+    return run(play(trace, target), limit=10_000)
