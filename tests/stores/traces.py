@@ -189,4 +189,4 @@ async def _answer(cue: runcue.Cue, name: str, arguments: dict[str, Any]) -> Any:
 def played(trace: Trace, target: Path | None, monkeypatch: pytest.MonkeyPatch) -> Seen:
     """The same with ids that do not change from run to run: jitter is made from them."""
     monkeypatch.setattr(connect, "secrets", SimpleNamespace(token_hex=lambda size: "00" * size))
-    return run(play(trace, target), limit=10_000)
+    return run(play(trace, target), limit=10_000, max_idle_real=5.0)

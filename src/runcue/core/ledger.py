@@ -60,7 +60,7 @@ class Ledger(Mind):
         self.pending = 0
         self.running = 0
         self._ended = dict.fromkeys((state for state in WorkState if state.is_final), 0)
-        self.ready = Ready(self.records, None if is_whole else self.read_lane)
+        self.ready = Ready(self.records, None if is_whole else self.read_lane, self.heads)
         self.asking: Asking | None = None
         self.slots: dict[int, Lane] = {}
         self.overdue: dict[int, str] = {}

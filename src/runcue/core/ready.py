@@ -254,12 +254,15 @@ ASKING = "asking"
 class Ready:
     """All lanes, and the choice among them."""
 
-    __slots__ = ("_active", "_holders", "_most_lanes", "_page", "_records", "_timers", "head_of", "lanes", "limited",
+    __slots__ = ("_active", "_heads", "_holders", "_most_lanes", "_page", "_records", "_timers", "head_of", "lanes", "limited",
                  "on_open", "paused", "queues", "served", "services", "take_from", "touched")  # fmt: skip
 
-    def __init__(self, records: dict[str, Record], page: Read | None = None) -> None:
+    def __init__(
+        self, records: dict[str, Record], page: Read | None = None, heads: dict[str, Key] | None = None
+    ) -> None:
         self._records = records
         self._page = page
+        self._heads = {} if heads is None else heads
         self.lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
         self._most_lanes = FEW_LANES
         self._active: list[tuple[float, int, Lane]] = []
@@ -288,6 +291,7 @@ class Ready:
             lane = Lane(spec.task, self.queue(spec.queue), used, Line(self._records), shelf)
             if self._page is not None:
                 lane.line.page = partial(self._page, lane)
+                lane.line.reset(self._heads.get(shelf))
             self.lanes[key] = lane
         return lane
 
