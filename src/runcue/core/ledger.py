@@ -293,6 +293,7 @@ class Ledger(Mind):
         if watched is not record:
             self.write(watched)
         if watched.watch_at is not None and not self.is_whole:
+            self.armed_at = min(self.armed_at, watched.watch_at)
             self.watch_at = min(self.watch_at, watched.watch_at)
         elif watched.watch_at is not None:
             deadlines = self.deadlines

@@ -40,6 +40,8 @@ class Mind:
         """The first of each shelf of pending work, as far as it is known; only with a library."""
         self.watch_at = math.inf
         """When somebody has to look at a record of the library."""
+        self.armed_at = math.inf
+        """The first such moment that this turn added."""
         self.known = (0, 0)
         """How many tasks and services there were when the shelves were last looked through."""
         self.workers: dict[str, dict[str, int]] = {}
@@ -54,6 +56,7 @@ class Mind:
         self.now, self.wall = now, wall
         self.plan = Plan()
         self.library = library
+        self.armed_at = math.inf
         if self.has_looked:
             self.look_anew()
 
@@ -192,7 +195,7 @@ class Mind:
                 if record.id not in self.plan.records and self.live(record.id) is not None:
                     yield self.records[record.id]
             if len(page) < PAGE:
-                self.watch_at = math.inf
+                self.watch_at = min(self.library.next_watch(self.now), self.armed_at)
 
     def all_pending(self) -> Iterator[Record]:
         """All pending work; with a library that is a long walk."""

@@ -196,6 +196,10 @@ class Library(Protocol):
         """Records that somebody has to look at by then, most urgent first."""
         ...
 
+    def next_watch(self, after: float) -> float:
+        """When somebody has to look at a record after that moment; infinity when there is none."""
+        ...
+
     def oldest(self, after: int, limit: int) -> list[Record]:
         """The pending records that came first, after that number."""
         ...

@@ -25,6 +25,8 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     _count(ledger, changes.head)
     if changes.is_foreign:
         _forget_pages(ledger)
+        assert ledger.library is not None
+        ledger.watch_at = ledger.library.next_watch(0.0)
     for state in changes.services:
         _service_changed(ledger, state)
     for name, first in changes.shelves.items():

@@ -95,6 +95,12 @@ class Tables:
         """Records that somebody has to look at by then, most urgent first."""
         return self.records("watch_at <= ? ORDER BY watch_at LIMIT ?", (until, limit))
 
+    def next_watch(self, after: float) -> float:
+        """When somebody has to look at a record after that moment; infinity when there is none."""
+        row = self._execute("SELECT min(watch_at) FROM work_units WHERE watch_at > ?", (after,)).fetchone()
+        at: Any = None if row is None else row[0]
+        return float("inf") if at is None else float(at)
+
     def oldest(self, after: int, limit: int) -> list[Record]:
         """The pending records that came first, after that number."""
         return self.records("seq > ? AND state = 'pending' ORDER BY seq LIMIT ?", (after, limit))
