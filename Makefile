@@ -30,6 +30,11 @@ check: style lint types imports pytest ## Format, lint, types, import contracts,
 bench: .venv/.run ## Measure; prints ratios from one run
 	@$(BIN)/python -m bench $(ARGS)
 
+.PHONY: torture
+torture: .venv/.test ## Kill processes that share one file, and check (ARGS="--kills 5000 --seed 1")
+	@mkdir -p .cache
+	@$(BIN)/python -m tests.torture --report .cache/torture.json $(ARGS)
+
 .PHONY: format
 format: .venv/.test ## Format, and fix what ruff can fix
 	$(BIN)/ruff check --fix-only --quiet $(PYTHON_DIRS)

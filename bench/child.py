@@ -10,15 +10,15 @@ import json
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
-LONGEST = 300.0
+LONGEST = 120.0
+"""Seconds after which nobody waits any more."""
 HEAD_START = 0.05
 """Seconds between saying when to begin and that moment."""
 
@@ -59,35 +59,30 @@ class Child:
 
     def answer(self) -> Any:
         """Wait for what its function returns."""
-        said, _ = self._process.communicate(timeout=LONGEST)
+        try:
+            said, _ = self._process.communicate(timeout=LONGEST)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"{self.name} had no answer after {LONGEST:g} s") from error
         if self._process.returncode:
             raise RuntimeError(f"{self.name} ended with {self._process.returncode}")
         return json.loads(said)
 
 
-@contextmanager
-def children(*asked: tuple[Any, ...]) -> Iterator[tuple[float, list[Child]]]:
-    """Processes that have prepared and begin at the same moment, and that moment."""
+def answers(*asked: tuple[Any, ...]) -> list[Any]:
+    """What several functions return that begin at the same moment, each in its process."""
     with ExitStack() as stack:
-        started = [stack.enter_context(Child(*one)) for one in asked]
-        for child in started:
+        children = [stack.enter_context(Child(*one)) for one in asked]
+        for child in children:
             child.until_ready()
         at = perf_counter() + HEAD_START
-        for child in started:
+        for child in children:
             child.begin(at)
-        yield at, started
-
-
-def answers(*asked: tuple[Any, ...]) -> list[Any]:
-    """What several functions return that run at the same time, each in its process."""
-    with children(*asked) as (_, started):
-        return [child.answer() for child in started]
+        return [child.answer() for child in children]
 
 
 def ready() -> float:
     """In the child: say that everything is prepared; the moment to begin."""
-    sys.__stdout__.write("ready\n")  # type: ignore[union-attr]
-    sys.__stdout__.flush()  # type: ignore[union-attr]
+    print("ready", flush=True)
     return float(sys.stdin.readline())
 
 

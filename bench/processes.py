@@ -16,7 +16,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from bench import raw
-from bench.child import answers, ready
+from bench.child import LONGEST, answers, ready
 from bench.measure import Line, run
 from bench.rows import filled
 from runcue import Cue, WorkState
@@ -26,8 +26,10 @@ WARM_UP = 0.1
 """How long it runs before anything counts, as a part of how long it runs then."""
 PAUSE = 0.01
 """Seconds between two submits, or a little more."""
-GRACE = 0.5
-"""Seconds for the last work to arrive."""
+FEWEST = 5
+"""Submits without which there is nothing to say about them."""
+LAST = -1
+"""The page of a submitter's last work."""
 HELD = 0.002
 """Seconds for which a busy handler holds its loop."""
 
@@ -84,31 +86,38 @@ def submitter(path: str, seconds: float) -> list[tuple[float, float]]:
         times: list[tuple[float, float]] = []
         began = ready()
         await until(began + WARM_UP * seconds)
-        while (called := perf_counter()) < began + seconds:
+        while (called := perf_counter()) < began + seconds or len(times) < FEWEST:
             await cue.submit("other", params={"page": len(times)})
             times.append((called, perf_counter() - called))
             await asyncio.sleep(PAUSE + len(times) % 7 / 1000)
+        await cue.submit("other", params={"page": LAST})
         await cue.close()
         return times
 
     return run(main)
 
 
-def listener(path: str, seconds: float) -> list[float]:
+def listener(path: str) -> list[float]:
     """When the works of another process entered their handler, in their order."""
 
     async def main() -> list[float]:
         entered: dict[int, float] = {}
+        is_over = asyncio.Event()
 
         async def handler(work: Any) -> None:
-            entered[work.params["page"]] = perf_counter()
+            page = work.params["page"]
+            if page == LAST:
+                is_over.set()
+            else:
+                entered[page] = perf_counter()
 
         cue = Cue(path)
         cue.task("other")(handler)
         await cue.count()
-        began = ready()
+        ready()
         cue.start()
-        await until(began + seconds + GRACE)
+        async with asyncio.timeout(LONGEST):
+            await is_over.wait()
         await cue.close()
         return [entered[page] for page in sorted(entered)]
 
@@ -159,8 +168,9 @@ class Trial:
         """Seconds from the call of submit in one process to the handler's first line in another that was idle."""
         with TemporaryDirectory() as directory:
             path = str(Path(directory, "queue.db"))
-            names = ("listener", "submitter")
-            entered, times = answers(*((__name__, name, path, self.seconds) for name in names))
+            entered, times = answers(
+                (__name__, "listener", path), (__name__, "submitter", path, self.seconds)
+            )
         if len(entered) != len(times):
             raise RuntimeError(f"{len(entered)} of {len(times)} works were seen: nothing to measure")
         return [there - called for there, (called, _) in zip(entered, times, strict=True)]
@@ -175,7 +185,7 @@ def idle(processes: int, seconds: float) -> float:
 
 def measure(quick: bool) -> list[Line]:
     """Do processes that share a file get in each other's way?"""
-    seconds, depth, rounds, resting = (0.2, 10_000, 1, 0.2) if quick else (3.0, 150_000, 3, 10.0)
+    seconds, depth, rounds, resting = (0.1, 6_000, 1, 0.1) if quick else (3.0, 150_000, 3, 10.0)
     own = [f"outside-{number}" for number in range(2 if quick else 4)]
     trial = Trial(seconds, depth)
     alone, together, sharing, beside, held = [], [], [], [], []

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from bench import raw
-from bench.child import answers, ready
+from bench.child import LONGEST, answers, ready
 from bench.durable import CHUNK, prepared
 from bench.measure import Line, run
 from bench.memory import meter
@@ -74,7 +74,8 @@ def opened(path: str, depth: int, count: int) -> tuple[float, float]:
         began = perf_counter()
         cue = prepared(path, handler)
         cue.start()
-        await is_over.wait()
+        async with asyncio.timeout(LONGEST):
+            await is_over.wait()
         gc.collect()
         grown = used() - empty
         pending = (await cue.count())[WorkState.PENDING]

@@ -75,3 +75,26 @@ def test_the_demo_sums_up_what_it_did_when_interrupted(tmp_path: Path) -> None:
     assert (process.returncode, errors) == (130, "")
     assert re.search(r"^Interrupted after .* s, \d+ works left for the next run$", output, re.MULTILINE)
     assert figure("completed", output) > 0
+
+
+def test_the_durable_one_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    read: list[str] = []
+    for _ in range(3):
+        with started("durable.py", tmp_path) as process:
+            assert process.stdout is not None
+            lines = [line for line, _ in zip(process.stdout, range(8), strict=False)]
+            process.kill()
+            read += [line for line in lines + process.stdout.readlines() if line.startswith("read page ")]
+        assert process.returncode == -signal.SIGKILL
+    last = run("durable.py", tmp_path).splitlines()
+    read += [f"{line}\n" for line in last if line.startswith("read page ")]
+    assert re.fullmatch(r"going on: \d+ of 61 were done before", last[0])
+    assert last[-1] == f"done: {tmp_path / 'runcue-durable' / 'book.txt'}"
+    assert set(read) == {f"read page {number}\n" for number in range(1, 61)}
+    assert len(read) <= 60 + 3 * 4  # what ran when it was killed ran again, and nothing else
+    book = (tmp_path / "runcue-durable" / "book.txt").read_text(encoding="utf-8")
+    assert book == "".join(f"text of page {number}\n" for number in range(1, 61))
+
+    again = run("durable.py", tmp_path)
+    assert again.splitlines()[0] == "going on: 61 of 61 were done before"
+    assert "read page" not in again

@@ -30,7 +30,6 @@ from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Store
 from runcue.registry import Registry
 from runcue.stores.memory import MemoryStore
-from runcue.stores.sqlite import SqliteStore
 from runcue.watchdog import Watchdog
 
 MEMORY = ":memory:"
@@ -68,6 +67,8 @@ class System:
             worker = self.tag
             self.store = MemoryStore(self.clock)
         else:
+            from runcue.stores.sqlite import SqliteStore  # it brings a library that memory does without
+
             store = SqliteStore(
                 target,
                 durability=options.durability,

@@ -17,22 +17,16 @@ from functools import partial
 from threading import get_ident
 from typing import Any, TypeVar
 
-import msgspec
-
 from runcue.bus import Bus
 from runcue.core.asking import Allowance, Questions, Verdict
-from runcue.core.events import told
 from runcue.core.failure import Failure, classify
 from runcue.core.model import Record, WorkState
 from runcue.core.outcome import STOPPED
 from runcue.core.plan import (
     Cancel,
-    Declare,
     Ended,
     Entered,
     Item,
-    Lacks,
-    Lost,
     Outcome,
     Plan,
     Serve,
@@ -41,10 +35,12 @@ from runcue.core.plan import (
 )
 from runcue.core.scheduler import Scheduler
 from runcue.core.state import NO_HEAD
+from runcue.decision import MUST_BE_KEPT, Ask, Decider
 from runcue.errors import RuncueError, StoreError
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, Turn
 from runcue.running import Run, RunningWork, current_run
+from runcue.waiters import Waiters
 
 logger = logging.getLogger("runcue")
 
@@ -59,42 +55,9 @@ CLEANUP = 1.0
 """Seconds that stop() leaves to coroutines it has cancelled."""
 
 
-MUST_BE_KEPT = (Outcome, Ended, Entered, Declare, Serve, Lost)
-"""What happened, and must be taken in by some turn, whatever becomes of this one."""
 TROUBLE_EVERY = 60.0
 STORE_PAUSE = 0.5
 """Seconds before a turn that the store could not keep is tried again."""
-
-Ask = Callable[[Scheduler, Turn], None]
-
-
-class Decider(msgspec.Struct, eq=False):
-    """One decision to be made: where the store makes it, with the turn held, from these values alone."""
-
-    scheduler: Scheduler
-    items: list[Item]
-    questions: Questions
-    allowance: Allowance
-    may_start: bool
-    is_whole: bool
-    question: Ask | None = None
-
-    def __call__(self, turn: Turn) -> Plan:
-        """Catch up, take in, decide."""
-        scheduler = self.scheduler
-        scheduler.begin(turn.now, turn.wall, turn.library)
-        if turn.changes is not None:
-            scheduler.catch_up(turn.changes)
-        scheduler.ask_with(self.questions)
-        lacks: Lacks | None
-        while lacks := scheduler.lacks(self.items):
-            scheduler.learn(lacks, turn.read(lacks))
-        scheduler.take_in(self.items)
-        if self.is_whole:
-            scheduler.plan(self.may_start, self.allowance)
-        if self.question is not None:
-            self.question(scheduler, turn)
-        return scheduler.finish()
 
 
 class Engine:
@@ -133,7 +96,7 @@ class Engine:
         self._inbox: list[Item] = []
         self._replies: dict[int, asyncio.Future[Any]] = {}
         self._late: dict[int, Any] = {}
-        self._waiters: dict[str, list[asyncio.Future[Record]]] = {}
+        self.waiters = Waiters(self._loop, store)
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._runs: dict[int, Run] = {}
         self._loop_task: asyncio.Task[None] | None = None
@@ -143,7 +106,6 @@ class Engine:
         self._may_start = False
         self._quiet: asyncio.Future[None] | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._rechecking: asyncio.Task[None] | None = None
         self._troubled_at = -TROUBLE_EVERY
 
     # coming and going -------------------------------------------------------------------------------------
@@ -262,8 +224,7 @@ class Engine:
 
     def disappoint(self, error: Callable[[], Exception]) -> None:
         """Nothing will happen any more: whoever waits for something gets the error."""
-        waiters = [future for futures in self._waiters.values() for future in futures]
-        for future in (*self._replies.values(), *waiters, *self._idle_waiters):
+        for future in (*self._replies.values(), *self.waiters.all(), *self._idle_waiters):
             if not future.done():
                 future.set_exception(error())
 
@@ -273,19 +234,7 @@ class Engine:
         """Another process did something: take a turn, and look who waited for that."""
         self._wake.set()
         self._bus.heard()
-        if self._waiters and self._rechecking is None:
-            self._rechecking = self._loop.create_task(self._recheck_waiters(), name="runcue waiters")
-
-    async def _recheck_waiters(self) -> None:
-        try:
-            found = await self._store.get_many(list(self._waiters))
-        finally:
-            self._rechecking = None
-        for work_id, record in found.items():
-            if record.state.is_final:
-                for future in self._waiters.pop(work_id, ()):
-                    if not future.done():
-                        future.set_result(record)
+        self.waiters.recheck()
 
     def put(self, item: Item) -> None:
         """Leave an item for the next turn."""
@@ -342,13 +291,6 @@ class Engine:
         if problem:
             raise problem[0]
         return answer[0]
-
-    def final(self, work_id: str) -> asyncio.Future[Record]:
-        """A future of how that work ends."""
-        future: asyncio.Future[Record] = self._loop.create_future()
-        self._waiters.setdefault(work_id, []).append(future)
-        future.add_done_callback(partial(self._forget_waiter, work_id))
-        return future
 
     async def until_idle(self) -> None:
         """Wait until nothing is pending or running."""
@@ -437,8 +379,8 @@ class Engine:
         if plan.events:
             self._bus.publish(plan)
             plan.errors.clear()  # they hold the frames of handlers, and the ledger holds the last plan
-            if self._waiters and plan.finals:
-                self._tell_waiters(plan)
+            if self.waiters and plan.finals:
+                self.waiters.tell(plan)
         if plan.start:
             self._start_runs(plan)
         if plan.ask:
@@ -466,21 +408,6 @@ class Engine:
             future.set_exception(answer)
         else:
             future.set_result(answer)
-
-    def _tell_waiters(self, plan: Plan) -> None:
-        for news in plan.finals.values():
-            record = told(news).record
-            assert record is not None
-            for future in self._waiters.pop(record.id, ()):
-                if not future.done():
-                    future.set_result(record)
-
-    def _forget_waiter(self, work_id: str, future: asyncio.Future[Record]) -> None:
-        waiting = self._waiters.get(work_id)
-        if waiting is not None and future in waiting:
-            waiting.remove(future)
-            if not waiting:
-                del self._waiters[work_id]
 
     def _set_alarm(self, at: float) -> None:
         if self._alarm is not None:

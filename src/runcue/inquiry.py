@@ -25,7 +25,7 @@ class Inquiry:
 
     async def wait(self, work_id: str, timeout: float | None) -> Work:
         """The work once it has ended; TimeoutError when that takes too long."""
-        future = self._engine.final(work_id)
+        future = self._engine.waiters.final(work_id)
         record = await self._store.get(work_id)
         if record is None:
             future.cancel()

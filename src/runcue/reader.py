@@ -23,12 +23,20 @@ from msgspec.structs import replace
 
 from runcue import given
 from runcue.core.limits import Service
+from runcue.core.line import shelf_parts
 from runcue.core.model import Record, Work, WorkState, view
-from runcue.core.ready import shelf_parts
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import Head, Limits, Worker
-from runcue.errors import ConfigError, ForkedConnection, StorageBusy, StoreError, WorkNotFound, quoted
+from runcue.errors import (
+    ConfigError,
+    ForkedConnection,
+    StorageBusy,
+    StorageReplaced,
+    StoreError,
+    WorkNotFound,
+    quoted,
+)
 from runcue.options import span
 from runcue.stores import codec, presence
 from runcue.stores.file import identity, open_file, translate
@@ -260,7 +268,7 @@ class Reader:
                 f"{quoted(self._path)} was opened before a fork. Make a new Reader here.", self._path
             )
         if identity(self._path) != self._identity:
-            raise StoreError(
+            raise StorageReplaced(
                 f"{quoted(self._path)} was exchanged for another file. Make a new Reader.", self._path
             )
 

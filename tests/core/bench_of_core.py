@@ -11,7 +11,6 @@ from runcue.core.asking import Allowance, Questions, Verdict
 from runcue.core.events import told
 from runcue.core.explain import Explanation, explain
 from runcue.core.failure import Failure, Kind
-from runcue.core.settings import Rule, Settings
 from runcue.core.limits import Limits
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.parse import Rate
@@ -33,6 +32,7 @@ from runcue.core.plan import (
 )
 from runcue.core.retry import Retry
 from runcue.core.scheduler import Scheduler
+from runcue.core.settings import Rule, Settings
 
 TAG = "thisproc"
 START = 1_000.0

@@ -5,11 +5,12 @@ import math
 import pytest
 
 from runcue.core.asking import BEST, FEW, FIRST_WAIT, LONGEST_WAIT, Allowance, Questions
-from runcue.core.settings import Rule
+from runcue.core.line import Line
 from runcue.core.model import Record
 from runcue.core.plan import Cancel, Revive, Verdicts
-from runcue.core.ready import FRESH, Line
+from runcue.core.ready import FRESH
 from runcue.core.retry import Retry
+from runcue.core.settings import Rule
 from tests.core.bench_of_core import START, Bench, limits
 
 READY = Questions(ready=True)

@@ -6,9 +6,9 @@ import pytest
 
 from runcue.core.asking import FIRST_WAIT, Questions
 from runcue.core.explain import THREADS, explain, explain_pending, snapshot
-from runcue.core.settings import Rule
 from runcue.core.plan import Verdicts
 from runcue.core.retry import Retry
+from runcue.core.settings import Rule
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 
 

@@ -2,12 +2,12 @@
 
 from runcue.core.asking import Allowance
 from runcue.core.failure import Failure
-from runcue.core.settings import Rule, Settings
 from runcue.core.limits import Limits
 from runcue.core.model import Spec, WorkState
 from runcue.core.plan import Cancel, Ended, Outcome, Submit
 from runcue.core.retry import Retry
 from runcue.core.scheduler import Scheduler
+from runcue.core.settings import Rule, Settings
 
 TIMEOUT = Failure("timeout", "timeout")
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from runcue.core.asking import Allowance
 from runcue.core.failure import Failure
-from runcue.core.settings import Rule, Settings
 from runcue.core.limits import UNLIMITED, Blocked, Limits, Service, Window
 from runcue.core.model import Spec
 from runcue.core.parse import Rate
 from runcue.core.plan import Declare, Entered, Item, Outcome, Submit
 from runcue.core.retry import Retry
 from runcue.core.scheduler import Scheduler
+from runcue.core.settings import Rule, Settings
 
 NOW = 1_700_000_000.0
 

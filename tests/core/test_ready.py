@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from runcue.core.breaker import end_of
 from runcue.core.lifecycle import move
 from runcue.core.limits import Limits, Service
+from runcue.core.line import Key, Line
 from runcue.core.model import Record, Spec
 from runcue.core.parse import Rate
-from runcue.core.ready import ACTIVE, ASKING, Key, Lane, Line, Ready, head_by_rank, take_by_rank
+from runcue.core.ready import ACTIVE, ASKING, Lane, Ready, head_by_rank, take_by_rank
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
 

@@ -8,11 +8,11 @@ import pytest
 from runcue.core.asking import Questions
 from runcue.core.events import told
 from runcue.core.failure import Failure
-from runcue.core.settings import Rule
 from runcue.core.limits import Limits
 from runcue.core.parse import Rate
 from runcue.core.plan import Cancel, Declare, Entered, Outcome, Pause, Plan, Revive, Tell
 from runcue.core.retry import Retry
+from runcue.core.settings import Rule
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 
 ONE_AT_A_TIME = limits(concurrent=1)

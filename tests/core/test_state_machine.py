@@ -17,12 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from runcue.core.failure import Failure
 from runcue.core.ledger import STRICT_STEP
-from runcue.core.settings import Rule
 from runcue.core.limits import Limits
 from runcue.core.model import Spec
 from runcue.core.parse import Rate
 from runcue.core.plan import Cancel, Declare, Ended, Entered, Item, Outcome, Pause, Plan, Revive
 from runcue.core.retry import Retry
+from runcue.core.settings import Rule
 from runcue.errors import DependencyCycle, DuplicateWork, WorkNotFound
 from tests.core.bench_of_core import Bench
 

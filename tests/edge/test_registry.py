@@ -273,7 +273,7 @@ def test_the_kind_of_function_decides_where_it_runs(function: Any, executor: str
     known = registry()
     known.task("t", executor=executor)(function)
     assert known.get_task("t").executor == found
-    assert known.rules["t"] == Rule(Retry(max_attempts=1), ("#threads",) if found == "thread" else ())
+    assert known.rules["t"] == Rule(Retry(max_attempts=1), ("#threads",) if found == "thread" else (), ())
 
 
 @pytest.mark.parametrize("function", [handler, AsyncCallable(), functools.partial(handler)])

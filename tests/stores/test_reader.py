@@ -436,7 +436,7 @@ def test_a_file_that_was_exchanged_or_removed_is_not_mixed_up(path: Path) -> Non
     used(path.with_name("other.db"))
     with Reader(path) as reader:
         path.with_name("other.db").replace(path)
-        with pytest.raises(StoreError, match="another file"):
+        with pytest.raises(StorageReplaced, match="another file"):
             reader.count()
         path.unlink()
         with pytest.raises(StorageReplaced):

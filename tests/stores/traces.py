@@ -1,6 +1,8 @@
 """Random traces of public calls, and what becomes of them on virtual time: the same on every store."""
 
 import asyncio
+import inspect
+from collections import Counter
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -15,6 +17,10 @@ from runcue.testing import run
 Step = tuple[float, str, dict[str, Any]]
 HORIZON = 400.0
 """Virtual seconds after the last call: retries, windows and circuits come to rest meanwhile."""
+
+
+TRAITS = frozenset({"dependency_timeout", "pending_timeout", "stall_timeout", "drop_oldest"})
+"""What a trace may have besides the everyday."""
 
 
 class Trace(NamedTuple):
@@ -37,21 +43,23 @@ class Seen(NamedTuple):
 # --- Making one -----------------------------------------------------------------------------------
 
 
-def options(random: Random) -> dict[str, Any]:
+def options(random: Random, traits: frozenset[str]) -> dict[str, Any]:
     """The options of a Cue, mostly none."""
     chosen: dict[str, Any] = {}
     if random.random() < 0.4:
-        chosen |= {"max_queued": random.randint(3, 12), "reject_policy": random.choice(["reject", "drop_oldest"])}
+        chosen["max_queued"] = random.randint(3, 12)
+    if "max_queued" in chosen and random.random() < 0.5 and "drop_oldest" in traits:
+        chosen["reject_policy"] = "drop_oldest"
     if random.random() < 0.2:
         chosen["age_step"] = None
-    if random.random() < 0.2:
+    if random.random() < 0.2 and "pending_timeout" in traits:
         chosen["pending_timeout"] = random.choice([20, 60])
-    if random.random() < 0.2:
+    if random.random() < 0.2 and "stall_timeout" in traits:
         chosen["stall_timeout"] = random.choice([15, 50])
     return chosen
 
 
-def item(random: Random, number: int, known: list[str]) -> dict[str, Any]:
+def item(random: Random, number: int, known: list[str], traits: frozenset[str]) -> dict[str, Any]:
     """The arguments of one submission; ids that were or will be given are in `known`."""
     task = random.choice(["call", "call", "save", "flaky", "slow", "note", "late"])
     params: dict[str, Any] = {"sleep": random.choice([0, 0.5, 1.5, 3])}
@@ -65,7 +73,7 @@ def item(random: Random, number: int, known: list[str]) -> dict[str, Any]:
         given["id"] = f"w{number}"
     if random.random() < 0.3:
         given["depends_on"] = random.sample(known, min(len(known), random.randint(1, 3)))
-        if random.random() < 0.3:
+        if random.random() < 0.3 and "dependency_timeout" in traits:
             given["dependency_timeout"] = random.choice([2, 30])
     if random.random() < 0.25:
         given["priority"] = random.choice([-1, 1, 2.5])
@@ -83,7 +91,7 @@ def item(random: Random, number: int, known: list[str]) -> dict[str, Any]:
     return given
 
 
-def make(seed: int, length: int = 40) -> Trace:
+def make(seed: int, length: int = 40, traits: frozenset[str] = TRAITS) -> Trace:
     """The trace of that number."""
     random = Random(seed)
     known = [f"w{number}" for number in range(1, 3 * length)]
@@ -92,23 +100,28 @@ def make(seed: int, length: int = 40) -> Trace:
     for _ in range(length):
         recent = known[: max(3, min(len(known), next(numbers) + 2))]
         name = random.choices(
-            ["submit", "submit_many", "cancel", "retry", "pause", "resume", "service"], [50, 12, 12, 12, 3, 5, 4]
+            ["submit", "submit_many", "cancel", "retry", "pause", "resume", "service"],
+            [50, 12, 12, 12, 3, 5, 4],
         )[0]
         arguments: dict[str, Any] = {}
         if name == "submit":
-            arguments = item(random, next(numbers), recent)
+            arguments = item(random, next(numbers), recent, traits)
         elif name == "submit_many":
-            batch = [item(random, next(numbers), recent) for _ in range(random.randint(1, 8))]
+            batch = [item(random, next(numbers), recent, traits) for _ in range(random.randint(1, 8))]
             arguments = {"items": batch}
         elif name in ("cancel", "retry"):
             arguments = {"work_id": random.choice(recent), "cascade": random.random() < 0.3}
         elif name in ("pause", "resume"):
             arguments = {"name": random.choice(["api", "db", "side", "default"])}
         else:
-            arguments = {"name": "api", "concurrent": random.randint(1, 4), "rate": random.choice(["3/10s", "9/20s"])}
+            arguments = {
+                "name": "api",
+                "concurrent": random.randint(1, 4),
+                "rate": random.choice(["3/10s", "9/20s"]),
+            }
         steps.append((random.uniform(0.01, 2.5), name, arguments))
     steps += [(0.5, "resume", {"name": name}) for name in ("api", "db", "side", "default")]
-    return Trace(options(random), steps)
+    return Trace(options(random, traits), steps)
 
 
 # --- Running one ----------------------------------------------------------------------------------
@@ -121,31 +134,23 @@ def program(target: Path | None, chosen: dict[str, Any]) -> runcue.Cue:
     cue.service("db", concurrent=1)
     cue.service("flaky", circuit_threshold=2, circuit_timeout=20)
 
+    put_off: Counter[str] = Counter()
+
     async def handle(work: runcue.Work) -> Any:
-        params = work.params
-        await asyncio.sleep(params["sleep"])
-        fails = params.get("fails", 0)
-        if fails >= work.attempt:
-            match params["kind"]:
-                case "permanent":
-                    raise runcue.Permanent("never")
-                case "throttle" if fails > 1 or work.attempt_count > 1:
-                    raise runcue.RetryLater(3)
-                case "throttle":
-                    params_seen[work.id] = params_seen.get(work.id, 0) + 1
-                    if params_seen[work.id] < 3:
-                        raise runcue.RateLimited(2)
-                case "snooze":
-                    params_seen[work.id] = params_seen.get(work.id, 0) + 1
-                    if params_seen[work.id] < 3:
-                        raise runcue.Snooze(1.25)
-                case "later":
-                    raise runcue.RetryLater(2.5)
-                case _:
-                    raise ConnectionError(f"attempt {work.attempt}")
+        await asyncio.sleep(work.params["sleep"])
+        if work.params.get("fails", 0) >= work.attempt:
+            kind = work.params["kind"]
+            if kind == "permanent":
+                raise runcue.Permanent("never")
+            if kind == "later":
+                raise runcue.RetryLater(2.5)
+            if kind == "error":
+                raise ConnectionError(f"attempt {work.attempt}")
+            put_off[work.id] += 1  # these two count no attempt
+            if put_off[work.id] < 3:
+                raise runcue.Snooze(1.25) if kind == "snooze" else runcue.RateLimited(2)
         return {"of": work.id, "attempt": work.attempt}
 
-    params_seen: dict[str, int] = {}
     cue.task("call", uses="api", retry=3)(handle)
     cue.task("save", uses=["api", "db"], retry=2)(handle)
     cue.task("flaky", uses="flaky", retry=2)(handle)
@@ -168,7 +173,16 @@ async def play(trace: Trace, target: Path | None) -> Seen:
         works = await cue.list(limit=10_000)
         services = await cue.services()
     events = [
-        (event.at, event.type, event.work_id, event.attempt, event.error, event.result, event.final, event.duration)
+        (
+            event.at,
+            event.type,
+            event.work_id,
+            event.attempt,
+            event.error,
+            event.result,
+            event.final,
+            event.duration,
+        )
         async for event in cue.events()
     ]
     await cue.close()
@@ -177,11 +191,8 @@ async def play(trace: Trace, target: Path | None) -> Seen:
 
 async def _answer(cue: runcue.Cue, name: str, arguments: dict[str, Any]) -> Any:
     try:
-        if name == "service":
-            return cue.service(**arguments)
-        return await getattr(cue, name)(*arguments.values() if name == "submit_many" else (), **(
-            {} if name == "submit_many" else arguments
-        ))
+        answer = getattr(cue, name)(**arguments)
+        return await answer if inspect.isawaitable(answer) else answer
     except (runcue.RuncueError, TimeoutError) as error:
         return type(error).__name__, str(error)
 

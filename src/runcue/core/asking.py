@@ -22,8 +22,9 @@ from itertools import count
 
 import msgspec
 
+from runcue.core.line import Key
 from runcue.core.model import Record
-from runcue.core.ready import FRESH, Candidate, Key, Lane, Ready
+from runcue.core.ready import FRESH, Candidate, Lane, Ready
 
 FIRST_WAIT = 0.05
 GROWTH = 1.5

@@ -20,23 +20,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from runcue.core.asking import Asking, Questions
-from runcue.core.breaker import Breaker
 from runcue.core.deadlines import armed
-from runcue.core.events import Told, is_final
 from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, started
 from runcue.core.limits import Service
-from runcue.core.mind import Mind
+from runcue.core.line import READY
 from runcue.core.model import Record, Spec, WorkState
+from runcue.core.places import Places
 from runcue.core.plan import Plan, Submit
-from runcue.core.ready import READY, Lane, Ready
+from runcue.core.ready import Lane
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import NO_HEAD, Grant, Head
 
 STRICT_STEP = 1e10
 """Seconds that one point of priority is worth when waiting is worth nothing (`age_step=None`)."""
 
-CIRCUIT_EVENTS = {"open": "circuit_opened", "half_open": "circuit_half_open", "closed": "circuit_closed"}
-RATE_LIMITED_EVERY = 1.0
 NOBODY = Spec("", "", b"", ())
 LATER, WALL, BLOCKED = "later", "wall", "blocked"
 """The shelves of work that waits: for queue time, for wall time, for others."""
@@ -49,7 +46,7 @@ def waits_for_wall(record: Record, wall: float) -> bool:
     return record.started_at is None and (record.spec.run_at or 0) > wall
 
 
-class Ledger(Mind):
+class Ledger(Places):
     """Live records, lanes, edges, counts, and the plan under way."""
 
     def __init__(self, settings: Settings, rules: dict[str, Rule], tag: str, is_whole: bool = True) -> None:
@@ -60,10 +57,7 @@ class Ledger(Mind):
         self.pending = 0
         self.running = 0
         self._ended = dict.fromkeys((state for state in WorkState if state.is_final), 0)
-        self.ready = Ready(self.records, None if is_whole else self.read_lane, self.heads)
         self.asking: Asking | None = None
-        self.slots: dict[int, Lane] = {}
-        self.overdue: dict[int, str] = {}
         self.held: dict[str, int] = {}
         self.waiting_submits: deque[Submit] = deque()
         self.later: list[tuple[float, int, str]] = []
@@ -80,15 +74,10 @@ class Ledger(Mind):
         self._finished: deque[Record] = deque()
         self._revived: set[int] = set()
         self._by_age: list[tuple[int, str]] = []
-        self._unentered: dict[int, list[Service]] = {}
-        self.epochs: dict[int, list[tuple[Service, Breaker, int]]] = {}
-        self._told_limited_at: dict[str, float] = {}
         self._head = NO_HEAD
         self._own_places: dict[str, int] = {}
         self.orphans: list[Record] = []
         """Attempts that were given up before this ledger was made, and whose code still runs."""
-        self.changed: dict[Service, None] = {}
-        """Services of which something is to be written."""
 
     def ask_with(self, questions: Questions) -> None:
         """The application registered these callbacks: from now on everything pending is asked by them."""
@@ -119,15 +108,6 @@ class Ledger(Mind):
         self._seq, self._token = head.seq, head.token
         self.pending, self.running, self.blocked = head.pending, head.running, head.blocked
         self._ended = {COMPLETED: head.completed, FAILED: head.failed, CANCELLED: head.cancelled}
-
-    def own_places(self) -> dict[str, int]:
-        """How many places the attempts of this process take up in each service that others share."""
-        places: dict[str, int] = {}
-        for lane in self.slots.values():
-            for service in lane.services:
-                if not service.name.startswith("#"):
-                    places[service.name] = places.get(service.name, 0) + 1
-        return places
 
     def finish(self) -> Plan:
         """The plan, with what has to be written besides records."""
@@ -169,25 +149,6 @@ class Ledger(Mind):
         return self._last_lane
 
     # telling and writing ----------------------------------------------------------------------------------
-
-    def tell(
-        self, type: str, record: Record | None = None, exception: BaseException | None = None, **data: Any
-    ) -> None:
-        """Have an event told once the turn is committed. An exception goes to callbacks, and is not kept."""
-        told = Told(type, self.now, record, data or None)
-        plan = self.plan
-        if exception is not None:
-            plan.errors[len(plan.events)] = exception
-        if is_final(told):
-            plan.finals[len(plan.events)] = told
-        plan.events.append(told)
-        plan.is_notable = True
-
-    def write(self, record: Record) -> None:
-        """This is how a live work stands from now on."""
-        self.records[record.id] = record
-        self.plan.records[record.id] = record
-        self.plan.rewritten.add(record.id)
 
     def accept(self, specs: Sequence[Spec]) -> list[Record]:
         """New work: a record for each. What may start as far as it is concerned is put in its lane; the others are
@@ -373,53 +334,13 @@ class Ledger(Mind):
             plan.events.append(running)
             self.slots[token] = lane
             if rated:
-                self._unentered[token] = rated
+                self.unentered[token] = rated
                 plan.rated[token] = latest
             if breakers:
-                self._count_on_circuits(breakers, token)
+                self.count_on_circuits(breakers, token)
         self.pending -= amount
         self.running += amount
         self.has_moved = True
-
-    def _count_on_circuits(self, services: list[Service], token: int) -> None:
-        epochs = self.epochs[token] = []
-        for service in services:
-            assert service.breaker is not None
-            self.changed[service] = None
-            self.tell_circuit(service, service.breaker.started(self.now))
-            epochs.append((service, service.breaker, service.breaker.epoch))
-            if service.breaker.probe_deadline is not None:
-                self.ready.wake_service(service, service.breaker.probe_deadline)
-
-    def tell_circuit(self, service: Service, news: str | None) -> None:
-        """A circuit changed: tell it, and let its lanes look again."""
-        if news is not None:
-            assert service.breaker is not None
-            self.tell(CIRCUIT_EVENTS[news], service=service.name, failures=service.breaker.failures)
-            self.ready.touch(service)
-
-    def tell_limited(self, service: Service) -> None:
-        """A service lets nothing start because of its rate: told at most once a second."""
-        if self.now - self._told_limited_at.get(service.name, -math.inf) >= RATE_LIMITED_EVERY:
-            self._told_limited_at[service.name] = self.now
-            blocked = service.blocked(self.now)
-            assert blocked is not None  # a choice found it so, and a choice makes no room
-            self.tell("service_rate_limited", service=service.name, until=blocked.until,
-                      details=blocked.details)  # fmt: skip
-
-    def entered(self, token: int, at: float) -> None:
-        """A granted start entered its handler: its windows count from then on."""
-        for service in self._unentered.pop(token, ()):
-            service.entered(at)
-            self.ready.touch(service)
-
-    def judge_circuits(self, token: int, verdict: bool | None) -> None:
-        """An attempt ended well, badly, or in a way that proves nothing about its services."""
-        for service, breaker, epoch in self.epochs.pop(token, ()):
-            if service.breaker is breaker:
-                self.changed[service] = None
-                self.tell_circuit(service, breaker.ended(epoch, verdict, self.now))
-                self.ready.touch(service)
 
     def release(self, token: int) -> Lane | None:
         """The code of that attempt has ended: its places in the services are free. The lane it came from."""
@@ -430,8 +351,8 @@ class Ledger(Mind):
             service.active -= 1
             if service.parked:
                 self.ready.touched[service] = None
-        if token in self._unentered:
-            self._return(token)
+        if token in self.unentered:
+            self.returned(token)
         if token in self.overdue:
             work_id = self.overdue.pop(token)
             if self.held.get(work_id) == token:
@@ -441,23 +362,11 @@ class Ledger(Mind):
                 self.place(held)
         return lane
 
-    def _return(self, token: int) -> None:
-        """It was never called: what was granted was not used, and is used up only where others count it already."""
-        for service in self._unentered.pop(token):
-            if self.is_whole:
-                service.returned()
-            else:
-                service.entered(self.now)
-
     def spend(self, record: Record) -> Record:
         """The start under way counts, however it ends."""
         record = replace(record, spent=record.attempt)
         self.records[record.id] = record
         return record
-
-    def give_up(self, token: int, work_id: str) -> None:
-        """That attempt no longer counts, but its code may still run: its places stay taken."""
-        self.overdue[token] = work_id
 
     def put_back(self, record: Record, verb: str, **changes: Any) -> Record:
         """A running work becomes pending again."""
@@ -516,8 +425,8 @@ class Ledger(Mind):
             if service.throttle_streak and (record.started_at or 0.0) >= service.throttled_until:
                 self.changed[service] = None
                 service.throttle_streak = 0  # not one that was in flight before the pause
-        if token in self._unentered:
-            self._return(token)
+        if token in self.unentered:
+            self.returned(token)
         final = finished(record, result, self.now)
         del self.records[record.id]
         plan.records[record.id] = final

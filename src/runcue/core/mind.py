@@ -11,9 +11,10 @@ import math
 from collections.abc import Iterator
 
 from runcue.core.graph import Graph
+from runcue.core.line import READY, Page
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Found, Key, Library, Plan, Revive
-from runcue.core.ready import READY, Lane, Page
+from runcue.core.ready import Lane
 from runcue.core.settings import Settings
 
 PAGE = 256

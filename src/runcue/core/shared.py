@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from runcue.core.ledger import Ledger
 from runcue.core.limits import Service
+from runcue.core.line import shelf_parts
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.outcome import fail_for
 from runcue.core.plan import Changes, Key
-from runcue.core.ready import shelf_parts
 from runcue.core.state import Head, ServiceState, Worker
 
 MOST_CRASHES = 3

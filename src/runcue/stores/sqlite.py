@@ -207,6 +207,8 @@ class SqliteStore:
         plan = await self._in_thread(lambda: self.take_turn(decide))
         if self._timer is None and self._others():
             self._look_around()
+        if CRASH_AT:
+            self._loop.call_soon(crashpoint, "acted")
         return plan
 
     async def _in_thread(self, job: Callable[[], T]) -> T:

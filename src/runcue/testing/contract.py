@@ -17,6 +17,7 @@ It opens and closes what it needs, on the running loop, and raises `Broken` when
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -32,6 +33,8 @@ from runcue.core.plan import Key, Lacks, Library, Plan
 from runcue.core.state import BreakerState, Grant, Limits, ServiceState
 from runcue.ports import Turn
 from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, lives, pending, specimens
+
+__all__ = ["EVERY", "SHARED", "Broken", "Check", "Open"]
 
 Check = Callable[[Open], Awaitable[None]]
 
@@ -253,22 +256,30 @@ def _paged(size: int, turn: Turn) -> list[Record]:
 
 async def the_library_finds_what_is_due_and_what_is_oldest(open_store: Open) -> None:
     """What somebody has to look at by its time, what is pending by its number, who waits by whom they wait for."""
+    times = [5.0, 3.0, None, 9.0, 1.0, 3.5]
     async with hands(open_store) as [hand]:
-        times = [5.0, 3.0, None, 9.0, 1.0, 3.5]
-        await hand.write(*[pending(seq, watch_at=at, depends_on=("w1",) if seq > 3 else ()) for seq, at in
-                           enumerate(times, 1)])  # fmt: skip
+        for seq, at in enumerate(times, 1):
+            await hand.write(pending(seq, watch_at=at, depends_on=("w1",) if seq > 3 else ()))
         await hand.write(started(hand.kept["w1"], 1, NOW, "me", "running/me"))
 
-        def look(turn: Turn) -> list[list[str]]:
+        def look(turn: Turn) -> None:
             library = _library(turn)
-            found = [library.watched(3.5, 10), library.watched(100.0, 2), library.watched(0.5, 10),
-                     library.oldest(0, 3), library.oldest(4, 10)]  # fmt: skip
-            return [*([record.id for record in some] for some in found), library.dependents("w1"),
-                    sorted(library.by_id(["w2", "nobody", "w1"]))]  # fmt: skip
+            expect("watched by 3.5", _ids(library.watched(3.5, 10)), ["w5", "w2", "w6"])
+            expect("the first two watched", _ids(library.watched(100.0, 2)), ["w5", "w2"])
+            expect("watched too early", _ids(library.watched(0.5, 10)), [])
+            expect(
+                "the next to watch", [library.next_watch(at) for at in (0.0, 3.0, 9.0)], [1.0, 3.5, math.inf]
+            )
+            expect("the first three pending", _ids(library.oldest(0, 3)), ["w2", "w3", "w4"])
+            expect("pending after the fourth", _ids(library.oldest(4, 10)), ["w5", "w6"])
+            expect("dependents", library.dependents("w1"), ["w4", "w5", "w6"])
+            expect("by id", sorted(library.by_id(["w2", "nobody", "w1"])), ["w1", "w2"])
 
-        expect("found", await hand.look(look), [
-            ["w5", "w2", "w6"], ["w5", "w2"], [], ["w2", "w3", "w4"], ["w5", "w6"], ["w4", "w5", "w6"], ["w1", "w2"],
-        ])  # fmt: skip
+        await hand.look(look)
+
+
+def _ids(records: list[Record]) -> list[str]:
+    return [record.id for record in records]
 
 
 async def changes_are_told_to_others_once(open_store: Open) -> None:

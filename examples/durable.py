@@ -1,0 +1,61 @@
+"""Kill it whenever you like and run it again: it goes on where it was, until everything is done.
+
+    python examples/durable.py
+
+The queue is in a file. What was submitted is submitted once, whatever happens, because every piece of work has a
+key; what was running when the process died runs again; what is done stays done. Several of these may run at the same
+time: they share the work, and the limit.
+"""
+
+import asyncio
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+from runcue import Cue, Work, WorkState
+
+FOLDER = Path(tempfile.gettempdir()) / "runcue-durable"
+PAGES = 60
+
+FOLDER.mkdir(exist_ok=True)
+cue = Cue(FOLDER / "queue.db")
+cue.service("ocr", rate="40/s", concurrent=4)  # for all processes together
+
+
+@cue.task(uses="ocr", retry=3)
+async def read_page(work: Work) -> str:
+    page = work.params["page"]
+    await asyncio.sleep(0.05)  # the call to somebody else's server
+    print(f"read page {page}", flush=True)
+    return f"text of page {page}"
+
+
+@cue.task
+async def bind(work: Work) -> str:
+    texts = [await cue.result(page) for page in work.depends_on]
+    book = FOLDER / "book.txt"
+    unfinished = book.with_suffix(f".{os.getpid()}")
+    unfinished.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    unfinished.replace(book)  # all of it or nothing: this handler may be killed, too
+    return str(book)
+
+
+async def main() -> None:
+    logging.getLogger("runcue").setLevel(logging.ERROR)
+    async with cue:
+        before = (await cue.count())[WorkState.COMPLETED]
+        if before:
+            print(f"going on: {before} of {PAGES + 1} were done before")
+        pages = [f"page-{number}" for number in range(1, PAGES + 1)]
+        items = [
+            {"task": "read_page", "params": {"page": number}, "id": page, "idempotency_key": page}
+            for number, page in enumerate(pages, 1)
+        ]
+        items.append({"task": "bind", "id": "book", "idempotency_key": "book", "depends_on": pages})
+        await cue.submit_many(items)  # what is there already is not submitted again
+        print(f"done: {await cue.result('book')}")
+    await cue.close()
+
+
+asyncio.run(main())

@@ -1,0 +1,116 @@
+"""The places that attempts take up: slots in services, grants under rates, calls that circuits count.
+
+slots     token → lane, for everything whose code still runs, overdue code included
+overdue   attempts that no longer count but whose code still runs
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from runcue.core.breaker import Breaker
+from runcue.core.events import Told, is_final
+from runcue.core.limits import Service
+from runcue.core.mind import Mind
+from runcue.core.model import Record
+from runcue.core.ready import Lane, Ready
+from runcue.core.settings import Settings
+
+CIRCUIT_EVENTS = {"open": "circuit_opened", "half_open": "circuit_half_open", "closed": "circuit_closed"}
+RATE_LIMITED_EVERY = 1.0
+
+
+class Places(Mind):
+    """Live records, and what their attempts take up."""
+
+    def __init__(self, settings: Settings, worker: str, is_whole: bool) -> None:
+        super().__init__(settings, worker, is_whole)
+        self.ready = Ready(self.records, None if is_whole else self.read_lane, self.heads)
+        self.slots: dict[int, Lane] = {}
+        self.overdue: dict[int, str] = {}
+        self.unentered: dict[int, list[Service]] = {}
+        self.epochs: dict[int, list[tuple[Service, Breaker, int]]] = {}
+        self._told_limited_at: dict[str, float] = {}
+        self.changed: dict[Service, None] = {}
+        """Services of which something is to be written."""
+
+    def tell(
+        self, type: str, record: Record | None = None, exception: BaseException | None = None, **data: Any
+    ) -> None:
+        """Have an event told once the turn is committed. An exception goes to callbacks, and is not kept."""
+        told = Told(type, self.now, record, data or None)
+        plan = self.plan
+        if exception is not None:
+            plan.errors[len(plan.events)] = exception
+        if is_final(told):
+            plan.finals[len(plan.events)] = told
+        plan.events.append(told)
+        plan.is_notable = True
+
+    def write(self, record: Record) -> None:
+        """This is how a live work stands from now on."""
+        self.records[record.id] = record
+        self.plan.records[record.id] = record
+        self.plan.rewritten.add(record.id)
+
+    def own_places(self) -> dict[str, int]:
+        """How many places the attempts of this process take up in each service that others share."""
+        places: dict[str, int] = {}
+        for lane in self.slots.values():
+            for service in lane.services:
+                if not service.name.startswith("#"):
+                    places[service.name] = places.get(service.name, 0) + 1
+        return places
+
+    def count_on_circuits(self, services: list[Service], token: int) -> None:
+        epochs = self.epochs[token] = []
+        for service in services:
+            assert service.breaker is not None
+            self.changed[service] = None
+            self.tell_circuit(service, service.breaker.started(self.now))
+            epochs.append((service, service.breaker, service.breaker.epoch))
+            if service.breaker.probe_deadline is not None:
+                self.ready.wake_service(service, service.breaker.probe_deadline)
+
+    def tell_circuit(self, service: Service, news: str | None) -> None:
+        """A circuit changed: tell it, and let its lanes look again."""
+        if news is not None:
+            assert service.breaker is not None
+            self.tell(CIRCUIT_EVENTS[news], service=service.name, failures=service.breaker.failures)
+            self.ready.touch(service)
+
+    def tell_limited(self, service: Service) -> None:
+        """A service lets nothing start because of its rate: told at most once a second."""
+        if self.now - self._told_limited_at.get(service.name, -math.inf) >= RATE_LIMITED_EVERY:
+            self._told_limited_at[service.name] = self.now
+            blocked = service.blocked(self.now)
+            assert blocked is not None  # a choice found it so, and a choice makes no room
+            self.tell("service_rate_limited", service=service.name, until=blocked.until,
+                      details=blocked.details)  # fmt: skip
+
+    def entered(self, token: int, at: float) -> None:
+        """A granted start entered its handler: its windows count from then on."""
+        for service in self.unentered.pop(token, ()):
+            service.entered(at)
+            self.ready.touch(service)
+
+    def judge_circuits(self, token: int, verdict: bool | None) -> None:
+        """An attempt ended well, badly, or in a way that proves nothing about its services."""
+        for service, breaker, epoch in self.epochs.pop(token, ()):
+            if service.breaker is breaker:
+                self.changed[service] = None
+                self.tell_circuit(service, breaker.ended(epoch, verdict, self.now))
+                self.ready.touch(service)
+
+    def returned(self, token: int) -> None:
+        """It was never called: what was granted was not used, and is used up only where others count it already."""
+        for service in self.unentered.pop(token):
+            if self.is_whole:
+                service.returned()
+            else:
+                service.entered(self.now)
+
+    def give_up(self, token: int, work_id: str) -> None:
+        """That attempt no longer counts, but its code may still run: its places stay taken."""
+        self.overdue[token] = work_id

@@ -1,0 +1,45 @@
+"""One decision: what goes into a turn as values, and the order of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from runcue.core.asking import Allowance, Questions
+from runcue.core.plan import Declare, Ended, Entered, Item, Lacks, Lost, Outcome, Plan, Serve
+from runcue.core.scheduler import Scheduler
+from runcue.ports import Turn
+
+MUST_BE_KEPT = (Outcome, Ended, Entered, Declare, Serve, Lost)
+"""What happened, and must be taken in by some turn, whatever becomes of this one."""
+Ask = Callable[[Scheduler, Turn], None]
+
+
+class Decider(msgspec.Struct, eq=False):
+    """One decision to be made: where the store makes it, with the turn held, from these values alone."""
+
+    scheduler: Scheduler
+    items: list[Item]
+    questions: Questions
+    allowance: Allowance
+    may_start: bool
+    is_whole: bool
+    question: Ask | None = None
+
+    def __call__(self, turn: Turn) -> Plan:
+        """Catch up, take in, decide."""
+        scheduler = self.scheduler
+        scheduler.begin(turn.now, turn.wall, turn.library)
+        if turn.changes is not None:
+            scheduler.catch_up(turn.changes)
+        scheduler.ask_with(self.questions)
+        lacks: Lacks | None
+        while lacks := scheduler.lacks(self.items):
+            scheduler.learn(lacks, turn.read(lacks))
+        scheduler.take_in(self.items)
+        if self.is_whole:
+            scheduler.plan(self.may_start, self.allowance)
+        if self.question is not None:
+            self.question(scheduler, turn)
+        return scheduler.finish()

@@ -1,0 +1,68 @@
+"""Who waits for the end of a work: futures by id."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from runcue.core.events import told
+from runcue.core.model import Record
+from runcue.core.plan import Plan
+from runcue.ports import Store
+
+
+class Waiters:
+    """Futures of how works end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
+        self._loop = loop
+        self._store = store
+        self._waiting: dict[str, list[asyncio.Future[Record]]] = {}
+        self._rechecking: asyncio.Task[None] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def all(self) -> list[asyncio.Future[Record]]:
+        """Every future that somebody waits for."""
+        return [future for futures in self._waiting.values() for future in futures]
+
+    def final(self, work_id: str) -> asyncio.Future[Record]:
+        """A future of how that work ends."""
+        future: asyncio.Future[Record] = self._loop.create_future()
+        self._waiting.setdefault(work_id, []).append(future)
+        future.add_done_callback(partial(self._forget, work_id))
+        return future
+
+    def tell(self, plan: Plan) -> None:
+        """These works have ended."""
+        for news in plan.finals.values():
+            record = told(news).record
+            assert record is not None
+            self._answer(record)
+
+    def recheck(self) -> None:
+        """Another process did something: look whether it ended what somebody here waits for."""
+        if self._waiting and self._rechecking is None:
+            self._rechecking = self._loop.create_task(self._recheck(), name="runcue waiters")
+
+    async def _recheck(self) -> None:
+        try:
+            found = await self._store.get_many(list(self._waiting))
+        finally:
+            self._rechecking = None
+        for record in found.values():
+            if record.state.is_final:
+                self._answer(record)
+
+    def _answer(self, record: Record) -> None:
+        for future in self._waiting.pop(record.id, ()):
+            if not future.done():
+                future.set_result(record)
+
+    def _forget(self, work_id: str, future: asyncio.Future[Record]) -> None:
+        waiting = self._waiting.get(work_id)
+        if waiting is not None and future in waiting:
+            waiting.remove(future)
+            if not waiting:
+                del self._waiting[work_id]
