@@ -30,7 +30,6 @@ from runcue.core.plan import (
     Outcome,
     Plan,
     Serve,
-    Tell,
     Verdicts,
 )
 from runcue.core.scheduler import Scheduler
@@ -39,7 +38,7 @@ from runcue.decision import MUST_BE_KEPT, Ask, Decider
 from runcue.errors import RuncueError, StoreError
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, Turn
-from runcue.running import Run, RunningWork, current_run
+from runcue.running import Progress, Run, RunningWork, current_run
 from runcue.waiters import Waiters
 
 logger = logging.getLogger("runcue")
@@ -91,7 +90,7 @@ class Engine:
         self._tasks = tasks
         self._questions = questions
         self._drain = drain
-        self._progress_interval = progress_interval
+        self._report_progress = Progress(clock, progress_interval, self.put_from_anywhere)
         self._may_block = may_block
         self._inbox: list[Item] = []
         self._replies: dict[int, asyncio.Future[Any]] = {}
@@ -510,17 +509,6 @@ class Engine:
             self.put(Ended(run.record.id, token))
         elif run.task is not None and run.executor.can_stop:
             run.task.cancel()
-
-    def _report_progress(self, run: Run, fraction: float | None, text: str | None) -> None:
-        """A handler said how far it is: from any thread, told at most once in a while."""
-        now = self._clock.now()
-        if run.is_given_up or now - run.told_at < self._progress_interval:
-            return
-        run.told_at = now
-        record = run.record
-        self.put_from_anywhere(
-            Tell("progress", record.id, {"fraction": fraction, "text": text}, record.token)
-        )
 
 
 def task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[Any]]:

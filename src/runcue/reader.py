@@ -49,13 +49,16 @@ if TYPE_CHECKING:
 
     from runcue.core.events import Event
     from runcue.core.explain import Explanation
-    from runcue.core.plan import Changes
+    from runcue.core.plan import Changes, Key
     from runcue.signature import Duration
 
 T = TypeVar("T")
 SOME_EVENTS = 256
 TRIES = 100
 """How often a file that changes under our eyes is read again before that is an error."""
+
+MOST_AHEAD = 10_000
+"""How many works one explanation reads at most."""
 
 Stamp = tuple[int, int, int, int]
 
@@ -120,7 +123,10 @@ class Reader:
         return {state: getattr(head, state.value) for state in WorkState}
 
     def explain(self, work_id: str) -> Explanation:
-        """Why that work stands where it stands, and until when, as far as it hangs on no callback."""
+        """Why that work stands where it stands, and until when, as far as it hangs on no callback.
+
+        Of what is ahead of it the first 10,000 are counted.
+        """
         work_id = given.work_id(work_id)
         return self._read(lambda tables: self._explained(tables, work_id))
 
@@ -210,7 +216,7 @@ class Reader:
             raise WorkNotFound(work_id)
         now, changes = self._everything(tables)
         ledger = Ledger(Settings(), _rules(tables, changes, record), "", is_whole=False)
-        ledger.begin(now, time.time(), tables)
+        ledger.begin(now, time.time(), _Ahead(tables, record))
         for name in record.spec.services:  # its program may not have declared them here yet
             ledger.ready.services[name] = Service(Limits(name))
         catch_up(ledger, changes)
@@ -288,6 +294,26 @@ class Reader:
     def _has_moved(self) -> bool:
         """True when a file that is read as it stands is no longer what it was."""
         return self._still is not None and _stillness(self._path) != self._still
+
+
+class _Ahead:
+    """The library of a queue, as far as it matters to one work: what could start before it."""
+
+    def __init__(self, tables: Tables, record: Record) -> None:
+        self._tables = tables
+        self._end = (record.rank, record.seq)
+        self._left = MOST_AHEAD
+        self.read, self.by_id, self.dependents = tables.read, tables.by_id, tables.dependents
+        self.watched, self.next_watch, self.oldest = tables.watched, tables.next_watch, tables.oldest
+
+    def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
+        """The next records of a shelf, none that come after that work, and not too many in all."""
+        if self._left <= 0 or shelf_parts(shelf) is None:
+            return []
+        found = self._tables.page(shelf, after, min(limit, self._left))
+        found = [record for record in found if (record.place, record.seq) < self._end]
+        self._left -= len(found)
+        return found
 
 
 def _file(path: object) -> str:

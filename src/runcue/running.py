@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from runcue.core.model import Record, Work, view
+from runcue.core.plan import Tell
 
 if TYPE_CHECKING:
     import asyncio
 
-    from runcue.ports import Executor
+    from runcue.ports import Clock, Executor
 
 Report = Callable[["Run", float | None, str | None], None]
 
@@ -79,3 +80,21 @@ class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in 
         return (
             f"RunningWork(id={self.id!r}, task={self.task!r}, attempt={self.attempt}, params={self.params!r})"
         )
+
+
+class Progress:
+    """How far handlers say they are: from any thread, told at most once in a while."""
+
+    def __init__(self, clock: Clock, interval: float, put: Callable[[Tell], None]) -> None:
+        self._clock = clock
+        self._interval = interval
+        self._put = put
+
+    def __call__(self, run: Run, fraction: float | None, text: str | None) -> None:
+        """A handler said how far it is."""
+        now = self._clock.now()
+        if run.is_given_up or now - run.told_at < self._interval:
+            return
+        run.told_at = now
+        record = run.record
+        self._put(Tell("progress", record.id, {"fraction": fraction, "text": text}, record.token))

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 import runcue.models
 from runcue.callbacks import dependency_check_db
 from runcue.core.asking import Questions
-from runcue.core.settings import Rule
 from runcue.core.limits import Limits
 from runcue.core.model import PriorityContext, Work, WorkState
 from runcue.core.parse import Rate
 from runcue.core.retry import Retry
+from runcue.core.settings import Rule
 from runcue.errors import ConfigError, InvalidOption, InvalidRate, UnknownOption, UnknownService, UnknownTask
 from runcue.given import rows, work_state
 from runcue.registry import CALLBACKS, Options, Registry

@@ -241,6 +241,33 @@ def test_with_nobody_there_nothing_starts(path: Path) -> None:
             reader.explain("nobody")
 
 
+def test_not_all_of_a_long_queue_is_read_to_explain_its_last_work(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        cue = queue(path)
+        await cue.submit_many({"task": "call", "id": f"w{n}"} for n in range(1000))
+        await cue.submit_many({"task": "note", "id": f"n{n}", "delay": 100} for n in range(1000))
+        await cue.close()
+
+    run(main())
+    page, read = Tables.page, 0
+
+    def counted(tables: Tables, *wanted: Any) -> Any:
+        nonlocal read
+        found = page(tables, *wanted)
+        read += len(found)
+        return found
+
+    monkeypatch.setattr(Tables, "page", counted)
+    with Reader(path) as reader:
+        assert (reader.explain("w10").ahead, read < 600) == (10, True)
+        assert reader.explain("w999").ahead == 999
+        monkeypatch.setattr("runcue.reader.MOST_AHEAD", 300)
+        read = 0
+        assert (reader.explain("w999").ahead, read < 600) == (300, True)
+
+
 # --- Leaving no trace -----------------------------------------------------------------------------
 
 

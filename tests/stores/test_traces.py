@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import asdict, replace
 
 import runcue
+from runcue.testing import run
 from tests.stores.traces import HORIZON, TRAITS, Seen, Step, Trace, make, played
 
 DIFFERENT = frozenset({"stall_timeout", "drop_oldest"})
@@ -143,3 +144,23 @@ def test_a_revived_work_is_listed_as_the_newest(tmp_path: Path, monkeypatch: pyt
     ]
     memory, file = both(Trace({}, steps), tmp_path / "queue.db", monkeypatch)
     assert [work.id for work in memory.works] == [work.id for work in file.works] == ["a", "b"]
+
+
+@pytest.mark.xfail(reason="in a file the turns end: what is no JSON is found out when it is written")
+def test_a_result_that_is_no_json_fails_its_attempt_and_nothing_else(tmp_path: Path) -> None:
+    async def main() -> tuple[runcue.Work, runcue.Work]:
+        cue = runcue.Cue(tmp_path / "queue.db")
+
+        @cue.task
+        async def make(work: runcue.Work) -> Any:
+            return object() if work.id == "odd" else "fine"
+
+        async with cue:
+            odd = await cue.wait(await cue.submit(make, id="odd"), timeout=10)
+            good = await cue.wait(await cue.submit(make), timeout=10)
+        await cue.close()
+        return odd, good
+
+    odd, good = run(main())
+    assert (odd.state, good.state) == (runcue.WorkState.FAILED, runcue.WorkState.COMPLETED)
+    assert "JSON" in str(odd.error)

@@ -7,19 +7,20 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import pytest
 
 import runcue
 from runcue import connect
-from runcue.testing import run
+from runcue.testing import VirtualLoop, run
 
 Step = tuple[float, str, dict[str, Any]]
 HORIZON = 400.0
 """Virtual seconds after the last call: retries, windows and circuits come to rest meanwhile."""
 
 
-TRAITS = frozenset({"dependency_timeout", "pending_timeout", "stall_timeout", "drop_oldest"})
+TRAITS = frozenset({"callbacks", "dependency_timeout", "pending_timeout", "stall_timeout", "drop_oldest"})
 """What a trace may have besides the everyday."""
 
 
@@ -28,6 +29,7 @@ class Trace(NamedTuple):
 
     options: dict[str, Any]
     steps: list[Step]
+    has_callbacks: bool = False
 
 
 class Seen(NamedTuple):
@@ -121,15 +123,16 @@ def make(seed: int, length: int = 40, traits: frozenset[str] = TRAITS) -> Trace:
             }
         steps.append((random.uniform(0.01, 2.5), name, arguments))
     steps += [(0.5, "resume", {"name": name}) for name in ("api", "db", "side", "default")]
-    return Trace(options(random, traits), steps)
+    has_callbacks = random.random() < 0.3 and "callbacks" in traits
+    return Trace(options(random, traits), steps, has_callbacks)
 
 
 # --- Running one ----------------------------------------------------------------------------------
 
 
-def program(target: Path | None, chosen: dict[str, Any]) -> runcue.Cue:
-    """A Cue whose handlers do what their params say."""
-    cue = runcue.Cue(target, **chosen)
+def program(target: Path | None, trace: Trace) -> runcue.Cue:
+    """A Cue whose handlers do what their params say, and whose callbacks go by the id."""
+    cue = runcue.Cue(target, **trace.options)
     cue.service("api", rate="5/10s", concurrent=2)
     cue.service("db", concurrent=1)
     cue.service("flaky", circuit_threshold=2, circuit_timeout=20)
@@ -157,12 +160,19 @@ def program(target: Path | None, chosen: dict[str, Any]) -> runcue.Cue:
     cue.task("slow", uses="db", timeout=2)(handle)
     cue.task("note")(handle)
     cue.task("late", uses=lambda work: "db" if work.params["sleep"] > 1 else "api")(handle)
+    if trace.has_callbacks:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        cue.is_ready(lambda work: loop.now() >= work.created_at + crc32(work.id.encode()) % 4)
+        cue.is_stale(lambda work: crc32(work.id.encode()) % 5 != 0)
+        cue.priority(lambda ctx: crc32(ctx.work.id.encode()) % 10 / 10)
+        cue.dependency_satisfied(lambda work_id: crc32(work_id.encode()) % 3 != 0)
     return cue
 
 
 async def play(trace: Trace, target: Path | None) -> Seen:
     """Make these calls, wait until nothing moves any more, and tell what was seen."""
-    cue = program(target, trace.options)
+    cue = program(target, trace)
     answers: list[Any] = []
     async with cue:
         for pause, name, arguments in trace.steps:
