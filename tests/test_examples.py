@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,7 +83,7 @@ def test_the_durable_one_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     for _ in range(3):
         with started("durable.py", tmp_path) as process:
             assert process.stdout is not None
-            lines = [line for line, _ in zip(process.stdout, range(8), strict=False)]
+            lines = list(islice(process.stdout, 8))
             process.kill()
             read += [line for line in lines + process.stdout.readlines() if line.startswith("read page ")]
         assert process.returncode == -signal.SIGKILL

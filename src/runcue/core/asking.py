@@ -119,6 +119,7 @@ class Asking:
         ready.head_of = self._head
         ready.take_from = self._take
         ready.on_open = self._opened
+        ready.notice = self._noticed
 
     def arrived(self, lane: Lane, records: list[Record]) -> None:
         """Work that nothing but the callbacks holds back joins the line of the never asked."""
@@ -131,6 +132,15 @@ class Asking:
                 heappush(self._heads, (*key, lane))
         else:
             self.ready.wake(lane)
+
+    def _noticed(self, lane: Lane) -> None:
+        """A lane may have work in the store that was never asked about here."""
+        key = lane.line.key()
+        if not self.questions.gates:
+            self.ready.wake(lane)
+        elif key is not None and key < self._curious.get(lane, (math.inf, 0)):
+            self._curious[lane] = key
+            heappush(self._heads, (*key, lane))
 
     def left(self, work_id: str, lane: Lane) -> None:
         """That work went away unstarted: forget what was said about it."""

@@ -26,7 +26,7 @@ from runcue.core.limits import Service
 from runcue.core.line import READY
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.places import Places
-from runcue.core.plan import Plan, Submit
+from runcue.core.plan import Library, Plan, Submit
 from runcue.core.ready import Lane
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import NO_HEAD, Grant, Head
@@ -309,6 +309,8 @@ class Ledger(Places):
 
     def start(self, lane: Lane, batch: list[Record]) -> None:
         """Grant these starts: services, windows and circuits count them from here."""
+        if self.library is not None and self.asking is not None:
+            batch = self._still_there(self.library, self.asking, lane, batch)
         now, records, plan = self.now, self.records, self.plan
         worker, shelf = self.worker, self.running_shelf
         amount = len(batch)
@@ -341,6 +343,24 @@ class Ledger(Places):
         self.pending -= amount
         self.running += amount
         self.has_moved = True
+
+    def _still_there(self, library: Library, asking: Asking, lane: Lane, batch: list[Record]) -> list[Record]:
+        """Those of them that nobody else has started or ended since the callbacks were asked about them."""
+        stored = library.by_id([record.id for record in batch if record.id not in self.plan.records])
+        kept = []
+        for record in batch:
+            now = stored.get(record.id)
+            is_same = now is not None and (now.seq, now.spent, now.shelf) == (
+                record.seq,
+                record.spent,
+                record.shelf,
+            )
+            if is_same or record.id in self.plan.records:
+                kept.append(record)
+            else:
+                self.records.pop(record.id, None)
+                asking.left(record.id, lane)
+        return kept
 
     def release(self, token: int) -> Lane | None:
         """The code of that attempt has ended: its places in the services are free. The lane it came from."""

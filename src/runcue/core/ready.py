@@ -82,7 +82,7 @@ class Ready:
     """All lanes, and the choice among them."""
 
     __slots__ = ("_active", "_heads", "_holders", "_most_lanes", "_page", "_records", "_timers", "head_of", "lanes",
-                 "limited", "on_open", "paused", "queues", "served", "services", "take_from", "touched")  # fmt: skip
+                 "limited", "notice", "on_open", "paused", "queues", "served", "services", "take_from", "touched")  # fmt: skip
 
     def __init__(
         self, records: dict[str, Record], page: Read | None = None, heads: dict[str, Key] | None = None
@@ -104,6 +104,8 @@ class Ready:
         self.head_of: Callable[[Lane], Key | None] = head_by_rank
         self.take_from: Callable[[Lane, int, float, Key], list[Record] | None] = take_by_rank
         self.on_open: Callable[[str], None] = nobody_waits
+        self.notice: Callable[[Lane], None] = self.wake
+        """Called for a lane that may have work in the store which nobody here has seen."""
 
     # what changes -----------------------------------------------------------------------------------------
 
@@ -120,6 +122,8 @@ class Ready:
                 lane.line.page = partial(self._page, lane)
                 lane.line.reset(self._heads.get(shelf))
             self.lanes[key] = lane
+            if lane.line.more:
+                self.notice(lane)
         return lane
 
     def clear(self) -> None:

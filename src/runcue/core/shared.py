@@ -83,9 +83,10 @@ def _forget_pages(ledger: Ledger) -> None:
     for lane in ledger.ready.lanes.values():
         if ledger.asking is None:
             lane.line.reset(heads.get(lane.shelf))
-            ledger.ready.wake(lane)
+            ledger.ready.notice(lane)
         elif lane.shelf in heads:  # what callbacks said is worth keeping; what is started is checked first
             lane.line.more, lane.line.end = True, None
+            ledger.ready.notice(lane)
     if ledger.asking is None:
         kept = {work_id: record for work_id, record in ledger.records.items() if record.token}
         kept |= {work_id: ledger.records[work_id] for work_id in ledger.held if work_id in ledger.records}
@@ -116,7 +117,7 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: boo
     line = lane.line
     if line.is_untouched:
         line.reset(first)
-        ledger.ready.wake(lane)
+        ledger.ready.notice(lane)
 
 
 def _service_changed(ledger: Ledger, state: ServiceState) -> None:
