@@ -73,6 +73,8 @@ class System:
                 target,
                 durability=options.durability,
                 lease=options.lease,
+                retention=options.retention,
+                log_retention=options.service_log_retention,
                 clock=None if isinstance(self.clock, SystemClock) else self.clock,
             )
             self.store, self.clock, worker = store, store.clock, store.worker

@@ -449,6 +449,8 @@ class Engine:
             return
         try:
             result = await run.executor.run(RunningWork(run), task.handler, entered)
+            if result is not None and not self._store.is_inline:
+                self._store.check_result(result)
         except BaseException as error:  # noqa: BLE001 (whatever a handler raises is its outcome)
             outcome = Outcome(record.id, record.token, None, classify(error, task.retry.retry_on), error)
         else:

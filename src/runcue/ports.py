@@ -75,6 +75,10 @@ class Store(Protocol):
         """Events after that number, of all processes (stores that are not inline only)."""
         ...
 
+    def check_result(self, result: Any) -> None:
+        """Refuse a result that cannot be kept (not inline only: memory keeps anything)."""
+        ...
+
     def listen(self, changed: Callable[[], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died (not inline only)."""
         ...

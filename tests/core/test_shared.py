@@ -5,14 +5,16 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from runcue.core.asking import Questions
+from runcue.core.asking import Allowance, Questions
 from runcue.core.deadlines import armed
 from runcue.core.failure import Failure
 from runcue.core.line import READY
-from runcue.core.model import WorkState
-from runcue.core.plan import Cancel, Declare, Ended, Entered, Lost, Outcome, Pause, Verdicts
+from runcue.core.model import Spec, WorkState
+from runcue.core.outcome import STOPPED
+from runcue.core.plan import Cancel, Declare, Ended, Entered, Lost, Outcome, Pause, Serve, Submit, Verdicts
 from runcue.core.retry import Retry
-from runcue.core.settings import Rule
+from runcue.core.scheduler import Scheduler
+from runcue.core.settings import Rule, Settings
 from runcue.core.shared import is_lost
 from runcue.core.state import Grant, Worker
 from tests.core.bench_of_core import limits
@@ -28,6 +30,7 @@ def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few records are read at once."""
     monkeypatch.setattr("runcue.core.line.SHORTEST_PAGE", 2)
     monkeypatch.setattr("runcue.core.mind.PAGE", 2)
+    monkeypatch.setattr("runcue.core.ledger.PAGE", 2)
 
 
 def names(amount: int, letter: str = "w") -> list[str]:
@@ -784,7 +787,6 @@ def test_what_callbacks_said_is_kept_when_others_wrote_something() -> None:
     assert one.started == ["a"]
 
 
-@pytest.mark.xfail(reason="what callbacks let pass is not compared with what the store has")
 def test_what_was_judged_here_and_cancelled_elsewhere_is_not_started() -> None:
     _, one, other = two(limits(concurrent=1), questions=Questions(ready=True))
     other.may_start = False
@@ -798,7 +800,6 @@ def test_what_was_judged_here_and_cancelled_elsewhere_is_not_started() -> None:
     assert one.state("b") == "cancelled"
 
 
-@pytest.mark.xfail(reason="what callbacks let pass is not compared with what the store has")
 def test_what_was_judged_here_and_started_elsewhere_is_not_started_again() -> None:
     _, one, other = two(limits(concurrent=2), questions=Questions(score=True))
     one.may_start = False
@@ -824,7 +825,6 @@ def test_what_runs_has_no_deadline() -> None:
     assert one.record("a").watch_at is None
 
 
-@pytest.mark.xfail(reason="only work in mind can be dropped")
 def test_a_queue_that_is_full_of_the_work_of_others_drops_the_oldest() -> None:
     shared, one, other = two(max_queued=1, reject_policy="drop_oldest")
     one.may_start = other.may_start = False
@@ -832,3 +832,103 @@ def test_a_queue_that_is_full_of_the_work_of_others_drops_the_oldest() -> None:
     other.submit("b")
     assert other.states() == {"a": "failed", "b": "pending"}
     assert shared.records["a"].error == "dropped"
+
+
+def test_the_oldest_are_dropped_over_the_ends_of_pages(short_pages: None) -> None:
+    _, one, other = two(max_queued=4, reject_policy="drop_oldest")
+    one.may_start = other.may_start = False
+    one.submit(*names(4))
+    other.submit("x", "y", "z")
+    assert [work_id for work_id, state in other.states().items() if state == "failed"] == names(3)
+
+
+def test_work_that_a_callback_let_start_before_its_needs_were_there_waits_for_nobody_once_it_is_done() -> (
+    None
+):
+    shared, one, other = two(questions=Questions(dependencies=True))
+    other.may_start = False
+    one.submit("b", needs=["a"])
+    assert one.asked == ["b"]
+    one.answer("b")
+    assert one.started == ["b"]
+    assert shared.head.blocked == 1
+    one.finish("b")
+    assert shared.head.blocked == 0
+    assert shared.records["b"].state is WorkState.COMPLETED
+
+
+def test_what_work_waits_for_is_looked_up_when_somebody_asks_why() -> None:
+    _, one, other = two()
+    one.submit("a", "b")
+    one.finish("b")
+    one.submit("c", needs=["a", "b"])
+    other.turn()
+    why = str(other.why("c"))
+    assert "a" in other.scheduler.ledger.missing(other.record("c"))
+    assert "b" not in other.scheduler.ledger.missing(other.record("c"))
+    assert "dependency" in why
+
+
+def test_a_standstill_concerns_what_is_in_mind_here_too() -> None:
+    _, one, _ = two(stall_timeout=5)
+    one.pause("api")
+    one.submit("a")
+    one.turn()
+    one.after(5)
+    assert "Stall timeout" in str(one.error("a"))
+
+
+def test_work_that_waits_for_others_is_warned_about_and_goes_on_waiting() -> None:
+    shared, one, other = two(pending_warn_after=2)
+    one.submit("b", needs=["a"])
+    other.after(2)
+    assert other.told("pending_warning") == ["b"]
+    assert shared.on("blocked") == ["b"]
+    assert shared.records["b"].watch_at is None
+
+
+def test_a_start_that_was_stopped_reuses_its_number() -> None:
+    _, one, other = two()
+    one.submit("a")
+    one.may_start = False
+    one.turn(Cancel("a", reason=STOPPED))
+    one.turn(Ended("a", one.tokens["a"]))
+    assert other.revive("a") is True
+    assert other.started == ["a"]
+    assert other.record("a").attempt == 1
+
+
+def test_what_only_this_process_has_is_not_shared() -> None:
+    rules = {"task": Rule(Retry(), implicit=("#threads",))}
+    shared, one, other = two(limits(), limits("#threads", concurrent=1), rules=rules)
+    one.submit("a", "b")
+    assert one.started == ["a"]
+    assert "#threads" not in shared.services
+    assert shared.workers["one"][0].active == {"api": 1}
+    other.turn()
+    assert other.started == ["b"]
+
+
+def test_a_process_starts_only_the_work_of_the_queues_it_serves() -> None:
+    _, one, other = two()
+    one.may_start = False
+    one.submit("a", queue="fast")
+    one.submit("b", queue="slow")
+    other.turn(Serve(frozenset({"slow"})))
+    assert other.started == ["b"]
+    one.may_start = True
+    one.turn()
+    assert one.started == ["a"]
+
+
+def test_a_scheduler_that_shares_nothing_counts_for_its_store_too() -> None:
+    scheduler = Scheduler(Settings(), {"task": PLAIN}, "alone")
+    scheduler.declare(limits("#threads"))
+    scheduler.declare(limits())
+    scheduler.begin(1.0, 1.0)
+    scheduler.take_in([Submit([Spec("a", "task", b"{}", ("api",))], True)])
+    scheduler.plan(True, Allowance())
+    plan = scheduler.finish()
+    assert (plan.head.seq, plan.head.running, plan.head.now) == (1, 1, 1.0)
+    assert list(plan.services) == ["api"]
+    assert plan.active is None

@@ -141,13 +141,17 @@ def test_a_queue_in_memory_may_be_named_in_every_way(store: Any) -> None:
 def test_another_store_is_refused_with_what_there_is() -> None:
     others = [value for value in ODDITIES[1:] if not isinstance(value, str | os.PathLike)]
     for store in ("", "postgresql://user:secret@host/queue", b":memory:", *others):
-        with pytest.raises(ConfigError, match=r"^Cannot open .*: this version keeps its queue in memory") as caught:
+        with pytest.raises(
+            ConfigError, match=r"^Cannot open .*: this version keeps its queue in memory"
+        ) as caught:
             Cue(store)  # type: ignore[arg-type]
         assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("store", ["queue.db", Path("queue.db")])
-def test_a_queue_in_a_file_is_opened_when_it_is_first_used(store: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_queue_in_a_file_is_opened_when_it_is_first_used(
+    store: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert isinstance(Cue(store), Cue)
     assert list(tmp_path.iterdir()) == []

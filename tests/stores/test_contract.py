@@ -18,27 +18,10 @@ from runcue.stores.sqlite import SqliteStore
 from runcue.stores.tables import Tables
 from runcue.testing import contract
 
-KNOWN = {
-    ("memory", "every_move_is_kept"): "a revived work keeps its old place among the newest",
-    ("memory", "a_revived_work_is_the_newest"): "it keeps its old place",
-    (
-        "sqlite",
-        "a_work_may_be_new_and_revived_in_one_turn",
-    ): "it is updated, and there is no row yet: it is lost",
-}
 
-
-def checks(store: str, *some: contract.Check) -> list[Any]:
-    """These checks, with a mark on those that the store is known to fail."""
-    return [
-        pytest.param(
-            check,
-            id=name,
-            marks=[pytest.mark.xfail(reason=KNOWN[store, name])] if (store, name) in KNOWN else [],
-        )
-        for check in some
-        if (name := getattr(check, "__name__", ""))
-    ]
+def checks(*some: contract.Check) -> list[Any]:
+    """These checks, each under its name."""
+    return [pytest.param(check, id=getattr(check, "__name__", "")) for check in some]
 
 
 def memory() -> Store:
@@ -49,12 +32,12 @@ def sqlite(path: Path, kind: type[SqliteStore] = SqliteStore) -> Callable[[], St
     return lambda: kind(str(path / "queue.db"), durability="relaxed", lease=30.0)
 
 
-@pytest.mark.parametrize("check", checks("memory", *contract.EVERY))
+@pytest.mark.parametrize("check", checks(*contract.EVERY))
 async def test_memory_keeps_the_contract(check: contract.Check) -> None:
     await check(memory)
 
 
-@pytest.mark.parametrize("check", checks("sqlite", *contract.EVERY, *contract.SHARED))
+@pytest.mark.parametrize("check", checks(*contract.EVERY, *contract.SHARED))
 async def test_sqlite_keeps_the_contract(check: contract.Check, tmp_path: Path) -> None:
     await check(sqlite(tmp_path))
 

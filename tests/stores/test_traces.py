@@ -16,9 +16,6 @@ import runcue
 from runcue.testing import run
 from tests.stores.traces import HORIZON, TRAITS, Seen, Step, Trace, make, played
 
-DIFFERENT = frozenset({"stall_timeout", "drop_oldest"})
-"""Traits of which the smallest trace below is expected to fail: random traces do not have them until then."""
-
 SEEDS = range(16)
 
 
@@ -53,7 +50,7 @@ def both(trace: Trace, path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[See
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_trace(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compare(*both(make(seed, traits=TRAITS - DIFFERENT), tmp_path / "queue.db", monkeypatch))
+    compare(*both(make(seed, traits=TRAITS), tmp_path / "queue.db", monkeypatch))
 
 
 def test_traces_are_worth_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,12 +117,7 @@ SMALLEST: dict[str, tuple[dict[str, Any], list[Step], str]] = {
 
 @pytest.mark.parametrize(
     ("options", "steps"),
-    [
-        pytest.param(
-            options, steps, id=name, marks=[pytest.mark.xfail(reason=why)] if name in DIFFERENT else []
-        )
-        for name, (options, steps, why) in SMALLEST.items()
-    ],
+    [pytest.param(options, steps, id=name) for name, (options, steps, _) in SMALLEST.items()],
 )
 def test_the_smallest_trace(
     options: dict[str, Any], steps: list[Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -134,7 +126,6 @@ def test_the_smallest_trace(
     compare(*both(Trace(options, steps), tmp_path / "queue.db", monkeypatch))
 
 
-@pytest.mark.xfail(reason="in memory a revived work keeps its old place in list()")
 def test_a_revived_work_is_listed_as_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[Step] = [
         (1.0, "submit", note(id="a", delay=1000)),
@@ -146,7 +137,6 @@ def test_a_revived_work_is_listed_as_the_newest(tmp_path: Path, monkeypatch: pyt
     assert [work.id for work in memory.works] == [work.id for work in file.works] == ["a", "b"]
 
 
-@pytest.mark.xfail(reason="in a file the turns end: what is no JSON is found out when it is written")
 def test_a_result_that_is_no_json_fails_its_attempt_and_nothing_else(tmp_path: Path) -> None:
     async def main() -> tuple[runcue.Work, runcue.Work]:
         cue = runcue.Cue(tmp_path / "queue.db")

@@ -7,22 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import runcue
 from tests.torture.swarm import Herd, Plan, play, sweep
-
-
-def has_file_store() -> bool:
-    """True when a queue can be kept in a file."""
-    try:
-        runcue.Cue("x.db")
-    except runcue.ConfigError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.xfail(
-    not has_file_store(), strict=True, reason="the store in a file is not there yet"
-)
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from runcue.core.deadlines import armed
 from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, started
 from runcue.core.limits import Service
 from runcue.core.line import READY
+from runcue.core.mind import PAGE
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.places import Places
 from runcue.core.plan import Library, Plan, Submit
@@ -484,12 +485,13 @@ class Ledger(Places):
         """A final work becomes live again, with a fresh budget and a new place among its equals."""
         if self.settings.keep_finished is not None:
             self._revived.add(record.seq)
+        if record.seq <= self._head.seq:  # else it is new in this turn, too
+            self.plan.revived.add(record.id)
         self._seq += 1
         self._ended[record.state] -= 1
         record = move(record, "revive", failures=0, throttled_since=None, completed_at=None, started_at=None,
                       result=None, error=None, traceback=None)  # fmt: skip
         record = replace(record, seq=self._seq, since=self.now, crashes=0)
-        self.plan.revived.add(record.id)
         self.pending += 1
         self.has_moved = True
         self.write(record)
@@ -501,15 +503,28 @@ class Ledger(Places):
 
     def oldest_pending(self) -> Record:
         """The pending work that was submitted first; there is some (and it is only known for `drop_oldest`)."""
+        if self.library is not None:
+            return self._oldest_of(self.library)
         while True:
             seq, work_id = heappop(self._by_age)
             record = self.records.get(work_id)
             if record is not None and record.seq == seq and not record.token:
                 return record
 
+    def _oldest_of(self, library: Library) -> Record:
+        fresh = [record for record in self.plan.records.values() if record.state is WorkState.PENDING]
+        after, page = 0, library.oldest(0, PAGE)
+        while page and all(record.id in self.plan.records for record in page):
+            after = page[-1].seq
+            page = library.oldest(after, PAGE)
+        stored = [record for record in page if record.id not in self.plan.records][:1]
+        oldest = self.live(min((*fresh, *stored), key=lambda record: record.seq).id)
+        assert oldest is not None
+        return oldest
+
     def _note_age(self, record: Record) -> None:
         """Work became pending: remember its place among the oldest, if anybody is ever going to ask."""
-        if self.settings.reject_policy == "drop_oldest":
+        if self.settings.reject_policy == "drop_oldest" and self.is_whole:
             by_age = self._by_age
             heappush(by_age, (record.seq, record.id))
             if len(by_age) > 2 * len(self.records) + FEW:

@@ -82,7 +82,8 @@ class Ready:
     """All lanes, and the choice among them."""
 
     __slots__ = ("_active", "_heads", "_holders", "_most_lanes", "_page", "_records", "_timers", "head_of", "lanes",
-                 "limited", "notice", "on_open", "paused", "queues", "served", "services", "take_from", "touched")  # fmt: skip
+                 "limited", "notice", "on_open", "paused", "queues", "served", "services", "take_from",
+                 "touched")  # fmt: skip
 
     def __init__(
         self, records: dict[str, Record], page: Read | None = None, heads: dict[str, Key] | None = None

@@ -106,6 +106,7 @@ def _check_stall(ledger: Ledger) -> None:
     if is_warned and not is_over:
         return
     stuck = [record for record in ledger.all_pending() if not _waits_for_time(ledger, record)]
+    stuck.sort(key=lambda record: record.seq)
     if not stuck:
         ledger.moved_at = ledger.now
         return

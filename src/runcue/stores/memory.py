@@ -86,6 +86,9 @@ class MemoryStore:
         """None: the bus has them all."""
         return []
 
+    def check_result(self, result: object) -> None:
+        """Anything can be kept."""
+
     def listen(self, changed: Callable[[], None], lost: Callable[[str], None]) -> None:
         """Nobody else is here."""
 
@@ -98,6 +101,8 @@ class MemoryStore:
 
     def _commit(self, plan: Plan) -> None:
         records = self._records
+        for work_id in plan.revived:  # it is listed as the newest
+            records.pop(work_id, None)
         records.update(plan.records)
         for record in plan.keyed:
             self._keys[str(record.spec.idempotency_key)] = record.id

@@ -22,12 +22,13 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import apsw
+import msgspec
 
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Changes, Library, Plan
 from runcue.core.state import Worker
-from runcue.errors import ForkedConnection, StorageBusy, StoreError
+from runcue.errors import ForkedConnection, Permanent, StorageBusy, StorageReplaced, StoreError
 from runcue.ports import Clock, Decide
 from runcue.stores import presence
 from runcue.stores.file import identity, open_file, translate
@@ -42,6 +43,8 @@ LEND_AFTER = 0.003
 LENT = 0.0003
 LOOK_AROUND = 0.5
 """Seconds between two looks at the other processes, besides being told."""
+LARGEST_RESULT = 1024 * 1024
+PRUNE_EVERY = 60.0
 OLDEST_GRANT = 31 * 86400.0
 CRASH_AT = os.environ.get("RUNCUE_CRASH_AT", "")
 
@@ -108,7 +111,18 @@ class SqliteStore:
 
     is_inline = False
 
-    def __init__(self, path: str, *, durability: str, lease: float, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        durability: str,
+        lease: float,
+        retention: float | None = None,
+        log_retention: float = 86400.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._retention = retention
+        self._log_retention = log_retention
         self._path = path
         self._lease = lease
         self._is_on_loop = clock is not None
@@ -118,6 +132,8 @@ class SqliteStore:
         self.worker = presence.new_worker_id()
         self._turnstile = presence.Turnstile(self._directory)
         self._presence = presence.Presence(self._directory, self.worker)
+        if durability == "relaxed":
+            logger.warning("durability is relaxed: what was accepted last may be lost when the machine stops")
         self._heart = None if self._is_on_loop else presence.Heart(self._presence.beat, lease / 3)
         me = Worker(self.worker, presence.host_name(), presence.boot_id(), os.getpid(), 0.0)
         self._tables = Tables(connection, me)
@@ -128,6 +144,7 @@ class SqliteStore:
         self._thread: threading.Thread | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._pruning: asyncio.TimerHandle | None = None
 
     # turns ------------------------------------------------------------------------------------------------
 
@@ -200,7 +217,7 @@ class SqliteStore:
         if now - self._looked_at >= LOOK_AROUND:
             self._looked_at = now
             if identity(self._path) != self._identity:
-                raise StoreError(f"{self._path!r} is another file now.", self._path)
+                raise StorageReplaced(f"{self._path!r} is another file now. Open it anew.", self._path)
 
     async def turn(self, decide: Decide) -> Plan:
         """Decide and commit, in the store's thread."""
@@ -272,12 +289,27 @@ class SqliteStore:
 
         return await self._in_thread(read)
 
+    def check_result(self, result: Any) -> None:
+        """Refuse a result that cannot be kept."""
+        try:
+            size = len(msgspec.json.encode(result))
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            raise Permanent(
+                f"its result is no JSON ({error}): return plain values, or a file's path"
+            ) from error
+        if size > LARGEST_RESULT:
+            raise Permanent(
+                f"its result takes {size:,} bytes, more than {LARGEST_RESULT:,}: return a file's path"
+            )
+
     # the other processes ----------------------------------------------------------------------------------
 
     def listen(self, changed: Callable[[], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died."""
         self._changed, self._lost = changed, lost
         self._loop.add_reader(self._presence.fileno(), self._poked)
+        if not self._is_on_loop:
+            self._pruning = self._loop.call_later(PRUNE_EVERY, self._prune_now_and_then)
 
     def _poked(self) -> None:
         self._presence.drain()
@@ -294,13 +326,42 @@ class SqliteStore:
             if not self._presence.is_alive(worker):
                 self._lost(worker)
 
+    def _prune_now_and_then(self) -> None:
+        self._pruning = self._loop.call_later(PRUNE_EVERY, self._prune_now_and_then)
+        self._jobs.put(self._prune_quietly)
+
+    def _prune_quietly(self) -> None:
+        try:
+            self.prune()
+        except (apsw.Error, StoreError) as error:  # there is another time
+            logger.warning("could not let go of old work in %r: %s", self._path, error)
+
+    def prune(self) -> int:
+        """Let go of some of what is older than anybody wants it; how much that was."""
+        connection, now = self._tables.connection, self.clock.now()
+        if not self._turnstile.acquire(PATIENCE):
+            return 0
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                kept = None if self._retention is None else now - self._retention
+                amount = self._tables.prune(kept, now - self._log_retention)
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            return amount
+        finally:
+            self._turnstile.release()
+
     def _others(self) -> frozenset[str]:
         return self._tables.peers - {self.worker}
 
     async def close(self) -> None:
         """Let go of the file."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._pruning):
+            if timer is not None:
+                timer.cancel()
         self._loop.remove_reader(self._presence.fileno())
         if self._heart is not None:
             self._heart.close()

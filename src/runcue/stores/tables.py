@@ -23,6 +23,13 @@ SHELF_UPSERT = (
     "INSERT INTO shelves VALUES (?, ?, ?, ?) "
     "ON CONFLICT (name) DO UPDATE SET place = excluded.place, seq = excluded.seq, revision = excluded.revision"
 )
+PRUNABLE = (
+    "SELECT id FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ? AND NOT EXISTS "
+    "(SELECT 1 FROM dependencies JOIN work_units AS other ON other.id = work_id "
+    "WHERE needs = work_units.id AND other.state IN ('pending', 'running')) ORDER BY completed_at LIMIT ?"
+)
+SOME = 500
+"""How much is deleted at once."""
 MANY = 500
 """How many ids are asked for in one statement."""
 
@@ -226,7 +233,7 @@ class Tables:
     def _write_records(self, plan: Plan, before: Head, now: float, lease_until: float) -> None:
         fresh, started, finished, others = [], [], [], []
         for record in plan.records.values():
-            if record.seq > before.seq and record.id not in plan.revived:
+            if record.seq > before.seq and (record.id not in plan.revived or not self._has(record.id)):
                 fresh.append(codec.insert_row(record, now, lease_until if record.token else None))
                 if record.history:
                     self.connection.executemany(codec.ATTEMPT_INSERT, codec.attempt_rows(record))
@@ -253,6 +260,9 @@ class Tables:
                 codec.UPDATE,
                 [codec.update_row(one, now, lease_until if one.token else None) for one in others],
             )
+
+    def _has(self, work_id: str) -> bool:
+        return self._execute("SELECT 1 FROM work_units WHERE id = ?", (work_id,)).fetchone() is not None
 
     def _write_history(self, record: Record) -> None:
         """The lines of the history that are not there yet."""
@@ -302,6 +312,29 @@ class Tables:
     def read_only(self, head: Head) -> None:
         """The turn wrote nothing."""
         self._seen = head.revision
+
+    def prune(self, finished_before: float | None, granted_before: float) -> int:
+        """Delete some of what ended long ago, but nothing that pending work depends on; how much that was."""
+        services = [codec.read_service(row) for row in self._execute(codec.SERVICE_SELECT)]
+        longest = max((rate.per for service in services for rate in service.limits.rates), default=0.0)
+        granted_before = min(granted_before, self.head().now - longest)
+        self._execute(
+            "DELETE FROM service_log WHERE id IN (SELECT id FROM service_log WHERE started_at < ? LIMIT ?)",
+            (granted_before, SOME),
+        )
+        if finished_before is None:
+            return 0
+        self._execute(
+            "DELETE FROM events WHERE revision IN (SELECT revision FROM events WHERE at < ? LIMIT ?)",
+            (finished_before, SOME),
+        )
+        old = self._execute(PRUNABLE, (finished_before, SOME)).fetchall()
+        ids: list[Any] = [(row[0],) for row in old]
+        many = self.connection.executemany
+        for statement in ("DELETE FROM attempts WHERE work_id = ?", "DELETE FROM dependencies WHERE work_id = ?",
+                          "DELETE FROM work_units WHERE id = ?"):  # fmt: skip
+            many(statement, ids)
+        return len(ids)
 
     def sign_off(self) -> None:
         """This worker leaves. What it may still have running is taken over as from a dead one."""
