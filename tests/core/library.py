@@ -58,10 +58,11 @@ class Shared(Shelf):
     def by_id(self, ids: Iterable[str]) -> dict[str, Record]:
         return {work_id: self.records[work_id] for work_id in ids if work_id in self.records}
 
-    def watched(self, until: float, limit: int) -> list[Record]:
+    def watched(self, until: float, limit: int, after: Key | None = None) -> list[Record]:
         self._count_read()
         due = [(record.watch_at, record.seq, record) for record in self.records.values() if record.watch_at]
-        return [record for at, _, record in sorted(due, key=lambda one: one[:2]) if at <= until][:limit]
+        due = [one for one in due if one[0] <= until and one[:2] > (after or (0.0, 0))]
+        return [record for _, _, record in sorted(due, key=lambda one: one[:2])][:limit]
 
     def next_watch(self, after: float) -> float:
         times = [record.watch_at for record in self.records.values() if record.watch_at is not None]
@@ -204,6 +205,7 @@ class Process(Bench):
         has_mail = False
         if is_foreign:
             changes = shared.changes(self.tag, self._seen, self._grants_seen)
+            changes.shelves = self._news | changes.shelves
             has_mail = bool(changes.mail)
             scheduler.catch_up(changes)
         elif self._news:

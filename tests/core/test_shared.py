@@ -196,7 +196,6 @@ def test_what_comes_in_a_turn_takes_its_place_among_what_is_stored(short_pages: 
     assert other.started == ["d", "e", "last"]
 
 
-@pytest.mark.xfail(reason="it is in mind but in no line, and what is in mind is left out of the page")
 def test_what_came_beyond_the_page_in_an_earlier_turn_is_found_when_it_is_its_turn(short_pages: None) -> None:
     _, one, other = two(limits(concurrent=1))
     one.may_start = False
@@ -210,7 +209,6 @@ def test_what_came_beyond_the_page_in_an_earlier_turn_is_found_when_it_is_its_tu
     assert order == ["b", "c", "last"]
 
 
-@pytest.mark.xfail(reason="the shelves of its own last turn are not told when another process was here since")
 def test_what_was_submitted_here_is_not_forgotten_when_others_wrote_something_else() -> None:
     _, one, other = two()
     other.may_start = False
@@ -378,7 +376,6 @@ def test_a_circuit_that_tripped_elsewhere_is_open_here_and_the_probe_is_one_for_
     assert one.told("circuit_opened") == []
 
 
-@pytest.mark.xfail(reason="a circuit that trips by the passing of time alone is not written")
 def test_a_probe_that_is_overdue_elsewhere_trips_the_circuit_again() -> None:
     shared, one, other = two(limits(circuit_threshold=1, circuit_timeout=10))
     other.submit("a")
@@ -513,7 +510,6 @@ def test_work_that_waited_for_the_code_of_a_dead_worker_waits_no_longer() -> Non
     assert other.active == {"api": 1}
 
 
-@pytest.mark.xfail(reason="it is taken for one of the present epoch")
 def test_a_dead_workers_call_from_before_the_trip_says_nothing_about_the_circuit() -> None:
     shared, one, other = two(limits(circuit_threshold=1, circuit_timeout=10))
     one.submit("a", "b")
@@ -593,7 +589,6 @@ def test_a_new_scheduler_takes_the_answers_of_what_runs() -> None:
     assert one.scheduler.ledger.slots == {}
 
 
-@pytest.mark.xfail(reason="a new scheduler does not know that the store has other places of its process")
 def test_places_that_became_free_in_the_first_turn_of_a_new_scheduler_are_free_for_others() -> None:
     _, one, other = two(limits(concurrent=1))
     one.submit("a")
@@ -603,7 +598,6 @@ def test_places_that_became_free_in_the_first_turn_of_a_new_scheduler_are_free_f
     assert other.started == ["b"]
 
 
-@pytest.mark.xfail(reason="its own places are counted before it knows what runs")
 def test_a_new_scheduler_keeps_the_places_of_what_runs() -> None:
     _, one, _ = two(limits(concurrent=1))
     one.submit("a", "b")
@@ -615,7 +609,6 @@ def test_a_new_scheduler_keeps_the_places_of_what_runs() -> None:
     assert one.started == ["b"]
 
 
-@pytest.mark.xfail(reason="it does not know which circuits count what runs")
 def test_a_new_scheduler_tells_circuits_how_its_probe_ended() -> None:
     shared, one, _ = two(limits(circuit_threshold=1, circuit_timeout=10))
     one.submit("a")
@@ -744,7 +737,6 @@ def test_a_standstill_concerns_the_work_of_all() -> None:
     assert other.state("b") == "pending"
 
 
-@pytest.mark.xfail(reason="the same page is read again, for ever, because nothing is written before the end")
 def test_more_deadlines_than_a_page_holds_are_all_kept(short_pages: None) -> None:
     _, one, other = two(pending_timeout=5)
     one.may_start = other.may_start = False

@@ -144,7 +144,7 @@ def test_another_store_is_refused_with_what_there_is() -> None:
         with pytest.raises(
             ConfigError, match=r"^Cannot open .*: this version keeps its queue in memory"
         ) as caught:
-            Cue(store)  # type: ignore[arg-type]
+            Cue(store)
         assert "secret" not in str(caught.value)
 
 

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from runcue.core.asking import Asking, Questions
 from runcue.core.deadlines import armed
+from runcue.core.graph import Graph
 from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, started
 from runcue.core.limits import Service
 from runcue.core.line import READY
@@ -76,7 +77,8 @@ class Ledger(Places):
         self._revived: set[int] = set()
         self._by_age: list[tuple[int, str]] = []
         self._head = NO_HEAD
-        self._own_places: dict[str, int] = {}
+        self.told_places: dict[str, int] = {}
+        """What others know of the places that attempts of this process take up."""
         self.orphans: list[Record] = []
         """Attempts that were given up before this ledger was made, and whose code still runs."""
 
@@ -119,9 +121,9 @@ class Ledger(Places):
         self.changed.clear()
         if not self.is_whole:
             places = self.own_places()
-            if places != self._own_places:
-                plan.active = self._own_places = places
-            self.let_guests_go()
+            if places != self.told_places:
+                plan.active = self.told_places = places
+            self._let_guests_go()
             for lane in self.ready.lanes.values():
                 lane.line.written()
         before = self._head
@@ -131,7 +133,18 @@ class Ledger(Places):
         self._head = plan.head
         return plan
 
-    def is_in_line(self, record: Record) -> bool:
+    def _let_guests_go(self) -> None:
+        """The turn is over: keep in mind only what runs here and what its lane has in its line."""
+        for work_id in self.guests:
+            record = self.records.get(work_id)
+            if record is not None and (record.worker or self.worker) == self.worker and record.token:
+                continue
+            if record is not None and not self._is_in_line(record):
+                del self.records[work_id]
+        self.guests.clear()
+        self.graph = Graph()
+
+    def _is_in_line(self, record: Record) -> bool:
         """True when its lane has that pending work in its line, or callbacks are about it."""
         if record.id in self.held:
             return True

@@ -47,7 +47,7 @@ class Line:
     __slots__ = ("_dead", "_early", "_fifo", "_records", "end", "first", "fresh", "more", "page")
 
     def __init__(self, records: dict[str, Record]) -> None:
-        self.page: Callable[[Key | None, int], Page | None] | None = None
+        self.page: Callable[[Key | None, int], Page] | None = None
         self.more = False
         self.end: Key | None = None
         self.first: Key | None = None
@@ -93,8 +93,11 @@ class Line:
         return self.end is None and not self._fifo and not self._early and not self.fresh
 
     def written(self) -> None:
-        """What came beyond the end is in the store by now."""
+        """What came beyond the end is in the store by now, and need not be in mind."""
         if self.fresh:
+            for record in self.fresh:
+                if self._records.get(record.id) is record:
+                    del self._records[record.id]
             self.fresh.clear()
 
     def key(self) -> Key | None:
@@ -104,25 +107,22 @@ class Line:
         head = self.head()
         return None if head is None else (head.rank, head.seq)
 
-    def refill(self, most: int) -> bool:
-        """Read on in the store, what came in this turn taking its place among that; False when it must not be."""
+    def refill(self, most: int) -> None:
+        """Read on in the store, what came in this turn taking its place among that."""
         assert self.page is not None
-        page = self.page(self.end, max(most, SHORTEST_PAGE))
-        if page is None:
-            return False
-        records, self.end, self.more = page
+        records, self.end, self.more = self.page(self.end, max(most, SHORTEST_PAGE))
         end = self.end
         within = [one for one in self.fresh if not self.more or (end and (one.rank, one.seq) <= end)]
         if within:
             self.fresh = [record for record in self.fresh if record not in within]
             records = sorted((*records, *within), key=lambda record: (record.rank, record.seq))
         self._fifo.extend(records)
-        return True
 
     def head(self) -> Record | None:
         """The first that is still as it was when it came; what changed since is dropped."""
         head = self._head()
-        while head is None and self.more and self.refill(SHORTEST_PAGE):
+        while head is None and self.more:
+            self.refill(SHORTEST_PAGE)
             head = self._head()
         return head
 
@@ -166,7 +166,9 @@ class Line:
                         break
                     taken.append(head)
                 fifo.popleft()
-            elif not self.more or not self.refill(most - len(taken)):
+            elif self.more:
+                self.refill(most - len(taken))
+            else:
                 break
         return taken
 

@@ -20,11 +20,6 @@ from runcue.core.settings import Settings
 PAGE = 256
 """How many records are read at once where all of some kind are wanted."""
 
-POOL = 10_000
-"""How much work that callbacks judge a process has in mind at most."""
-
-STATES = {"pending": WorkState.PENDING, "running": WorkState.RUNNING}
-
 
 class Mind:
     """Live records, edges, and the plan under way."""
@@ -68,22 +63,6 @@ class Mind:
         self.looked_up: set[str] = set()
         self.keys_looked_up: set[str] = set()
         self.walks: dict[Revive, tuple[list[str], set[str]]] = {}  # how far each has got (outcome.py)
-
-    def let_guests_go(self) -> None:
-        """The turn is over: keep in mind only what runs here and what its lane has in its line."""
-        for work_id in self.guests:
-            record = self.records.get(work_id)
-            if record is not None and (record.worker or self.worker) == self.worker and record.token:
-                continue
-            if record is not None and not self.is_in_line(record):
-                del self.records[work_id]
-        self.guests.clear()
-        if not self.is_whole:
-            self.graph = Graph()
-
-    def is_in_line(self, record: Record) -> bool:
-        """True when a lane has that pending work in its line; ledger.py knows."""
-        raise NotImplementedError
 
     # one work ---------------------------------------------------------------------------------------------
 
@@ -161,7 +140,7 @@ class Mind:
 
     # pages of the library ---------------------------------------------------------------------------------
 
-    def read_lane(self, lane: Lane, after: Key | None, limit: int) -> Page | None:
+    def read_lane(self, lane: Lane, after: Key | None, limit: int) -> Page:
         """The next work of a lane: brought to mind, but for what this turn has changed already."""
         assert self.library is not None
         page = self.library.page(lane.shelf, after, limit)
@@ -190,9 +169,11 @@ class Mind:
     def watched(self) -> Iterator[Record]:
         """Pending work of the library that somebody has to look at now."""
         assert self.library is not None
+        after: Key | None = None
         while self.watch_at <= self.now:
-            page = self.library.watched(self.now, PAGE)
+            page = self.library.watched(self.now, PAGE, after)
             for record in page:
+                after = (record.watch_at or 0.0, record.seq)
                 if record.id not in self.plan.records and self.live(record.id) is not None:
                     yield self.records[record.id]
             if len(page) < PAGE:

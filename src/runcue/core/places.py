@@ -77,6 +77,7 @@ class Places(Mind):
         """A circuit changed: tell it, and let its lanes look again."""
         if news is not None:
             assert service.breaker is not None
+            self.changed[service] = None
             self.tell(CIRCUIT_EVENTS[news], service=service.name, failures=service.breaker.failures)
             self.ready.touch(service)
 

@@ -192,8 +192,8 @@ class Library(Protocol):
         """Those of these works that there are."""
         ...
 
-    def watched(self, until: float, limit: int) -> list[Record]:
-        """Records that somebody has to look at by then, most urgent first."""
+    def watched(self, until: float, limit: int, after: Key | None = None) -> list[Record]:
+        """Records that somebody has to look at by then, most urgent first; the next after (time, number)."""
         ...
 
     def next_watch(self, after: float) -> float:

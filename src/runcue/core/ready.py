@@ -25,8 +25,8 @@ from runcue.core.line import Key, Line, Page, shelf_name
 from runcue.core.model import Record, Spec
 from runcue.core.settings import Rule
 
-Read = Callable[["Lane", Key | None, int], Page | None]
-"""Reads the next of a lane's work in the store; None when this lane has enough in mind."""
+Read = Callable[["Lane", Key | None, int], Page]
+"""Reads the next of a lane's work in the store."""
 Candidate = tuple[float, int, int, Record, float]
 """Order, seq, a number that makes it unique, record, when it was judged: work that callbacks let pass."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from runcue.core.breaker import Breaker
 from runcue.core.ledger import Ledger
 from runcue.core.limits import Service
 from runcue.core.line import shelf_parts
@@ -36,12 +37,12 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
         if service is not None:
             service.started_elsewhere(grant.at, grant.amount)
             ledger.ready.touch(service)
+    if changes.is_first:
+        _take_up(ledger)
     if changes.workers is not None:
         _share_services(ledger, changes.workers)
     if changes.paused is not None:
         _pause_queues(ledger, changes.paused)
-    if changes.is_first:
-        _take_up(ledger)
     for token in changes.mail:
         _ended_by_others(ledger, token)
 
@@ -61,7 +62,10 @@ def _take_up(ledger: Ledger) -> None:
     """This ledger is new, but its process may not be: what runs in it goes on."""
     for record in list(ledger.shelf(ledger.running_shelf)):
         ledger.guests.discard(record.id)
-        ledger.slots[record.token] = ledger.lane_of(record.spec)
+        lane = ledger.slots[record.token] = ledger.lane_of(record.spec)
+        epochs = [(one, breaker, breaker.epoch) for one in lane.services if (breaker := _counts(one, record))]
+        if epochs:
+            ledger.epochs[record.token] = epochs
     for record in ledger.orphans:
         ledger.slots[record.token] = ledger.lane_of(record.spec)
         ledger.give_up(record.token, record.id)
@@ -137,7 +141,9 @@ def _share_services(ledger: Ledger, workers: list[Worker]) -> None:
     own = ledger.own_places()
     others: dict[str, int] = {}
     for worker in workers:
-        if worker.id != ledger.worker:
+        if worker.id == ledger.worker:
+            ledger.told_places = worker.active
+        else:
             for name, amount in worker.active.items():
                 others[name] = others.get(name, 0) + amount
     for name, service in ledger.ready.services.items():
@@ -185,15 +191,24 @@ def _take_over(ledger: Ledger, record: Record) -> None:
     crashes = record.crashes + 1
     for name in record.spec.services:
         service = ledger.ready.services.get(name)
-        if service is not None and service.breaker is not None:
+        breaker = None if service is None else _counts(service, record)
+        if service is not None and breaker is not None:
             ledger.changed[service] = None
-            ledger.tell_circuit(service, service.breaker.ended(service.breaker.epoch, None, ledger.now))
+            ledger.tell_circuit(service, breaker.ended(breaker.epoch, None, ledger.now))
     record = replace(record, crashes=crashes, spent=record.attempt)
     if crashes >= MOST_CRASHES:
         ledger.records[record.id] = record
         fail_for(ledger, record, WORKER_LOST)
     else:
         ledger.put_back(record, "return", error=WORKER_LOST)
+
+
+def _counts(service: Service, record: Record) -> Breaker | None:
+    """The circuit that counts this call, if one does: none from before it last changed."""
+    breaker = service.breaker
+    if breaker is None or breaker.running <= 0 or (record.started_at or 0.0) < breaker.changed_at:
+        return None
+    return breaker
 
 
 def is_lost(worker: Worker, host: str, is_alive: bool, silent_for: float, lease: float) -> bool:

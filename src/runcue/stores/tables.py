@@ -98,9 +98,13 @@ class Tables:
         )
         return [name for (name,) in found]
 
-    def watched(self, until: float, limit: int) -> list[Record]:
-        """Records that somebody has to look at by then, most urgent first."""
-        return self.records("watch_at <= ? ORDER BY watch_at LIMIT ?", (until, limit))
+    def watched(self, until: float, limit: int, after: Key | None = None) -> list[Record]:
+        """Records that somebody has to look at by then, most urgent first; the next after (time, number)."""
+        at, seq = after or BEFORE_ALL
+        return self.records(
+            "watch_at BETWEEN ?1 AND ?3 AND (watch_at > ?1 OR seq > ?2) ORDER BY watch_at, seq LIMIT ?4",
+            (at, seq, until, limit),
+        )
 
     def next_watch(self, after: float) -> float:
         """When somebody has to look at a record after that moment; infinity when there is none."""
@@ -157,7 +161,7 @@ class Tables:
             news, self._news = self._news, {}
             return Changes(head, is_foreign=False, shelves=news) if news else None
         seen = -1 if self._seen is None else self._seen
-        changes = Changes(head, is_first=self._seen is None)
+        changes = Changes(head, is_first=self._seen is None, shelves=self._news)
         for name, place, seq in self._execute(
             "SELECT name, place, seq FROM shelves WHERE revision > ?", (seen,)
         ):
