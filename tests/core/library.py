@@ -113,7 +113,6 @@ class Shared(Shelf):
             (self.paused.add if is_paused else self.paused.discard)(name)
         if has_read_mail:
             self.mail = [letter for letter in self.mail if letter[0] != worker]
-        self.mail += plan.mail
         if worker not in self.workers:
             self.workers[worker] = Worker(worker, "host", "boot", 1, self.now), revision
         if plan.active is not None or plan.lost:
@@ -123,6 +122,7 @@ class Shared(Shelf):
         for name in plan.lost:
             del self.workers[name]
             self.mail = [letter for letter in self.mail if letter[0] != name]
+        self.mail += plan.mail
         firsts = {name: self._first(name) for name in plan.shelves}
         self.shelves.update((name, (first, revision)) for name, first in firsts.items())
         told = self.head.told + len(plan.events)

@@ -472,7 +472,6 @@ def test_a_dead_worker_is_seen_to_once() -> None:
     assert third.plan.lost == []
 
 
-@pytest.mark.xfail(reason="what it has in mind as running is not compared with what the store has")
 def test_the_answer_of_a_worker_that_was_thought_dead_is_stale() -> None:
     shared, one, other = two()
     one.submit("a")

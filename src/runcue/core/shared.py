@@ -188,6 +188,7 @@ def _take_over(ledger: Ledger, record: Record) -> None:
     if record.state is not WorkState.RUNNING:  # its last attempt was given up, and its code is gone now
         ledger.place(record)
         return
+    ledger.plan.mail.append((record.worker or "", record.token))  # in case it only seemed dead
     crashes = record.crashes + 1
     for name in record.spec.services:
         service = ledger.ready.services.get(name)

@@ -216,9 +216,9 @@ class Tables:
         for name, is_paused in plan.queues.items():
             statement = "INSERT OR IGNORE INTO paused_queues VALUES (?)"
             self._execute(statement if is_paused else "DELETE FROM paused_queues WHERE name = ?", (name,))
+        self._write_workers(plan, revision)
         if plan.mail:
             many("INSERT INTO mail (worker, token) VALUES (?, ?)", plan.mail)
-        self._write_workers(plan, revision)
         if plan.events:
             body = journal.pack(plan.events)
             self._execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)",
@@ -326,6 +326,7 @@ class Tables:
             "DELETE FROM service_log WHERE id IN (SELECT id FROM service_log WHERE started_at < ? LIMIT ?)",
             (granted_before, SOME),
         )
+        self._execute("DELETE FROM mail WHERE worker NOT IN (SELECT id FROM workers)")
         if finished_before is None:
             return 0
         self._execute(
