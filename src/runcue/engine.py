@@ -206,9 +206,7 @@ class Engine:
             self._loop.call_exception_handler(
                 {"message": "runcue takes no more turns: this is a mistake in runcue", "exception": error}
             )
-            self.disappoint(
-                lambda: RuncueError(f"runcue takes no more turns, by a mistake of its own: {error!r}")
-            )
+            self.disappoint(lambda: RuncueError(f"runcue takes no more turns, by its own mistake: {error!r}"))
         self._let_go()
 
     async def close(self, error: Callable[[], Exception]) -> None:
@@ -308,10 +306,8 @@ class Engine:
         return next((run for run in list(self._runs.values()) if run.task is task), None) if task else None
 
     def current_run(self) -> Run | None:
-        """The attempt that the code that asks is: a handler's coroutine, or what runs in its thread.
-
-        Where a submission may have to wait for room, also what a handler does in tasks of its own: it must not wait.
-        """
+        """The attempt that the code that asks is: a handler's coroutine, what runs in its thread or, where submissions
+        may have to wait for room, in tasks of its own."""
         run = current_run.get()
         if run is not None and self._runs.get(run.record.token) is run:  # not of another Cue, nor over
             return run

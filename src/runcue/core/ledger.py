@@ -20,27 +20,22 @@ from typing import Any
 from msgspec.structs import replace
 
 from runcue.core.asking import Asking, Questions
-from runcue.core.deadlines import armed
 from runcue.core.graph import Graph
 from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, started
 from runcue.core.limits import Service
 from runcue.core.line import READY
 from runcue.core.mind import PAGE
 from runcue.core.model import Record, Spec, WorkState
-from runcue.core.places import Places
 from runcue.core.plan import Library, Plan, Submit
 from runcue.core.ready import Lane
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import NO_HEAD, Grant, Head
+from runcue.core.waiting import BLOCKED, FEW, LATER, WALL, Waiting
 
 STRICT_STEP = 1e10
 """Seconds that one point of priority is worth when waiting is worth nothing (`age_step=None`)."""
 
 NOBODY = Spec("", "", b"", ())
-LATER, WALL, BLOCKED = "later", "wall", "blocked"
-"""The shelves of work that waits: for queue time, for wall time, for others."""
-FEW = 100
-"""How many outdated entries a heap may hold, besides a multiple of the living, before they are swept out."""
 
 
 def waits_for_wall(record: Record, wall: float) -> bool:
@@ -48,7 +43,7 @@ def waits_for_wall(record: Record, wall: float) -> bool:
     return record.started_at is None and (record.spec.run_at or 0) > wall
 
 
-class Ledger(Places):
+class Ledger(Waiting):
     """Live records, lanes, edges, counts, and the plan under way."""
 
     def __init__(self, settings: Settings, rules: dict[str, Rule], tag: str, is_whole: bool = True) -> None:
@@ -62,9 +57,6 @@ class Ledger(Places):
         self.asking: Asking | None = None
         self.held: dict[str, int] = {}
         self.waiting_submits: deque[Submit] = deque()
-        self.later: list[tuple[float, int, str]] = []
-        self.later_by_wall: list[tuple[float, int, str]] = []
-        self.deadlines: list[tuple[float, int, str]] = []
         self.depth_level = 0
         self.moved_at = 0.0
         self.has_moved = False
@@ -262,21 +254,6 @@ class Ledger(Places):
         lane = self.lane_of(spec)
         return lane, lane.shelf, record.rank
 
-    def arm(self, record: Record, after: float = -math.inf) -> Record:
-        """Have somebody look at that pending work when the next of its time limits is reached."""
-        watched = armed(record, self.settings, self.now, self.wall, after)
-        if watched is not record:
-            self.write(watched)
-        if watched.watch_at is not None and not self.is_whole:
-            self.armed_at = min(self.armed_at, watched.watch_at)
-            self.watch_at = min(self.watch_at, watched.watch_at)
-        elif watched.watch_at is not None:
-            deadlines = self.deadlines
-            heappush(deadlines, (watched.watch_at, watched.seq, watched.id))
-            if len(deadlines) > 4 * len(self.records) + FEW:
-                deadlines[:] = sorted(set(filter(self.is_armed, deadlines)))
-        return watched
-
     def exchange(self, record: Record, changed: Record) -> None:
         """Pending work has another record now: where the old one stands in line, the new one takes its place."""
         if str(record.shelf).startswith(READY):
@@ -285,39 +262,6 @@ class Ledger(Places):
                 self.asking.left(record.id, lane)  # it is asked anew
             self.ready.left(lane)
             self.place(changed)
-
-    def is_armed(self, deadline: tuple[float, int, str]) -> bool:
-        """True while that moment still matters to its work."""
-        record = self.records.get(deadline[2])
-        return record is not None and record.watch_at == deadline[0]
-
-    def place_due(self) -> bool:
-        """Place what only waited for its time; True when there was something."""
-        if self.library is not None:
-            return self._place_due_of(LATER, self.now) | self._place_due_of(WALL, self.wall)
-        any_due = False
-        for heap, now in ((self.later, self.now), (self.later_by_wall, self.wall)):
-            while heap and heap[0][0] <= now:
-                _, seq, work_id = heappop(heap)
-                record = self.records.get(work_id)
-                if record is not None and record.seq == seq and not record.token:
-                    any_due = True
-                    self.place(record)
-        return any_due
-
-    def _place_due_of(self, name: str, now: float) -> bool:
-        """The same for a shelf of the library."""
-        any_due = False
-        if name in self.heads and self.heads[name][0] <= now:
-            for record in self.shelf(name):
-                if record.place > now:
-                    self.heads[name] = (record.place, record.seq)
-                    break
-                any_due = True
-                self.place(record)
-            else:
-                del self.heads[name]
-        return any_due
 
     # starting and ending ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from runcue.core import admission, outcome, shared, watch
 from runcue.core.asking import Allowance, Questions
-from runcue.core.ledger import LATER, WALL, Ledger
+from runcue.core.ledger import Ledger
 from runcue.core.limits import Limits, Service
 from runcue.core.model import Record
 from runcue.core.plan import (
@@ -38,6 +38,7 @@ from runcue.core.plan import (
     Withdraw,
 )
 from runcue.core.settings import Rule, Settings
+from runcue.core.waiting import LATER, WALL
 
 NOTHING = Lacks()
 WALL_CHECK = 1.0
@@ -138,8 +139,9 @@ class Scheduler:
         now = ledger.now
         if ledger.library is not None:
             shared.find_lanes(ledger)
-        if ledger.place_due():
+        for record in ledger.due():
             ledger.has_moved = True
+            ledger.place(record)
         watch.check(ledger)
         for service in ledger.ready.due(now):
             if service.breaker is not None:

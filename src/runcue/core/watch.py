@@ -77,9 +77,7 @@ def _late(ledger: Ledger, record: Record) -> None:
             waited = (settings.pending_timeout or 0) + now - at
             _time_out(ledger, record, f"Pending timeout after {waited:.3g} s")
             return
-    watched = ledger.arm(record, after=now)
-    if watched is not record:
-        ledger.exchange(record, watched)
+    ledger.exchange(record, ledger.arm(record, after=now))
 
 
 def _is_put_off(ledger: Ledger, record: Record) -> bool:
