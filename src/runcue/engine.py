@@ -306,8 +306,8 @@ class Engine:
         return next((run for run in list(self._runs.values()) if run.task is task), None) if task else None
 
     def current_run(self) -> Run | None:
-        """The attempt that the code that asks is: a handler's coroutine, what runs in its thread or, where submissions
-        may have to wait for room, in tasks of its own."""
+        """The attempt that the code that asks is: a handler's coroutine, or what runs in its thread or, where a
+        submission may have to wait for room, in tasks of its own."""
         run = current_run.get()
         if run is not None and self._runs.get(run.record.token) is run:  # not of another Cue, nor over
             return run
