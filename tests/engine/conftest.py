@@ -1,13 +1,15 @@
 """Every test of the engine runs on virtual time, and on both stores: in memory and in a file."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import runcue.cue
 from runcue.connect import file_of
+from runcue.stores.sqlite import SqliteStore
 from runcue.testing import VirtualLoop
 
 
@@ -22,14 +24,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True)
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where a Cue() keeps its queue."""
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where a Cue() keeps its queue. Few tests close theirs: its descriptors are let go of afterwards."""
     where: str = request.param
+    numbers = count()
+    stores: list[SqliteStore] = []
+    make = SqliteStore.__init__
+
+    def in_a_file(target: object) -> str | None:
+        return file_of(target) or str(tmp_path / f"queue{next(numbers)}.db")
+
+    def remember(store: SqliteStore, *arguments: Any, **options: Any) -> None:
+        make(store, *arguments, **options)
+        stores.append(store)
+
     if where == "file":
-        numbers = count()
-
-        def in_a_file(target: object) -> str | None:
-            return file_of(target) or str(tmp_path / f"queue{next(numbers)}.db")
-
         monkeypatch.setattr(runcue.cue, "file_of", in_a_file)
-    return where
+        monkeypatch.setattr(SqliteStore, "__init__", remember)
+    yield where
+    for one in stores:
+        one.abandon()

@@ -374,6 +374,10 @@ class SqliteStore:
             self._tables.sign_off()
         except apsw.Error as error:  # then others find it gone, and strike it off
             logger.warning("could not sign off from %r: %s", self._path, error)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of all descriptors, here and now, and say nothing: to others it is as if this process had died."""
         self._turnstile.close()
         self._presence.close()
         self._tables.connection.close()
