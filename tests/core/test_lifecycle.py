@@ -97,15 +97,6 @@ def test_the_start_of_an_attempt_is_the_move_of_that_name() -> None:
     )  # fmt: skip
 
 
-def test_a_start_of_which_nobody_else_has_to_know_names_no_worker() -> None:
-    record = msgspec.structs.replace(record_in(WorkState.PENDING), spent=4, next_retry_at=11.0)
-    running = started(record, 7, 12.0)
-    assert running == move(record, "start", attempt=5, token=7, started_at=12.0, next_retry_at=None)
-    assert finished(running, 42, 13.0) == move(
-        running, "finish", spent=5, token=0, completed_at=13.0, result=42, error=None, traceback=None
-    )
-
-
 def test_the_good_end_of_an_attempt_is_the_move_of_that_name() -> None:
     record = msgspec.structs.replace(
         record_in(WorkState.RUNNING),

@@ -270,7 +270,7 @@ class Ledger(Waiting):
         if self.library is not None and self.asking is not None:
             batch = self._still_there(self.library, self.asking, lane, batch)
         now, records, plan = self.now, self.records, self.plan
-        worker, shelf = (None, None) if self.is_whole else (self.worker, self.running_shelf)
+        worker, shelf = self.worker, self.running_shelf
         amount = len(batch)
         plan.shelves.add(lane.shelf)
         latest = math.inf

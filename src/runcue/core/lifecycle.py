@@ -47,19 +47,10 @@ def move(record: Record, verb: str, **changes: Any) -> Record:
     return replace(record, state=state, **changes)
 
 
-def started(
-    record: Record, token: int, now: float, worker: str | None = None, shelf: str | None = None
-) -> Record:
-    """The move every attempt begins with: `move(record, "start", …)`, at a fifth of its cost.
-
-    Who runs it, and on which shelf that is, is said where others have to know.
-    """
+def started(record: Record, token: int, now: float, worker: str, shelf: str) -> Record:
+    """The move every attempt begins with: `move(record, "start", …)`, at a fifth of its cost."""
     if record.state is not PENDING:
         return move(record, "start")
-    if worker is None:
-        return replace(
-            record, state=RUNNING, attempt=record.spent + 1, token=token, started_at=now, next_retry_at=None
-        )
     return replace(
         record,
         state=RUNNING,
@@ -78,11 +69,6 @@ def finished(record: Record, result: Any, now: float) -> Record:
     """The move most attempts end with: `move(record, "finish", …)`, at a fifth of its cost."""
     if record.state is not RUNNING:
         return move(record, "finish")
-    if record.worker is None:
-        return replace(
-            record, state=COMPLETED, spent=record.attempt, token=0, completed_at=now, result=result, error=None,
-            traceback=None,
-        )  # fmt: skip
     return replace(
         record,
         state=COMPLETED,

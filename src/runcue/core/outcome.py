@@ -318,7 +318,7 @@ def _rate_limited(
 
 def _cancel_one(ledger: Ledger, record: Record, reason: str) -> None:
     if record.token:
-        if record.worker in (None, ledger.worker):
+        if record.worker == ledger.worker:
             ledger.plan.stop.append(record.token)
             ledger.give_up(record.token, record.id)
             ledger.judge_circuits(record.token, None)
