@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 from collections.abc import Callable
-from itertools import count
 from time import perf_counter
 from typing import Any
 
@@ -33,6 +32,7 @@ from runcue.stores.memory import MemoryStore
 from runcue.watchdog import Watchdog
 
 MEMORY = ":memory:"
+LAST_DIGITS = [f"{number:02x}" for number in range(256)]  # to format a number costs more than the rest of an id
 
 
 def file_of(target: object) -> str | None:
@@ -116,13 +116,21 @@ class System:
         self.inquiry = Inquiry(self.engine, self.store)
         self._registry = registry
         self._watchdog: Watchdog | None = None
-        self._numbers = count(1)
+        self._number = 0
 
     def id_maker(self) -> Callable[[], str]:
         """Makes ids that sort by time and tell that they are ours (`Ledger.state_of` relies on their form)."""
-        numbers = self._numbers
         prefix = f"{int(self.clock.wall() * 1000):011x}{self.tag}"
-        return lambda: f"{prefix}{next(numbers):08x}"
+        head = f"{prefix}{self._number >> 8:06x}"
+
+        def make_id() -> str:
+            nonlocal head
+            number = self._number = self._number + 1
+            if not number & 0xFF:
+                head = f"{prefix}{number >> 8:06x}"
+            return head + LAST_DIGITS[number & 0xFF]
+
+        return make_id
 
     def start(self, queues: frozenset[str] | None) -> None:
         """Begin to start work, and watch over the loop (not on virtual time)."""

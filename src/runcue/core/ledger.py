@@ -256,7 +256,7 @@ class Ledger(Waiting):
 
     def exchange(self, record: Record, changed: Record) -> None:
         """Pending work has another record now: where the old one stands in line, the new one takes its place."""
-        if str(record.shelf).startswith(READY):
+        if not record.token and str(record.shelf).startswith(READY):
             lane = self.lane_of(record.spec)
             if self.asking is not None:
                 self.asking.left(record.id, lane)  # it is asked anew
@@ -270,7 +270,7 @@ class Ledger(Waiting):
         if self.library is not None and self.asking is not None:
             batch = self._still_there(self.library, self.asking, lane, batch)
         now, records, plan = self.now, self.records, self.plan
-        worker, shelf = self.worker, self.running_shelf
+        worker, shelf = (None, None) if self.is_whole else (self.worker, self.running_shelf)
         amount = len(batch)
         plan.shelves.add(lane.shelf)
         latest = math.inf

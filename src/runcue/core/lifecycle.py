@@ -47,10 +47,17 @@ def move(record: Record, verb: str, **changes: Any) -> Record:
     return replace(record, state=state, **changes)
 
 
-def started(record: Record, token: int, now: float, worker: str, shelf: str) -> Record:
-    """The move every attempt begins with: `move(record, "start", …)`, at a fifth of its cost."""
+def started(
+    record: Record, token: int, now: float, worker: str | None = None, shelf: str | None = None
+) -> Record:
+    """The move every attempt begins with: `move(record, "start", …)`, at a fifth of its cost.
+
+    Where nobody shares the queue there is no worker to name, and most starts change few fields.
+    """
     if record.state is not PENDING:
         return move(record, "start")
+    if worker is None and record.next_retry_at is None and record.watch_at is None:
+        return replace(record, state=RUNNING, attempt=record.spent + 1, token=token, started_at=now)
     return replace(
         record,
         state=RUNNING,
@@ -69,6 +76,10 @@ def finished(record: Record, result: Any, now: float) -> Record:
     """The move most attempts end with: `move(record, "finish", …)`, at a fifth of its cost."""
     if record.state is not RUNNING:
         return move(record, "finish")
+    if record.worker is None and record.error is None:
+        return replace(
+            record, state=COMPLETED, spent=record.attempt, token=0, completed_at=now, result=result
+        )
     return replace(
         record,
         state=COMPLETED,

@@ -33,7 +33,11 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         return
     failure = outcome.failure
     if failure is None:
-        _completed(ledger, record, outcome.result)
+        final = ledger.complete(record, outcome.result)
+        if ledger.epochs:
+            ledger.judge_circuits(token, True)
+        if ledger.asking is not None or ledger.blocked:
+            _completed_for_others(ledger, final)
         return
     if outcome.has_ended:
         ledger.release(token)
@@ -203,14 +207,6 @@ def join(ledger: Ledger, record: Record) -> None:
     ledger.place(ledger.arm(record))
 
 
-def _completed(ledger: Ledger, record: Record, result: Any) -> None:
-    final = ledger.complete(record, result)
-    if ledger.epochs:
-        ledger.judge_circuits(record.token, True)
-    if ledger.asking is not None or ledger.blocked:
-        _completed_for_others(ledger, final)
-
-
 def _completed_for_others(ledger: Ledger, final: Record) -> None:
     """Dependents may go on, and whoever was not ready may be."""
     if ledger.asking is not None:
@@ -318,7 +314,7 @@ def _rate_limited(
 
 def _cancel_one(ledger: Ledger, record: Record, reason: str) -> None:
     if record.token:
-        if record.worker == ledger.worker:
+        if record.worker == ledger.worker or ledger.is_whole:
             ledger.plan.stop.append(record.token)
             ledger.give_up(record.token, record.id)
             ledger.judge_circuits(record.token, None)

@@ -281,7 +281,17 @@ def encode_params(params: object, limit: int) -> bytes:
         raise InvalidParams("params", f"must be a dict, not {_kind(params)}. {JSON_FORMS}")
     if not params:
         return b"{}"
-    data = _encode_faithfully(params, limit) or _encode(_exact(params, ("params",)))
+    try:  # the fast path: JSON that was read back and compared; else the slow walk finds out why not
+        _probe(params)  # unlike JSON's encoder it refuses whole numbers of more than 64 bits
+        data = _encode(params)
+        if len(data) <= limit:
+            is_deep = len(data) > 2 * DEEPEST and _is_deep(data, params)
+            if is_deep or _decode(data) != params:
+                data = b""
+    except Exception:  # noqa: BLE001 (whatever a value raises, the slow walk says which one it is and why)
+        data = b""
+    if not data:
+        data = _encode(_exact(params, ("params",)))
     if len(data) > limit:
         raise InvalidParams(
             "params",
@@ -301,19 +311,9 @@ def decode_params(data: bytes) -> dict[str, Any]:
         raise StorageCorrupt(f"Stored params are no JSON object: {quoted(data)} ({error}).") from error
 
 
-def _encode_faithfully(params: dict[Any, Any], limit: int) -> bytes | None:
-    """The fast path: JSON that was read back and compared, or None for the slow walk to find out why not."""
-    try:
-        _probe(params)  # unlike JSON's encoder it refuses whole numbers of more than 64 bits
-        data = _encode(params)
-        if len(data) > limit:
-            return data
-        may_be_deep = len(data) > 2 * DEEPEST and data.count(b"[") + data.count(b"{") > DEEPEST
-        if may_be_deep and _depth(params) > DEEPEST:
-            return None
-        return data if _decode(data) == params else None
-    except Exception:  # noqa: BLE001 (whatever a value raises, the slow walk says which one it is and why)
-        return None
+def _is_deep(data: bytes, params: dict[Any, Any]) -> bool:
+    """True when the params of that JSON are nested too deep: few brackets already tell that they are not."""
+    return data.count(b"[") + data.count(b"{") > DEEPEST and _depth(params) > DEEPEST
 
 
 def _exact(value: object, trail: Trail) -> Any:
