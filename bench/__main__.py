@@ -14,7 +14,8 @@ from bench.measure import Line, measured
 
 IN_MEMORY = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "imports")
 IN_A_FILE = ("durable", "rows", "processes")
-NAMES = IN_MEMORY + IN_A_FILE
+OUTSIDE = ("commands",)
+NAMES = IN_MEMORY + IN_A_FILE + OUTSIDE
 VERDICTS = {True: "pass", False: "MISS", None: ""}
 
 

@@ -25,6 +25,8 @@ PUBLIC = {
     # raised by a handler to steer its own work
     "Permanent", "RateLimited", "RetryLater", "Snooze",
     # raised by runcue
+    "BadCommand", "CommandFailed", "ForkedConnection", "SchemaTooNew", "StorageBusy", "StorageCorrupt", "StorageFull",
+    "StorageReplaced", "Unreachable", "WorkerLost",
     "ConfigError", "CueClosed", "DependencyCycle", "DuplicateWork", "InvalidOption", "InvalidParams",
     "InvalidRate", "QueueFull", "RuncueError", "StoreError", "SubmitError", "UnknownOption", "UnknownService",
     "UnknownTask", "WorkCancelled", "WorkFailed", "WorkNotFound", "WorkTimedOut", "WrongThread",

@@ -6,14 +6,19 @@ import asyncio
 import os
 import re
 import secrets
+import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+from msgspec.structs import replace
 
 from runcue.bus import Bus
 from runcue.clock import SystemClock
 from runcue.complaints import Complaints
-from runcue.core.explain import THREADS
+from runcue.core.explain import OWN_POOL, POOL, THREADS
 from runcue.core.failure import describe
 from runcue.core.limits import Limits
 from runcue.core.plan import Declare, Lost, Tell
@@ -32,7 +37,9 @@ from runcue.stores.memory import MemoryStore
 from runcue.watchdog import Watchdog
 
 MEMORY = ":memory:"
-LAST_DIGITS = [f"{number:02x}" for number in range(256)]  # to format a number costs more than the rest of an id
+LAST_DIGITS = [
+    f"{number:02x}" for number in range(256)
+]  # to format a number costs more than the rest of an id
 
 
 def file_of(target: object) -> str | None:
@@ -49,11 +56,79 @@ def file_of(target: object) -> str | None:
     )
 
 
+def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
+    """One that knows what only this process has. What ended is in the file, and not kept in mind as well."""
+    options = registry.options
+    settings = options.settings()
+    if not is_whole:
+        settings = replace(settings, keep_finished=None)
+    scheduler = Scheduler(settings, registry.rules, worker, is_whole)
+    scheduler.declare(Limits(THREADS, options.max_threads))
+    scheduler.declare(Limits(OWN_POOL, pool_size(registry)))
+    return scheduler
+
+
+def pool_size(registry: Registry) -> int:
+    """How many processes the pool may have: as was said, or as the service of that name allows, or one a core."""
+    declared = registry.services.get(POOL)
+    return registry.options.pool_size or (declared and declared.concurrent) or os.cpu_count() or 1
+
+
+class Executors(dict[str, Executor]):
+    """What calls handlers, by the name of the executor; each is made when it is first used."""
+
+    def __init__(self, clock: Clock, registry: Registry, target: str | None, worker: str) -> None:
+        super().__init__({"async": CoroutineExecutor(), "thread": ThreadExecutor(clock)})
+        self._clock = clock
+        self._registry = registry
+        self._folder = None if target is None else Path(f"{target}.files")
+        self._jobs = None if target is None else jobs_folder(target, worker)
+
+    def __missing__(self, name: str) -> Executor:
+        made = self[name] = self._make(name)
+        return made
+
+    def _make(self, name: str) -> Executor:
+        clock, grace = self._clock, self._registry.options.grace
+        if name == "ssh":
+            from runcue.executors.ssh import SshExecutor
+
+            return SshExecutor(clock, grace)
+        from runcue.executors.jobs import Jobs
+
+        jobs = Jobs(self._jobs)
+        if name == "process_pool":
+            from runcue.executors.process import ProcessExecutor
+
+            return ProcessExecutor(clock, pool_size(self._registry), grace, jobs)
+        from runcue.executors.command import CommandExecutor
+        from runcue.executors.reaper import Reaper
+
+        return CommandExecutor(clock, grace, self._folder, jobs, Reaper(jobs))
+
+
+def jobs_folder(target: str, worker: str) -> Path:
+    """Where the locks of what a worker runs outside its own process are."""
+    from runcue.stores.presence import side_directory
+
+    return side_directory(target) / f"{worker}.jobs"
+
+
+def end_leftovers(target: str, worker: str) -> bool:
+    """End what a dead worker left running; True when nothing of it is there any more."""
+    from runcue.executors import jobs
+
+    return jobs.end_leftovers(jobs_folder(target, worker))
+
+
 class System:
     """Everything one Cue is made of once it has a loop."""
 
     def __init__(self, registry: Registry, target: str | None) -> None:
         options = registry.options
+        if "runcue.executors.poolwork" in sys.modules:  # else this is no worker process
+            sys.modules["runcue.executors.poolwork"].refuse_while_importing()
+        self.pid = os.getpid()
         self.loop = loop = asyncio.get_running_loop()
         self.clock: Clock
         timer: Callable[[], float]
@@ -67,6 +142,7 @@ class System:
             worker = self.tag
             self.store = MemoryStore(self.clock)
         else:
+            target = str(Path(target).absolute())  # whatever the working directory is later on
             from runcue.stores.sqlite import SqliteStore  # it brings a library that memory does without
 
             store = SqliteStore(
@@ -76,6 +152,7 @@ class System:
                 retention=options.retention,
                 log_retention=options.service_log_retention,
                 clock=None if isinstance(self.clock, SystemClock) else self.clock,
+                end_leftovers=partial(end_leftovers, target),
             )
             self.store, self.clock, worker = store, store.clock, store.worker
         self.bus = Bus(options.keep_finished, None if self.store.is_inline else self.store.events)
@@ -91,14 +168,11 @@ class System:
             self._deliver,
             self._task_of,
         )
-        self.executors: dict[str, Executor] = {
-            "async": CoroutineExecutor(),
-            "thread": ThreadExecutor(self.clock),
-        }
+        self.executors = Executors(self.clock, registry, target, worker)
         self.engine = Engine(
             store=self.store,
             clock=self.clock,
-            make_scheduler=lambda: Scheduler(options.settings(), registry.rules, worker, target is None),
+            make_scheduler=lambda: _scheduler(registry, worker, target is None),
             judge=self.judge,
             bus=self.bus,
             executors=self.executors,
@@ -108,7 +182,7 @@ class System:
             progress_interval=options.progress_interval,
             may_block=options.max_queued is not None and options.reject_policy == "block",
         )
-        for limits in (Limits(THREADS, options.max_threads), *registry.services.values()):
+        for limits in registry.services.values():
             self.engine.put(Declare(limits, is_quiet=True))
         if not self.store.is_inline:
             self.store.listen(self.engine.wake, lambda worker: self.engine.put(Lost(worker)))
@@ -158,7 +232,7 @@ class System:
             await executor.close()
         self.judge.close()
         self.bus.end()
-        await self.store.close()
+        await self.store.close(bool(self.engine.attempts.runs))
 
     def may_wait(self) -> bool:
         """False where waiting for room would be waiting for oneself: in a handler, in an `on_*` callback."""
@@ -166,7 +240,7 @@ class System:
 
     def is_inside_handler(self) -> bool:
         """True when the code that asks is itself an attempt of ours."""
-        return self.engine.current_run() is not None
+        return self.engine.attempts.current() is not None
 
     def _who(self) -> str | None:
         """Who has the loop right now, as far as it is ours; None when nothing of ours is under way."""
@@ -174,12 +248,12 @@ class System:
         if callback is not None:
             return f"the callback {callback}"
         task = asyncio.current_task(self.loop)
-        run = self.engine.run_of(task)
+        run = self.engine.attempts.run_of(task)
         if run is not None:
             return f"task {run.record.spec.task!r} (work {run.record.id})"
         if task is not None and task.get_name() == "runcue callback":
             return "an async callback"
-        return "something" if self.engine.runs else None
+        return "something" if self.engine.attempts.runs else None
 
     async def _task_of(self, work_id: str) -> str | None:
         record = await self.store.get(work_id)

@@ -18,7 +18,7 @@ from runcue.core.model import Spec, Work, WorkState, view
 from runcue.core.parse import name as parse_name
 from runcue.core.parse import optional_duration
 from runcue.core.plan import Cancel, Declare, Pause, Revive, Submit, Withdraw
-from runcue.errors import CueClosed, QueueFull, WrongThread
+from runcue.errors import CueClosed, ForkedConnection, QueueFull, WrongThread
 from runcue.registry import (
     Options,
     Registry,
@@ -270,10 +270,18 @@ class Cue:
         """The event loop this Cue belongs to: that of its first await or start()."""
         return None if self._system is None else self._system.loop
 
+    def _check_process(self) -> None:
+        """Refuse to go on in a child of the process that opened the queue: nothing of it works there."""
+        if self._target is not None and self._system is not None and self._system.pid != os.getpid():
+            raise ForkedConnection(
+                "A Cue cannot be used in a forked process. Make a new one there.", self._target
+            )
+
     def _open(self, action: str) -> System:
         """The parts behind this Cue, made at the first call."""
         if self._is_closed:
             raise CueClosed(action)
+        self._check_process()
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

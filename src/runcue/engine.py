@@ -13,48 +13,42 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from threading import get_ident
 from typing import Any, TypeVar
 
+from runcue.attempts import Attempts
 from runcue.bus import Bus
 from runcue.core.asking import Allowance, Questions, Verdict
-from runcue.core.failure import Failure, classify
-from runcue.core.model import Record, WorkState
+from runcue.core.model import WorkState
 from runcue.core.outcome import STOPPED
 from runcue.core.plan import (
     Cancel,
-    Ended,
-    Entered,
     Item,
-    Outcome,
     Plan,
     Serve,
+    Submit,
     Verdicts,
 )
 from runcue.core.scheduler import Scheduler
 from runcue.core.state import NO_HEAD
 from runcue.decision import MUST_BE_KEPT, Ask, Decider
-from runcue.errors import RuncueError, StoreError
+from runcue.errors import CueClosed, ForkedConnection, RuncueError, SchemaTooNew, StorageReplaced, StoreError
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, Turn
-from runcue.running import Progress, Run, RunningWork, current_run
+from runcue.running import Progress
 from runcue.waiters import Waiters
 
 logger = logging.getLogger("runcue")
 
 T = TypeVar("T")
-Entering = Callable[[float | None], None]
-LAG_FORGIVEN = 0.1
 NOTHING_ASKED = Allowance(0, 0)
-TIMEOUT = Failure("timeout", "timeout")
-LATE = Failure("late", "the call could not begin in time for its grant")
-TIMEOUT_FOR_GOOD = Failure("permanent", "timeout")
 CLEANUP = 1.0
 """Seconds that stop() leaves to coroutines it has cancelled."""
 
 
 TROUBLE_EVERY = 60.0
+FOR_GOOD = (StorageReplaced, ForkedConnection, SchemaTooNew)
+"""What no later turn can mend: the file is another one, or this process is."""
 STORE_PAUSE = 0.5
 """Seconds before a turn that the store could not keep is tried again."""
 
@@ -86,18 +80,22 @@ class Engine:
         self._head = NO_HEAD
         self._judge = judge
         self._bus = bus
-        self._executors = executors
-        self._tasks = tasks
         self._questions = questions
         self._drain = drain
-        self._report_progress = Progress(clock, progress_interval, self.put_from_anywhere)
-        self._may_block = may_block
         self._inbox: list[Item] = []
-        self._replies: dict[int, asyncio.Future[Any]] = {}
+        self._replies: dict[int, tuple[Item, asyncio.Future[Any]]] = {}
         self._late: dict[int, Any] = {}
         self.waiters = Waiters(self._loop, store)
         self._idle_waiters: list[asyncio.Future[None]] = []
-        self._runs: dict[int, Run] = {}
+        self.attempts = Attempts(
+            store=store,
+            clock=clock,
+            executors=executors,
+            tasks=tasks,
+            put=self.put,
+            report=Progress(clock, progress_interval, self.put_from_anywhere),
+            may_block=may_block,
+        )
         self._loop_task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
@@ -106,6 +104,9 @@ class Engine:
         self._quiet: asyncio.Future[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._troubled_at = -TROUBLE_EVERY
+        self._is_troubled = False
+        self._serve: Serve | None = None
+        self._broken: Exception | None = None
 
     # coming and going -------------------------------------------------------------------------------------
 
@@ -113,11 +114,6 @@ class Engine:
     def is_started(self) -> bool:
         """True between start and stop."""
         return self._may_start
-
-    @property
-    def runs(self) -> Mapping[int, Run]:
-        """What is under way in this process, by token; overdue code included."""
-        return self._runs
 
     @property
     def pending(self) -> int:
@@ -135,7 +131,8 @@ class Engine:
             return
         self._may_start = True
         self._bus.begin()
-        self.put(Serve(queues))
+        self._serve = Serve(queues)
+        self.put(self._serve)
         self.take_turns()
 
     def take_turns(self) -> None:
@@ -152,12 +149,7 @@ class Engine:
         self._may_start = False
         self._wake.set()
         if not await self._until_quiet(timeout):
-            for run in list(self._runs.values()):
-                if not run.is_given_up:
-                    await self.request(Cancel(run.record.id, reason=STOPPED))
-            cancelled = [run.task for run in self._runs.values() if run.task and run.executor.can_stop]
-            if cancelled:
-                await asyncio.wait(cancelled, timeout=CLEANUP)
+            await self._stop_all()
         await self._drain()
         while self._is_stopping():  # callbacks may have had something to tell
             await self._until_quiet(None)
@@ -176,6 +168,25 @@ class Engine:
             self._set_alarm(float("inf"))
             self._bus.end()
 
+    async def _stop_all(self) -> None:
+        """Give up what still runs. In a file, what cannot be stopped is left to run on in this process's name."""
+        runs = self.attempts.runs
+        for run in list(runs.values()):
+            if run.is_given_up or run.is_left:
+                continue
+            if not run.executor.can_stop and not self._store.is_inline:
+                run.is_left = True
+                continue
+            try:
+                await self.request(Cancel(run.record.id, reason=STOPPED))
+            except StoreError as error:
+                logger.warning("%s runs on: %s", run.record.id, error)
+                run.is_left = True
+        stopped = [run for run in runs.values() if run.task and run.executor.can_stop]
+        if stopped:
+            patience = max(run.executor.grace for run in stopped) + CLEANUP
+            await asyncio.wait([run.task for run in stopped if run.task], timeout=patience)
+
     async def _until_quiet(self, timeout: float | None) -> bool:
         """True once no attempt that still counts is under way, or nobody wants to stop any more."""
         try:
@@ -191,8 +202,8 @@ class Engine:
     def _is_stopping(self) -> bool:
         if self._may_start or self._loop_task is None or self._loop_task.done():
             return False
-        is_deciding = bool(self._inbox) or self._one_at_a_time.locked()
-        return is_deciding or any(not run.is_given_up for run in self._runs.values())
+        is_deciding = not self._is_troubled and (bool(self._inbox) or self._one_at_a_time.locked())
+        return is_deciding or self.attempts.are_awaited()
 
     def _let_go(self) -> None:
         quiet, self._quiet = self._quiet, None
@@ -203,10 +214,15 @@ class Engine:
         """The turns have ended: because of stop(), with the loop, or by a mistake of ours, which must be heard."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._may_start = False
-            self._loop.call_exception_handler(
-                {"message": "runcue takes no more turns: this is a mistake in runcue", "exception": error}
-            )
-            self.disappoint(lambda: RuncueError(f"runcue takes no more turns, by its own mistake: {error!r}"))
+            if isinstance(error, StoreError):
+                logger.error("no more turns: %s", error)
+                self._broken = error
+            else:
+                self._loop.call_exception_handler(
+                    {"message": "runcue takes no more turns: this is a mistake in runcue", "exception": error}
+                )
+                self._broken = RuncueError(f"runcue takes no more turns, by its own mistake: {error!r}")
+            self.disappoint(lambda: self._broken or CueClosed("wait"))
         self._let_go()
 
     async def close(self, error: Callable[[], Exception]) -> None:
@@ -221,7 +237,8 @@ class Engine:
 
     def disappoint(self, error: Callable[[], Exception]) -> None:
         """Nothing will happen any more: whoever waits for something gets the error."""
-        for future in (*self._replies.values(), *self.waiters.all(), *self._idle_waiters):
+        replies = [future for _, future in self._replies.values()]
+        for future in (*replies, *self.waiters.all(), *self._idle_waiters):
             if not future.done():
                 future.set_exception(error())
 
@@ -247,6 +264,7 @@ class Engine:
 
     async def request(self, item: Item) -> Any:
         """Put an item into a turn and wait for its answer, which may be an exception to raise."""
+        self._check()
         self._inbox.append(item)
         self._wake.set()
         if self._store.is_inline:
@@ -258,11 +276,11 @@ class Engine:
                         raise answer
                     return answer
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._replies[id(item)] = future
+        self._replies[id(item)] = item, future
         try:
             return await future
         except asyncio.CancelledError:
-            if not future.cancelled():
+            if not future.cancelled() and type(item) is Submit and item.may_wait:
                 self._late[id(item)] = future.exception() or future.result()
             raise
         finally:
@@ -283,11 +301,25 @@ class Engine:
             except Exception as error:  # noqa: BLE001 (raised below: what was taken in must be committed)
                 problem.append(error)
 
-        self._act(await self._turn(ask))
+        self._check()
+        if self._store.is_inline:
+            self._act(await self._turn(ask))
+        else:  # who asks may give up; what the turn decided must be done all the same
+            asked = self._loop.create_task(self._ask(ask), name="runcue look")
+            asked.add_done_callback(_heard)
+            await asyncio.shield(asked)
         self._wake.set()
         if problem:
             raise problem[0]
         return answer[0]
+
+    async def _ask(self, question: Ask) -> None:
+        self._act(await self._turn(question))
+
+    def _check(self) -> None:
+        """Whoever asks for something when no more turns are taken gets the reason."""
+        if self._broken is not None:
+            raise self._broken
 
     async def until_idle(self) -> None:
         """Wait until nothing is pending or running."""
@@ -300,23 +332,6 @@ class Engine:
             finally:
                 if future in self._idle_waiters:  # who gives up must not be kept until everything is done
                     self._idle_waiters.remove(future)
-
-    def run_of(self, task: asyncio.Task[Any] | None) -> Run | None:
-        """The attempt that this task is, if it is one. May be asked from any thread."""
-        return next((run for run in list(self._runs.values()) if run.task is task), None) if task else None
-
-    def current_run(self) -> Run | None:
-        """The attempt that the code that asks is: a handler's coroutine, or what runs in its thread or, where a
-        submission may have to wait for room, in tasks of its own."""
-        run = current_run.get()
-        if run is not None and self._runs.get(run.record.token) is run:  # not of another Cue, nor over
-            return run
-        return self.run_of(asyncio.current_task())
-
-    def is_own(self, record: Record) -> bool:
-        """True when the code that asks is the handler of that very work."""
-        run = self._runs.get(record.token)
-        return run is not None and (run.task is asyncio.current_task() or current_run.get() is run)
 
     def deliver(self, verdicts: list[Verdict]) -> None:
         """The judge has answers."""
@@ -334,16 +349,18 @@ class Engine:
         """Take the next turn. What the store could not keep stays in the inbox, or is answered with the reason."""
         if self._store.is_inline:
             return self._store.take_turn(self._decider(question))
-        async with self._one_at_a_time:
-            while True:
+        while True:
+            async with self._one_at_a_time:
                 decide = self._decider(question)
                 try:
-                    return await self._store.turn(decide)
+                    plan = await self._store.turn(decide)
+                    self._is_troubled = False
+                    return plan
                 except StoreError as error:
                     self._not_kept(decide, error)
-                    if question is not None:
+                    if question is not None or isinstance(error, FOR_GOOD):
                         raise
-                    await asyncio.sleep(STORE_PAUSE)
+            await asyncio.sleep(STORE_PAUSE)
 
     def _decider(self, question: Ask | None = None, may_start: bool | None = None) -> Decider:
         """Everything a decision needs, as it is now."""
@@ -356,11 +373,17 @@ class Engine:
     def _not_kept(self, decider: Decider, error: StoreError) -> None:
         """The store did not keep a turn: forget what it decided, keep what happened, refuse what was asked for."""
         self._scheduler = self._make_scheduler()
-        self._scheduler.adopt([run.record for run in self._runs.values() if run.is_given_up])
+        self._scheduler.adopt([run.record for run in self.attempts.runs.values() if run.is_given_up])
+        self._is_troubled = True
         kept = [item for item in decider.items if isinstance(item, MUST_BE_KEPT)]
-        self._inbox = kept + self._inbox
+        others = [id(item) for item in (*decider.items, *self._inbox)]
+        waiting = [item for item, _ in self._replies.values() if id(item) not in others]
+        serve = [] if self._serve is None or self._serve in kept else [self._serve]
+        self._inbox = [*serve, *kept, *waiting, *self._inbox]
         for item in decider.items:
             self._answer(item, error)
+        if self._quiet is not None:
+            self._let_go()
         if self._loop.time() - self._troubled_at >= TROUBLE_EVERY:
             self._troubled_at = self._loop.time()
             logger.error("nothing can be kept, trying again every %g s: %s", STORE_PAUSE, error)
@@ -370,14 +393,14 @@ class Engine:
         for item, answer in plan.replies:
             self._answer(item, answer)
         for token in plan.stop:
-            self._stop_run(token)
+            self.attempts.stop(token)
         if plan.events:
             self._bus.publish(plan)
             plan.errors.clear()  # they hold the frames of handlers, and the ledger holds the last plan
             if self.waiters and plan.finals:
                 self.waiters.tell(plan)
         if plan.start:
-            self._start_runs(plan)
+            self.attempts.start(plan)
         if plan.ask:
             self._judge.ask(plan)
         if self._idle_waiters and not self._is_busy():
@@ -394,11 +417,12 @@ class Engine:
         return self._head.pending + self._head.running > 0
 
     def _answer(self, item: Item, answer: Any) -> None:
-        future = self._replies.pop(id(item), None)
+        _, future = self._replies.pop(id(item), (None, None))
         if future is None:
             return
         if future.done():
-            self._late[id(item)] = answer
+            if type(item) is Submit and item.may_wait:
+                self._late[id(item)] = answer
         elif isinstance(answer, Exception):
             future.set_exception(answer)
         else:
@@ -417,99 +441,8 @@ class Engine:
         self._alarm_at = float("inf")
         self._wake.set()
 
-    # attempts ---------------------------------------------------------------------------------------------
 
-    def _start_runs(self, plan: Plan) -> None:
-        tasks, executors, runs, report = self._tasks, self._executors, self._runs, self._report_progress
-        create_task = task_maker(self._loop)
-        rated = plan.rated
-        for record in plan.start:
-            spec, token = record.spec, record.token
-            task = tasks[spec.task]
-            run = runs[token] = Run(record, executors[task.executor], report)
-            is_watched = spec.timeout is not None or token in rated
-            entered = partial(self._entered, run) if is_watched else None
-            if not self._store.is_inline and token in rated:
-                run.latest = rated[token]
-            run.task = create_task(self._attempt(run, task, entered), name=record.id)
-
-    async def _attempt(self, run: Run, task: Registered, entered: Entering | None) -> None:
-        record = run.record
-        run.has_begun = True
-        if self._may_block or task.executor != "async":
-            current_run.set(run)  # else a coroutine is known by its task, which costs nothing
-        if run.latest is not None and self._clock.now() > run.latest:
-            del self._runs[record.token]
-            run.task = None
-            self.put(Outcome(record.id, record.token, None, LATE))
-            return
-        try:
-            result = await run.executor.run(RunningWork(run), task.handler, entered)
-            if result is not None and not self._store.is_inline:
-                self._store.check_result(result)
-        except BaseException as error:  # noqa: BLE001 (whatever a handler raises is its outcome)
-            outcome = Outcome(record.id, record.token, None, classify(error, task.retry.retry_on), error)
-        else:
-            outcome = Outcome(record.id, record.token, result)
-        if entered is not None and not run.has_entered:
-            entered(None)
-        del self._runs[record.token]
-        run.task = None  # a task, its coroutine and its run would otherwise wait for the collector
-        if run.timer is not None:
-            run.timer.cancel()
-        if run.is_given_up:
-            was_stopped = isinstance(outcome.error, asyncio.CancelledError)
-            self._inbox.append(Ended(record.id, record.token, not was_stopped))
-        else:
-            self._inbox.append(outcome)
-        if not self._wake.is_set():
-            self._wake.set()
-
-    def _entered(self, run: Run, at: float | None) -> None:
-        """The handler was entered: rates and the timeout count from here."""
-        if run.has_entered:
-            return
-        run.has_entered = True
-        timeout = run.record.spec.timeout
-        if timeout is not None and not run.is_given_up:
-            run.timer = self._loop.call_later(timeout, self._time_out, run)
-        self.put(Entered(run.record.token, self._clock.now() if at is None else at))
-
-    def _time_out(self, run: Run) -> None:
-        """The attempt is over; its code is told to stop and keeps its places until it has.
-
-        When somebody held the loop, this rings late, perhaps through no fault of the handler: once it gets that
-        time back, as far as it is no longer than the timeout itself.
-        """
-        assert run.timer is not None
-        record = run.record
-        limit = record.spec.timeout or 0.0
-        lag = self._loop.time() - run.timer.when()
-        if lag > LAG_FORGIVEN and not run.was_forgiven:
-            run.was_forgiven = True
-            run.timer = self._loop.call_later(min(lag, limit), self._time_out, run)
-            return
-        timeout = TimeoutError(f"timeout after {limit:g} s")
-        is_excluded = classify(timeout, self._tasks[record.spec.task].retry.retry_on).kind == "permanent"
-        failure = TIMEOUT_FOR_GOOD if is_excluded else TIMEOUT
-        self.put(Outcome(record.id, record.token, None, failure, timeout, has_ended=False))
-
-    def _stop_run(self, token: int) -> None:
-        run = self._runs.get(token)
-        if run is None or run.is_given_up:
-            return
-        run.is_given_up = True
-        if run.timer is not None:
-            run.timer.cancel()
-        if run.task is not None and not run.has_begun:
-            run.task.cancel()  # before its first step: nothing of it will ever run, so it is over here and now
-            del self._runs[token]
-            self.put(Ended(run.record.id, token))
-        elif run.task is not None and run.executor.can_stop:
-            run.task.cancel()
-
-
-def task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[Any]]:
-    """What `loop.create_task` comes down to on a loop that does nothing of its own there, without the detour."""
-    is_plain = type(loop).create_task is asyncio.BaseEventLoop.create_task and loop.get_task_factory() is None
-    return partial(asyncio.Task, loop=loop) if is_plain else loop.create_task
+def _heard(task: asyncio.Task[None]) -> None:
+    """Somebody was told of its error already, or gave up waiting for it."""
+    if not task.cancelled():
+        task.exception()

@@ -296,6 +296,25 @@ class ForkedConnection(StoreError):
 # --- What a handler raises to steer its own work --------------------------------------------------
 
 
+class CommandFailed(RuncueError):
+    """A command ended with an exit code other than 0, or by a signal; `result` is what it said."""
+
+    def __init__(self, reason: str, result: dict[str, Any] | None = None, is_answer: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.result = result
+        self.is_answer = is_answer
+        """True when a service answered with that: it is up, whatever the command did."""
+
+
+class WorkerLost(RuncueError):
+    """The process that ran a function died; other work is not affected."""
+
+
+class Unreachable(RuncueError):
+    """A host could not be reached, or the connection to it broke: what the command did is not known."""
+
+
 class RateLimited(RuncueError):
     """Raise it when the far side says "slow down": pauses the whole service and counts no attempt.
 
@@ -337,6 +356,10 @@ class Snooze(RuncueError):
 
 class Permanent(RuncueError):
     """Raise it when another attempt cannot help: the work fails at once."""
+
+
+class BadCommand(Permanent):
+    """What a handler returned is no command that could be run: another attempt cannot help."""
 
 
 def _spoken(after: object) -> str:

@@ -62,6 +62,12 @@ def executor_of(function: object, name: str, given: str | None) -> str:
         raise ConfigError(
             f"{what} is called with one argument, work, which {spoken(function)} does not take."
         )
+    if given in {"subprocess", "ssh"}:
+        return given
+    if given == "process_pool":
+        if is_async(function):
+            raise ConfigError(f"{what} is async and runs on the loop. Use def with executor='process_pool'.")
+        return given
     if not is_async(function):
         return "thread"
     if given == "thread":

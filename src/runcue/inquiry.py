@@ -33,7 +33,7 @@ class Inquiry:
         if record.state.is_final:
             future.cancel()
             return view(record)
-        if timeout is None and self._engine.is_own(record):
+        if timeout is None and self._engine.attempts.is_own(record):
             future.cancel()
             raise RuncueError(f"Work {work_id!r} waits for itself: its own handler cannot await its end.")
         async with asyncio.timeout(timeout):
@@ -52,7 +52,7 @@ class Inquiry:
         """Wait until nothing, or nothing of `ids`, is pending or running."""
         async with asyncio.timeout(timeout):
             if ids is None:
-                if self._engine.current_run() is not None and timeout is None:
+                if self._engine.attempts.current() is not None and timeout is None:
                     raise RuncueError(
                         "join() inside a handler waits for that handler too. Give it the ids to wait for."
                     )

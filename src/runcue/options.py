@@ -5,14 +5,16 @@ Every option has one line in `CHECKS`: what it may be, and how its older or loos
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from runcue.core import parse
 from runcue.core.settings import Settings
-from runcue.errors import InvalidOption
+from runcue.errors import ConfigError, InvalidOption, quoted
+from runcue.ports import Command
 
 REJECT_POLICIES: Final = ("reject", "drop_oldest", "block")
 DURABILITIES: Final = ("full", "relaxed")
@@ -80,6 +82,52 @@ CHECKS: Final[dict[str, Check]] = {
     "service_log_retention": pause,
     "durability": lambda value, name: choice(value, name, DURABILITIES),
 }
+
+
+COMMAND_OPTIONS: Final = {
+    "shell": ("subprocess",),
+    "check": ("subprocess", "ssh"),
+    "cwd": ("subprocess",),
+    "env": ("subprocess", "ssh"),
+}
+"""The executors for which each option of a command means something."""
+
+
+def command(executor: str | None, **given: Any) -> Command:
+    """What a task says about its commands; what means nothing to its executor is refused."""
+    said = {name: value for name, value in given.items() if value is not None}
+    for name, value in said.items():
+        if executor not in COMMAND_OPTIONS[name]:
+            whose = " or ".join(f"executor={one!r}" for one in COMMAND_OPTIONS[name])
+            raise ConfigError(f"{name}={quoted(value)} means something only with {whose}. Leave it out.")
+        said[name] = COMMAND_CHECKS[name](value, name)
+    return Command(**said)
+
+
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidOption(name, value, "True or False")
+    return value
+
+
+def _folder(value: object, name: str) -> str:
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise InvalidOption(name, value, "the path of a directory")
+    return path
+
+
+def _variables(value: object, name: str) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise InvalidOption(name, value, "a dict of names and texts")
+    for key, text in value.items():
+        is_name = isinstance(key, str) and key and "=" not in key and "\0" not in key
+        if not is_name or not isinstance(text, str) or "\0" in text:
+            raise InvalidOption(name, {key: text}, "names without '=' and texts, neither with a NUL")
+    return dict(value)
+
+
+COMMAND_CHECKS: Final[dict[str, Check]] = {"shell": _flag, "check": _flag, "cwd": _folder, "env": _variables}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,10 @@ returning is success, raising is failure, being cancelled means it must stop. Ti
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
+
+import msgspec
 
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
@@ -83,13 +85,25 @@ class Store(Protocol):
         """Say when another process committed something, and when one died (not inline only)."""
         ...
 
-    async def close(self) -> None:
-        """Let go of everything."""
+    async def close(self, still_running: bool = False) -> None:
+        """Let go of everything; but for what tells others that this process lives, while code of it still runs."""
         ...
 
 
 Handler = Callable[[Any], Any]
 """Called with a RunningWork, or with a plain Work where the handler runs in another process."""
+
+
+class Command(msgspec.Struct, frozen=True):
+    """What a task says about the commands that its handler returns."""
+
+    shell: bool = False
+    """True when a command may be one str for /bin/sh, instead of a list of arguments."""
+    check: bool = True
+    """False when an exit code other than 0 is no failure."""
+    cwd: str | None = None
+    env: Mapping[str, str] | None = None
+    """Added to the environment of this process."""
 
 
 class Registered(Protocol):
@@ -110,17 +124,38 @@ class Registered(Protocol):
         """When a failed attempt is followed by another."""
         ...
 
+    @property
+    def command(self) -> Command:
+        """How to run the command that the handler returns, for executors that run commands."""
+        ...
+
+
+class TooLate(Exception):
+    """A call could not begin in time for its grant: it must not begin at all, and is granted anew."""
+
+
+class Entering(Protocol):
+    """The moment a handler is entered."""
+
+    def check(self) -> None:
+        """Raise TooLate when it may no longer be entered. To be called right before, from any thread."""
+        ...
+
+    def __call__(self, at: float | None) -> None:
+        """It was entered, then or (None) now. To be called on the loop."""
+        ...
+
 
 class Executor(Protocol):
     """Calls handlers."""
 
     can_stop: bool
     """False when cancelling cannot end the code: it is left to run, and its place stays taken."""
+    grace: float
+    """Seconds that code which was told to stop may take to end before it is ended by force."""
 
-    def run(
-        self, work: Any, handler: Handler, entered: Callable[[float | None], None] | None
-    ) -> Awaitable[Any]:
-        """Call the handler; `entered` is called at the moment it is entered (with the time, off the loop)."""
+    def run(self, work: Any, task: Registered, entered: Entering | None) -> Awaitable[Any]:
+        """Call the task's handler; `entered` is told when it is entered."""
         ...
 
     async def close(self) -> None:

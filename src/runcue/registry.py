@@ -6,7 +6,7 @@ Rules:
 - A service declared again is declared anew: what the second declaration leaves out is gone.
 - A callback registered again replaces the first. A task name belongs to one function; only that function, or
   the same one defined anew (a notebook cell run again, a module reloaded), replaces it.
-- Names that start with "#" are runcue's own services ("#threads").
+- Names that start with "#" are runcue's own services, for each process ("#threads", "#process_pool").
 - `spec` is on the path of every submission: what was not given costs one comparison.
 """
 
@@ -16,7 +16,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, NoReturn, TypeAlias, TypeVar, overload
+from importlib.util import find_spec
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from runcue import given
 from runcue.callbacks import DatabaseCheck
 from runcue.core import parse
 from runcue.core.asking import Questions
+from runcue.core.explain import OWN_POOL, POOL, THREADS
 from runcue.core.limits import Limits
 from runcue.core.model import Spec, Work, WorkState
 from runcue.core.retry import Retry
@@ -40,15 +42,22 @@ from runcue.errors import (
 )
 from runcue.handler import executor_of, identity, is_async, origin, own_name, spoken, takes
 from runcue.options import Options as Options  # noqa: PLC0414 (it is looked for here, with the rest of the edge)
-from runcue.options import choice, or_none, pause, span, whole
+from runcue.options import choice, command, or_none, pause, span, whole
+from runcue.ports import Command
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Seconds: TypeAlias = float | timedelta | str
 Picks: TypeAlias = Callable[[Work], str | list[str]]
 Uses: TypeAlias = str | list[str] | tuple[str, ...] | Picks
 
-EXECUTORS: Final = ("async", "thread")
-IMPLICIT: Final = {"async": (), "thread": ("#threads",)}
+EXECUTORS: Final = ("async", "thread", "process_pool", "subprocess", "ssh")
+IMPLICIT: Final = {
+    "async": (),
+    "thread": (THREADS,),
+    "process_pool": (OWN_POOL,),
+    "subprocess": (),
+    "ssh": (),
+}
 STATES: Final = (*map(str, WorkState), "queued")
 ON_FAILED: Final = ("resubmit", "reject", "return")
 CALLBACKS: Final = {
@@ -69,7 +78,8 @@ CALLBACKS: Final = {
 
 SERVICE_OPTIONS: Final = ("rate", "concurrent", "circuit_threshold", "circuit_timeout", "rate_limit",
                           "rate_window", "max_concurrent")  # fmt: skip
-TASK_OPTIONS: Final = ("name", "uses", "services", "executor", "retry", "timeout")
+TASK_OPTIONS: Final = ("name", "uses", "services", "executor", "retry", "timeout", "shell", "check", "cwd",
+                       "env")  # fmt: skip
 SUBMIT_OPTIONS: Final = ("task", "params", "target", "queue", "depends_on", "timeout", "dependency_timeout",
                          "idempotency_key", "on_failed", "id", "priority", "run_at", "delay",
                          "task_type")  # fmt: skip
@@ -99,6 +109,7 @@ class Task(msgspec.Struct, frozen=True):
     retry: Retry = Retry(max_attempts=1)
     timeout: float | None = None
     """Its own, or the Cue's default."""
+    command: Command = Command()
     is_checked: bool = True
     """False while its services may still be unknown: that is settled by the first submission."""
 
@@ -152,23 +163,10 @@ class Registry:
             span(circuit_timeout, "circuit_timeout"),
         )
         self.services[name] = limits
+        if name == POOL:
+            for task in self.tasks.values():
+                self._add_rule(task)
         return limits
-
-    @overload
-    def task(self, name: Function) -> Function: ...
-
-    @overload
-    def task(
-        self,
-        name: str | None = None,
-        *,
-        uses: Uses | None = None,
-        services: Uses | None = None,
-        executor: str | None = None,
-        retry: object = None,
-        timeout: Seconds | None = None,
-        **unknown: Any,
-    ) -> Callable[[Function], Function]: ...
 
     def task(
         self,
@@ -179,6 +177,10 @@ class Registry:
         executor: str | None = None,
         retry: object = None,
         timeout: Seconds | None = None,
+        shell: bool | None = None,
+        check: bool | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
         **unknown: Any,
     ) -> Any:
         """Register a handler, as `@task("name", …)`, `@task(…)` or `@task`; it is returned unchanged."""
@@ -190,6 +192,9 @@ class Registry:
             choice(executor, "executor", EXECUTORS)
         wanted = _agreed("uses", _services(uses, "uses"), "services", _services(services, "services")) or ()
         names: tuple[str, ...] = wanted if isinstance(wanted, tuple) else ()
+        if executor == "process_pool":
+            names = tuple(name for name in names if name != POOL)  # it is in the pool's line anyway
+        how = command(executor, shell=shell, check=check, cwd=cwd, env=env)
         picks = wanted if callable(wanted) else _template(names)
         if uses is not None:
             self._require(name for name in names if "{" not in name)
@@ -200,8 +205,14 @@ class Registry:
         def register(function: Function) -> Function:
             own = name if handler is None and name is not None else own_name(function)
             where = executor_of(function, own, executor)
+            if where == "process_pool":
+                from runcue.executors.process import check_importable  # it brings what only a pool needs
+
+                check_importable(function)
+            if where == "ssh" and find_spec("asyncssh") is None:
+                raise ConfigError('executor="ssh" needs asyncssh: pip install "runcue[ssh]"')
             plain = () if picks is not None else names
-            self._add(Task(own, function, plain, picks, where, policy, limit, is_checked))
+            self._add(Task(own, function, plain, picks, where, policy, limit, how, is_checked))
             return function
 
         return register if handler is None else register(handler)
@@ -333,12 +344,17 @@ class Registry:
         if before is not None:
             _make_way(before, task)
         self.tasks[task.name] = task
-        services = task.services if task.picks is None else None
-        self.rules[task.name] = Rule(task.retry, IMPLICIT[task.executor], services)
+        self._add_rule(task)
         self._names = {}
         for known in self.tasks.values():
             key = identity(known.handler)
             self._names[key] = None if key in self._names else known.name
+
+    def _add_rule(self, task: Task) -> None:
+        implicit = IMPLICIT[task.executor]
+        if task.executor == "process_pool" and POOL in self.services:
+            implicit += (POOL,)
+        self.rules[task.name] = Rule(task.retry, implicit, task.services if task.picks is None else None)
 
     def _name_of(self, function: object) -> str:
         if not callable(function):

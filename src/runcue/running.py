@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from runcue.core.failure import clean
 from runcue.core.model import Record, Work, view
 from runcue.core.plan import Tell
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from runcue.ports import Clock, Executor
+
+LONGEST_TEXT = 1024
+"""Bytes of what a handler says of its progress that are told."""
 
 Report = Callable[["Run", float | None, str | None], None]
 
@@ -31,9 +35,9 @@ class Run(msgspec.Struct, eq=False):  # a Struct is made in half the time of a p
     has_entered: bool = False
     was_forgiven: bool = False
     is_given_up: bool = False
+    is_left: bool = False
+    """True when stop() leaves it to run on: it counts, and nobody waits for it."""
     told_at: float = 0.0
-    latest: float | None = None
-    """When its call has to have begun, where other processes share the rates it is under."""
 
 
 current_run: ContextVar[Run | None] = ContextVar("runcue_run", default=None)
@@ -97,4 +101,6 @@ class Progress:
             return
         run.told_at = now
         record = run.record
-        self._put(Tell("progress", record.id, {"fraction": fraction, "text": text}, record.token))
+        said = None if text is None else clean(str(text), LONGEST_TEXT)
+        data = {"fraction": fraction if isinstance(fraction, (int, float)) else None, "text": said}
+        self._put(Tell("progress", record.id, data, record.token))

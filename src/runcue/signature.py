@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
@@ -61,6 +61,10 @@ class TaskOptions(TypedDict, total=False):
     executor: str | None
     retry: int | Retry | dict[str, Any] | None
     timeout: Duration | None
+    shell: bool | None
+    check: bool | None
+    cwd: str | os.PathLike[str] | None
+    env: Mapping[str, str] | None
 
 
 class SubmitOptions(TypedDict, total=False):

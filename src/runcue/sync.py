@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
 
 from runcue import given
-from runcue.errors import WrongThread
+from runcue.errors import ForkedConnection, WrongThread
 
 if TYPE_CHECKING:
     from runcue.core.model import Work
@@ -44,6 +44,11 @@ class Sync:
         return self._call(self._cue.result(given.work_id(work_id), timeout))
 
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            self._cue._check_process()
+        except ForkedConnection:
+            coroutine.close()
+            raise
         loop = self._cue.loop
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 
 from runcue.core.events import told
 from runcue.core.model import Record
 from runcue.core.plan import Plan
+from runcue.errors import StoreError
 from runcue.ports import Store
+
+logger = logging.getLogger("runcue")
 
 
 class Waiters:
@@ -49,6 +53,9 @@ class Waiters:
     async def _recheck(self) -> None:
         try:
             found = await self._store.get_many(list(self._waiting))
+        except StoreError as error:  # the engine finds out, too, and says what is to be done
+            logger.debug("could not look who has ended: %s", error)
+            return
         finally:
             self._rechecking = None
         for record in found.values():

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runcue.core.asking import FIRST_WAIT, Questions
-from runcue.core.explain import THREADS, explain, explain_pending, snapshot
+from runcue.core.explain import OWN_POOL, THREADS, explain, explain_pending, snapshot
 from runcue.core.plan import Verdicts
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
@@ -431,6 +431,14 @@ def test_work_that_nothing_holds_back_starts_next() -> None:
 
 
 # --- Services -------------------------------------------------------------------------------------
+
+
+def test_work_that_waits_for_the_pool_of_this_process_says_so() -> None:
+    rules = {"task": Rule(Retry.of(None), (OWN_POOL,))}
+    bench = Bench(limits(), limits(OWN_POOL, concurrent=1), rules=rules)
+    bench.submit("a", "b")
+    why = bench.why("b")
+    assert (why.reason, why.service, why.details) == ("concurrency", "process_pool", "1/1 running")
 
 
 def test_a_service_without_limits_shows_only_what_runs() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runcue.core.failure import MESSAGE_BYTES, Failure, classify, describe, traceback_text
-from runcue.errors import Permanent, RateLimited, RetryLater, Snooze
+from runcue.errors import CommandFailed, Permanent, RateLimited, RetryLater, Snooze
 
 DATE = "Sun, 06 Nov 1994 08:49:37 GMT"
 TWO_MINUTES_LATER = "Sun, 06 Nov 1994 08:51:37 GMT"
@@ -621,3 +621,10 @@ def test_the_interrupt_of_a_user_in_the_text_of_an_error_is_not_swallowed() -> N
 
     with pytest.raises(KeyboardInterrupt):
         describe(Slow())
+
+
+@pytest.mark.parametrize("is_answer", [False, True])
+def test_a_command_that_failed_says_whether_its_host_answered(is_answer: bool) -> None:
+    failure = classify(CommandFailed("exit code 3", {"exit_code": 3}, is_answer))
+    assert (failure.kind, failure.is_answer) == ("error", is_answer)
+    assert failure.message == "CommandFailed: exit code 3"

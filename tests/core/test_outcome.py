@@ -8,8 +8,10 @@ import pytest
 from runcue.clock import SystemClock
 from runcue.core.asking import Questions
 from runcue.core.events import told
+from runcue.core.failure import Failure
 from runcue.core.ledger import Ledger
 from runcue.core.model import Attempt, Record
+from runcue.core.outcome import STOPPED
 from runcue.core.plan import Cancel, Ended, Entered, Lacks, Outcome, Pause, Plan, Revive, Verdicts
 from runcue.core.retry import Retry
 from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFound
@@ -1109,3 +1111,24 @@ def test_a_verdict_that_skips_is_a_completion_that_was_never_started() -> None:
         None,
     )
     assert (bench.told("skipped"), bench.told("completed"), bench.told("started")) == (["a"], [], [])
+
+
+def test_a_start_that_was_stopped_reuses_its_number() -> None:
+    bench = Bench()
+    bench.submit("a")
+    bench.turn(Cancel("a", reason=STOPPED))
+    assert (bench.state("a"), bench.error("a")) == ("cancelled", "stopped")
+    bench.end("a")
+    bench.revive("a")
+    assert (bench.started, bench.record("a").attempt) == (["a"], 1)
+
+
+def test_a_failure_that_a_service_answered_with_proves_that_it_is_up() -> None:
+    bench = Bench(limits(circuit_threshold=1, circuit_timeout=10))
+    bench.submit("a")
+    bench.turn(
+        Outcome("a", bench.tokens["a"], {"exit_code": 3}, Failure("error", "exit code 3", is_answer=True))
+    )
+    assert (bench.state("a"), bench.record("a").result) == ("failed", {"exit_code": 3})
+    bench.submit("b")
+    assert bench.started == ["b"]

@@ -30,7 +30,7 @@ def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few records are read at once."""
     monkeypatch.setattr("runcue.core.line.SHORTEST_PAGE", 2)
     monkeypatch.setattr("runcue.core.mind.PAGE", 2)
-    monkeypatch.setattr("runcue.core.ledger.PAGE", 2)
+    monkeypatch.setattr("runcue.core.waiting.PAGE", 2)
 
 
 def names(amount: int, letter: str = "w") -> list[str]:
@@ -143,17 +143,36 @@ def test_a_grant_of_a_service_that_nobody_declared_is_passed_over() -> None:
 
 
 def test_a_late_grant_is_granted_anew_and_counts_no_attempt() -> None:
-    shared, one, other = two(limits(rate=(2, 10.0)))
+    shared, one, _ = two(limits(rate=(2, 10.0)))
     one.enters_at_once = False
     one.submit("a")
     one.turn(Outcome("a", one.tokens["a"], None, LATE))
     assert one.started == ["a"]
     assert shared.records["a"].attempt == 1
     assert shared.records["a"].failures == 0
+
+
+def test_a_late_grant_was_not_used_and_counts_for_nobody() -> None:
+    _, one, other = two(limits(rate=(2, 10.0)))
+    one.enters_at_once = False
+    one.submit("a")
+    one.turn(Outcome("a", one.tokens["a"], None, LATE))
     one.turn(Entered(one.tokens["a"], one.now))
-    one.submit("b")
-    assert one.started == []  # others count the unused grant too
+    one.may_start = False
+    one.submit("b", "c")
     other.turn()
+    assert other.started == ["b"]  # the second of the two
+    one.after(10)
+    assert one.started == []
+    other.after(0.1)
+    assert other.started == ["c"]
+
+
+def test_what_nobody_knows_of_cannot_be_taken_back() -> None:
+    shared, one, other = two(limits(rate=(2, 10.0)))
+    one.submit("a", "b")
+    shared.grants.append(Grant("api", one.now - 1, -1))
+    other.submit("c")
     assert other.started == []
 
 
@@ -417,7 +436,7 @@ def test_the_late_answer_of_what_was_cancelled_elsewhere_is_stale() -> None:
     other.cancel("a")
     one.finish("a", result=1)
     assert one.state("a") == "cancelled"
-    assert one.told("stale_completion") == [None]
+    assert one.told("stale_completion") == ["a"]
     assert one.facts("stale_completion") == [{"work_id": "a", "task": "task"}]
     assert one.active == {"api": 0}
 
@@ -883,10 +902,21 @@ def test_a_start_that_was_stopped_reuses_its_number() -> None:
     one.submit("a")
     one.may_start = False
     one.turn(Cancel("a", reason=STOPPED))
+    assert one.plan.stop == [one.tokens["a"]]
+    other.turn()
+    assert other.started == []  # its code may still run
+    assert other.why("a").reason == "overdue"
     one.turn(Ended("a", one.tokens["a"]))
-    assert other.revive("a") is True
+    other.turn()
     assert other.started == ["a"]
-    assert other.record("a").attempt == 1
+    assert (other.record("a").attempt, other.record("a").history) == (1, ())
+
+
+def test_a_process_stops_only_what_it_runs_itself() -> None:
+    _, one, other = two()
+    one.submit("a")
+    other.turn(Cancel("a", reason=STOPPED))
+    assert (other.state("a"), other.plan.mail, other.plan.stop) == ("running", [], [])
 
 
 def test_what_only_this_process_has_is_not_shared() -> None:

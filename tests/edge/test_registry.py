@@ -282,7 +282,7 @@ def test_an_async_handler_cannot_run_in_a_thread(function: Any) -> None:
         registry().task("t", executor="thread")(function)
 
 
-@pytest.mark.parametrize("executor", ["process_pool", "", "Async", 5, True, object()])
+@pytest.mark.parametrize("executor", ["pool", "", "Async", 5, True, object()])
 def test_an_unknown_executor_is_refused_with_the_known_ones(executor: Any) -> None:
     with pytest.raises(InvalidOption, match=r"^Invalid executor: .* Expected one of 'async', 'thread'"):
         registry().task("t", executor=executor)

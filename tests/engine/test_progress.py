@@ -44,6 +44,23 @@ async def test_progress_is_told_at_most_once_a_second_for_each_work() -> None:
         assert all(later - earlier >= 1 for earlier, later in pairwise(times))
 
 
+async def test_whatever_is_said_of_it_can_be_told() -> None:
+    cue = Cue(progress_interval=0)
+
+    @cue.task("call")
+    async def call(work: RunningWork) -> None:
+        work.progress(0.5, "\udcff\x1b[2J" + "x" * 5000)
+        work.progress("much", object())  # type: ignore[arg-type]
+        work.progress(float("nan"))
+
+    async with cue:
+        assert (await cue.wait(await cue.submit("call"))).state == "completed"
+    first, second, third = await told(cue, "progress")
+    assert first.text.startswith("\\udcff\\x1b[2Jxxx")
+    assert len(first.text.encode()) <= 1024
+    assert (second.fraction, third.text) == (None, None)
+
+
 async def test_the_interval_is_an_option() -> None:
     cue = Cue(progress_interval=0)
 

@@ -266,7 +266,7 @@ async def test_a_retry_by_hand_waits_until_the_old_attempt_has_really_ended() ->
     assert [at for _, at in stubborn.starts] == [0, 30]
 
 
-async def test_stop_with_a_timeout_returns_in_time_whatever_the_code_does() -> None:
+async def test_stop_with_a_timeout_returns_in_time_whatever_the_code_does(store: str) -> None:
     cue = Cue()
     stubborn = Stubborn(1000)
     cue.task("stubborn")(stubborn)
@@ -275,9 +275,10 @@ async def test_stop_with_a_timeout_returns_in_time_whatever_the_code_does() -> N
     await settle()
     await cue.stop(timeout=5)
     assert 5 <= clock() <= 6, "a second is left to code that cleans up"
-    assert await state(cue, work_id) == "cancelled"
+    became = "cancelled" if store == "memory" else "pending"
+    assert await state(cue, work_id) == became
     await asyncio.sleep(2000)
-    assert await state(cue, work_id) == "cancelled"
+    assert await state(cue, work_id) == became
 
 
 async def test_stop_does_not_wait_for_what_was_given_up() -> None:
@@ -289,7 +290,7 @@ async def test_stop_does_not_wait_for_what_was_given_up() -> None:
     await asyncio.sleep(1000)
 
 
-async def test_what_is_left_of_a_stop_keeps_its_slot_after_the_next_start() -> None:
+async def test_what_is_left_of_a_stop_keeps_its_slot_after_the_next_start(store: str) -> None:
     cue = Cue()
     cue.service("api", concurrent=1)
     stubborn = Stubborn(100)
@@ -304,7 +305,8 @@ async def test_what_is_left_of_a_stop_keeps_its_slot_after_the_next_start() -> N
     await settle()
     await cue.stop(timeout=1)
     async with cue:
-        assert await cue.result(await cue.submit("next")) == 100
+        again = 0 if store == "memory" else 100  # in a file what was stopped runs again, and came first
+        assert await cue.result(await cue.submit("next")) == 100 + again
 
 
 # --- Cancel ---------------------------------------------------------------------------------------

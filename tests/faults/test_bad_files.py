@@ -16,6 +16,7 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
+from runcue import Cue
 from runcue.core.model import Record, Spec
 from runcue.errors import (
     ForkedConnection,
@@ -512,7 +513,7 @@ def test_a_file_that_somebody_holds_is_busy(tmp_path: Path, monkeypatch: pytest.
     path.touch()
     holder = apsw.Connection(str(path))
     holder.execute("BEGIN EXCLUSIVE")
-    monkeypatch.setattr(files, "PATIENCE", 0.05)
+    monkeypatch.setattr(files, "OPENING", 0.05)
     with pytest.raises(StorageBusy, match="locked by another program"):
         open_file(str(path))
     holder.execute("ROLLBACK")
@@ -688,6 +689,7 @@ def test_a_file_that_may_not_grow_is_full_and_can_still_be_read(
     child = start(
         children,
         """
+from runcue import Cue
 from runcue.core.model import Record, Spec
 connection = open_file(path)
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
@@ -933,3 +935,33 @@ def test_work_of_a_file_is_what_was_put_there(tmp_path: Path) -> None:
     connection.execute(codec.UPDATE, codec.update_row(replace(work(1), failures=1), 2.0))
     connection.close()
     assert everything(path) == WORKS | {"w0001": replace(work(1), failures=1)}
+
+
+async def test_one_damaged_work_holds_up_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """DK15."""
+    path = tmp_path / "queue.db"
+
+    async def call(work: Any) -> int:
+        return 1
+
+    first = Cue(path)
+    first.task("call")(call)
+    await first.submit("call", id="bad")
+    await first.submit("call", id="good")
+    await first.close()
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE work_units SET state = 'parked' WHERE id = 'bad'")
+    connection.close()
+    cue = Cue(path)
+    cue.task("call")(call)
+    async with cue:
+        assert await cue.result("good", timeout=PATIENCE) == 1
+        assert await cue.result(await cue.submit("call", id="new"), timeout=PATIENCE) == 1
+        assert [work.id for work in await cue.list()] == ["new", "good"]
+        with pytest.raises(StorageCorrupt, match="'bad'"):
+            await cue.get("bad")
+    await cue.close()
+    assert len([record for record in caplog.records if "'bad'" in record.getMessage()]) == 1
+    connection = open_file(str(path), read_only=True)
+    assert connection.execute("SELECT state FROM work_units WHERE id = 'bad'").fetchall() == [("parked",)]
+    connection.close()

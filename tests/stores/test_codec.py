@@ -1,6 +1,9 @@
 """Values go into rows and come back equal; rows that make no sense are refused by name."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
 from typing import Any
 
 import apsw
@@ -13,7 +16,7 @@ from msgspec.structs import fields, replace
 from runcue.core.model import Attempt, Record, Spec, WorkState
 from runcue.core.parse import Rate
 from runcue.core.state import BreakerState, Grant, Head, Limits, ServiceState, Worker
-from runcue.errors import StorageCorrupt
+from runcue.errors import Permanent, StorageCorrupt
 from runcue.stores import codec
 from runcue.stores.schema import migrate
 
@@ -129,6 +132,7 @@ def column(connection: apsw.Connection, name: str) -> Any:
 # --- Work -----------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(records)
 @example(PLAIN)
 @example(FULL)
@@ -138,7 +142,7 @@ def test_a_record_comes_back_as_it_was(record: Record) -> None:
     assert stored(connection, record.id) == record
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(records, st.data())
 @example(PLAIN, None)
 def test_an_update_writes_all_that_can_change(record: Record, data: st.DataObject | None) -> None:
@@ -160,7 +164,7 @@ FINISHED = ("state", "spent", "token", "worker", "completed_at", "result", "erro
     ("sql", "row_of", "changing"),
     [(codec.START, codec.start_row, STARTED), (codec.FINISH, codec.finish_row, FINISHED)],
 )
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(before=records, data=st.data())
 def test_a_start_and_a_finish_write_what_they_change_and_nothing_else(
     sql: str,
@@ -310,28 +314,68 @@ def test_params_that_somebody_wrote_by_hand_may_begin_with_a_space() -> None:
     assert stored(connection, "w1").spec.params == b' {"page": 2}'
 
 
-# --- Attempts -------------------------------------------------------------------------------------
+# --- Results --------------------------------------------------------------------------------------
 
-LINES = tuple(Attempt(number, 1.0, 1.0, "no") for number in range(4))
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Number(int):
+    """A number that JSON's encoder does not take for one."""
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "new"),
+    "result",
+    [None, True, 0, -(2**63), 2**64 - 1, 0.5, "", "ü 🎈", "x" * 20_000, [], {}, [1, [None, "a"]], {"a": {"b": [1.5]}},
+     (1, 2), {"a": (1,)}, Colour.RED],
+    ids=repr,
+)  # fmt: skip
+def test_a_result_that_json_can_hold_is_taken_and_comes_back(result: Any) -> None:
+    codec.check_result(result)
+    connection = database()
+    insert(connection, replace(PLAIN, result=result))
+    plain = msgspec.json.decode(msgspec.json.encode(result))
+    assert stored(connection, "w1").result == plain
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
     [
-        (None, LINES[:2], LINES[:2]),
-        ((), LINES[:1], LINES[:1]),
-        (LINES[:2], LINES[:2], ()),
-        (LINES[:2], LINES[:3], LINES[2:3]),
-        (LINES[:3], LINES[1:4], LINES[3:]),
-        (LINES[:1], LINES[2:], LINES[2:]),
-        (LINES, (), ()),
+        ({1}, "set"),
+        (b"x", "bytes"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (datetime(2026, 1, 1, tzinfo=UTC), "datetime"),
+        ({1: 2}, "key"),
+        ({"a": [1, {2}]}, r"result\.a\[1\] is of type set"),
+        (2**64, "64"),
+        ("\ud800", "surrogate"),
+        (object(), "object"),
+        (Decimal(1), "Decimal"),
+        (PLAIN, "Record"),
+        (Number(3), "Number"),
+        ({"a": Number(3)}, "Number"),
     ],
+    ids=lambda value: None if isinstance(value, str) else type(value).__name__,
 )
-def test_only_lines_that_are_new_are_written(before: tuple | None, after: tuple, new: tuple) -> None:
-    old = None if before is None else replace(PLAIN, history=before)
-    record = replace(PLAIN, history=after)
-    rows = codec.attempt_rows(record, codec.known_attempts(record, old))
-    assert [row[1] for row in rows] == [line.number for line in new]
+def test_a_result_that_would_come_back_changed_is_refused(result: Any, told: str) -> None:
+    with pytest.raises(Permanent, match=told) as caught:
+        codec.check_result(result)
+    assert str(caught.value).startswith("its result")
+    assert "params" not in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [str, lambda text: [text]], ids=["text", "list"])
+def test_a_result_that_is_too_large_is_refused(make: Callable[[str], Any]) -> None:
+    codec.check_result(make("x" * (codec.LARGEST_RESULT - 10)))
+    with pytest.raises(Permanent, match="more than 1,048,576"):
+        codec.check_result(make("x" * codec.LARGEST_RESULT))
+
+
+# --- Attempts -------------------------------------------------------------------------------------
+
+LINES = tuple(Attempt(number, 1.0, 1.0, "no") for number in range(4))
 
 
 def test_the_latest_lines_are_read_oldest_first() -> None:
@@ -388,6 +432,7 @@ workers = st.builds(
 heads = st.builds(Head, **{one.name: real if one.name == "now" else whole for one in fields(Head)})
 
 
+@settings(deadline=None)
 @given(heads)
 def test_the_head_comes_back_as_it_was(head: Head) -> None:
     connection = database()
@@ -399,6 +444,7 @@ def test_the_head_comes_back_as_it_was(head: Head) -> None:
     assert connection.execute("SELECT turn FROM head").fetchall() == [("worker 7",)]
 
 
+@settings(deadline=None)
 @given(services, services)
 def test_a_service_and_its_circuit_come_back_as_they_were_last(
     first: ServiceState, last: ServiceState
@@ -425,6 +471,7 @@ def test_what_others_keep_of_a_service_survives_its_update() -> None:
     assert connection.execute("SELECT override, revision FROM services").fetchall() == [("kept", 2)]
 
 
+@settings(deadline=None)
 @given(workers)
 def test_a_worker_comes_back_as_it_was(worker: Worker) -> None:
     connection = database()
@@ -437,6 +484,7 @@ def test_a_worker_comes_back_as_it_was(worker: Worker) -> None:
     assert codec.read_worker(row) == replace(worker, active={"api": 3})
 
 
+@settings(deadline=None)
 @given(st.builds(Grant, service=text, at=real, amount=whole))
 def test_a_grant_comes_back_as_it_was(grant: Grant) -> None:
     connection = database()

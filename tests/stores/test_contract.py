@@ -146,7 +146,7 @@ async def test_turns_that_overlap_are_found_out() -> None:
             self._commit(plan)
             return plan
 
-        async def close(self) -> None: ...
+        async def close(self, still_running: bool = False) -> None: ...
 
     await broken(contract.turns_never_overlap, Alone)
 
@@ -183,5 +183,5 @@ async def test_a_commit_that_nobody_hears_of_is_found_out(
 ) -> None:
     monkeypatch.setattr(Presence, "poke", lambda presence, ids: [])
     monkeypatch.setattr(contract, "PATIENCE", 0.1)
-    monkeypatch.setattr("runcue.stores.sqlite.LOOK_AROUND", 1000.0)
+    monkeypatch.setattr("runcue.stores.neighbours.LOOK_AROUND", 1000.0)
     await broken(contract.a_commit_wakes_the_others, sqlite(tmp_path))

@@ -232,7 +232,7 @@ def test_what_is_no_id_is_no_path_either(here: Presence, directory: Path) -> Non
     outside.touch()
     for name in ("../outside", "", ".", "a/b", "a\0b", "x" * 65, "-rf", "line\n"):
         assert not here.is_alive(name)
-        assert here.last_beat(name) is None
+        assert last_beat(here.directory, name) is None
         assert here.poke([name]) == [name]
         here.sweep([name])
     assert outside.exists()
@@ -511,13 +511,13 @@ def test_a_beat_that_fails_says_so(here: Presence, monkeypatch: pytest.MonkeyPat
 def test_a_stopped_process_lives_without_beating(here: Presence, start: Callable[..., Peer]) -> None:
     peer = start("peer")
     peer.ask("presence.beat()")
-    first = here.last_beat("peer")
+    first = last_beat(here.directory, "peer")
     assert first is not None
     peer.stop()
     os.kill(peer.pid, signal.SIGCONT)
-    assert here.last_beat("peer") == first
+    assert last_beat(here.directory, "peer") == first
     peer.ask("presence.beat()")
-    second = here.last_beat("peer")
+    second = last_beat(here.directory, "peer")
     assert second is not None
     assert second > first
 

@@ -4,9 +4,11 @@ import apsw
 import pytest
 from msgspec.structs import fields
 
+from runcue.core.model import WorkState
 from runcue.core.state import BreakerState, Head, Worker
 from runcue.errors import SchemaTooNew, StorageCorrupt
 from runcue.stores import codec, schema
+from runcue.stores.tables import FIND, OLDEST
 
 PRUNE = """
     SELECT seq FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ?
@@ -91,6 +93,26 @@ def test_no_question_reads_the_whole_table_or_sorts_it(query: str) -> None:
     assert tables
     assert all(step.startswith("SEARCH") for step in tables)
     assert "USE TEMP B-TREE FOR ORDER BY" not in plan or query == codec.ATTEMPT_SELECT  # a handful of lines
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (f"{codec.SELECT} {FIND[WorkState.PENDING]} ORDER BY seq DESC LIMIT 10", "work_units_pending"),
+        (f"{codec.SELECT} {FIND[WorkState.FAILED]} ORDER BY seq DESC LIMIT 10", "work_units_failed"),
+        (f"{codec.SELECT} {FIND[WorkState.CANCELLED]} ORDER BY seq DESC LIMIT 10", "work_units_cancelled"),
+        (OLDEST, "work_units_pending"),
+    ],
+)
+def test_works_of_a_state_are_found_in_order_without_passing_those_of_others(query: str, index: str) -> None:
+    [step] = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {query}", (1,) * query.count("?"))]
+    assert step.split(" (")[0].endswith(f"USING INDEX {index}")
+
+
+def test_running_work_is_found_on_its_shelves() -> None:
+    query = f"{codec.SELECT} {FIND[WorkState.RUNNING]} ORDER BY seq DESC LIMIT 10"
+    plan = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {query}")]
+    assert plan[0] == "SEARCH work_units USING INDEX work_units_on_shelf (shelf>? AND shelf<?)"
 
 
 def test_a_page_is_found_by_number_among_many_of_one_place() -> None:

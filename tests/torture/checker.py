@@ -21,7 +21,7 @@ submission whose answer was lost is still known. The result of a handler is the 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -322,8 +322,11 @@ def witnesses_over_rate(seen: Seen) -> Iterator[str]:
 
 def grants_over_rate(grants: Iterable[Grant], limits: Limits) -> Iterator[str]:
     """I6, as the store counted it: exact."""
-    times: dict[str, list[float]] = defaultdict(list)
+    counts: Counter[tuple[str, float]] = Counter()
     for service, t, amount in grants:
+        counts[service, t] += amount  # less than none for what was granted and not used
+    times: dict[str, list[float]] = defaultdict(list)
+    for (service, t), amount in counts.items():
         times[service] += [t] * amount
     for name, declared in limits.services.items():
         for rate in declared.rates:

@@ -231,8 +231,22 @@ def mistakes(error: BaseException) -> Callable[[], object] | str:
             return str(error.forgotten)
         case runcue.WorkTimedOut() | runcue.WorkFailed() | runcue.WorkCancelled():
             return error.work.id
+        case (
+            runcue.StorageBusy()
+            | runcue.StorageCorrupt()
+            | runcue.StorageFull()
+            | runcue.StorageReplaced()
+            | runcue.SchemaTooNew()
+            | runcue.ForkedConnection()
+        ):
+            return error.store or ""
         case runcue.StoreError():
             return error.store or ""
+        case runcue.CommandFailed():
+            assert_type(error.result, dict[str, Any] | None)
+            return error.reason
+        case runcue.BadCommand() | runcue.Unreachable() | runcue.WorkerLost():
+            return str(error)
         case runcue.ConfigError() | runcue.SubmitError() | runcue.WrongThread() | runcue.RuncueError():
             return str(error)
         case _:

@@ -25,11 +25,11 @@ def lacks(ledger: Ledger, submit: Submit) -> Lacks:
     wanted = Lacks()
     if not submit.is_plain:
         for spec in submit.specs:
-            if spec.is_named and spec.id not in ledger.records:
+            if spec.is_named and ledger.known(spec.id) is None:
                 wanted.ids.add(spec.id)
             if spec.idempotency_key is not None:
                 wanted.keys.add(spec.idempotency_key)
-            wanted.ids.update(need for need in spec.depends_on if need not in ledger.records)
+            wanted.ids.update(need for need in spec.depends_on if ledger.known(need) is None)
     return wanted
 
 

@@ -12,12 +12,15 @@ from typing import Any
 import msgspec
 
 from runcue.core.asking import Asking
-from runcue.core.ledger import Ledger, waits_for_wall
+from runcue.core.ledger import HELD, Ledger, waits_for_wall
 from runcue.core.limits import Blocked, Service
 from runcue.core.model import Record, WorkState
 from runcue.core.ready import Lane
 
 THREADS = "#threads"
+OWN_POOL = "#process_pool"
+POOL = "process_pool"
+"""What all processes share of it, when an application declares a service of that name."""
 FULL = frozenset({"rate", "concurrency"})
 BEING_ASKED = "is being asked"
 
@@ -83,7 +86,7 @@ def _own_reason(
     if record.state is not WorkState.PENDING:
         return _answer(record, record.state.value, record.error or "")
     spec, asking = record.spec, ledger.asking
-    if record.id in ledger.held:
+    if str(record.shelf).startswith(HELD):
         return _answer(record, "overdue", "its last attempt was given up but its code still runs")
     if record.missing and (asking is None or not asking.questions.dependencies):
         return _dependency(ledger, record)
@@ -93,6 +96,8 @@ def _own_reason(
         return _answer(record, "scheduled", "run_at", until=now + spec.run_at - wall)
     if spec.delay and record.created_at + spec.delay > now:
         return _answer(record, "scheduled", "delay", until=record.created_at + spec.delay)
+    if ledger.find_lane(spec) is None:
+        return _answer(record, "unknown_task", f"this program has no task {spec.task!r}: another may run it")
     return None if asking is None else _gate(ledger, asking, record, is_started)
 
 
@@ -174,7 +179,7 @@ class _Lines:
         """Why a candidate does not start, all those ahead of it being in line."""
         lane = self._ledger.lane_of(record.spec)
         ahead = self._counts.get(lane, 0)
-        if not self._is_started:
+        if not self._is_started and self._ledger.is_whole:
             return _answer(record, "not_started", "call start() or use `async with`", ahead=ahead)
         if lane.queue.is_paused:
             by_hand = lane.queue.name in self._ledger.ready.paused
@@ -185,6 +190,8 @@ class _Lines:
         standing = self._standing(lane)
         if standing.service is not None and standing.blocked is not None:
             return self._blocked(record, lane, standing, standing.service, standing.blocked)
+        if not self._is_started:
+            return _answer(record, "not_started", "this process starts nothing; another may", ahead=ahead)
         if ahead:
             return _answer(record, "order", f"{ahead} ahead of it", ahead=ahead)
         for service in lane.services:
@@ -202,6 +209,8 @@ class _Lines:
         ahead = counts.get(service if service in standing.lines else lane, 0)
         if service.name == THREADS:
             return _answer(record, "threads", blocked.details, ahead=ahead)
+        if service.name == OWN_POOL:
+            return _answer(record, blocked.reason, blocked.details, ahead=ahead, service=POOL)
         until = blocked.until
         if blocked.reason == "rate" and until is not None:  # every rate of this work has to have room by then
             until = max(

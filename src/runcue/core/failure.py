@@ -22,7 +22,7 @@ import msgspec
 
 from runcue.core.parse import duration
 from runcue.core.retry import RetryOn
-from runcue.errors import ConfigError, Permanent, RateLimited, RetryLater, Snooze
+from runcue.errors import CommandFailed, ConfigError, Permanent, RateLimited, RetryLater, Snooze
 
 Kind: TypeAlias = Literal["error", "permanent", "throttled", "snoozed", "timeout", "late"]
 
@@ -62,7 +62,7 @@ class Failure(msgspec.Struct, frozen=True):
     after: float | None = None
     service: str | None = None
     is_answer: bool = False
-    """True for a permanent failure that the far side itself answered with: it is up, only not for this."""
+    """True for a failure that the far side itself answered with: it is up, only not for this."""
 
 
 class _Meaning(NamedTuple):
@@ -84,7 +84,7 @@ def classify(error: BaseException, retry_on: RetryOn | type[BaseException] = Non
         meaning = _Meaning("error")
     kind, after, service, is_answer, note = meaning
     if note:
-        message = _clean(message, MESSAGE_BYTES - len(note.encode())) + note
+        message = clean(message, MESSAGE_BYTES - len(note.encode())) + note
     return Failure(kind, message, traceback_text(error), after, service, is_answer)
 
 
@@ -92,13 +92,13 @@ def describe(error: BaseException) -> str:
     """Put an exception into words that can be stored and shown: valid text of at most 4 KiB."""
     name = _ask(lambda: str.__str__(type(error).__name__)) or "Exception"
     text = _ask(lambda: str.__str__(str(error)))
-    return _clean(f"{name}: {text[:MESSAGE_BYTES]}" if text else name, MESSAGE_BYTES)
+    return clean(f"{name}: {text[:MESSAGE_BYTES]}" if text else name, MESSAGE_BYTES)
 
 
 def traceback_text(error: BaseException) -> str:
     """Keep where an exception came from: the end of its traceback, at most 16 KiB."""
     parts = _ask(_whole_traceback, error) or _ask(_own_traceback, error) or ()
-    return _clean("".join(part[:MESSAGE_BYTES] for part in parts), TRACEBACK_BYTES, tail=True)
+    return clean("".join(part[:MESSAGE_BYTES] for part in parts), TRACEBACK_BYTES, tail=True)
 
 
 # --- Meaning --------------------------------------------------------------------------------------
@@ -124,7 +124,8 @@ def _meaning(error: BaseException, retry_on: RetryOn | type[BaseException]) -> _
     if any(base.__name__ == "ValidationError" for base in type(error).__mro__):
         return _Meaning("permanent")
     is_retried, note = _is_retried(error, retry_on)
-    return _Meaning("error" if is_retried else "permanent", note=note)
+    is_answer = isinstance(error, CommandFailed) and error.is_answer
+    return _Meaning("error" if is_retried else "permanent", is_answer=is_answer, note=note)
 
 
 def _is_retried(error: BaseException, retry_on: RetryOn | type[BaseException]) -> tuple[bool, str]:
@@ -138,7 +139,7 @@ def _is_retried(error: BaseException, retry_on: RetryOn | type[BaseException]) -
     except KeyboardInterrupt:  # the user's, at the terminal
         raise
     except BaseException as mistake:  # noqa: BLE001 (an application's function may raise anything)
-        return True, f" (retry_on raised {_clean(describe(mistake), NOTE_BYTES)})"
+        return True, f" (retry_on raised {clean(describe(mistake), NOTE_BYTES)})"
 
 
 def _wait(after: object, name: str) -> float:
@@ -269,7 +270,7 @@ def _has_many_relatives(error: BaseException) -> bool:
     return len(seen) > MOST_RELATIVES
 
 
-def _clean(text: str, limit: int, *, tail: bool = False) -> str:
+def clean(text: str, limit: int, *, tail: bool = False) -> str:
     """Valid text without control characters, cut to `limit` bytes at its end or, for a tail, at its start."""
     data = text.translate(ESCAPES).encode("utf-8", "backslashreplace")
     if len(data) <= limit:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heappush
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,17 +23,19 @@ from runcue.core.asking import Asking, Questions
 from runcue.core.graph import Graph
 from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, started
 from runcue.core.limits import Service
-from runcue.core.line import READY
-from runcue.core.mind import PAGE
+from runcue.core.line import READY, shelf_name
 from runcue.core.model import Record, Spec, WorkState
-from runcue.core.plan import Library, Plan, Submit
+from runcue.core.plan import Plan, Submit
 from runcue.core.ready import Lane
-from runcue.core.settings import Rule, Settings
+from runcue.core.settings import MOST_CRASHES, PROBATION, Rule, Settings
 from runcue.core.state import NO_HEAD, Grant, Head
-from runcue.core.waiting import BLOCKED, FEW, LATER, WALL, Waiting
+from runcue.core.waiting import BLOCKED, LATER, WALL, Waiting
 
 STRICT_STEP = 1e10
 """Seconds that one point of priority is worth when waiting is worth nothing (`age_step=None`)."""
+
+HELD = "held/"
+"""The shelf of pending work whose last attempt's code may still run, with the name of the worker."""
 
 NOBODY = Spec("", "", b"", ())
 
@@ -50,7 +52,7 @@ class Ledger(Waiting):
         super().__init__(settings, tag, is_whole)
         self.rules = rules
         self.running_shelf = f"running/{tag}"
-        self.held_shelf = f"held/{tag}"
+        self.held_shelf = f"{HELD}{tag}"
         self.pending = 0
         self.running = 0
         self._ended = dict.fromkeys((state for state in WorkState if state.is_final), 0)
@@ -66,8 +68,10 @@ class Ledger(Waiting):
         self._seq = 0
         self._token = 0
         self._finished: deque[Record] = deque()
+        self._risked = ""
+        self._risk_until = 0.0
+        self._set_aside: deque[str] = deque()
         self._revived: set[int] = set()
-        self._by_age: list[tuple[int, str]] = []
         self._head = NO_HEAD
         self.told_places: dict[str, int] = {}
         """What others know of the places that attempts of this process take up."""
@@ -82,8 +86,14 @@ class Ledger(Waiting):
         self.later.clear()
         self.later_by_wall.clear()
         for record in list(self.records.values()):
-            if not record.token:
+            if record.token or record.id in self.held:
+                continue
+            if self.is_whole or record.id in self.plan.records:
                 self.place(record)
+            else:  # it is read again
+                del self.records[record.id]
+        self.doubtful &= self.records.keys()
+        self.registered = (0, 0)
 
     # looking ----------------------------------------------------------------------------------------------
 
@@ -142,7 +152,10 @@ class Ledger(Waiting):
             return True
         if record.state is not WorkState.PENDING or not str(record.shelf).startswith(READY):
             return False
-        line = self.lane_of(record.spec).line
+        lane = self.find_lane(record.spec)
+        if lane is None:
+            return False
+        line = lane.line
         return not line.more or (line.end is not None and (record.rank, record.seq) <= line.end)
 
     def lane_of(self, spec: Spec) -> Lane:
@@ -153,6 +166,15 @@ class Ledger(Waiting):
         self._last_spec = spec
         self._last_lane = self.ready.lane(spec, self.rules[spec.task])
         return self._last_lane
+
+    def find_lane(self, spec: Spec) -> Lane | None:
+        """The same; None for a task that this program does not know, or that uses what nobody declared here."""
+        rule = self.rules.get(spec.task)
+        if rule is None:
+            return None
+        services = spec.services if rule.services is None else rule.services
+        is_known = all(name in self.ready.services for name in (*services, *rule.implicit))
+        return self.lane_of(spec) if is_known else None
 
     # telling and writing ----------------------------------------------------------------------------------
 
@@ -204,7 +226,7 @@ class Ledger(Waiting):
             join(mine, run)
         if settings.reject_policy == "drop_oldest":
             for record in fresh.values():
-                self._note_age(record)
+                self.note_age(record)
         return others
 
     def _rank(self, spec: Spec) -> float:
@@ -243,6 +265,8 @@ class Ledger(Waiting):
         spec = record.spec
         if record.id in self.held:
             return None, self.held_shelf, record.since
+        if record.worker is not None and record.worker != self.worker and record.worker in self.workers:
+            return None, f"{HELD}{record.worker}", record.since
         if record.missing and (self.asking is None or not self.asking.questions.dependencies):
             return None, BLOCKED, record.rank
         if record.next_retry_at is not None and record.next_retry_at > self.now:
@@ -251,24 +275,38 @@ class Ledger(Waiting):
             return None, WALL, spec.run_at
         if spec.delay and record.created_at + spec.delay > self.now:
             return None, LATER, record.created_at + spec.delay
-        lane = self.lane_of(spec)
+        lane = self.find_lane(spec)
+        if lane is None:  # whoever knows that task puts it where it belongs
+            return None, shelf_name(spec.task, spec.queue, spec.services), record.rank
         return lane, lane.shelf, record.rank
 
     def exchange(self, record: Record, changed: Record) -> None:
         """Pending work has another record now: where the old one stands in line, the new one takes its place."""
         if not record.token and str(record.shelf).startswith(READY):
-            lane = self.lane_of(record.spec)
-            if self.asking is not None:
-                self.asking.left(record.id, lane)  # it is asked anew
-            self.ready.left(lane)
+            self._leave_line(record)  # it is asked anew
             self.place(changed)
+
+    def _leave_line(self, record: Record) -> None:
+        lane = self.find_lane(record.spec)
+        if lane is not None:
+            if self.asking is not None:
+                self.asking.left(record.id, lane)
+            self.ready.left(lane)
+
+    def forget_changed(self, record: Record) -> None:
+        """Others changed that work: it is no longer in mind as it was."""
+        super().forget_changed(record)
+        self._leave_line(record)
 
     # starting and ending ----------------------------------------------------------------------------------
 
     def start(self, lane: Lane, batch: list[Record]) -> None:
         """Grant these starts: services, windows and circuits count them from here."""
-        if self.library is not None and self.asking is not None:
-            batch = self._still_there(self.library, self.asking, lane, batch)
+        if self.doubtful:
+            self.settle([record.id for record in batch])
+            batch = [record for record in batch if self.records.get(record.id) is record]
+        if not self.is_whole:
+            batch = [record for record in batch if self._may_risk(record)]
         now, records, plan = self.now, self.records, self.plan
         worker, shelf = (None, None) if self.is_whole else (self.worker, self.running_shelf)
         amount = len(batch)
@@ -294,7 +332,7 @@ class Ledger(Waiting):
             plan.events.append(running)
             self.slots[token] = lane
             if rated:
-                self.unentered[token] = rated
+                self.unentered[token] = rated, now
                 plan.rated[token] = latest
             if breakers:
                 self.count_on_circuits(breakers, token)
@@ -302,23 +340,26 @@ class Ledger(Waiting):
         self.running += amount
         self.has_moved = True
 
-    def _still_there(self, library: Library, asking: Asking, lane: Lane, batch: list[Record]) -> list[Record]:
-        """Those of them that nobody else has started or ended since the callbacks were asked about them."""
-        stored = library.by_id([record.id for record in batch if record.id not in self.plan.records])
-        kept = []
-        for record in batch:
-            now = stored.get(record.id)
-            is_same = now is not None and (now.seq, now.spent, now.shelf) == (
-                record.seq,
-                record.spent,
-                record.shelf,
-            )
-            if is_same or record.id in self.plan.records:
-                kept.append(record)
-            else:
-                self.records.pop(record.id, None)
-                asking.left(record.id, lane)
-        return kept
+    def _may_risk(self, record: Record) -> bool:
+        """False for work that may be what kills its workers while another such has not run for long: so the one that
+        does it is alone at last, and those that were beside it live."""
+        if record.crashes < MOST_CRASHES - 1:
+            return True
+        if self.now < self._risk_until and self._risked in self.records and self._risked != record.id:
+            self._set_aside.append(record.id)
+            self.place(replace(record, next_retry_at=self._risk_until))
+            return False
+        self._risked, self._risk_until = record.id, self.now + PROBATION
+        return True
+
+    def _risk_next(self) -> None:
+        """The one that was risked did no harm: the next may come."""
+        self._risked = ""
+        while self._set_aside:
+            record = self.live(self._set_aside.popleft())
+            if record is not None and not record.token and str(record.shelf) == LATER:
+                self.place(replace(record, next_retry_at=None))
+                return
 
     def release(self, token: int) -> Lane | None:
         """The code of that attempt has ended: its places in the services are free. The lane it came from."""
@@ -332,13 +373,20 @@ class Ledger(Waiting):
         if token in self.unentered:
             self.returned(token)
         if token in self.overdue:
-            work_id = self.overdue.pop(token)
-            if self.held.get(work_id) == token:
-                del self.held[work_id]
-                held = self.live(work_id)
-                assert held is not None
-                self.place(held)
+            self._code_ended(self.overdue.pop(token))
         return lane
+
+    def _code_ended(self, work_id: str) -> None:
+        """The code of an attempt that was given up is over: its work may go on, whoever it was that gave it up."""
+        was_held = self.held.pop(work_id, None) is not None
+        record = self.live(work_id) if was_held or not self.is_whole else None
+        if record is not None and not record.token and (was_held or record.worker == self.worker):
+            self.place(replace(record, worker=None))
+        elif record is None and not self.is_whole:
+            final = self.latest(work_id)
+            if final is not None and final.worker == self.worker:
+                self.plan.records[work_id] = replace(final, worker=None)
+                self.plan.rewritten.add(work_id)
 
     def spend(self, record: Record) -> Record:
         """The start under way counts, however it ends."""
@@ -349,11 +397,13 @@ class Ledger(Waiting):
     def put_back(self, record: Record, verb: str, **changes: Any) -> Record:
         """A running work becomes pending again."""
         token = record.token
+        if record.id == self._risked:
+            self._risk_next()
         record = move(record, verb, token=0, worker=None, shelf=None, since=self.now, **changes)
         self.running -= 1
         self.pending += 1
         self.has_moved = True
-        self._note_age(record)
+        self.note_age(record)
         if token in self.overdue:
             self.held[record.id] = token
         self.write(record)
@@ -363,10 +413,11 @@ class Ledger(Waiting):
 
     def close(self, record: Record, verb: str, **changes: Any) -> Record:
         """A live work comes to its end: it leaves the ledger for the store."""
+        runs_on = bool(record.token) and (record.token in self.overdue or record.worker != self.worker)
         return self.leave(
             record,
-            move(record, verb, token=0, completed_at=self.now, next_retry_at=None, worker=None, missing=0,
-                 shelf=None, place=0.0, watch_at=None, **changes),
+            move(record, verb, token=0, completed_at=self.now, next_retry_at=None, missing=0, shelf=None, place=0.0,
+                 watch_at=None, worker=record.worker if runs_on else None, **changes),
         )  # fmt: skip
 
     def leave(self, record: Record, final: Record) -> Record:
@@ -380,14 +431,13 @@ class Ledger(Waiting):
             self.graph.drop(record.id, record.spec.depends_on)
         if record.token:
             self.running -= 1
+            if record.id == self._risked:
+                self._risk_next()
         else:
             self.pending -= 1
             if record.shelf is not None:
                 self.plan.shelves.add(record.shelf)
-            lane = self.lane_of(record.spec)
-            if self.asking is not None:
-                self.asking.left(record.id, lane)
-            self.ready.left(lane)
+            self._leave_line(record)
             self.held.pop(record.id, None)
         if self.settings.keep_finished is not None:
             self._finished.append(final)
@@ -411,6 +461,8 @@ class Ledger(Waiting):
         self._ended[COMPLETED] += 1
         self.running -= 1
         self.has_moved = True
+        if record.id == self._risked:
+            self._risk_next()
         if record.missing:  # a callback let it start before they were there
             plan.rewritten.add(record.id)
             self.blocked -= 1
@@ -448,41 +500,13 @@ class Ledger(Waiting):
         self._ended[record.state] -= 1
         record = move(record, "revive", failures=0, throttled_since=None, completed_at=None, started_at=None,
                       result=None, error=None, traceback=None)  # fmt: skip
-        record = replace(record, seq=self._seq, since=self.now, crashes=0)
+        worker = None if record.worker == self.worker else record.worker
+        record = replace(record, seq=self._seq, since=self.now, crashes=0, worker=worker)
         self.pending += 1
         self.has_moved = True
         self.write(record)
-        self._note_age(record)
+        self.note_age(record)
         for token, work_id in self.overdue.items():
             if work_id == record.id:
                 self.held[work_id] = token
         return record
-
-    def oldest_pending(self) -> Record:
-        """The pending work that was submitted first; there is some (and it is only known for `drop_oldest`)."""
-        if self.library is not None:
-            return self._oldest_of(self.library)
-        while True:
-            seq, work_id = heappop(self._by_age)
-            record = self.records.get(work_id)
-            if record is not None and record.seq == seq and not record.token:
-                return record
-
-    def _oldest_of(self, library: Library) -> Record:
-        fresh = [record for record in self.plan.records.values() if record.state is WorkState.PENDING]
-        after, page = 0, library.oldest(0, PAGE)
-        while page and all(record.id in self.plan.records for record in page):
-            after = page[-1].seq
-            page = library.oldest(after, PAGE)
-        stored = [record for record in page if record.id not in self.plan.records][:1]
-        oldest = self.live(min((*fresh, *stored), key=lambda record: record.seq).id)
-        assert oldest is not None
-        return oldest
-
-    def _note_age(self, record: Record) -> None:
-        """Work became pending: remember its place among the oldest, if anybody is ever going to ask."""
-        if self.settings.reject_policy == "drop_oldest" and self.is_whole:
-            by_age = self._by_age
-            heappush(by_age, (record.seq, record.id))
-            if len(by_age) > 2 * len(self.records) + FEW:
-                by_age[:] = sorted((one.seq, one.id) for one in self.records.values() if not one.token)

@@ -155,10 +155,13 @@ class Service:
             self.breaker.load(state.breaker)
 
     def started_elsewhere(self, at: float, amount: int) -> None:
-        """Another process was granted that many starts."""
+        """Another process was granted that many starts; less than none when it did not use some of them."""
         for window in self.windows:
             for _ in range(amount):
                 insort(window.stamps, at)
+            for _ in range(-amount):
+                if at in window.stamps:
+                    window.stamps.remove(at)
 
     def granted(self, amount: int) -> None:
         """That many starts were granted under these rates; each is later `entered` or `returned`, once."""

@@ -8,7 +8,8 @@ whatever a decision needs. A turn begins with what others changed, so that nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from runcue.core.graph import Graph
 from runcue.core.line import READY, Page
@@ -16,6 +17,9 @@ from runcue.core.model import Record, WorkState
 from runcue.core.plan import Found, Key, Library, Plan, Revive
 from runcue.core.ready import Lane
 from runcue.core.settings import Settings
+
+DAY = 86400.0
+_made = re.compile(r"[0-9a-f]{27}")
 
 PAGE = 256
 """How many records are read at once where all of some kind are wanted."""
@@ -38,12 +42,14 @@ class Mind:
         """When somebody has to look at a record of the library."""
         self.armed_at = math.inf
         """The first such moment that this turn added."""
-        self.known = (0, 0)
+        self.registered = (0, 0)
         """How many tasks and services there were when the shelves were last looked through."""
         self.workers: dict[str, dict[str, int]] = {}
         """Who has the queue open, the dead included until their work was taken over, and what they take up."""
         self.guests: set[str] = set()
         """What was brought to mind for this turn only."""
+        self.doubtful: set[str] = set()
+        """Pending work in mind that others may have changed: it is read again before anything relies on it."""
         self.has_looked = True
         self.begin(0.0, 0.0)
 
@@ -68,11 +74,38 @@ class Mind:
 
     def latest(self, work_id: str) -> Record | None:
         """The newest record of that work: live, ended in this turn, or kept by the store."""
-        return self.records.get(work_id) or self.plan.records.get(work_id) or self.found.records.get(work_id)
+        return self.known(work_id) or self.plan.records.get(work_id) or self.found.records.get(work_id)
+
+    def known(self, work_id: str) -> Record | None:
+        """That live work as it is in mind, when nobody else has changed it."""
+        if work_id in self.doubtful:
+            self.settle([work_id])
+        return self.records.get(work_id)
+
+    def settle(self, ids: Iterable[str]) -> None:
+        """Read again those of them that others may have changed; what they did change is no longer in mind."""
+        asked = [one for one in ids if one in self.doubtful]
+        if asked:
+            assert self.library is not None
+            stored = self.library.by_id(asked)
+            for one in asked:
+                self._compare(self.records[one], stored.get(one))
+
+    def _compare(self, known: Record, stored: Record | None) -> Record | None:
+        """What stays in mind of a doubtful work, now that it was read."""
+        self.doubtful.discard(known.id)
+        if stored == known:
+            return known
+        self.forget_changed(known)
+        return None
+
+    def forget_changed(self, record: Record) -> None:
+        """Others changed that work: it is no longer in mind as it was."""
+        del self.records[record.id]
 
     def live(self, work_id: str) -> Record | None:
         """That work, if it is pending or running: in mind, or brought to mind for this turn."""
-        record = self.records.get(work_id)
+        record = self.known(work_id)
         if record is None and self.library is not None:
             record = self.plan.records.get(work_id) or self.look_up(work_id)
             if record is None or record.state.is_final:
@@ -99,9 +132,15 @@ class Mind:
         if record is not None:
             return record.state
         state = self.found.forgotten.get(work_id)
-        if state is None and len(work_id) == 27 and (not self.is_whole or work_id[11:19] == self.worker):
+        if state is None and self._is_made(work_id):
             return WorkState.COMPLETED  # an id of our own that nobody keeps: it ended well long ago
         return state
+
+    def _is_made(self, work_id: str) -> bool:
+        """True for an id that this queue has made: of this process, or of whoever had the file open by now."""
+        if self.is_whole:
+            return len(work_id) == 27 and work_id[11:19] == self.worker
+        return _made.fullmatch(work_id) is not None and int(work_id[:11], 16) / 1000 <= self.wall + DAY
 
     # those who wait for others ----------------------------------------------------------------------------
 
@@ -144,11 +183,17 @@ class Mind:
         """The next work of a lane: brought to mind, but for what this turn has changed already."""
         assert self.library is not None
         page = self.library.page(lane.shelf, after, limit)
-        fresh = [one for one in page if one.id not in self.plan.records and one.id not in self.records]
+        fresh = [one for one in page if one.id not in self.plan.records and self._met(one) is None]
         for record in fresh:
             self.records[record.id] = record
         end = (page[-1].place, page[-1].seq) if page else after
         return fresh, end, len(page) >= limit
+
+    def _met(self, stored: Record) -> Record | None:
+        """What is in mind of a work that was just read, if that is how it stands."""
+        if stored.id in self.doubtful:
+            return self._compare(self.records[stored.id], stored)
+        return self.records.get(stored.id)
 
     def shelf(self, name: str) -> Iterator[Record]:
         """All that is on a shelf, in order, as it stands now; what is taken off meanwhile does no harm."""
@@ -159,7 +204,7 @@ class Mind:
             for record in page:
                 after = (record.place, record.seq)
                 if record.id not in self.plan.records:
-                    known = self.records.get(record.id)
+                    known = self._met(record)
                     if known is None:
                         self.invite(record)
                     yield known or record

@@ -102,7 +102,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     crashes: int = 0
     """How often the process that ran it died."""
     worker: str | None = None
-    """Who runs it."""
+    """Who runs it; of work that does not run, with whom the code of an attempt that was given up may still run."""
     missing: int = 0
     """How many of its dependencies have not completed yet."""
     since: float = 0.0

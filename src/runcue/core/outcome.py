@@ -55,7 +55,7 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
             record, "return", next_retry_at=ledger.now + (failure.after or 0), throttled_since=None
         )
     else:
-        _failed(ledger, record, failure, outcome.error)
+        _failed(ledger, record, failure, outcome)
 
 
 def ended(ledger: Ledger, item: Ended) -> None:
@@ -96,9 +96,21 @@ def cancel(ledger: Ledger, item: Cancel) -> bool:
     record = ledger.live(item.id)
     if record is None:
         return False
+    if item.reason == STOPPED and not ledger.is_whole:
+        _stop(ledger, record)
+        return True
     _cancel_one(ledger, record, item.reason)
     _lose(ledger, record.id, "prerequisite_cancelled", item.cascade)
     return True
+
+
+def _stop(ledger: Ledger, record: Record) -> None:
+    """This process stops: what it runs becomes pending again, for whoever goes on, and no attempt is counted."""
+    if record.token and record.worker == ledger.worker:
+        ledger.plan.stop.append(record.token)
+        ledger.give_up(record.token, record.id)
+        ledger.judge_circuits(record.token, None)
+        ledger.put_back(record, "return")
 
 
 def revive_lacks(ledger: Ledger, item: Revive) -> Lacks:
@@ -229,7 +241,7 @@ def _satisfied(ledger: Ledger, record: Record) -> None:
         ledger.place(nearer)
 
 
-def _failed(ledger: Ledger, record: Record, failure: Failure, exception: BaseException | None) -> None:
+def _failed(ledger: Ledger, record: Record, failure: Failure, outcome: Outcome) -> None:
     now = ledger.now
     ledger.judge_circuits(record.token, _verdict(failure))
     retry = ledger.rules[record.spec.task].retry
@@ -244,9 +256,10 @@ def _failed(ledger: Ledger, record: Record, failure: Failure, exception: BaseExc
         "error": failure.message,
         "traceback": failure.traceback or None,
         "history": (*record.history[1 - HISTORY_KEPT :], line),
+        "result": outcome.result,  # such as what a command printed before it failed
     }
     will_retry = failure.kind != "permanent" and failures < retry.max_attempts
-    data: dict[str, Any] = {"will_retry": will_retry, "duration": duration, "exception": exception}
+    data: dict[str, Any] = {"will_retry": will_retry, "duration": duration, "exception": outcome.error}
     if not will_retry:
         final = ledger.close(record, "fail", **changes)
         ledger.tell("failed", final, **data)
@@ -260,9 +273,9 @@ def _failed(ledger: Ledger, record: Record, failure: Failure, exception: BaseExc
 
 def _verdict(failure: Failure) -> bool | None:
     """What a failed attempt says about its services (breaker.py)."""
-    if failure.kind != "permanent":
-        return False
-    return True if failure.is_answer else None
+    if failure.is_answer:
+        return True
+    return None if failure.kind == "permanent" else False
 
 
 def _throttled(ledger: Ledger, record: Record, failure: Failure, exception: BaseException | None) -> None:

@@ -16,9 +16,11 @@ from runcue.core.mind import Mind
 from runcue.core.model import Record
 from runcue.core.ready import Lane, Ready
 from runcue.core.settings import Settings
+from runcue.core.state import Grant
 
 CIRCUIT_EVENTS = {"open": "circuit_opened", "half_open": "circuit_half_open", "closed": "circuit_closed"}
 RATE_LIMITED_EVERY = 1.0
+NOT_RATED: tuple[list[Service], float] = ([], 0.0)
 
 
 class Places(Mind):
@@ -29,7 +31,8 @@ class Places(Mind):
         self.ready = Ready(self.records, None if is_whole else self.read_lane, self.heads)
         self.slots: dict[int, Lane] = {}
         self.overdue: dict[int, str] = {}
-        self.unentered: dict[int, list[Service]] = {}
+        self.unentered: dict[int, tuple[list[Service], float]] = {}
+        """Services with a rate that granted a start whose handler was not entered yet, and when they did."""
         self.epochs: dict[int, list[tuple[Service, Breaker, int]]] = {}
         self._told_limited_at: dict[str, float] = {}
         self.changed: dict[Service, None] = {}
@@ -92,7 +95,8 @@ class Places(Mind):
 
     def entered(self, token: int, at: float) -> None:
         """A granted start entered its handler: its windows count from then on."""
-        for service in self.unentered.pop(token, ()):
+        services, _ = self.unentered.pop(token, NOT_RATED)
+        for service in services:
             service.entered(at)
             self.ready.touch(service)
 
@@ -105,12 +109,13 @@ class Places(Mind):
                 self.ready.touch(service)
 
     def returned(self, token: int) -> None:
-        """It was never called: what was granted was not used, and is used up only where others count it already."""
-        for service in self.unentered.pop(token):
-            if self.is_whole:
-                service.returned()
-            else:
-                service.entered(self.now)
+        """It was never called: what was granted was not used, and others are told to count one less."""
+        services, at = self.unentered.pop(token)
+        for service in services:
+            service.returned()
+            self.ready.touch(service)
+            if not self.is_whole:
+                self.plan.grants.append(Grant(service.name, at + service.slack, -1))
 
     def give_up(self, token: int, work_id: str) -> None:
         """That attempt no longer counts, but its code may still run: its places stay taken."""

@@ -220,8 +220,11 @@ class Scheduler:
     def _take_verdicts(self, item: Verdicts) -> None:
         ledger = self.ledger
         if ledger.asking is not None:
-            for record in ledger.asking.answered(item.verdicts):
-                outcome.skip(ledger, record)
+            skipped = ledger.asking.answered(item.verdicts)
+            ledger.settle([record.id for record in skipped])
+            for record in skipped:
+                if ledger.records.get(record.id) is record:
+                    outcome.skip(ledger, record)
 
     def _take_ended(self, item: Ended) -> None:
         outcome.ended(self.ledger, item)

@@ -6,6 +6,11 @@ import msgspec
 
 from runcue.core.retry import Retry
 
+MOST_CRASHES = 3
+"""How many processes a work may take with it before it is given up."""
+PROBATION = 0.5
+"""Seconds for which work whose process died twice runs before another such is started beside it."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a Cue that decide something."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from runcue.core.breaker import Breaker
-from runcue.core.ledger import Ledger
+from runcue.core.ledger import HELD, Ledger
 from runcue.core.limits import Service
 from runcue.core.line import shelf_parts
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.outcome import fail_for
 from runcue.core.plan import Changes, Key
+from runcue.core.settings import MOST_CRASHES
 from runcue.core.state import Head, ServiceState, Worker
 
-MOST_CRASHES = 3
 WORKER_LOST = "worker_lost"
 
 
@@ -25,7 +25,7 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     """Stand where the store stands."""
     _count(ledger, changes.head)
     if changes.is_foreign:
-        _forget_pages(ledger)
+        _forget_pages(ledger, changes)
         assert ledger.library is not None
         ledger.watch_at = ledger.library.next_watch(0.0)
     for state in changes.services:
@@ -49,9 +49,9 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
 
 def find_lanes(ledger: Ledger) -> None:
     """Tasks or services came to be known: a shelf may be a lane of this program by now."""
-    known = len(ledger.rules), len(ledger.ready.services)
-    if ledger.known != known:
-        ledger.known = known
+    registered = len(ledger.rules), len(ledger.ready.services)
+    if ledger.registered != registered:
+        ledger.registered = registered
         lanes = {lane.shelf for lane in ledger.ready.lanes.values()}
         for name, first in list(ledger.heads.items()):
             if name not in lanes:
@@ -81,14 +81,15 @@ def _count(ledger: Ledger, head: Head) -> None:
     ledger.count(head)
 
 
-def _forget_pages(ledger: Ledger) -> None:
-    """Others may have started what is in line here: read it again when it is wanted."""
-    heads = ledger.heads
+def _forget_pages(ledger: Ledger, changes: Changes) -> None:
+    """Others may have changed what is in line here: read it again when it is wanted."""
     for lane in ledger.ready.lanes.values():
         if ledger.asking is None:
-            lane.line.reset(heads.get(lane.shelf))
+            lane.line.reset(ledger.heads.get(lane.shelf))
             ledger.ready.notice(lane)
-        elif lane.shelf in heads:  # what callbacks said is worth keeping; what is started is checked first
+        elif (
+            changes.shelves.get(lane.shelf) is not None
+        ):  # what callbacks said of the others is worth keeping
             lane.line.more, lane.line.end = True, None
             ledger.ready.notice(lane)
     if ledger.asking is None:
@@ -96,6 +97,7 @@ def _forget_pages(ledger: Ledger) -> None:
         kept |= {work_id: ledger.records[work_id] for work_id in ledger.held if work_id in ledger.records}
         ledger.records.clear()
         ledger.records.update(kept)
+    ledger.doubtful = {work_id for work_id, record in ledger.records.items() if not record.token}
 
 
 def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: bool) -> None:
@@ -107,13 +109,9 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: boo
     if parts is None or not is_foreign:  # what this process did itself its lanes know already
         return
     queue, task, services = parts
-    rule = ledger.rules.get(task)
-    if rule is None:
+    lane = ledger.find_lane(Spec("", task, b"", services, queue))
+    if lane is None:
         return  # not a task of this program: left alone
-    used = services if rule.services is None else rule.services
-    if any(service not in ledger.ready.services for service in (*used, *rule.implicit)):
-        return
-    lane = ledger.lane_of(Spec("", task, b"", used, queue))
     if lane.shelf != name:  # since this was submitted, the task came to choose its services in another way
         for record in ledger.shelf(name):
             ledger.place(record)
@@ -173,8 +171,10 @@ def lose(ledger: Ledger, worker: str) -> None:
     """That worker is dead: what it ran becomes pending again, or fails when that happened too often."""
     if worker not in ledger.workers:  # somebody else has seen to it
         return
-    for shelf in (f"running/{worker}", f"held/{worker}"):
+    for shelf in (f"running/{worker}", f"{HELD}{worker}"):
         for record in list(ledger.shelf(shelf)):
+            if record.token:
+                ledger.plan.mail.append((worker, record.token))  # in case it only seemed dead
             _take_over(ledger, record)
     for name, amount in ledger.workers.pop(worker).items():
         service = ledger.ready.services.get(name)
@@ -185,10 +185,10 @@ def lose(ledger: Ledger, worker: str) -> None:
 
 
 def _take_over(ledger: Ledger, record: Record) -> None:
+    record = replace(record, worker=None)
     if record.state is not WorkState.RUNNING:  # its last attempt was given up, and its code is gone now
         ledger.place(record)
         return
-    ledger.plan.mail.append((record.worker or "", record.token))  # in case it only seemed dead
     crashes = record.crashes + 1
     for name in record.spec.services:
         service = ledger.ready.services.get(name)

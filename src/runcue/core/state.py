@@ -71,7 +71,7 @@ class ServiceState(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Starts of one service that count in its windows from `at` on."""
+    """Starts of one service that count in its windows from `at` on; a negative amount takes some back."""
 
     service: str
     at: float

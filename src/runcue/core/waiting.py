@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from runcue.core.deadlines import armed
-from runcue.core.model import Record
+from runcue.core.mind import PAGE
+from runcue.core.model import Record, WorkState
 from runcue.core.places import Places
+from runcue.core.plan import Library
 from runcue.core.settings import Settings
 
 LATER, WALL, BLOCKED = "later", "wall", "blocked"
@@ -28,6 +30,7 @@ class Waiting(Places):
         self.later: list[tuple[float, int, str]] = []
         self.later_by_wall: list[tuple[float, int, str]] = []
         self.deadlines: list[tuple[float, int, str]] = []
+        self._by_age: list[tuple[int, str]] = []
 
     def arm(self, record: Record, after: float = -math.inf) -> Record:
         """Have somebody look at that pending work when the next of its time limits is reached."""
@@ -71,3 +74,32 @@ class Waiting(Places):
                 yield record
             else:
                 del self.heads[name]
+
+    def oldest_pending(self) -> Record:
+        """The pending work that was submitted first; there is some (and it is only known for `drop_oldest`)."""
+        if self.library is not None:
+            return self._oldest_of(self.library)
+        while True:
+            seq, work_id = heappop(self._by_age)
+            record = self.records.get(work_id)
+            if record is not None and record.seq == seq and not record.token:
+                return record
+
+    def _oldest_of(self, library: Library) -> Record:
+        fresh = [record for record in self.plan.records.values() if record.state is WorkState.PENDING]
+        after, page = 0, library.oldest(0, PAGE)
+        while page and all(record.id in self.plan.records for record in page):
+            after = page[-1].seq
+            page = library.oldest(after, PAGE)
+        stored = [record for record in page if record.id not in self.plan.records][:1]
+        oldest = self.live(min((*fresh, *stored), key=lambda record: record.seq).id)
+        assert oldest is not None
+        return oldest
+
+    def note_age(self, record: Record) -> None:
+        """Work became pending: remember its place among the oldest, if anybody is ever going to ask."""
+        if self.settings.reject_policy == "drop_oldest" and self.is_whole:
+            by_age = self._by_age
+            heappush(by_age, (record.seq, record.id))
+            if len(by_age) > 2 * len(self.records) + FEW:
+                by_age[:] = sorted((one.seq, one.id) for one in self.records.values() if not one.token)

@@ -84,13 +84,15 @@ def _is_put_off(ledger: Ledger, record: Record) -> bool:
     """True while work that was told to slow down still has to wait for that, not for something else."""
     if (record.next_retry_at or 0) > ledger.now:
         return True
-    return any(service.throttled_until > ledger.now for service in ledger.lane_of(record.spec).services)
+    lane = ledger.find_lane(record.spec)
+    return lane is not None and any(service.throttled_until > ledger.now for service in lane.services)
 
 
 def _has_unmet_needs(ledger: Ledger, record: Record) -> bool:
     asking = ledger.asking
     if asking is not None and asking.questions.dependencies:
-        said = asking.has_unmet_needs(record, ledger.lane_of(record.spec))
+        lane = ledger.find_lane(record.spec)
+        said = None if lane is None else asking.has_unmet_needs(record, lane)
         if said is not None:
             return said
     return record.missing > 0

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
-from runcue.ports import Handler
+from runcue.ports import Entering, Registered
 
 
 class CoroutineExecutor:
     """Awaits `async def` handlers where everything else runs."""
 
     can_stop = True
+    grace = 0.0
 
-    def run(
-        self, work: Any, handler: Handler, entered: Callable[[float | None], None] | None
-    ) -> Awaitable[Any]:
+    def run(self, work: Any, task: Registered, entered: Entering | None) -> Awaitable[Any]:
         """The handler's own coroutine: awaiting it is running it."""
         if (
             entered is not None
         ):  # told after the first step: the far side must never see it earlier than we count
             asyncio.get_running_loop().call_soon(entered, None)
-        awaitable: Awaitable[Any] = handler(work)
+        awaitable: Awaitable[Any] = task.handler(work)
         return awaitable
 
     async def close(self) -> None:

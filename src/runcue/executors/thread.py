@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from types import CoroutineType
 from typing import Any
 
-from runcue.ports import Clock, Handler
+from runcue.ports import Clock, Entering, Registered
 
 Job = Callable[[], None]
 
@@ -27,6 +27,7 @@ class ThreadExecutor:
     """Calls `def` handlers in threads."""
 
     can_stop = False
+    grace = 0.0
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -35,7 +36,7 @@ class ThreadExecutor:
         self._threads = 0
         self._lock = threading.Lock()
 
-    async def run(self, work: Any, handler: Handler, entered: Callable[[float | None], None] | None) -> Any:
+    async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
         """Hand the call to a thread and wait for its answer, however long that takes."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
@@ -58,8 +59,9 @@ class ThreadExecutor:
                 if work.cancelled:  # given up while it waited for this thread
                     raise asyncio.CancelledError
                 if entered is not None:
+                    entered.check()
                     loop.call_soon_threadsafe(entered, self._clock.now())
-                result = context.run(handler, work)
+                result = context.run(task.handler, work)
                 if isinstance(result, CoroutineType):
                     result.close()
                     raise TypeError("the handler returned a coroutine: declare it with `async def`")

@@ -11,15 +11,16 @@ Rules:
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
 from runcue.core.model import Attempt, Record, Spec, WorkState
-from runcue.core.parse import Rate
+from runcue.core.parse import LARGEST_INT, SMALLEST_INT, Rate, encode_params
 from runcue.core.state import BreakerState, Grant, Head, ServiceState, Worker
-from runcue.errors import StorageCorrupt, quoted
+from runcue.errors import InvalidParams, Permanent, StorageCorrupt, quoted
 
 Row = tuple[Any, ...]
 K = TypeVar("K")
@@ -117,6 +118,37 @@ _STATES = {state.value: state for state in WorkState}
 _names: dict[str, str] = {}
 _lists: dict[str, tuple[str, ...]] = {"[]": ()}
 _texts: dict[tuple[str, ...], str] = {(): "[]"}
+
+
+# --- Results ------------------------------------------------------------------------------------------
+
+LARGEST_RESULT: Final = 1024 * 1024
+SHORT: Final = 10_000
+
+
+def check_result(result: Any) -> None:
+    """Refuse a result that JSON would not give back as it is: the rules are those for params."""
+    kind = type(result)
+    if (
+        result is None
+        or kind is bool
+        or (kind is int and SMALLEST_INT <= result <= LARGEST_INT)
+        or (kind is str and len(result) <= SHORT and result.isascii())
+    ):
+        return
+    try:
+        data = encode_params({"result": result}, sys.maxsize)
+        if data != b'{"result":%b}' % _encode(result):  # what is stored is made without that rule
+            raise TypeError("it changes when it is read back")
+    except InvalidParams as error:
+        raise Permanent(f"its result cannot be kept: {str(error).removeprefix('params.')}") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Permanent(f"its result is no JSON ({error}): return plain values, or a file's path") from error
+    size = len(data) - len(b'{"result":}')
+    if size > LARGEST_RESULT:
+        raise Permanent(
+            f"its result takes {size:,} bytes, more than {LARGEST_RESULT:,}: return a file's path"
+        )
 
 
 # --- Work: writing --------------------------------------------------------------------------------
@@ -359,22 +391,10 @@ ATTEMPT_SELECT: Final = (
 """The lines of one work, oldest first; the limit is row[-1] of its row."""
 
 
-def known_attempts(record: Record, before: Record | None) -> int:
-    """How many lines of this record's history were in the one before already (the oldest may have been dropped)."""
-    if before is None or not before.history or not record.history:
-        return 0
-    last = before.history[-1]
-    for place in range(len(record.history), 0, -1):
-        if record.history[place - 1] is last:
-            return place
-    return 0
-
-
-def attempt_rows(record: Record, known: int = 0) -> list[Row]:
-    """The values of ATTEMPT_INSERT for each line of the history but the first `known`."""
+def attempt_rows(record: Record) -> list[Row]:
+    """The values of ATTEMPT_INSERT for each line of the history."""
     return [
-        (record.id, line.number, line.at, line.duration, line.error, line.worker)
-        for line in record.history[known:]
+        (record.id, line.number, line.at, line.duration, line.error, line.worker) for line in record.history
     ]
 
 

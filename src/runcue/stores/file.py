@@ -44,6 +44,8 @@ logger = logging.getLogger("runcue")
 OLDEST_SQLITE: Final = (3, 51, 3)
 PATIENCE: Final = 10.0
 """Seconds until a lock that somebody else holds becomes StorageBusy."""
+OPENING: Final = 3.0
+"""The same while a file is opened: that happens on the loop, which stands still meanwhile."""
 SYNCHRONOUS: Final = {"full": "FULL", "relaxed": "NORMAL"}
 LONGEST_LOG: Final = 64 * 1024 * 1024
 """Bytes that the write-ahead log is cut back to after it has grown beyond them."""
@@ -100,7 +102,7 @@ def identity(path: str) -> tuple[int, int]:
     try:
         found = Path(path).stat()
     except FileNotFoundError as error:
-        raise _replaced(path) from error
+        raise replaced(path) from error
     except OSError as error:
         raise translate(error, path) from error
     return found.st_dev, found.st_ino
@@ -276,6 +278,11 @@ def _opened(path: str, synchronous: str) -> apsw.Connection:
             f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}"
         ).fetchall()
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        be_patient(connection, PATIENCE)
+    except apsw.Error as error:
+        problem = translate(error, path, connection)  # while it can still say why
+        connection.close()
+        raise problem from error
     except BaseException:
         connection.close()
         raise
@@ -284,9 +291,7 @@ def _opened(path: str, synchronous: str) -> apsw.Connection:
 
 def _connected(name: str, flags: int) -> apsw.Connection:
     connection = apsw.Connection(name, flags=flags)
-    connection.set_busy_timeout(int(PATIENCE * 1000))
-    if "ENABLE_SETLK_TIMEOUT" in apsw.compile_options:
-        connection.setlk_timeout(int(PATIENCE * 1000), apsw.SQLITE_SETLK_BLOCK_ON_CONNECT)
+    be_patient(connection, OPENING)
     connection.execute(
         "PRAGMA foreign_keys = OFF; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; "
         "PRAGMA temp_store = MEMORY"
@@ -294,9 +299,22 @@ def _connected(name: str, flags: int) -> apsw.Connection:
     return connection
 
 
+def be_patient(connection: apsw.Connection, seconds: float) -> None:
+    """Wait that long for locks of others from now on."""
+    connection.set_busy_timeout(int(seconds * 1000))
+    if "ENABLE_SETLK_TIMEOUT" in apsw.compile_options:
+        connection.setlk_timeout(int(seconds * 1000), apsw.SQLITE_SETLK_BLOCK_ON_CONNECT)
+
+
+def undo(connection: apsw.Connection) -> None:
+    """Roll back, unless SQLite has done so by itself: it does after the worse errors, such as a full disk."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
 def _keep_log(connection: apsw.Connection) -> None:
     """Switch to a write-ahead log. SQLite does not wait for others here, whatever its timeout."""
-    for _ in _tries(PATIENCE):
+    for _ in _tries(OPENING):
         try:
             [(mode,)] = connection.execute("PRAGMA journal_mode = WAL")
         except apsw.BusyError:
@@ -359,6 +377,7 @@ def _read_through(name: str, flags: int) -> apsw.Connection:
                 path,
             )
         check_tables(connection)
+        be_patient(connection, PATIENCE)
     except BaseException:
         connection.close()
         raise
@@ -397,7 +416,7 @@ def translate(error: Exception, path: str, connection: apsw.Connection | None = 
         return _busy(path)
     if isinstance(error, apsw.ReadOnlyError):
         if getattr(error, "extendedresult", None) == apsw.SQLITE_READONLY_DBMOVED:
-            return _replaced(path)
+            return replaced(path)
         return _not_writable(path)
     if isinstance(error, apsw.ForkingViolationError):
         return ForkedConnection(
@@ -426,12 +445,14 @@ def _too_long(path: str) -> StoreError:
 
 def _busy(path: str) -> StorageBusy:
     return StorageBusy(
-        f"{shown(path)} was locked by another program for {PATIENCE:g} s. Close what holds it and try again.",
+        f"{shown(path)} is locked by another program, and waiting did not help. Close what holds it, mostly a tool "
+        "with an open transaction, and try again.",
         path,
     )
 
 
-def _replaced(path: str) -> StorageReplaced:
+def replaced(path: str) -> StorageReplaced:
+    """The error of a file that is no longer the one that was opened."""
     return StorageReplaced(
         f"{shown(path)} was deleted or exchanged while it was open. Close it and open it anew.", path
     )

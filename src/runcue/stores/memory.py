@@ -92,7 +92,7 @@ class MemoryStore:
     def listen(self, changed: Callable[[], None], lost: Callable[[str], None]) -> None:
         """Nobody else is here."""
 
-    async def close(self) -> None:
+    async def close(self, still_running: bool = False) -> None:
         """Let go of everything."""
         self._records.clear()
         self._keys.clear()

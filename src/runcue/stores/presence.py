@@ -32,7 +32,7 @@ from runcue.errors import ForkedConnection, StorageBusy, StorageFull, StorageRep
 
 FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.02
-DOOR_PATIENCE = 10.0
+DOOR_PATIENCE = 3.0
 KEPT_WAKES = 64
 WAKE_SIZE = 65_536  # what waits in a FIFO on most systems
 
@@ -417,10 +417,22 @@ class Presence:
         return waited
 
     def poke(self, worker_ids: Iterable[str]) -> list[str]:
-        """Wake these workers, and say which of them cannot be reached any more: ask if they are alive."""
+        """Wake these workers, and say which of them cannot be reached any more: ask if they are alive.
+
+        One that could not be told is no reason not to tell the others; the first such trouble is raised then.
+        """
         _check_open(self._is_open, self._pid, self._path)
+        gone, troubles = [], []
         with self._guard, _no_sigpipe():
-            return [one for one in worker_ids if one != self.worker_id and not self._poke(one)]
+            for one in worker_ids:
+                try:
+                    if one != self.worker_id and not self._poke(one):
+                        gone.append(one)
+                except StoreError as error:
+                    troubles.append(error)
+        if troubles:
+            raise troubles[0]
+        return gone
 
     def _poke(self, worker_id: str) -> bool:
         kept = self._wakes.pop(worker_id, None)
@@ -505,10 +517,6 @@ class Presence:
     def _touch(self) -> None:
         # The time of access stays the wall clock's, for programs that clear away what is old.
         os.utime(self._lock, ns=(time.time_ns(), int(boottime() * 1e9)))
-
-    def last_beat(self, worker_id: str) -> float | None:
-        """When that worker last gave a sign of life, on the clock of `boottime()`; None if it has no files."""
-        return last_beat(self.directory, worker_id)
 
     def close(self) -> None:
         """Remove our files, then let the lock go. In a forked child: nothing, they are the parent's."""

@@ -7,6 +7,8 @@ Rules:
 - Every index is paid for by every write: all but the one on ids hold only the rows that are asked for.
 - `history` counts the rows of `attempts` that a work has, so that most need not be asked for theirs.
 - A shelf without `place` and `seq` is empty; its row stays to tell others so.
+- `lease_expires_at` is until when the owner's lease ran when the attempt began. Nobody renews it: on one host the
+  kernel's lock tells who lives.
 - `extra`, `override` and `adaptive` are room for what comes.
 - A step of MIGRATIONS is never changed once it was released; a new one is added and VERSION counts them.
 """
@@ -72,7 +74,9 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE INDEX work_units_to_watch ON work_units (watch_at) WHERE watch_at IS NOT NULL;
     CREATE INDEX work_units_by_key ON work_units (idempotency_key) WHERE idempotency_key IS NOT NULL;
     CREATE INDEX work_units_to_prune ON work_units (completed_at) WHERE state IN ('completed', 'cancelled');
+    CREATE INDEX work_units_pending ON work_units (seq) WHERE state = 'pending';
     CREATE INDEX work_units_failed ON work_units (state) WHERE state = 'failed';
+    CREATE INDEX work_units_cancelled ON work_units (state) WHERE state = 'cancelled';
 
     CREATE TABLE attempts (
         id INTEGER PRIMARY KEY,

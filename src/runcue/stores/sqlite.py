@@ -4,6 +4,9 @@ A turn runs in the store's own thread, from lock to commit: the turnstile (a fai
 BEGIN IMMEDIATE, what others changed, the decision, one commit. The user's loop never holds the lock. On virtual
 time the same happens on the loop itself.
 
+After a commit nothing is raised any more: it would look as if the turn had failed. After a commit that failed the
+connection is exchanged before the next turn, because SQLite vouches for nothing then.
+
 While a turn is in flight, a busy loop lends the interpreter to that thread now and then: a thread that wants the
 interpreter beside a loop that never rests can otherwise wait for seconds.
 """
@@ -18,20 +21,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import apsw
-import msgspec
 
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Changes, Library, Plan
 from runcue.core.state import Worker
-from runcue.errors import ForkedConnection, Permanent, StorageBusy, StorageReplaced, StoreError
+from runcue.errors import ForkedConnection, StorageBusy, StoreError
 from runcue.ports import Clock, Decide
-from runcue.stores import presence
-from runcue.stores.file import identity, open_file, translate
+from runcue.stores import codec, file, presence
+from runcue.stores.file import identity, open_file, translate, undo
+from runcue.stores.neighbours import EndLeftovers, Neighbours, Trouble
+from runcue.stores.schema import shown
 from runcue.stores.tables import Tables
 
 logger = logging.getLogger("runcue")
@@ -41,10 +46,11 @@ PATIENCE = 30.0
 """Seconds to wait for one's turn before that is an error."""
 LEND_AFTER = 0.003
 LENT = 0.0003
-LOOK_AROUND = 0.5
-"""Seconds between two looks at the other processes, besides being told."""
-LARGEST_RESULT = 1024 * 1024
+CHECK_EVERY = 0.5
+"""Seconds after which a turn makes sure again that the file is still the same."""
 PRUNE_EVERY = 60.0
+SHORTEST_PAUSE = 0.01
+"""Seconds between two steps of pruning while there is more to let go of; at least as long as the step took."""
 OLDEST_GRANT = 31 * 86400.0
 CRASH_AT = os.environ.get("RUNCUE_CRASH_AT", "")
 
@@ -64,24 +70,20 @@ def crashpoint(name: str) -> None:
 class FileClock:
     """Queue time: the host's boot-time clock, anchored in the file: it never jumps, and goes on after a reboot."""
 
-    def __init__(self, tables: Tables) -> None:
-        connection = tables.connection
+    def __init__(self, connection: apsw.Connection) -> None:
         boot = presence.boot_id()
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            row: Any = connection.execute(
-                "SELECT anchor_epoch, anchor_boottime, boot, now FROM head"
-            ).fetchone()
-            epoch, boottime, known, last = row
-            if known != boot or epoch is None:
-                epoch, boottime = (last or time.time()), presence.boottime()
-                connection.execute(
-                    "UPDATE head SET anchor_epoch = ?, anchor_boottime = ?, boot = ?", (epoch, boottime, boot)
-                )
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
+        anchor = _anchor(connection, boot)
+        if anchor is None:
+            file.be_patient(connection, file.OPENING)
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                anchor = _anchor(connection, boot) or _drop_anchor(connection, boot)
+                connection.execute("COMMIT")
+            except BaseException:
+                undo(connection)
+                raise
+            file.be_patient(connection, file.PATIENCE)
+        epoch, boottime = anchor
         self._offset: float = epoch - boottime
 
     def now(self) -> float:
@@ -91,6 +93,22 @@ class FileClock:
     def wall(self) -> float:
         """What the host believes the time of day is."""
         return time.time()
+
+
+def _anchor(connection: apsw.Connection, boot: str) -> tuple[float, float] | None:
+    """A moment of queue time and of this boot's clock that belong together, if somebody has set one."""
+    row: Any = connection.execute("SELECT anchor_epoch, anchor_boottime, boot FROM head").fetchone()
+    epoch, boottime, known = row
+    return None if known != boot or epoch is None else (epoch, boottime)
+
+
+def _drop_anchor(connection: apsw.Connection, boot: str) -> tuple[float, float]:
+    row: Any = connection.execute("SELECT now FROM head").fetchone()
+    epoch, boottime = row[0] or time.time(), presence.boottime()
+    connection.execute(
+        "UPDATE head SET anchor_epoch = ?, anchor_boottime = ?, boot = ?", (epoch, boottime, boot)
+    )
+    return epoch, boottime
 
 
 class SqliteTurn:
@@ -120,60 +138,97 @@ class SqliteStore:
         retention: float | None = None,
         log_retention: float = 86400.0,
         clock: Clock | None = None,
+        end_leftovers: EndLeftovers | None = None,
     ) -> None:
         self._retention = retention
         self._log_retention = log_retention
         self._path = path
+        self._durability = durability
         self._lease = lease
         self._is_on_loop = clock is not None
         self._pid = os.getpid()
-        connection = open_file(path, durability=durability)
-        self._directory = presence.side_directory(path)
+        self._trouble = Trouble(path)
+        self._loop = asyncio.get_running_loop()
         self.worker = presence.new_worker_id()
-        self._turnstile = presence.Turnstile(self._directory)
-        self._presence = presence.Presence(self._directory, self.worker)
+        with ExitStack() as made:
+            connection = open_file(path, durability=durability)
+            made.callback(connection.close)
+            try:
+                self._open(made, connection, clock)
+            except (apsw.Error, OSError) as error:
+                raise translate(error, path, connection) from error
+            made.pop_all()
         if durability == "relaxed":
             logger.warning("durability is relaxed: what was accepted last may be lost when the machine stops")
-        self._heart = None if self._is_on_loop else presence.Heart(self._presence.beat, lease / 3)
-        me = Worker(self.worker, presence.host_name(), presence.boot_id(), os.getpid(), 0.0)
-        self._tables = Tables(connection, me)
-        self.clock: Clock = clock or FileClock(self._tables)
-        self._identity = identity(path)
+        self._is_doubtful = False
         self._looked_at = 0.0
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
         self._pruning: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._neighbours = Neighbours(
+            self._presence,
+            lambda: self._tables.peers,
+            self._trouble,
+            end_leftovers,
+            is_on_loop=self._is_on_loop,
+        )
+
+    def _open(self, made: ExitStack, connection: apsw.Connection, clock: Clock | None) -> None:
+        """Open the rest, each with what closes it again if the next cannot be opened."""
+        directory = presence.side_directory(self._path)
+        self._identity = identity(self._path)
+        self.clock: Clock = clock or FileClock(connection)
+        self._turnstile = presence.Turnstile(directory)
+        made.callback(self._turnstile.close)
+        self._presence = presence.Presence(directory, self.worker)
+        made.callback(self._presence.close)
+        me = Worker(
+            self.worker, presence.host_name(), presence.boot_id(), os.getpid(), started_at=self.clock.now()
+        )
+        self._tables = Tables(connection, me, lambda: self._presence.is_in_place)
+        known = {worker.id for worker in self._tables.workers()}
+        self._sweep([one for one in presence.workers(directory) if one not in known])
+        self._heart = None if self._is_on_loop else presence.Heart(self._presence.beat, self._lease / 3)
 
     # turns ------------------------------------------------------------------------------------------------
 
     def take_turn(self, decide: Decide) -> Plan:
         """Decide and commit, here and now."""
-        self._check()
-        tables, connection = self._tables, self._tables.connection
         try:
-            if not self._turnstile.acquire(PATIENCE):
-                raise StorageBusy(f"Others have held {self._path!r} for {PATIENCE:g} s.", self._path)
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    plan = self._decided(decide)
-                except BaseException:
-                    connection.execute("ROLLBACK")
-                    raise
-            finally:
-                self._turnstile.release()
-        except (apsw.Error, OSError) as error:
-            tables.forget()
-            raise translate(error, self._path, connection) from error
+            self._check()
+            plan = self._transact(lambda: self._decided(decide))
         except BaseException:
-            tables.forget()
+            self._tables.forget()
             raise
         if plan.writes:
             crashpoint("turn.committed")
-            self._presence.poke(tables.peers)
+            self._tell(plan)
         return plan
+
+    def _transact(self, job: Callable[[], T]) -> T:
+        """Do a job with the turn and the file's lock; whatever it raises undoes it."""
+        if self._is_doubtful:
+            self._renew()
+        if not self._turnstile.acquire(PATIENCE):
+            raise StorageBusy(
+                f"Others have held {shown(self._path)} for {PATIENCE:g} s. Look for a stopped or hanging process "
+                "that has it open, and let it go on or end it.",
+                self._path,
+            )
+        connection = self._tables.connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                return job()
+            except BaseException:
+                undo(self._tables.connection)  # it may be another one by now
+                raise
+        except (apsw.Error, OSError) as error:
+            self._is_doubtful |= isinstance(error, apsw.IOError)
+            raise translate(error, self._path, connection) from error
+        finally:
+            self._turnstile.release()
 
     def _decided(self, decide: Decide) -> Plan:
         tables, connection = self._tables, self._tables.connection
@@ -189,24 +244,66 @@ class SqliteStore:
             return plan
         tables.write(plan, before, now, self._lease)
         crashpoint("turn.written")
-        try:
-            connection.execute("COMMIT")
-        except apsw.Error:
-            if not self._is_committed():
-                raise
+        self._commit()
         tables.written(plan)
         return plan
 
-    def _is_committed(self) -> bool:
-        """Whether a commit that came back with an error took place all the same."""
-        if self._tables.connection.in_transaction:
-            return False
-        connection = open_file(self._path, read_only=True)
+    def _commit(self) -> None:
+        connection = self._tables.connection
         try:
-            row: Any = connection.execute("SELECT turn FROM head").fetchone()
-            return bool(row[0] == self._tables.turn)
-        finally:
-            connection.close()
+            connection.execute("COMMIT")
+        except apsw.Error as error:
+            problem = translate(error, self._path, connection)
+            undo(connection)
+            if not isinstance(error, apsw.IOError):
+                raise problem from error
+            self._is_doubtful = True
+            if not self._is_committed():
+                raise problem if type(problem) is not StoreError else self._unknown(error) from error
+
+    def _is_committed(self) -> bool:
+        """Whether a commit that came back with an error took place all the same, asked through new descriptors."""
+        try:
+            self._renew()
+            row: Any = self._tables.connection.execute("SELECT turn FROM head").fetchone()
+        except (apsw.Error, StoreError) as error:
+            self._trouble("cannot ask whether a commit took place", error)
+            return False
+        return bool(row[0] == self._tables.turn)
+
+    def _unknown(self, error: apsw.Error) -> StoreError:
+        return StoreError(
+            f"A commit to {shown(self._path)} failed ({error}): whether it lasts is unknown. Check the disk, and "
+            "submit again with the same idempotency_key or id.",
+            self._path,
+        )
+
+    def _renew(self) -> None:
+        """Exchange a connection that had trouble with the disk for a new one."""
+        if identity(self._path) != self._identity:
+            raise file.replaced(self._path)
+        connection, old = open_file(self._path, durability=self._durability), self._tables.connection
+        self._tables.use(connection)
+        self._is_doubtful = False
+        try:
+            old.close()
+        except apsw.Error as error:
+            self._trouble("a connection was not closed properly", error)
+
+    def _tell(self, plan: Plan) -> None:
+        """After a commit: wake the others, and clear away what the dead left."""
+        if plan.lost:
+            self._sweep(plan.lost)
+        try:
+            self._presence.poke(self._tables.peers)
+        except (OSError, StoreError) as error:  # they look by themselves a little later
+            self._trouble("cannot wake the other processes", error)
+
+    def _sweep(self, dead: list[str]) -> None:
+        try:
+            self._presence.sweep(dead)
+        except (OSError, StoreError) as error:  # the next who opens the queue does it
+            self._trouble("cannot clear away the files of dead processes", error)
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
@@ -214,16 +311,15 @@ class SqliteStore:
                 "A Cue cannot be used in a forked process. Make a new one there.", self._path
             )
         now = time.monotonic()
-        if now - self._looked_at >= LOOK_AROUND:
-            self._looked_at = now
+        if now - self._looked_at >= CHECK_EVERY:
             if identity(self._path) != self._identity:
-                raise StorageReplaced(f"{self._path!r} is another file now. Open it anew.", self._path)
+                raise file.replaced(self._path)
+            self._looked_at = now  # not before: what is wrong stays wrong until it is seen to be right
 
     async def turn(self, decide: Decide) -> Plan:
         """Decide and commit, in the store's thread."""
         plan = await self._in_thread(lambda: self.take_turn(decide))
-        if self._timer is None and self._others():
-            self._look_around()
+        self._neighbours.meet()
         if CRASH_AT:
             self._loop.call_soon(crashpoint, "acted")
         return plan
@@ -264,8 +360,8 @@ class SqliteStore:
     # looking ----------------------------------------------------------------------------------------------
 
     async def get(self, work_id: str) -> Record | None:
-        """One record."""
-        return (await self._read(lambda: self._tables.by_id([work_id]))).get(work_id)
+        """One record; raises when it is damaged, which lists leave out."""
+        return await self._read(lambda: self._tables.one(work_id))
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
         """Those of these works that there are."""
@@ -291,85 +387,56 @@ class SqliteStore:
 
     def check_result(self, result: Any) -> None:
         """Refuse a result that cannot be kept."""
-        try:
-            size = len(msgspec.json.encode(result))
-        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-            raise Permanent(
-                f"its result is no JSON ({error}): return plain values, or a file's path"
-            ) from error
-        if size > LARGEST_RESULT:
-            raise Permanent(
-                f"its result takes {size:,} bytes, more than {LARGEST_RESULT:,}: return a file's path"
-            )
+        codec.check_result(result)
 
     # the other processes ----------------------------------------------------------------------------------
 
     def listen(self, changed: Callable[[], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died."""
-        self._changed, self._lost = changed, lost
-        self._loop.add_reader(self._presence.fileno(), self._poked)
-        if not self._is_on_loop:
-            self._pruning = self._loop.call_later(PRUNE_EVERY, self._prune_now_and_then)
+        self._neighbours.listen(changed, lost)
+        self._prune_in(PRUNE_EVERY)
 
-    def _poked(self) -> None:
-        self._presence.drain()
-        self._changed()
-
-    def _look_around(self) -> None:
-        """While there are others: look now and then who died, in case nobody noticed or told."""
-        self._timer = None
-        others = self._others()
-        if others:
-            self._timer = self._loop.call_later(LOOK_AROUND, self._look_around)
-            self._changed()
-        for worker in others:
-            if not self._presence.is_alive(worker):
-                self._lost(worker)
-
-    def _prune_now_and_then(self) -> None:
-        self._pruning = self._loop.call_later(PRUNE_EVERY, self._prune_now_and_then)
-        self._jobs.put(self._prune_quietly)
+    def _prune_in(self, seconds: float) -> None:
+        if not self._is_closed and not self._is_on_loop:
+            self._pruning = self._loop.call_later(seconds, self._jobs.put, self._prune_quietly)
 
     def _prune_quietly(self) -> None:
+        began, is_full = time.monotonic(), False
         try:
-            self.prune()
-        except (apsw.Error, StoreError) as error:  # there is another time
-            logger.warning("could not let go of old work in %r: %s", self._path, error)
+            is_full = self._prune()[1]
+        except StoreError as error:  # there is another time
+            self._trouble("could not let go of old work", error)
+        pause = max(SHORTEST_PAUSE, time.monotonic() - began) if is_full else PRUNE_EVERY
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._prune_in, pause)
 
     def prune(self) -> int:
-        """Let go of some of what is older than anybody wants it; how much that was."""
-        connection, now = self._tables.connection, self.clock.now()
-        if not self._turnstile.acquire(PATIENCE):
-            return 0
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                kept = None if self._retention is None else now - self._retention
-                amount = self._tables.prune(kept, now - self._log_retention)
-                connection.execute("COMMIT")
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            return amount
-        finally:
-            self._turnstile.release()
+        """Let go of some of what is older than anybody wants it; how much work that was."""
+        return self._prune()[0]
 
-    def _others(self) -> frozenset[str]:
-        return self._tables.peers - {self.worker}
+    def _prune(self) -> tuple[int, bool]:
+        now = self.clock.now()
 
-    async def close(self) -> None:
-        """Let go of the file."""
-        for timer in (self._timer, self._pruning):
-            if timer is not None:
-                timer.cancel()
-        self._loop.remove_reader(self._presence.fileno())
+        def job() -> tuple[int, bool]:
+            kept = None if self._retention is None else now - self._retention
+            done = self._tables.prune(kept, now - self._log_retention)
+            self._tables.connection.execute("COMMIT")
+            return done
+
+        return self._transact(job)
+
+    async def close(self, still_running: bool = False) -> None:
+        """Let go of the file. With `still_running` the worker counts as alive until the process ends."""
+        self._is_closed = True
+        if self._pruning is not None:
+            self._pruning.cancel()
+        self._neighbours.close()
         if self._heart is not None:
             self._heart.close()
-        await self._in_thread(self._let_go)
-        if self._thread is not None:
-            self._jobs.put(None)
+        await self._in_thread(self._leave if still_running else self._sign_off)
+        self._jobs.put(None)
 
-    def _let_go(self) -> None:
+    def _sign_off(self) -> None:
         try:
             self._tables.sign_off()
         except apsw.Error as error:  # then others find it gone, and strike it off
@@ -378,8 +445,18 @@ class SqliteStore:
 
     def abandon(self) -> None:
         """Let go of all descriptors, here and now, and say nothing: to others it is as if this process had died."""
+        self._neighbours.close()
+        if self._heart is not None:
+            self._heart.close()
+        self._jobs.put(None)
+        try:
+            self._presence.close()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Let go of the file, but not of the lock that says that this process lives."""
         self._turnstile.close()
-        self._presence.close()
         self._tables.connection.close()
 
 

@@ -6,7 +6,9 @@ beside the records, so that whoever catches up reads one row for each shelf that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import apsw
@@ -16,8 +18,12 @@ from runcue.core.events import Event
 from runcue.core.model import HISTORY_KEPT, Record, WorkState
 from runcue.core.plan import Changes, Found, Key, Lacks, Plan
 from runcue.core.state import Head, Worker
+from runcue.errors import StorageCorrupt
 from runcue.stores import codec, journal
 
+logger = logging.getLogger("runcue")
+
+Row = tuple[Any, ...]
 BEFORE_ALL: Key = (float("-inf"), 0)
 SHELF_UPSERT = (
     "INSERT INTO shelves VALUES (?, ?, ?, ?) "
@@ -28,42 +34,114 @@ PRUNABLE = (
     "(SELECT 1 FROM dependencies JOIN work_units AS other ON other.id = work_id "
     "WHERE needs = work_units.id AND other.state IN ('pending', 'running')) ORDER BY completed_at LIMIT ?"
 )
+OLD_EVENTS = (
+    "DELETE FROM events WHERE revision IN "
+    "(SELECT revision FROM (SELECT revision, at FROM events ORDER BY revision LIMIT ?2) WHERE at < ?1)"
+)
+"""Looks at the first few only: they were written in the order of time."""
+OLD_GRANTS = "DELETE FROM service_log WHERE id IN (SELECT id FROM service_log WHERE started_at < ? LIMIT ?)"
+OLDEST = (
+    f"{codec.SELECT} INDEXED BY work_units_pending WHERE seq > ? AND state = 'pending' ORDER BY seq LIMIT ?"
+)
+WATCHED = (
+    f"{codec.SELECT} WHERE watch_at BETWEEN ?1 AND ?3 AND (watch_at > ?1 OR seq > ?2) "
+    "ORDER BY watch_at, seq LIMIT ?4"
+)
+FIND: Mapping[WorkState | None, str] = {
+    None: "WHERE 1",
+    WorkState.PENDING: "INDEXED BY work_units_pending WHERE state = 'pending'",
+    WorkState.RUNNING: "WHERE shelf >= 'running/' AND shelf < 'running0' AND state = 'running'",
+    WorkState.FAILED: "INDEXED BY work_units_failed WHERE state = 'failed'",
+    WorkState.CANCELLED: "INDEXED BY work_units_cancelled WHERE state = 'cancelled'",
+    WorkState.COMPLETED: "WHERE state = 'completed'",
+}
+"""Where works of a state are; of those that run there are never many, and the completed are most of what there is."""
+WITHOUT_SHELF = "UPDATE work_units SET shelf = NULL, watch_at = NULL WHERE seq = ?"
 SOME = 500
-"""How much is deleted at once."""
+"""How much of each kind is deleted at once."""
 MANY = 500
 """How many ids are asked for in one statement."""
 
 
 class Tables:
-    """The tables behind one connection, as worker `me` sees them."""
+    """The tables behind one connection, as worker `me` sees them; `is_seen` says whether others see that it lives."""
 
-    def __init__(self, connection: apsw.Connection, me: Worker | None = None) -> None:
-        self.connection = connection
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        me: Worker | None = None,
+        is_seen: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.use(connection)
         self._me = me
-        self._execute = connection.execute
+        self._is_seen = is_seen
         self._seen: int | None = None
         self._last_grant = 0
         self._last_mail = 0
         self._is_registered = False
         self._news: dict[str, Key | None] = {}
         self._turns = self._revision = 0
-        self.peers: frozenset[str] = frozenset()
-        """The workers that were there when this process last looked."""
+        self._damaged: set[int] = set()
+        self._emptied: set[str] = set()
+        self._active: dict[str, int] = {}
+        self.peers: Mapping[str, int] = {}
+        """The workers that were there when this process last looked, with their pids."""
+
+    def use(self, connection: apsw.Connection) -> None:
+        """Go on with another connection to the same file."""
+        self.connection = connection
+        self._execute = connection.execute
 
     # records ----------------------------------------------------------------------------------------------
 
-    def records(self, where: str, bindings: tuple[Any, ...] = ()) -> list[Record]:
-        """The records that a condition finds."""
-        return [self._record(row) for row in self._execute(f"{codec.SELECT} WHERE {where}", bindings)]
+    def records(self, where: str, bindings: Row = ()) -> list[Record]:
+        """The records that a condition finds, but for those that are damaged."""
+        return list(self._sound(self._execute(f"{codec.SELECT} WHERE {where}", bindings).fetchall()))
 
-    def _record(self, row: tuple[Any, ...]) -> Record:
-        if not row[-1]:
+    def _sound(self, rows: Iterable[Row]) -> Iterator[Record]:
+        for row in rows:
+            try:
+                yield self._record(row)
+            except StorageCorrupt as error:
+                self._set_aside(row, error)
+
+    def _set_aside(self, row: Row, error: StorageCorrupt) -> None:
+        """One damaged row must not hold up the rest: it stays as it is, and no turn comes across it again."""
+        seq, shelf = row[1], row[codec.COLUMNS.index("shelf")]
+        if seq not in self._damaged:
+            self._damaged.add(seq)
+            logger.error("left out, and not run: %s", error)
+        if self._me is not None and self.connection.in_transaction:
+            self._execute(WITHOUT_SHELF, (seq,))
+            self._emptied.add(str(shelf))
+
+    def _filled(
+        self, fetch: Callable[[Key, int], Iterable[Row]], column: str, after: Key, limit: int
+    ) -> list[Record]:
+        """As many records as wanted if there are so many, whatever has to be left out among them."""
+        found: list[Record] = []
+        while limit > len(found):
+            asked = limit - len(found)
+            rows = list(fetch(after, asked))
+            found += self._sound(rows)
+            if len(rows) < asked:
+                break
+            after = (rows[-1][codec.COLUMNS.index(column)], rows[-1][1])
+        return found
+
+    def _record(self, row: Row) -> Record:
+        if not row[-1] or type(row[-1]) is not int:
             return codec.read_row(row)
         lines = self._execute(codec.ATTEMPT_SELECT, (row[0], row[-1]))
         return codec.read_row(row, codec.read_attempts(row[0], lines))
 
+    def one(self, work_id: str) -> Record | None:
+        """That work; raises when it is damaged."""
+        row: Any = self._execute(f"{codec.SELECT} WHERE id = ?", (work_id,)).fetchone()
+        return None if row is None else self._record(row)
+
     def by_id(self, ids: Iterable[str]) -> dict[str, Record]:
-        """Those of these works that there are."""
+        """Those of these works that there are, but for those that are damaged."""
         wanted = list(ids)
         found: dict[str, Record] = {}
         for start in range(0, len(wanted), MANY):
@@ -87,8 +165,11 @@ class Tables:
 
     def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
         """The next records of a shelf."""
-        place, seq = after or BEFORE_ALL
-        return [self._record(row) for row in self._execute(codec.SELECT_PAGE, (shelf, place, seq, limit))]
+
+        def fetch(after: Key, amount: int) -> Iterable[Row]:
+            return self._execute(codec.SELECT_PAGE, (shelf, *after, amount))
+
+        return self._filled(fetch, "place", after or BEFORE_ALL, limit)
 
     def dependents(self, work_id: str) -> list[str]:
         """The ids of everybody who ever depended on that work, in the order they came."""
@@ -100,11 +181,11 @@ class Tables:
 
     def watched(self, until: float, limit: int, after: Key | None = None) -> list[Record]:
         """Records that somebody has to look at by then, most urgent first; the next after (time, number)."""
-        at, seq = after or BEFORE_ALL
-        return self.records(
-            "watch_at BETWEEN ?1 AND ?3 AND (watch_at > ?1 OR seq > ?2) ORDER BY watch_at, seq LIMIT ?4",
-            (at, seq, until, limit),
-        )
+
+        def fetch(after: Key, amount: int) -> Iterable[Row]:
+            return self._execute(WATCHED, (*after, until, amount))
+
+        return self._filled(fetch, "watch_at", after or BEFORE_ALL, limit)
 
     def next_watch(self, after: float) -> float:
         """When somebody has to look at a record after that moment; infinity when there is none."""
@@ -114,19 +195,22 @@ class Tables:
 
     def oldest(self, after: int, limit: int) -> list[Record]:
         """The pending records that came first, after that number."""
-        return self.records("seq > ? AND state = 'pending' ORDER BY seq LIMIT ?", (after, limit))
+
+        def fetch(after: Key, amount: int) -> Iterable[Row]:
+            return self._execute(OLDEST, (after[1], amount))
+
+        return self._filled(fetch, "seq", (0.0, after), limit)
 
     def find(self, state: WorkState | None, task: str | None, limit: int) -> list[Record]:
         """The latest records of that state and task, newest first."""
-        conditions, bindings = ["1"], []
-        if state is not None:
-            conditions.append("state = ?")
-            bindings.append(state.value)
+        where = FIND[state]
+        bindings: Row = ()
         if task is not None:
-            conditions.append("task_type = ?")
-            bindings.append(task)
-        where = f"{' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?"
-        return self.records(where, (*bindings, limit))
+            where, bindings = f"{where} AND task_type = ?", (task,)
+        rows = self._execute(f"{codec.SELECT} {where} ORDER BY seq DESC", bindings)
+        found = list(islice(self._sound(rows), limit))
+        rows.close()
+        return found
 
     def events(self, after: int, limit: int) -> list[Event]:
         """Events after that number, in order: whole turns, at least `limit` events if there are so many."""
@@ -175,7 +259,9 @@ class Tables:
         self._last_grant = self._one("SELECT coalesce(max(id), 0) FROM service_log")[0]
         if self._one("SELECT count(*) FROM workers WHERE revision > ?", (seen,))[0] or self._seen is None:
             changes.workers = self.workers()
-            self.peers = frozenset(worker.id for worker in changes.workers)
+            self.peers = {worker.id: worker.pid for worker in changes.workers}
+            if self._me is not None and self._me.id not in self.peers and self._is_seen():
+                self._is_registered = False  # others took this process for dead, and would not do so again
         changes.paused = frozenset(name for (name,) in self._execute("SELECT name FROM paused_queues"))
         if self._me is not None:
             mail: list[Any] = self._execute(
@@ -283,10 +369,12 @@ class Tables:
     def _write_workers(self, plan: Plan, revision: int) -> None:
         if self._me is None:
             return
+        active = self._active if plan.active is None else plan.active
+        if self._is_registered and plan.active is not None:
+            self._execute(codec.ACTIVE_UPDATE, codec.active_row(self._me.id, active, revision))
+            self._is_registered = self.connection.changes() == 1 or not self._is_seen()
         if not self._is_registered:
-            self._execute(codec.WORKER_UPSERT, codec.worker_row(self._me, revision))
-        if plan.active is not None:
-            self._execute(codec.ACTIVE_UPDATE, codec.active_row(self._me.id, plan.active, revision))
+            self._execute(codec.WORKER_UPSERT, codec.worker_row(replace(self._me, active=active), revision))
         for worker in plan.lost:
             self._execute("DELETE FROM workers WHERE id = ?", (worker,))
             self._execute("DELETE FROM mail WHERE worker = ?", (worker,))
@@ -297,7 +385,7 @@ class Tables:
 
     def _write_shelves(self, plan: Plan, revision: int) -> None:
         news: dict[str, Key | None] = {}
-        for name in plan.shelves:
+        for name in plan.shelves | {name for name in self._emptied if not name.startswith("running/")}:
             row = self._execute(
                 "SELECT place, seq FROM work_units WHERE shelf = ? ORDER BY place, seq LIMIT 1", (name,)
             ).fetchone()
@@ -310,36 +398,39 @@ class Tables:
         self._seen = self._revision
         self._is_registered = True
         self._last_mail = 0
+        self._emptied.clear()
+        if plan.active is not None:
+            self._active = plan.active
         if plan.lost:
-            self.peers -= set(plan.lost)
+            self.peers = {name: pid for name, pid in self.peers.items() if name not in plan.lost}
 
     def read_only(self, head: Head) -> None:
         """The turn wrote nothing."""
         self._seen = head.revision
 
-    def prune(self, finished_before: float | None, granted_before: float) -> int:
-        """Delete some of what ended long ago, but nothing that pending work depends on; how much that was."""
+    def prune(self, finished_before: float | None, granted_before: float) -> tuple[int, bool]:
+        """Delete some of what ended long ago, but nothing that pending work depends on.
+
+        How much work that was, and whether there may be more of anything.
+        """
         services = [codec.read_service(row) for row in self._execute(codec.SERVICE_SELECT)]
         longest = max((rate.per for service in services for rate in service.limits.rates), default=0.0)
         granted_before = min(granted_before, self.head().now - longest)
-        self._execute(
-            "DELETE FROM service_log WHERE id IN (SELECT id FROM service_log WHERE started_at < ? LIMIT ?)",
-            (granted_before, SOME),
-        )
+        changes = self.connection.changes
+        self._execute(OLD_GRANTS, (granted_before, SOME))
+        is_full = changes() >= SOME
         self._execute("DELETE FROM mail WHERE worker NOT IN (SELECT id FROM workers)")
         if finished_before is None:
-            return 0
-        self._execute(
-            "DELETE FROM events WHERE revision IN (SELECT revision FROM events WHERE at < ? LIMIT ?)",
-            (finished_before, SOME),
-        )
+            return 0, is_full
+        self._execute(OLD_EVENTS, (finished_before, SOME))
+        is_full = is_full or changes() >= SOME
         old = self._execute(PRUNABLE, (finished_before, SOME)).fetchall()
         ids: list[Any] = [(row[0],) for row in old]
         many = self.connection.executemany
         for statement in ("DELETE FROM attempts WHERE work_id = ?", "DELETE FROM dependencies WHERE work_id = ?",
                           "DELETE FROM work_units WHERE id = ?"):  # fmt: skip
             many(statement, ids)
-        return len(ids)
+        return len(ids), is_full or len(ids) >= SOME
 
     def sign_off(self) -> None:
         """This worker leaves. What it may still have running is taken over as from a dead one."""
@@ -355,11 +446,14 @@ class Tables:
         self._seen = None
         self._last_grant = self._last_mail = 0
         self._news = {}
+        self._emptied.clear()
 
     @property
     def must_write(self) -> bool:
         """True when there is something to write, whatever the turn decides."""
-        return self._me is not None and (not self._is_registered or bool(self._last_mail))
+        return self._me is not None and (
+            not self._is_registered or bool(self._last_mail) or bool(self._emptied)
+        )
 
     def _one(self, statement: str, bindings: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         row: Any = self._execute(statement, bindings).fetchone()

@@ -1,0 +1,185 @@
+"""The attempts under way in this process: started, timed, given up, and what became of them.
+
+An attempt is over for the queue as soon as it is given up; its code is told to stop, and its places stay taken
+until it has really ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from runcue.core.failure import Failure, classify
+from runcue.core.model import Record
+from runcue.core.plan import Ended, Entered, Item, Outcome, Plan
+from runcue.errors import CommandFailed
+from runcue.ports import Clock, Executor, Registered, Store, TooLate
+from runcue.running import Report, Run, RunningWork, current_run
+
+LAG_FORGIVEN = 0.1
+TIMEOUT = Failure("timeout", "timeout")
+TIMEOUT_FOR_GOOD = Failure("permanent", "timeout")
+LATE = Failure("late", "the call could not begin in time for its grant")
+
+
+class Attempts:
+    """What runs, by token; overdue code included."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        executors: Mapping[str, Executor],
+        tasks: Mapping[str, Registered],
+        put: Callable[[Item], None],
+        report: Report,
+        may_block: bool,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._store = store
+        self._clock = clock
+        self._executors = executors
+        self._tasks = tasks
+        self._put = put
+        self._report = report
+        self._may_block = may_block
+        self.runs: dict[int, Run] = {}
+
+    def are_awaited(self) -> bool:
+        """True while one is under way that counts and that stop() has not left alone."""
+        return any(not run.is_given_up and not run.is_left for run in self.runs.values())
+
+    def run_of(self, task: asyncio.Task[Any] | None) -> Run | None:
+        """The attempt that this task is, if it is one. May be asked from any thread."""
+        return next((run for run in list(self.runs.values()) if run.task is task), None) if task else None
+
+    def current(self) -> Run | None:
+        """The attempt that the code that asks is: a handler's coroutine, or what runs in its thread or, where a
+        submission may have to wait for room, in tasks of its own."""
+        run = current_run.get()
+        if run is not None and self.runs.get(run.record.token) is run:  # not of another Cue, nor over
+            return run
+        return self.run_of(asyncio.current_task())
+
+    def is_own(self, record: Record) -> bool:
+        """True when the code that asks is the handler of that very work."""
+        run = self.runs.get(record.token)
+        return run is not None and (run.task is asyncio.current_task() or current_run.get() is run)
+
+    def start(self, plan: Plan) -> None:
+        """Begin the attempts that a turn decided."""
+        tasks, executors, runs, report = self._tasks, self._executors, self.runs, self._report
+        create_task = task_maker(self._loop)
+        rated = plan.rated
+        for record in plan.start:
+            spec, token = record.spec, record.token
+            task = tasks[spec.task]
+            run = runs[token] = Run(record, executors[task.executor], report)
+            entering = None
+            if spec.timeout is not None or token in rated:
+                latest = None if self._store.is_inline else rated.get(token)
+                entering = Entering(self._clock, latest, partial(self._entered, run))
+            run.task = create_task(self._attempt(run, task, entering), name=record.id)
+
+    def stop(self, token: int) -> None:
+        """That attempt no longer counts: its code is told to stop, if it can be."""
+        run = self.runs.get(token)
+        if run is None or run.is_given_up:
+            return
+        run.is_given_up = True
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.task is not None and not run.has_begun:
+            run.task.cancel()  # before its first step: nothing of it will ever run, so it is over here and now
+            del self.runs[token]
+            self._put(Ended(run.record.id, token))
+        elif run.task is not None and run.executor.can_stop:
+            run.task.cancel()
+
+    async def _attempt(self, run: Run, task: Registered, entering: Entering | None) -> None:
+        record = run.record
+        run.has_begun = True
+        if self._may_block or task.executor != "async":
+            current_run.set(run)  # else a coroutine is known by its task, which costs nothing
+        try:
+            if entering is not None:
+                entering.check()
+            result = await run.executor.run(RunningWork(run), task, entering)
+            if result is not None and not self._store.is_inline:
+                self._store.check_result(result)
+        except TooLate:
+            outcome = Outcome(record.id, record.token, None, LATE)
+        except BaseException as error:  # noqa: BLE001 (whatever a handler raises is its outcome)
+            said = error.result if isinstance(error, CommandFailed) else None
+            outcome = Outcome(record.id, record.token, said, classify(error, task.retry.retry_on), error)
+        else:
+            outcome = Outcome(record.id, record.token, result)
+        if entering is not None and not run.has_entered and outcome.failure is not LATE:
+            entering(None)
+        del self.runs[record.token]
+        run.task = None  # a task, its coroutine and its run would otherwise wait for the collector
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.is_given_up:
+            was_stopped = isinstance(outcome.error, asyncio.CancelledError)
+            self._put(Ended(record.id, record.token, not was_stopped))
+        else:
+            self._put(outcome)
+
+    def _entered(self, run: Run, at: float) -> None:
+        """The handler was entered: rates and the timeout count from here."""
+        if run.has_entered:
+            return
+        run.has_entered = True
+        timeout = run.record.spec.timeout
+        if timeout is not None and not run.is_given_up:
+            run.timer = self._loop.call_later(timeout, self._time_out, run)
+        self._put(Entered(run.record.token, at))
+
+    def _time_out(self, run: Run) -> None:
+        """The attempt is over; its code is told to stop and keeps its places until it has.
+
+        When somebody held the loop, this rings late, perhaps through no fault of the handler: once it gets that
+        time back, as far as it is no longer than the timeout itself.
+        """
+        assert run.timer is not None
+        record = run.record
+        limit = record.spec.timeout or 0.0
+        lag = self._loop.time() - run.timer.when()
+        if lag > LAG_FORGIVEN and not run.was_forgiven:
+            run.was_forgiven = True
+            run.timer = self._loop.call_later(min(lag, limit), self._time_out, run)
+            return
+        timeout = TimeoutError(f"timeout after {limit:g} s")
+        is_excluded = classify(timeout, self._tasks[record.spec.task].retry.retry_on).kind == "permanent"
+        failure = TIMEOUT_FOR_GOOD if is_excluded else TIMEOUT
+        self._put(Outcome(record.id, record.token, None, failure, timeout, has_ended=False))
+
+
+class Entering:
+    """The moment a handler is entered: whether it still may be, and that it was."""
+
+    __slots__ = ("_clock", "_latest", "_tell")
+
+    def __init__(self, clock: Clock, latest: float | None, tell: Callable[[float], None]) -> None:
+        self._clock = clock
+        self._latest = latest
+        self._tell = tell
+
+    def check(self) -> None:
+        """Raise TooLate where other processes count the call from an earlier moment on. From any thread."""
+        if self._latest is not None and self._clock.now() > self._latest:
+            raise TooLate
+
+    def __call__(self, at: float | None) -> None:
+        """It was entered, then or now. On the loop only."""
+        self._tell(self._clock.now() if at is None else at)
+
+
+def task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[Any]]:
+    """What `loop.create_task` comes down to on a loop that does nothing of its own there, without the detour."""
+    is_plain = type(loop).create_task is asyncio.BaseEventLoop.create_task and loop.get_task_factory() is None
+    return partial(asyncio.Task, loop=loop) if is_plain else loop.create_task

@@ -1,0 +1,184 @@
+"""What a function returned or raised, on its way from a worker process to the owner of the pool.
+
+- A result or an exception that cannot be pickled, or not be made again from its pickle, is never lost: it becomes an
+  exception that says so, or one that looks like it (name, text, plain attributes, the nearest known class).
+- An answer never raises where it is packed or read, whatever foreign code does. It raises where it is asked for.
+- The traceback travels as text, and is the cause of the exception that the owner sees.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from itertools import islice
+from types import SimpleNamespace, TracebackType
+from typing import Any, NamedTuple
+
+from runcue.core.failure import describe, traceback_text
+from runcue.errors import Permanent
+
+LARGEST_ERROR = 1024 * 1024
+TOLD_ATTRIBUTES = ("status_code", "status", "code", "retry_after")
+MOST_HEADERS = 100
+
+
+class Told(NamedTuple):
+    """An exception on its way to the owner: as itself if it can be pickled, and in words."""
+
+    pickled: bytes | None
+    name: str
+    message: str
+    traceback: str
+    attributes: dict[str, Any]
+    bases: bytes | None
+    """The nearest class of it that the owner may know, pickled."""
+
+
+class RemoteError(Exception):
+    """Stands for an exception that could not be brought here from a worker process: its name, text and traceback."""
+
+
+class RemoteTraceback(Exception):
+    """The cause of an exception that was raised in a worker process: its notes say where that was."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("raised in a worker process:")
+        self.add_note(text)
+
+
+# --- In the worker --------------------------------------------------------------------------------------
+
+
+def pack_result(result: object) -> bytes:
+    """What a function returned, as bytes."""
+    try:
+        return pickle.dumps(result)
+    except Exception as error:
+        raise Permanent(
+            f"its result cannot be sent to another process ({describe(error)}): return plain values"
+        ) from error
+
+
+def pack_error(error: BaseException, ours: str) -> bytes:
+    """What a function raised, as bytes, whatever it is; frames of the file that called it are left out."""
+    error = error.with_traceback(_without(ours, error.__traceback__))
+    pickled, name, bases = _pickled(error), type(error).__name__, None
+    attributes = _plain_attributes(error)
+    if (response := _plain_attributes(_asked(error, "response"))) != {}:
+        attributes["response"] = SimpleNamespace(**response)
+    if pickled is None:
+        bases = next(filter(None, map(_pickled_class, type(error).__mro__)), None)
+    message = describe(error).removeprefix(name).removeprefix(": ")
+    return pickle.dumps(Told(pickled, name, message, traceback_text(error), attributes, bases))
+
+
+def _without(ours: str, traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback from the user's function on; the whole of it when it never came there."""
+    inner = traceback
+    while inner is not None and inner.tb_frame.f_code.co_filename == ours:
+        inner = inner.tb_next
+    return inner or traceback
+
+
+def _plain_attributes(holder: object) -> dict[str, Any]:
+    """What the far side of an API said, as far as plain values tell it."""
+    found = {name: _asked(holder, name) for name in TOLD_ATTRIBUTES}
+    attributes: dict[str, Any] = {
+        name: value for name, value in found.items() if isinstance(value, (int, float, str))
+    }
+    if headers := _headers(holder):
+        attributes["headers"] = headers
+    return attributes
+
+
+def _headers(holder: Any) -> dict[str, str]:
+    try:
+        return {str(name): str(value) for name, value in islice(holder.headers.items(), MOST_HEADERS)}
+    except Exception:  # noqa: BLE001 (it has none, or they are of a strange kind)
+        return {}
+
+
+def _asked(holder: object, name: str) -> Any:
+    try:
+        return getattr(holder, name, None)
+    except Exception as error:  # noqa: BLE001 (a property may raise anything)
+        return error
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    """The exception itself, if it comes out of its pickle as what it was."""
+    try:
+        data = pickle.dumps(error)
+        if len(data) > LARGEST_ERROR or type(pickle.loads(data)) is not type(error):
+            return None
+    except BaseException:  # noqa: BLE001 (its own code is asked, and may raise anything; the words remain)
+        return None
+    return data
+
+
+def _pickled_class(kind: type) -> bytes | None:
+    try:
+        return pickle.dumps(kind)
+    except Exception:  # noqa: BLE001 (local to a function, or its metaclass has ideas)
+        return None
+
+
+# --- In the owner ---------------------------------------------------------------------------------------
+
+
+def read_result(body: memoryview) -> Callable[[], Any]:
+    """What a function returned."""
+    try:
+        value = pickle.loads(body)
+    except Exception as error:  # noqa: BLE001 (whatever its classes do when they are made again)
+        text = f"its result came from a worker process and cannot be read here ({describe(error)})"
+        return raising(Permanent(f"{text}: return plain values"))
+    return lambda: value
+
+
+def read_error(body: memoryview) -> Callable[[], Any]:
+    """What a function raised: the exception itself, or one that looks like it, with its traceback as its cause."""
+    told = Told(*pickle.loads(body))
+    error = _as_itself(told) or _look_alike(told)
+    error.__cause__ = RemoteTraceback(told.traceback)
+    return raising(error)
+
+
+def _as_itself(told: Told) -> BaseException | None:
+    if told.pickled is None:
+        return None
+    try:
+        error = pickle.loads(told.pickled)
+    except Exception:  # noqa: BLE001 (it can be read there and not here: its words remain)
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
+def _look_alike(told: Told) -> BaseException:
+    """An exception of the same name, related to the nearest class that is known here."""
+    error: BaseException
+    try:
+        nearest = pickle.loads(told.bases) if told.bases is not None else Exception
+        own = {"__module__": __name__, "__init__": _remember, "__str__": Exception.__str__}
+        error = type(told.name, (RemoteError, nearest), own)(told.message)
+    except Exception:  # noqa: BLE001 (a class that cannot be derived from, or that wants more to be made)
+        error = type(told.name, (RemoteError,), {"__module__": __name__})(told.message)
+    for name, value in told.attributes.items():
+        try:
+            setattr(error, name, value)
+        except AttributeError:
+            continue  # a class of its own mind
+    return error
+
+
+def _remember(self: BaseException, *args: object) -> None:
+    self.args = args
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    """An answer that is an exception."""
+
+    def settle() -> Any:
+        raise error
+
+    return settle

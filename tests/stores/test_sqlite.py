@@ -1,0 +1,521 @@
+"""A queue in a file: what a turn survives, what opening and closing leave behind, and pruning."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from msgspec.structs import replace
+
+from runcue import Cue
+from runcue.core.lifecycle import finished, started
+from runcue.core.model import Record, WorkState
+from runcue.core.plan import Plan
+from runcue.core.state import Grant
+from runcue.errors import StorageBusy, StorageCorrupt, StorageFull, StorageReplaced, StoreError
+from runcue.ports import Turn
+from runcue.reader import Reader
+from runcue.stores import file as files
+from runcue.stores import sqlite, tables
+from runcue.stores.file import open_file
+from runcue.stores.presence import Presence, is_alive, side_directory
+from runcue.stores.sqlite import SqliteStore
+from runcue.testing.hand import NOW, Hand, pending
+
+PATIENCE = 30.0
+SHELF = "ready/call"
+
+
+def opened(path: Path, **options: Any) -> SqliteStore:
+    return SqliteStore(str(path), **{"durability": "relaxed", "lease": 30.0, **options})
+
+
+@asynccontextmanager
+async def hand_on(path: Path, **options: Any) -> AsyncIterator[tuple[Hand, SqliteStore]]:
+    store = opened(path, **options)
+    try:
+        yield Hand(store, {}), store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "queue.db"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(int(PATIENCE / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise TimeoutError
+
+
+def change(path: Path, statement: str, *bindings: Any) -> None:
+    """Change something by hand, which nobody should do."""
+    connection = apsw.Connection(str(path))
+    connection.execute(statement, bindings)
+    connection.close()
+
+
+def told(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if text in record.getMessage()]
+
+
+# --- After a commit -------------------------------------------------------------------------------
+
+
+async def test_a_turn_stands_when_the_others_cannot_be_woken(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(presence: Presence, ids: Any) -> list[str]:
+        raise StoreError("Too many open files")
+
+    monkeypatch.setattr(Presence, "poke", fail)
+    async with hand_on(path) as (hand, store):
+        await hand.write(pending(1))
+        await hand.write(pending(2))
+        assert [record.id for record in await store.find(None, None, 10)] == ["w2", "w1"]
+    assert len(told(caplog, "Too many open files")) == 1
+
+
+# --- Damaged rows ---------------------------------------------------------------------------------
+
+DAMAGE = [("state", "parked"), ("params", "{"), ("services", "x"), ("failures", "many"), ("history", "long")]
+
+
+@pytest.mark.parametrize(("column", "value"), DAMAGE)
+@pytest.mark.parametrize("seq", [1, 2, 4])
+async def test_a_damaged_work_is_passed_over_and_the_rest_goes_on(
+    path: Path, seq: int, column: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """DK15."""
+    async with hand_on(path) as (hand, store):
+        await hand.write(*[pending(number, watch_at=NOW) for number in range(1, 5)])
+        change(path, f"UPDATE work_units SET {column} = ? WHERE seq = ?", value, seq)
+        sound = [f"w{number}" for number in range(1, 5) if number != seq]
+
+        def page(turn: Turn) -> list[Record]:
+            assert turn.library is not None
+            return turn.library.page(SHELF, None, 4)
+
+        for _ in range(2):
+            assert [record.id for record in await hand.look(page)] == sound
+        assert [record.id for record in await store.find(None, None, 3)] == sound[::-1]
+        assert list(await store.get_many([f"w{number}" for number in range(1, 5)])) == sound
+        with pytest.raises(StorageCorrupt, match=f"'w{seq}'"):
+            await store.get(f"w{seq}")
+        await hand.write(pending(9))
+        with Reader(path) as reader:
+            assert [work.id for work in reader.list()] == ["w9", *sound[::-1]]
+    [(shelf, there)] = open_file(str(path), read_only=True).execute(
+        f"SELECT shelf, {column} FROM work_units WHERE seq = ?", (seq,)
+    )
+    assert (shelf, there) == (None, value)
+    lines = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(told(caplog, "left out")) == len(lines) == 2  # of the store, and of the Reader
+    assert all(f"'w{seq}'" in line.getMessage() for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["watched", "oldest"])
+async def test_a_damaged_work_shortens_no_page(path: Path, kind: str) -> None:
+    async with hand_on(path) as (hand, _):
+        await hand.write(*[pending(number, watch_at=NOW + number) for number in range(1, 6)])
+        change(path, "UPDATE work_units SET params = '{' WHERE seq IN (1, 3)")
+
+        def page(turn: Turn) -> list[Record]:
+            assert turn.library is not None
+            if kind == "watched":
+                return turn.library.watched(NOW + 10, 2)
+            return turn.library.oldest(0, 2)
+
+        for _ in range(2):
+            assert [record.id for record in await hand.look(page)] == ["w2", "w4"]
+
+
+async def test_others_are_told_which_work_is_the_first_when_the_first_is_damaged(path: Path) -> None:
+    async with hand_on(path) as (one, _), hand_on(path) as (other, _):
+        await one.write(pending(1), pending(2))
+        await other.look(lambda turn: None)
+        change(path, "UPDATE work_units SET state = 'parked' WHERE seq = 1")
+        await one.look(lambda turn: turn.library.page(SHELF, None, 1) if turn.library else None)
+        await other.look(lambda turn: None)
+        assert other.changes is not None
+        assert other.changes.shelves == {SHELF: (NOW + 2, 2)}
+
+
+async def test_a_damaged_work_stays_on_its_shelf_when_the_turn_fails(path: Path) -> None:
+    async with hand_on(path) as (hand, _):
+        await hand.write(pending(1), pending(2))
+        change(path, "UPDATE work_units SET state = 'parked' WHERE seq = 1")
+
+        def fail(plan: Plan, turn: Turn) -> None:
+            assert turn.library is not None
+            assert [record.id for record in turn.library.page(SHELF, None, 2)] == ["w2"]
+            raise ZeroDivisionError
+
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                await hand.turn(fail)
+
+
+# --- Trouble with the disk ------------------------------------------------------------------------
+
+
+class Unwell:
+    """A connection whose next COMMIT, or next write, fails as it does when the disk does."""
+
+    def __init__(self, connection: apsw.Connection, statement: str, instead: str = "") -> None:
+        self._connection = connection
+        self._statement = statement
+        self._instead = instead
+        self.is_well = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, statement: str, bindings: Any = ()) -> Any:
+        if statement.startswith(self._statement) and not self.is_well:
+            self.is_well = True
+            if self._instead:
+                self._connection.execute(self._instead)
+            raise apsw.IOError("disk I/O error")
+        return self._connection.execute(statement, bindings)
+
+
+def make_unwell(store: SqliteStore, statement: str, instead: str = "") -> Unwell:
+    unwell = Unwell(store._tables.connection, statement, instead)
+    store._tables.use(unwell)  # type: ignore[arg-type]
+    return unwell
+
+
+async def test_a_full_file_is_called_full_and_goes_on_when_there_is_room(path: Path) -> None:
+    """DK1."""
+    async with hand_on(path) as (hand, store):
+        await hand.write(pending(1))
+        connection = store._tables.connection
+        [(pages,)] = connection.execute("PRAGMA page_count")
+        connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+        big = pending(2, params=b'{"a":"%b"}' % (b"x" * 100_000))
+        for _ in range(2):
+            with pytest.raises(StorageFull):
+                await hand.write(big)
+        assert await store.get("w2") is None
+        connection.execute("PRAGMA max_page_count = 100000").fetchall()
+        await hand.write(big)
+        assert await store.get("w2") == big
+
+
+async def test_a_commit_that_failed_is_unknown_and_its_connection_is_not_used_on(path: Path) -> None:
+    """DK3."""
+    async with hand_on(path) as (hand, store):
+        await hand.write(pending(1))
+        unwell = make_unwell(store, "COMMIT", "ROLLBACK")
+        with pytest.raises(StoreError, match=r"unknown.*same idempotency_key"):
+            await hand.write(pending(2))
+        assert await store.get("w2") is None
+        await hand.write(pending(2))
+        assert store._tables.connection is not unwell
+        with pytest.raises(apsw.ConnectionClosedError):
+            unwell.in_transaction  # noqa: B018
+        assert await store.get("w2") == pending(2)
+        [(mode,)] = store._tables.connection.execute("PRAGMA synchronous")
+        assert mode == 1, "as durable as it was asked for"
+
+
+async def test_a_commit_that_took_place_all_the_same_stands(path: Path) -> None:
+    async with hand_on(path) as (hand, store):
+        await hand.write(pending(1))
+        make_unwell(store, "COMMIT", "COMMIT")
+        await hand.write(pending(2))
+        assert await store.get("w2") == pending(2)
+        await hand.write(pending(3))
+        assert hand.changes is None or not hand.changes.is_foreign
+
+
+async def test_a_commit_of_which_nothing_can_be_learnt_is_unknown(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hand_on(path) as (hand, store):
+        await hand.write(pending(1))
+        make_unwell(store, "COMMIT", "ROLLBACK")
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite, "open_file", lambda *_, **__: (_ for _ in ()).throw(StoreError("no disk")))
+            with pytest.raises(StoreError, match="unknown"):
+                await hand.write(pending(2))
+            with pytest.raises(StoreError, match="no disk"):
+                await hand.write(pending(2))
+        await hand.write(pending(2))
+        assert await store.get("w2") == pending(2)
+
+
+async def test_a_connection_that_could_not_write_is_exchanged(path: Path) -> None:
+    async with hand_on(path) as (hand, store):
+        await hand.write(pending(1))
+        unwell = make_unwell(store, "UPDATE head")
+        with pytest.raises(StoreError, match="cannot be read or written"):
+            await hand.write(pending(2))
+        await hand.write(pending(2))
+        assert store._tables.connection is not unwell
+
+
+async def test_no_connection_is_made_to_another_file_of_the_same_name(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "CHECK_EVERY", 1000.0)
+    store = opened(path)
+    hand = Hand(store, {})
+    await hand.write(pending(1))
+    make_unwell(store, "UPDATE head")
+    with pytest.raises(StoreError):
+        await hand.write(pending(2))
+    another = tmp_path / "another.db"
+    open_file(str(another)).close()
+    another.rename(path)
+    with pytest.raises(StorageReplaced):
+        await hand.write(pending(2))
+    store.abandon()
+
+
+async def test_a_turn_that_was_refused_begins_anew_and_what_is_wrong_stays_so(
+    path: Path, tmp_path: Path
+) -> None:
+    """DK8."""
+    store = opened(path)
+    hand = Hand(store, {})
+    await hand.write(pending(1))
+    store._looked_at = 0.0
+    path.rename(tmp_path / "moved.db")
+    for _ in range(3):
+        with pytest.raises(StorageReplaced):
+            await hand.write(pending(2))
+    (tmp_path / "moved.db").rename(path)
+    await hand.write(pending(2))
+    assert hand.changes is not None
+    assert hand.changes.is_first, "a scheduler that forgot everything is told everything"
+    await store.close()
+
+
+async def test_who_waits_for_the_turn_in_vain_is_told_what_to_do(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "PATIENCE", 0.01)
+    async with hand_on(path) as (one, store), hand_on(path) as (other, _):
+        await one.write(pending(1))
+        assert store._turnstile.acquire(0.0)
+        with pytest.raises(StorageBusy, match="stopped or hanging process"):
+            await other.write(pending(2))
+        store._turnstile.release()
+
+
+# --- Opening and closing --------------------------------------------------------------------------
+
+
+def heartbeats() -> int:
+    return sum(thread.name == "runcue-heart" for thread in threading.enumerate())
+
+
+async def test_a_new_file_that_somebody_holds_is_busy_and_nothing_is_left_behind(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_file(str(path)).close()
+    holder = apsw.Connection(str(path))
+    holder.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr(files, "OPENING", 0.05)
+    before = heartbeats()
+    with pytest.raises(StorageBusy, match="Close what holds it"):
+        opened(path)
+    assert heartbeats() == before
+    assert not list(side_directory(path).glob("*.lock"))
+    holder.execute("ROLLBACK")
+    holder.close()
+    await opened(path).close()
+
+
+async def test_a_queue_that_somebody_writes_to_can_be_opened_meanwhile(path: Path) -> None:
+    await opened(path).close()
+    holder = apsw.Connection(str(path))
+    holder.execute("BEGIN IMMEDIATE")
+    store = opened(path)
+    holder.close()
+    await store.close()
+
+
+async def test_what_was_made_is_taken_back_when_opening_fails(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tables: tables.Tables) -> None:
+        raise apsw.BusyError("busy")
+
+    before = heartbeats()
+    with monkeypatch.context() as patch:
+        patch.setattr(tables.Tables, "workers", fail)
+        with pytest.raises(StorageBusy):
+            opened(path)
+    assert heartbeats() == before
+    assert [one.name for one in side_directory(path).iterdir()] == ["turn"]
+    assert not Path(f"{path}-wal").exists(), "the connection is closed"
+
+
+async def test_a_worker_is_registered_with_the_time_it_came(path: Path) -> None:
+    async with hand_on(path) as (hand, store):
+        before = store.clock.now()
+        await hand.write(pending(1))
+        with Reader(path) as reader:
+            [worker] = reader.workers()
+        assert before - 60 < worker["started_at"] <= before
+
+
+async def test_a_store_whose_code_still_runs_stays_alive_to_the_others(path: Path) -> None:
+    async with hand_on(path) as (hand, store):
+        await hand.write(pending(1))
+        leaving = opened(path)
+        await Hand(leaving, {}).look(lambda turn: None)
+        threads = heartbeats()
+        await leaving.close(still_running=True)
+        assert heartbeats() == threads - 1
+        assert is_alive(side_directory(path), leaving.worker)
+        with Reader(path) as reader:
+            assert leaving.worker in [worker["id"] for worker in reader.workers()]
+        with pytest.raises(apsw.ConnectionClosedError):
+            leaving._tables.connection.execute("SELECT 1")
+        await hand.write(pending(2))
+        assert await store.get("w2") == pending(2)
+        leaving.abandon()
+        assert not is_alive(side_directory(path), leaving.worker)
+
+
+# --- The dead and those who only seem so ----------------------------------------------------------
+
+
+def leave_files(path: Path, worker: str) -> list[Path]:
+    directory = side_directory(path)
+    left = [directory / f"{worker}.lock", directory / f"{worker}.wake"]
+    for one in left:
+        one.touch()
+    return left
+
+
+def lose(worker: str) -> Callable[[Plan, Turn], None]:
+    return lambda plan, turn: plan.lost.append(worker)
+
+
+async def test_files_of_the_dead_are_swept_at_opening_and_with_their_row(path: Path) -> None:
+    async with hand_on(path) as (hand, store):
+        await hand.write(pending(1))
+        change(path, "INSERT INTO workers SELECT 'known', host, boot, pid, 0, NULL, '{}', 1 FROM workers")
+        unknown, known = leave_files(path, "unknown"), leave_files(path, "known")
+        async with hand_on(path) as (_, other):
+            assert not any(one.exists() for one in unknown)
+            assert all(one.exists() for one in known)
+            await hand.turn(lose("known"))
+            assert not any(one.exists() for one in known)
+            assert is_alive(side_directory(path), other.worker)
+            assert is_alive(side_directory(path), store.worker)
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "not told"])
+async def test_a_worker_that_was_struck_off_by_mistake_registers_again(path: Path, is_told: bool) -> None:
+    async with hand_on(path) as (one, store), hand_on(path) as (other, _):
+        await one.turn(lambda plan, turn: setattr(plan, "active", {"api": 2}))
+        await other.write(pending(1))
+        if is_told:
+            await other.turn(lose(store.worker))
+            await one.look(lambda turn: None)
+        else:
+            change(path, "DELETE FROM workers WHERE id = ?", store.worker)
+            await one.turn(lambda plan, turn: setattr(plan, "active", {"api": 2}))
+        with Reader(path) as reader:
+            found = {worker["id"]: worker for worker in reader.workers()}
+        assert found[store.worker]["services"] == {"api": 2}
+        assert len(found) == 2
+
+
+async def test_a_worker_whose_lock_was_removed_does_not_register_again_and_again(path: Path) -> None:
+    async with hand_on(path) as (one, store), hand_on(path) as (other, _):
+        await one.write(pending(1))
+        await other.write(pending(2))
+        (side_directory(path) / f"{store.worker}.lock").unlink()
+        await other.turn(lose(store.worker))
+        await one.turn(lambda plan, turn: setattr(plan, "active", {"api": 2}))
+        with Reader(path) as reader:
+            assert store.worker not in [worker["id"] for worker in reader.workers()]
+
+
+# --- Pruning --------------------------------------------------------------------------------------
+
+
+async def test_pruning_goes_on_while_there_is_more_in_small_steps(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "SOME", 5)
+    steps = []
+    prune = tables.Tables.prune
+
+    def noted(self: tables.Tables, *moments: Any) -> tuple[int, bool]:
+        steps.append(prune(self, *moments))
+        return steps[-1]
+
+    monkeypatch.setattr(tables.Tables, "prune", noted)
+    async with hand_on(path, retention=3600.0) as (hand, store):
+        await hand.write(*[pending(number) for number in range(1, 24)])
+        await hand.write(*[started(hand.kept[f"w{n}"], n, 1.0, "me", "running/me") for n in range(1, 24)])
+        await hand.write(*[finished(hand.kept[f"w{n}"], n, 2.0) for n in range(1, 23)])
+        await hand.turn(lambda plan, turn: plan.grants.extend([Grant("api", 1.0)] * 12))
+        for number in range(1, 41):
+            change(path, "INSERT INTO events VALUES (?1, 1, ?1, 1, x'5B5D')", number - 1000)
+        store.listen(lambda: None, lambda worker: None)
+        store._jobs.put(store._prune_quietly)
+
+        def left() -> tuple[int, ...]:
+            queries = ("work_units", "service_log", "events WHERE at < 1000")
+            with open_file(str(path), read_only=True) as connection:
+                rows: list[Any] = [
+                    connection.execute(f"SELECT count(*) FROM {one}").fetchone() for one in queries
+                ]
+            return tuple(row[0] for row in rows)
+
+        await until(lambda: left() == (1, 0, 0))
+    assert len(steps) >= 8
+    assert all(amount <= 5 for amount, _ in steps)
+
+
+async def test_works_of_a_state_are_found_where_there_are_many_others(path: Path) -> None:
+    async with hand_on(path) as (hand, store):
+        await hand.write(*[pending(number) for number in range(1, 8)])
+        run = [started(hand.kept[f"w{n}"], n, NOW, "me", "running/me") for n in (2, 3)]
+        ended: dict[str, Any] = {"completed_at": NOW, "shelf": None, "place": 0.0}
+        bad = [replace(hand.kept["w5"], state=WorkState.FAILED, **ended),
+               replace(hand.kept["w6"], state=WorkState.CANCELLED, **ended)]  # fmt: skip
+        await hand.write(*run, *bad)
+        for state, ids in (
+            ("pending", "w7 w4 w1"),
+            ("running", "w3 w2"),
+            ("failed", "w5"),
+            ("cancelled", "w6"),
+        ):
+            found = await store.find(WorkState(state), None, 10)
+            assert " ".join(record.id for record in found) == ids
+
+
+# --- Through the front door -----------------------------------------------------------------------
+
+
+async def test_a_result_that_is_no_json_fails_the_work_and_says_where(path: Path) -> None:
+    cue = Cue(path)
+
+    @cue.task(retry=3)
+    async def collect(work: Any) -> Any:
+        return {"pages": {1, 2}}
+
+    async with cue:
+        work = await cue.wait(await cue.submit(collect), timeout=PATIENCE)
+    await cue.close()
+    assert (work.state, work.attempt) == (WorkState.FAILED, 1)
+    assert "result.pages is of type set" in str(work.error)
