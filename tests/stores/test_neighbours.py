@@ -208,7 +208,7 @@ def test_trouble_is_told_once_a_minute_for_each_kind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     moments = iter((0.0, 0.0, 59.0, 59.0, 60.0, 60.0))
-    monkeypatch.setattr(neighbours.time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr("runcue.stores.neighbours.time.monotonic", lambda: next(moments))
     trouble = Trouble("queue.db")
     for _ in range(3):
         trouble("cannot look", OSError("here"))

@@ -37,8 +37,6 @@ STRICT_STEP = 1e10
 HELD = "held/"
 """The shelf of pending work whose last attempt's code may still run, with the name of the worker."""
 
-NOBODY = Spec("", "", b"", ())
-
 
 def waits_for_wall(record: Record, wall: float) -> bool:
     """True while its `run_at` is to come. What has been started was due, wherever that clock went since."""
@@ -49,8 +47,7 @@ class Ledger(Waiting):
     """Live records, lanes, edges, counts, and the plan under way."""
 
     def __init__(self, settings: Settings, rules: dict[str, Rule], tag: str, is_whole: bool = True) -> None:
-        super().__init__(settings, tag, is_whole)
-        self.rules = rules
+        super().__init__(settings, rules, tag, is_whole)
         self.running_shelf = f"running/{tag}"
         self.held_shelf = f"{HELD}{tag}"
         self.pending = 0
@@ -63,8 +60,6 @@ class Ledger(Waiting):
         self.moved_at = 0.0
         self.has_moved = False
         self.has_warned = False
-        self._last_spec = NOBODY
-        self._last_lane: Lane
         self._seq = 0
         self._token = 0
         self._finished: deque[Record] = deque()
@@ -82,7 +77,7 @@ class Ledger(Waiting):
         """The application registered these callbacks: from now on everything pending is asked by them."""
         self.asking = Asking(self.records, self.ready, questions)
         self.ready.clear()
-        self._last_spec = NOBODY
+        self.forget_lanes()
         self.later.clear()
         self.later_by_wall.clear()
         for record in list(self.records.values()):
@@ -157,24 +152,6 @@ class Ledger(Waiting):
             return False
         line = lane.line
         return not line.more or (line.end is not None and (record.rank, record.seq) <= line.end)
-
-    def lane_of(self, spec: Spec) -> Lane:
-        """The lane that work belongs to. Work mostly comes in runs of one kind, so the last lane is kept at hand."""
-        last = self._last_spec
-        if spec.task is last.task and spec.services is last.services and spec.queue is last.queue:
-            return self._last_lane
-        self._last_spec = spec
-        self._last_lane = self.ready.lane(spec, self.rules[spec.task])
-        return self._last_lane
-
-    def find_lane(self, spec: Spec) -> Lane | None:
-        """The same; None for a task that this program does not know, or that uses what nobody declared here."""
-        rule = self.rules.get(spec.task)
-        if rule is None:
-            return None
-        services = spec.services if rule.services is None else rule.services
-        is_known = all(name in self.ready.services for name in (*services, *rule.implicit))
-        return self.lane_of(spec) if is_known else None
 
     # telling and writing ----------------------------------------------------------------------------------
 
@@ -488,7 +465,7 @@ class Ledger(Waiting):
         """When there are many more lanes than before: drop those that have no work."""
         if self.ready.has_many_lanes:
             self.ready.drop_idle(set() if self.asking is None else self.asking.busy_lanes())
-            self._last_spec = NOBODY
+            self.forget_lanes()
 
     def revive(self, record: Record) -> Record:
         """A final work becomes live again, with a fresh budget and a new place among its equals."""

@@ -13,21 +13,25 @@ from runcue.core.breaker import Breaker
 from runcue.core.events import Told, is_final
 from runcue.core.limits import Service
 from runcue.core.mind import Mind
-from runcue.core.model import Record
+from runcue.core.model import Record, Spec
 from runcue.core.ready import Lane, Ready
-from runcue.core.settings import Settings
+from runcue.core.settings import Rule, Settings
 from runcue.core.state import Grant
 
 CIRCUIT_EVENTS = {"open": "circuit_opened", "half_open": "circuit_half_open", "closed": "circuit_closed"}
 RATE_LIMITED_EVERY = 1.0
+NOBODY = Spec("", "", b"", ())
 NOT_RATED: tuple[list[Service], float] = ([], 0.0)
 
 
 class Places(Mind):
     """Live records, and what their attempts take up."""
 
-    def __init__(self, settings: Settings, worker: str, is_whole: bool) -> None:
+    def __init__(self, settings: Settings, rules: dict[str, Rule], worker: str, is_whole: bool) -> None:
         super().__init__(settings, worker, is_whole)
+        self.rules = rules
+        self._last_spec = NOBODY
+        self._last_lane: Lane
         self.ready = Ready(self.records, None if is_whole else self.read_lane, self.heads)
         self.slots: dict[int, Lane] = {}
         self.overdue: dict[int, str] = {}
@@ -37,6 +41,32 @@ class Places(Mind):
         self._told_limited_at: dict[str, float] = {}
         self.changed: dict[Service, None] = {}
         """Services of which something is to be written."""
+
+    # lanes ----------------------------------------------------------------------------------------------
+
+    def lane_of(self, spec: Spec) -> Lane:
+        """The lane that work belongs to. Work mostly comes in runs of one kind, so the last lane is kept at hand."""
+        last = self._last_spec
+        if spec.task is last.task and spec.services is last.services and spec.queue is last.queue:
+            return self._last_lane
+        self._last_spec = spec
+        self._last_lane = self.ready.lane(spec, self.rules[spec.task])
+        return self._last_lane
+
+    def find_lane(self, spec: Spec) -> Lane | None:
+        """The same; None for a task that this program does not know, or that uses what nobody declared here."""
+        rule = self.rules.get(spec.task)
+        if rule is None:
+            return None
+        services = spec.services if rule.services is None else rule.services
+        is_known = all(name in self.ready.services for name in (*services, *rule.implicit))
+        return self.lane_of(spec) if is_known else None
+
+    def forget_lanes(self) -> None:
+        """Lanes were dropped: look each up again."""
+        self._last_spec = NOBODY
+
+    # telling and writing ---------------------------------------------------------------------------------
 
     def tell(
         self, type: str, record: Record | None = None, exception: BaseException | None = None, **data: Any

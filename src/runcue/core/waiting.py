@@ -14,7 +14,7 @@ from runcue.core.mind import PAGE
 from runcue.core.model import Record, WorkState
 from runcue.core.places import Places
 from runcue.core.plan import Library
-from runcue.core.settings import Settings
+from runcue.core.settings import Rule, Settings
 
 LATER, WALL, BLOCKED = "later", "wall", "blocked"
 """The shelves of work that waits: for queue time, for wall time, for others."""
@@ -25,8 +25,8 @@ FEW = 100
 class Waiting(Places):
     """Live records, what they take up, and when to look at them."""
 
-    def __init__(self, settings: Settings, worker: str, is_whole: bool) -> None:
-        super().__init__(settings, worker, is_whole)
+    def __init__(self, settings: Settings, rules: dict[str, Rule], worker: str, is_whole: bool) -> None:
+        super().__init__(settings, rules, worker, is_whole)
         self.later: list[tuple[float, int, str]] = []
         self.later_by_wall: list[tuple[float, int, str]] = []
         self.deadlines: list[tuple[float, int, str]] = []
