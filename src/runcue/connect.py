@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -35,6 +35,9 @@ from runcue.ports import Clock, Executor, Store
 from runcue.registry import Registry
 from runcue.stores.memory import MemoryStore
 from runcue.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from runcue.executors.jobs import Jobs
 
 MEMORY = ":memory:"
 LAST_DIGITS = [
@@ -82,7 +85,8 @@ class Executors(dict[str, Executor]):
         self._clock = clock
         self._registry = registry
         self._folder = None if target is None else Path(f"{target}.files")
-        self._jobs = None if target is None else jobs_folder(target, worker)
+        self._jobs_folder = None if target is None else jobs_folder(target, worker)
+        self._jobs: Jobs | None = None
 
     def __missing__(self, name: str) -> Executor:
         made = self[name] = self._make(name)
@@ -96,7 +100,7 @@ class Executors(dict[str, Executor]):
             return SshExecutor(clock, grace)
         from runcue.executors.jobs import Jobs
 
-        jobs = Jobs(self._jobs)
+        jobs = self._jobs = self._jobs or Jobs(self._jobs_folder)
         if name == "process_pool":
             from runcue.executors.process import ProcessExecutor
 
@@ -105,6 +109,13 @@ class Executors(dict[str, Executor]):
         from runcue.executors.reaper import Reaper
 
         return CommandExecutor(clock, grace, self._folder, jobs, Reaper(jobs))
+
+    async def close(self) -> None:
+        """Free what is idle."""
+        for executor in self.values():
+            await executor.close()
+        if self._jobs is not None:
+            self._jobs.close()
 
 
 def jobs_folder(target: str, worker: str) -> Path:
@@ -228,8 +239,7 @@ class System:
     async def close(self) -> None:
         """Let go of threads and records, and of whoever waits for something."""
         await self.engine.close(lambda: CueClosed("wait"))
-        for executor in self.executors.values():
-            await executor.close()
+        await self.executors.close()
         self.judge.close()
         self.bus.end()
         await self.store.close(bool(self.engine.attempts.runs))

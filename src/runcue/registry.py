@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
@@ -58,6 +58,12 @@ IMPLICIT: Final = {
     "subprocess": (),
     "ssh": (),
 }
+OUTSIDE: Final = {
+    "process_pool": "runcue.executors.process",
+    "subprocess": "runcue.executors.command",
+    "ssh": "runcue.executors.ssh",
+}
+"""Where the executors are that bring what most programs do without."""
 STATES: Final = (*map(str, WorkState), "queued")
 ON_FAILED: Final = ("resubmit", "reject", "return")
 CALLBACKS: Final = {
@@ -205,12 +211,10 @@ class Registry:
         def register(function: Function) -> Function:
             own = name if handler is None and name is not None else own_name(function)
             where = executor_of(function, own, executor)
-            if where == "process_pool":
-                from runcue.executors.process import check_importable  # it brings what only a pool needs
-
-                check_importable(function)
-            if where == "ssh" and find_spec("asyncssh") is None:
-                raise ConfigError('executor="ssh" needs asyncssh: pip install "runcue[ssh]"')
+            if where in OUTSIDE:  # loaded here: what is missing is told at once, and no start waits for it
+                module = import_module(OUTSIDE[where])
+                if where == "process_pool":
+                    module.check_importable(function)
             plain = () if picks is not None else names
             self._add(Task(own, function, plain, picks, where, policy, limit, how, is_checked))
             return function

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from runcue.core.retry import Retry
 from runcue.core.settings import Rule
 from runcue.errors import ConfigError, InvalidOption, InvalidRate, UnknownOption, UnknownService, UnknownTask
 from runcue.given import rows, work_state
+from runcue.ports import Command
 from runcue.registry import CALLBACKS, Options, Registry
 from tests.edge.nonsense import ODDITIES, anything
 
@@ -634,3 +636,71 @@ def test_older_imports_find_the_same_values() -> None:
     assert runcue.models.WorkUnit is runcue.models.Work is Work
     assert runcue.models.WorkState is WorkState
     assert runcue.models.PriorityContext is PriorityContext
+
+
+# --- Executors outside this process ---------------------------------------------------------------
+
+
+def command_of(**options: Any) -> Command:
+    known = registry()
+    known.task("t", executor="subprocess", **options)(plain)
+    return known.get_task("t").command
+
+
+def test_what_a_task_says_of_its_commands_is_kept(tmp_path: Path) -> None:
+    assert command_of() == Command(shell=False, check=True, cwd=None, env=None)
+    said = command_of(shell=True, check=False, cwd=tmp_path, env={"A": "1"})
+    assert said == Command(shell=True, check=False, cwd=str(tmp_path), env={"A": "1"})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("shell", 1),
+        ("check", "no"),
+        ("cwd", 5),
+        ("cwd", ""),
+        ("cwd", "a\0b"),
+        ("env", ["A=1"]),
+        ("env", {"A": 1}),
+        ("env", {"": "x"}),
+        ("env", {"A=B": "x"}),
+        ("env", {"A": "x\0"}),
+        ("env", {5: "x"}),
+    ],
+)
+def test_nonsense_about_commands_is_refused(option: str, value: Any) -> None:
+    with pytest.raises(InvalidOption, match=rf"^Invalid {option}: "):
+        command_of(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("executor", "option"),
+    [
+        (None, "shell"),
+        ("async", "env"),
+        ("thread", "cwd"),
+        ("process_pool", "check"),
+        ("ssh", "shell"),
+        ("ssh", "cwd"),
+    ],
+)
+def test_what_means_nothing_to_its_executor_is_refused(executor: str | None, option: str) -> None:
+    value = {"shell": True, "check": False, "cwd": "/", "env": {"A": "1"}}[option]
+    with pytest.raises(ConfigError, match=rf"^{option}=.* means something only with executor='subprocess'"):
+        registry().task("t", executor=executor, **{option: value})(plain)
+
+
+def test_work_in_the_pool_is_in_the_line_of_this_process_and_of_the_service_if_there_is_one() -> None:
+    known = registry()
+    known.task("t", executor="process_pool", uses="process_pool")(plain)
+    assert known.rules["t"].implicit == ("#process_pool",)
+    assert known.get_task("t").services == ()
+    known.service("process_pool", concurrent=2)
+    assert known.rules["t"].implicit == ("#process_pool", "process_pool")
+
+
+@pytest.mark.parametrize("function", [lambda work: None, handler])
+def test_what_a_worker_process_could_not_call_is_refused(function: Any) -> None:
+    with pytest.raises(ConfigError):
+        registry().task("t", executor="process_pool")(function)
