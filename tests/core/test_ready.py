@@ -274,7 +274,7 @@ def single_service_step(yard: Yard, step: str, name: str, number: int, queue: st
         yard.now += number
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(steps=SINGLE_STEPS, caps=st.lists(st.integers(1, 3), min_size=3, max_size=3))
 def test_what_starts_is_what_a_look_at_everything_would_start_in_the_same_order(
     steps: list[tuple[str, str, int, str]], caps: list[int]
@@ -553,7 +553,7 @@ def four_services(kind: type[Yard], caps: list[int]) -> Any:
     return kind(**dict(zip("abcd", caps, strict=True)))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(steps=MULTI_STEPS, caps=CAPS)
 def test_nothing_idles_that_could_run_except_for_older_work_that_lacks_one_running_slot(
     steps: list[tuple[str, tuple[str, ...], int]], caps: list[int]
@@ -565,7 +565,7 @@ def test_nothing_idles_that_could_run_except_for_older_work_that_lacks_one_runni
         yard.check_after_choice()
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(steps=MULTI_STEPS, caps=CAPS)
 def test_a_choice_made_twice_chooses_nothing_more(
     steps: list[tuple[str, tuple[str, ...], int]], caps: list[int]
@@ -577,7 +577,7 @@ def test_a_choice_made_twice_chooses_nothing_more(
         assert yard.choose() == []
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(steps=MULTI_STEPS, caps=CAPS)
 def test_whatever_happened_before_all_work_runs_in_the_end(
     steps: list[tuple[str, tuple[str, ...], int]], caps: list[int]

@@ -366,6 +366,85 @@ def test_when_one_did_no_harm_the_next_runs_at_once() -> None:
         assert third.running == third.started
         getattr(third, outcome)(third.started[0])
     assert len(third.started) == 1
-    third.cancel(next(work_id for work_id, record in shared.records.items() if record.shelf == "later"))
     third.finish(third.running[0])
     assert len({*ended}) == 4
+
+
+def test_one_that_was_set_aside_and_has_ended_since_lets_the_next_come() -> None:
+    shared, one, other = two()
+    one.submit("a", "b", "c")
+    other.turn(Lost("one"))
+    third = Process(shared, "third")
+    third.turn()
+    third.turn(Lost("two"))
+    assert third.started == ["a"]
+    third.cancel("b")
+    third.finish("a")
+    assert third.started == ["c"]
+
+
+# places that several processes want -------------------------------------------------------------------------
+
+
+def shares(processes: list[Process], rounds: int) -> list[int]:
+    """How much each starts when all end what they run and go on, turn by turn."""
+    started = [0] * len(processes)
+    for _ in range(rounds):
+        for number, process in enumerate(processes):
+            process.turn(*(process.success(run.id) for run in list(process.runs.values())))
+            started[number] += len(process.started)
+    return started
+
+
+def test_processes_that_want_the_same_service_share_it() -> None:
+    shared = Shared()
+    processes = [Process(shared, tag, limits(concurrent=8)) for tag in ("one", "two", "tri", "for")]
+    for process in processes:
+        process.turn()
+    processes[0].submit(*(f"w{number:04}" for number in range(1000)))
+    assert len(processes[0].started) == 8
+    started = shares(processes, 20)
+    assert min(started) >= 0.8 * max(started)
+    idle = processes[1]
+    idle.may_start = False
+    idle.turn(*(idle.success(run.id) for run in list(idle.runs.values())))
+    processes[0].turn()
+    assert processes[0].why("w0999").details == "2 running here, the rest is for other processes"
+
+
+def test_who_is_alone_in_wanting_a_service_has_all_of_it() -> None:
+    shared, one, other = two(limits(concurrent=8))
+    other.may_start = False
+    one.submit(*(f"w{number:03}" for number in range(100)))
+    other.turn()
+    started = shares([one, other], 5)
+    assert started == [40, 0]
+    assert shared.workers["two"][0].active == {}
+
+
+def test_a_share_that_nobody_wants_any_more_is_everybodys() -> None:
+    _, one, other = two(limits(concurrent=8))
+    one.submit(*(f"w{number:03}" for number in range(60)))
+    shares([one, other], 3)
+    assert (len(one.runs), len(other.runs)) == (4, 4)
+    other.may_start = False
+    shares([other, one], 2)
+    assert (len(one.runs), len(other.runs)) == (8, 0)
+
+
+def test_the_share_of_the_dead_is_everybodys() -> None:
+    _, one, other = two(limits(concurrent=8))
+    one.submit(*(f"w{number:03}" for number in range(60)))
+    shares([one, other], 3)
+    one.turn(Lost("two"))
+    assert len(one.runs) == 8
+
+
+def test_what_only_one_process_has_is_counted_by_it_alone() -> None:
+    rules = {"task": Rule(Retry(), implicit=("#threads",))}
+    _, one, other = two(limits(), limits("#threads", concurrent=2), rules=rules)
+    one.submit("a", "b", "c")
+    other.turn(Lost("nobody"))
+    one.turn()
+    assert one.active["#threads"] == 2
+    assert len(one.runs) + len(other.runs) == 3

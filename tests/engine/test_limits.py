@@ -123,7 +123,7 @@ ARRIVALS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     arrivals=ARRIVALS,
     rates=st.lists(st.tuples(st.integers(1, 6), st.sampled_from([0.3, 1.0, 7.0])), min_size=1, max_size=3),

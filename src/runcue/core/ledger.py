@@ -68,6 +68,8 @@ class Ledger(Waiting):
         self._set_aside: deque[str] = deque()
         self._revived: set[int] = set()
         self._head = NO_HEAD
+        self.is_starting = False
+        """True while this process may start something."""
         self.told_places: dict[str, int] = {}
         """What others know of the places that attempts of this process take up."""
         self.orphans: list[Record] = []
@@ -118,6 +120,8 @@ class Ledger(Waiting):
         self.changed.clear()
         if not self.is_whole:
             places = self.own_places()
+            if self.is_starting and len(self.workers) > 1:
+                places |= self.wanted_places()
             if places != self.told_places:
                 plan.active = self.told_places = places
             self._let_guests_go()

@@ -95,7 +95,9 @@ class Service:
         "limits",
         "name",
         "open",
+        "others",
         "parked",
+        "share",
         "throttle_streak",
         "throttled_until",
         "wakes_at",
@@ -106,6 +108,8 @@ class Service:
         self.name = limits.name
         self.active = 0
         self.open = 0  # grants under a rate whose handler was not entered yet
+        self.others = 0  # of the active, how many run in other processes
+        self.share: int | None = None  # how many may run here while other processes want places, too
         self.is_paused = False
         self.throttled_until = 0.0
         self.throttle_streak = 0
@@ -186,6 +190,8 @@ class Service:
         if self.is_paused or now < self.throttled_until:
             return 0
         room = self.cap - self.active
+        if self.share is not None and self.share - self.active + self.others < room:
+            room = self.share - self.active + self.others
         for window in self.windows:
             left = window.room(now)
             if left < room:
@@ -212,7 +218,18 @@ class Service:
             return Blocked("rate", until, f"{tightest.limit}/{tightest.limit} used")
         if self.active >= self.cap:
             return Blocked("concurrency", None, f"{self.active}/{self.cap} running")
+        if self.is_at_its_share:
+            return Blocked("concurrency", None, f"{self.share} running here, the rest is for other processes")
         return None
+
+    def fair_share(self, hungry: int) -> int | None:
+        """How many may run here when so many other processes want places; None when all may."""
+        return max(1, self.cap // (hungry + 1)) if hungry and self.cap < UNLIMITED else None
+
+    @property
+    def is_at_its_share(self) -> bool:
+        """True when other processes want places and as many run here as is fair."""
+        return self.share is not None and self.active - self.others >= self.share
 
     def gains_at(self) -> float:
         """When the passing of time alone next adds to the room in its windows."""

@@ -20,6 +20,8 @@ from runcue.core.state import Grant
 
 CIRCUIT_EVENTS = {"open": "circuit_opened", "half_open": "circuit_half_open", "closed": "circuit_closed"}
 RATE_LIMITED_EVERY = 1.0
+WANTS = "#wants "
+"""What a service is called where a process says that it wants more places in it."""
 NOBODY = Spec("", "", b"", ())
 NOT_RATED: tuple[list[Service], float] = ([], 0.0)
 
@@ -95,6 +97,17 @@ class Places(Mind):
                 if not service.name.startswith("#"):
                     places[service.name] = places.get(service.name, 0) + 1
         return places
+
+    def wanted_places(self) -> dict[str, int]:
+        """The services of which this process wants more places than it has, named so that nobody counts them."""
+        return {
+            WANTS + service.name: 1
+            for service in self.ready.services.values()
+            if service.parked
+            and not service.name.startswith("#")
+            and (service.active >= service.cap or service.is_at_its_share)
+            and self.ready.is_awaited(service)
+        }
 
     def count_on_circuits(self, services: list[Service], token: int) -> None:
         epochs = self.epochs[token] = []

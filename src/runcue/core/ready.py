@@ -409,6 +409,11 @@ class Ready:
             if blocked is not None and blocked.until is not None:
                 self.wake_service(service, blocked.until)
 
+    def is_awaited(self, service: Service) -> bool:
+        """True when there is work that waits for that service."""
+        lane = self._first_parked(service)
+        return lane is not None and self.head_of(lane) is not None
+
     @staticmethod
     def _first_parked(service: Service) -> Lane | None:
         parked = service.parked

@@ -137,6 +137,7 @@ class Scheduler:
         """Everything else that is to happen now, and when to look again."""
         ledger = self.ledger
         now = ledger.now
+        ledger.is_starting = may_start
         if ledger.library is not None:
             shared.find_lanes(ledger)
         for record in ledger.due():

@@ -14,6 +14,7 @@ from runcue.core.limits import Service
 from runcue.core.line import shelf_parts
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.outcome import fail_for
+from runcue.core.places import WANTS
 from runcue.core.plan import Changes, Key
 from runcue.core.settings import MOST_CRASHES
 from runcue.core.state import Head, ServiceState, Worker
@@ -136,18 +137,27 @@ def _service_changed(ledger: Ledger, state: ServiceState) -> None:
 def _share_services(ledger: Ledger, workers: list[Worker]) -> None:
     """Count what runs elsewhere."""
     ledger.workers = {worker.id: worker.active for worker in workers}
-    own = ledger.own_places()
-    others: dict[str, int] = {}
     for worker in workers:
         if worker.id == ledger.worker:
             ledger.told_places = worker.active
-        else:
-            for name, amount in worker.active.items():
+    _count_others(ledger)
+
+
+def _count_others(ledger: Ledger) -> None:
+    own = ledger.own_places()
+    others: dict[str, int] = {}
+    for worker, taken in ledger.workers.items():
+        if worker != ledger.worker:
+            for name, amount in taken.items():
                 others[name] = others.get(name, 0) + amount
     for name, service in ledger.ready.services.items():
-        active = own.get(name, 0) + others.get(name, 0)
-        if active != service.active:
-            service.active = active
+        if name.startswith("#"):
+            continue
+        elsewhere = others.get(name, 0)
+        active = own.get(name, 0) + elsewhere
+        share = service.fair_share(others.get(WANTS + name, 0))
+        if (active, elsewhere, share) != (service.active, service.others, service.share):
+            service.active, service.others, service.share = active, elsewhere, share
             ledger.ready.touch(service)
 
 
@@ -176,11 +186,8 @@ def lose(ledger: Ledger, worker: str) -> None:
             if record.token:
                 ledger.plan.mail.append((worker, record.token))  # in case it only seemed dead
             _take_over(ledger, record)
-    for name, amount in ledger.workers.pop(worker).items():
-        service = ledger.ready.services.get(name)
-        if service is not None:
-            service.active -= amount
-            ledger.ready.touch(service)
+    del ledger.workers[worker]
+    _count_others(ledger)
     ledger.plan.lost.append(worker)
 
 
