@@ -686,7 +686,7 @@ def test_nonsense_about_commands_is_refused(option: str, value: Any) -> None:
     ],
 )
 def test_what_means_nothing_to_its_executor_is_refused(executor: str | None, option: str) -> None:
-    value = {"shell": True, "check": False, "cwd": "/", "env": {"A": "1"}}[option]
+    value: Any = {"shell": True, "check": False, "cwd": "/", "env": {"A": "1"}}[option]
     with pytest.raises(ConfigError, match=rf"^{option}=.* means something only with executor='subprocess'"):
         registry().task("t", executor=executor, **{option: value})(plain)
 

@@ -132,7 +132,6 @@ def column(connection: apsw.Connection, name: str) -> Any:
 # --- Work -----------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(records)
 @example(PLAIN)
 @example(FULL)
@@ -142,7 +141,7 @@ def test_a_record_comes_back_as_it_was(record: Record) -> None:
     assert stored(connection, record.id) == record
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(records, st.data())
 @example(PLAIN, None)
 def test_an_update_writes_all_that_can_change(record: Record, data: st.DataObject | None) -> None:
@@ -164,7 +163,7 @@ FINISHED = ("state", "spent", "token", "worker", "completed_at", "result", "erro
     ("sql", "row_of", "changing"),
     [(codec.START, codec.start_row, STARTED), (codec.FINISH, codec.finish_row, FINISHED)],
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(before=records, data=st.data())
 def test_a_start_and_a_finish_write_what_they_change_and_nothing_else(
     sql: str,
@@ -432,7 +431,6 @@ workers = st.builds(
 heads = st.builds(Head, **{one.name: real if one.name == "now" else whole for one in fields(Head)})
 
 
-@settings(deadline=None)
 @given(heads)
 def test_the_head_comes_back_as_it_was(head: Head) -> None:
     connection = database()
@@ -444,7 +442,6 @@ def test_the_head_comes_back_as_it_was(head: Head) -> None:
     assert connection.execute("SELECT turn FROM head").fetchall() == [("worker 7",)]
 
 
-@settings(deadline=None)
 @given(services, services)
 def test_a_service_and_its_circuit_come_back_as_they_were_last(
     first: ServiceState, last: ServiceState
@@ -471,7 +468,6 @@ def test_what_others_keep_of_a_service_survives_its_update() -> None:
     assert connection.execute("SELECT override, revision FROM services").fetchall() == [("kept", 2)]
 
 
-@settings(deadline=None)
 @given(workers)
 def test_a_worker_comes_back_as_it_was(worker: Worker) -> None:
     connection = database()
@@ -484,7 +480,6 @@ def test_a_worker_comes_back_as_it_was(worker: Worker) -> None:
     assert codec.read_worker(row) == replace(worker, active={"api": 3})
 
 
-@settings(deadline=None)
 @given(st.builds(Grant, service=text, at=real, amount=whole))
 def test_a_grant_comes_back_as_it_was(grant: Grant) -> None:
     connection = database()
