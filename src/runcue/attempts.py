@@ -104,6 +104,8 @@ class Attempts:
         run.has_begun = True
         if self._may_block or task.executor != "async":
             current_run.set(run)  # else a coroutine is known by its task, which costs nothing
+        if record.spec.timeout is not None:
+            self._set_timer(run)  # what never comes to its handler's call must end, too
         try:
             if entering is not None:
                 entering.check()
@@ -134,10 +136,13 @@ class Attempts:
         if run.has_entered:
             return
         run.has_entered = True
-        timeout = run.record.spec.timeout
-        if timeout is not None and not run.is_given_up:
-            run.timer = self._loop.call_later(timeout, self._time_out, run)
+        if run.timer is not None and not run.is_given_up:
+            run.timer.cancel()
+            self._set_timer(run)
         self._put(Entered(run.record.token, at))
+
+    def _set_timer(self, run: Run) -> None:
+        run.timer = self._loop.call_later(run.record.spec.timeout or 0.0, self._time_out, run)
 
     def _time_out(self, run: Run) -> None:
         """The attempt is over; its code is told to stop and keeps its places until it has.

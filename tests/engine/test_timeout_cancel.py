@@ -525,3 +525,16 @@ async def test_a_timeout_does_not_notice_that_the_wall_clock_is_set(jump: float)
         await cue.wait(work_id)
         assert clock() == 10
         await asyncio.sleep(1)
+
+
+async def test_a_handler_that_never_gives_its_command_times_out() -> None:
+    cue = Cue()
+
+    @cue.task("command", executor="subprocess", timeout=5)
+    async def command(work: Work) -> list[str]:
+        await asyncio.sleep(3600)
+        return ["true"]
+
+    async with cue:
+        work = await cue.wait(await cue.submit("command"))
+    assert (work.state, work.error, clock()) == ("failed", "timeout", 5)
