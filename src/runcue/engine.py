@@ -150,6 +150,7 @@ class Engine:
         self._wake.set()
         if not await self._until_quiet(timeout):
             await self._stop_all()
+        await self._let_end()
         await self._drain()
         while self._is_stopping():  # callbacks may have had something to tell
             await self._until_quiet(None)
@@ -182,10 +183,16 @@ class Engine:
             except StoreError as error:
                 logger.warning("%s runs on: %s", run.record.id, error)
                 run.is_left = True
-        stopped = [run for run in runs.values() if run.task and run.executor.can_stop]
+        stopped = [run.task for run in runs.values() if run.task and run.executor.can_stop]
         if stopped:
-            patience = max(run.executor.grace for run in stopped) + CLEANUP
-            await asyncio.wait([run.task for run in stopped if run.task], timeout=patience)
+            await asyncio.wait(stopped, timeout=CLEANUP)
+
+    async def _let_end(self) -> None:
+        """What runs outside and was given up is given the time it needs to end, or to be ended."""
+        ending = [run for run in self.attempts.runs.values() if run.is_given_up and run.executor.grace]
+        tasks = [run.task for run in ending if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=max(run.executor.grace for run in ending) + CLEANUP)
 
     async def _until_quiet(self, timeout: float | None) -> bool:
         """True once no attempt that still counts is under way, or nobody wants to stop any more."""

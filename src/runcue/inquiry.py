@@ -104,7 +104,7 @@ class Inquiry:
         )
 
     def _explained(self, ledger: Ledger, record: Record, turn: Turn) -> Explanation:
-        record = ledger.records.get(record.id, record)
+        record = ledger.known(record.id) or record
         return explain(ledger, record, turn.now, turn.wall, self._engine.is_started)
 
     @staticmethod

@@ -261,3 +261,21 @@ async def test_rates_in_a_file_are_used_up_however_slow_the_handlers(tmp_path: P
     windows = [end - start for start, end in zip(calls, calls[20:], strict=False)]
     assert min(windows) >= 1.0 - 1e-6
     await cue.close()
+
+
+async def test_a_command_that_was_cancelled_has_its_grace_when_the_cue_is_closed(tmp_path: Path) -> None:
+    cue = Cue(tmp_path / "queue.db", grace=PATIENCE)
+    done = tmp_path / "done"
+
+    @cue.task("slow", executor="subprocess", shell=True)
+    def slow(work: Work) -> str:
+        return (
+            f"trap 'sleep 0.3; touch {done}; exit' TERM; touch {tmp_path}/begun; while :; do sleep 0.05; done"
+        )
+
+    async with cue:
+        work_id = await cue.submit("slow")
+        await soon(lambda: asyncio.sleep(0, (tmp_path / "begun").exists()))
+        await cue.cancel(work_id)
+    assert done.exists()
+    await cue.close()

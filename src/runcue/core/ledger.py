@@ -221,10 +221,11 @@ class Ledger(Waiting):
         lane, shelf, place = self._where(record)
         shelves = self.plan.shelves
         shelves.add(shelf)
-        if shelf != record.shelf or place != record.place:
+        worker = record.worker if shelf.startswith(HELD) else None
+        if shelf != record.shelf or place != record.place or worker != record.worker:
             if record.shelf is not None:
                 shelves.add(record.shelf)
-            record = replace(record, shelf=shelf, place=place)
+            record = replace(record, shelf=shelf, place=place, worker=worker)
             self.write(record)
         if lane is not None:
             if self.asking is not None:
@@ -362,7 +363,7 @@ class Ledger(Waiting):
         was_held = self.held.pop(work_id, None) is not None
         record = self.live(work_id) if was_held or not self.is_whole else None
         if record is not None and not record.token and (was_held or record.worker == self.worker):
-            self.place(replace(record, worker=None))
+            self.place(record)
         elif record is None and not self.is_whole:
             final = self.latest(work_id)
             if final is not None and final.worker == self.worker:
@@ -380,7 +381,8 @@ class Ledger(Waiting):
         token = record.token
         if record.id == self._risked:
             self._risk_next()
-        record = move(record, verb, token=0, worker=None, shelf=None, since=self.now, **changes)
+        worker = record.worker if token in self.overdue else None
+        record = move(record, verb, token=0, worker=worker, shelf=None, since=self.now, **changes)
         self.running -= 1
         self.pending += 1
         self.has_moved = True
@@ -394,11 +396,11 @@ class Ledger(Waiting):
 
     def close(self, record: Record, verb: str, **changes: Any) -> Record:
         """A live work comes to its end: it leaves the ledger for the store."""
-        runs_on = bool(record.token) and (record.token in self.overdue or record.worker != self.worker)
+        is_over = record.worker == self.worker and record.token and record.token not in self.overdue
         return self.leave(
             record,
             move(record, verb, token=0, completed_at=self.now, next_retry_at=None, missing=0, shelf=None, place=0.0,
-                 watch_at=None, worker=record.worker if runs_on else None, **changes),
+                 watch_at=None, worker=None if is_over else record.worker, **changes),
         )  # fmt: skip
 
     def leave(self, record: Record, final: Record) -> Record:
@@ -481,8 +483,7 @@ class Ledger(Waiting):
         self._ended[record.state] -= 1
         record = move(record, "revive", failures=0, throttled_since=None, completed_at=None, started_at=None,
                       result=None, error=None, traceback=None)  # fmt: skip
-        worker = None if record.worker == self.worker else record.worker
-        record = replace(record, seq=self._seq, since=self.now, crashes=0, worker=worker)
+        record = replace(record, seq=self._seq, since=self.now, crashes=0)
         self.pending += 1
         self.has_moved = True
         self.write(record)

@@ -49,7 +49,7 @@ class Mind:
         self.guests: set[str] = set()
         """What was brought to mind for this turn only."""
         self.doubtful: set[str] = set()
-        """Pending work in mind that others may have changed: it is read again before anything relies on it."""
+        """Work in mind that others may have changed: it is read again before anything relies on it."""
         self.has_looked = True
         self.begin(0.0, 0.0)
 
@@ -96,6 +96,9 @@ class Mind:
         self.doubtful.discard(known.id)
         if stored == known:
             return known
+        if stored is not None and known.token and stored.token == known.token:
+            self.records[known.id] = stored  # what it depends on may have come since it was let start
+            return stored
         self.forget_changed(known)
         return None
 

@@ -25,7 +25,7 @@ STOPPED = "stopped"
 
 def take(ledger: Ledger, outcome: Outcome) -> None:
     """An attempt came back."""
-    record = ledger.records.get(outcome.id)
+    record = ledger.known(outcome.id) if ledger.doubtful else ledger.records.get(outcome.id)
     token = outcome.token
     if record is None or record.token != token:
         if outcome.has_ended:  # else its code still runs and keeps its places: `Ended` will come

@@ -84,6 +84,7 @@ def _count(ledger: Ledger, head: Head) -> None:
 
 def _forget_pages(ledger: Ledger, changes: Changes) -> None:
     """Others may have changed what is in line here: read it again when it is wanted."""
+    ledger.doubtful = {one.id for one in ledger.records.values() if not one.token or one.missing}
     for lane in ledger.ready.lanes.values():
         if ledger.asking is None:
             lane.line.reset(ledger.heads.get(lane.shelf))
@@ -98,7 +99,7 @@ def _forget_pages(ledger: Ledger, changes: Changes) -> None:
         kept |= {work_id: ledger.records[work_id] for work_id in ledger.held if work_id in ledger.records}
         ledger.records.clear()
         ledger.records.update(kept)
-    ledger.doubtful = {work_id for work_id, record in ledger.records.items() if not record.token}
+        ledger.doubtful &= kept.keys()
 
 
 def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: bool) -> None:
@@ -172,6 +173,7 @@ def _ended_by_others(ledger: Ledger, token: int) -> None:
     record = next((one for one in ledger.records.values() if one.token == token), None)
     if record is not None:
         del ledger.records[record.id]
+        ledger.doubtful.discard(record.id)
         ledger.give_up(token, record.id)
         ledger.judge_circuits(token, None)
         ledger.plan.stop.append(token)
@@ -182,7 +184,8 @@ def lose(ledger: Ledger, worker: str) -> None:
     if worker not in ledger.workers:  # somebody else has seen to it
         return
     for shelf in (f"running/{worker}", f"{HELD}{worker}"):
-        for record in list(ledger.shelf(shelf)):
+        changed = [record for record in ledger.plan.records.values() if record.shelf == shelf]  # by this very turn
+        for record in [*ledger.shelf(shelf), *changed]:
             if record.token:
                 ledger.plan.mail.append((worker, record.token))  # in case it only seemed dead
             _take_over(ledger, record)
