@@ -1,8 +1,9 @@
 """Tells everybody what happened, in order, after it was committed.
 
 The bus keeps the last 10,000 events, and of older ones the final event of each work, so that a reader may
-start at the beginning and miss nothing that matters. Readers pull at their own pace from where they are;
-nobody has a queue that could grow. A reader that fell behind gets one `gap` event with the number it missed.
+start at the beginning and miss nothing that matters; or none at all where a store keeps them all, in its log.
+Readers pull at their own pace from where they are; nobody has a queue that could grow. A reader that fell behind
+gets one `gap` event with the number it missed.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ Log = Callable[[int, int], Awaitable[list[Event]]]
 class Bus:
     """The events of one Cue."""
 
-    def __init__(self, keep_finals: int | None, log: Log | None = None) -> None:
+    def __init__(self, keep_finals: int | None, log: Log | None = None, told: int = 0) -> None:
+        """`told` is the number of the last event in the log that is older than this Cue."""
         self._log = log
+        self._told = told
         self._ring: deque[News] = deque(maxlen=KEPT)
         self._keep_finals = keep_finals
         self._finals: deque[tuple[int, dict[int, News]]] = deque()
@@ -80,9 +83,9 @@ class Bus:
         """More will come."""
         self._is_over = False
 
-    async def read(self, types: frozenset[str] | None, since: int) -> AsyncIterator[Event]:
-        """Every event after `since`, then those to come, until the bus ends."""
-        cursor = max(1, since + 1)
+    async def read(self, types: frozenset[str] | None, since: int | None = None) -> AsyncIterator[Event]:
+        """Every event after `since` (None: of this Cue's time), then those to come, until the bus ends."""
+        cursor = max(1, (self._told if since is None else since) + 1)
         while True:
             while batch := await self._next(cursor):
                 cursor = batch[-1].seq + 1

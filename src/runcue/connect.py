@@ -84,7 +84,7 @@ class Executors(dict[str, Executor]):
         super().__init__({"async": CoroutineExecutor(), "thread": ThreadExecutor(clock)})
         self._clock = clock
         self._registry = registry
-        self._folder = None if target is None else Path(f"{target}.files")
+        self._folder = None if target is None else files_folder(target)
         self._jobs_folder = None if target is None else jobs_folder(target, worker)
         self._jobs: Jobs | None = None
 
@@ -118,6 +118,11 @@ class Executors(dict[str, Executor]):
             self._jobs.close()
 
 
+def files_folder(target: str) -> Path:
+    """Where the output of commands is."""
+    return Path(f"{target}.files")
+
+
 def jobs_folder(target: str, worker: str) -> Path:
     """Where the locks of what a worker runs outside its own process are."""
     from runcue.stores.presence import side_directory
@@ -130,6 +135,18 @@ def end_leftovers(target: str, worker: str) -> bool:
     from runcue.executors import jobs
 
     return jobs.end_leftovers(jobs_folder(target, worker))
+
+
+def forget_output(target: str, ids: list[str]) -> None:
+    """Remove what the commands of these works printed; they are forgotten themselves."""
+    folder = files_folder(target)
+    if folder.is_dir():
+        from runcue.executors.output import stem
+
+        names = {stem(work_id, 0).rpartition(".")[0] for work_id in ids}
+        for path in folder.iterdir():
+            if path.name.rsplit(".", 2)[0] in names:
+                path.unlink(missing_ok=True)
 
 
 class System:
@@ -150,7 +167,7 @@ class System:
         self.tag = secrets.token_hex(4)
         self.store: Store
         if target is None:
-            worker = self.tag
+            worker, told = self.tag, 0
             self.store = MemoryStore(self.clock)
         else:
             target = str(Path(target).absolute())  # whatever the working directory is later on
@@ -164,9 +181,12 @@ class System:
                 log_retention=options.service_log_retention,
                 clock=None if isinstance(self.clock, SystemClock) else self.clock,
                 end_leftovers=partial(end_leftovers, target),
+                is_at_work=self._is_at_work,
+                forget_files=partial(forget_output, target),
             )
             self.store, self.clock, worker = store, store.clock, store.worker
-        self.bus = Bus(options.keep_finished, None if self.store.is_inline else self.store.events)
+            told = store.told
+        self.bus = Bus(options.keep_finished, None if self.store.is_inline else self.store.events, told)
         self.complaints = Complaints(self._complain)
         self.hooks = Hooks(registry.callbacks, self.complaints, lambda: registry.failure_wants_retry)
         self.bus.listeners += [log_events, self.hooks]
@@ -219,6 +239,8 @@ class System:
 
     def start(self, queues: frozenset[str] | None) -> None:
         """Begin to start work, and watch over the loop (not on virtual time)."""
+        if not self.store.is_inline:
+            self.store.serve(queues)
         self.engine.start(queues)
         if self._watchdog is None and not hasattr(self.loop, "hold"):
             self._watchdog = Watchdog(self.loop, self._who)
@@ -243,6 +265,11 @@ class System:
         self.judge.close()
         self.bus.end()
         await self.store.close(bool(self.engine.attempts.runs))
+
+    def _is_at_work(self) -> bool:
+        """True while a handler runs in a thread of ours, which goes on when the loop is closed."""
+        threads = self.executors["thread"]
+        return isinstance(threads, ThreadExecutor) and threads.is_busy()
 
     def may_wait(self) -> bool:
         """False where waiting for room would be waiting for oneself: in a handler, in an `on_*` callback."""

@@ -238,9 +238,10 @@ class Cue:
 
     # looking and operating --------------------------------------------------------------------------------
 
-    def events(self, types: str | Iterable[str] | None = None, since: int = 0) -> AsyncIterator[Event]:
-        """What happens, from the first event (or after `since`) until stop(): `async for event in cue.events()`."""
-        return self._open("read events").bus.read(given.event_types(types), given.event_number(since))
+    def events(self, types: str | Iterable[str] | None = None, since: int | None = None) -> AsyncIterator[Event]:
+        """What happens, from this Cue's first event (or after `since`) until stop(): `async for event in cue.events()`."""
+        number = None if since is None else given.event_number(since)
+        return self._open("read events").bus.read(given.event_types(types), number)
 
     async def explain(self, work_id: str) -> Explanation:
         """Why that work stands where it stands, and until when."""

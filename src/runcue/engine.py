@@ -122,6 +122,9 @@ class Engine:
 
     async def counts(self) -> dict[WorkState, int]:
         """How many works there were in each state so far."""
+        self._check()
+        if not self._store.is_inline:
+            return await self._store.counts()
         await self.look(lambda scheduler, turn: None)
         return {state: getattr(self._head, state.value) for state in WorkState}
 

@@ -208,12 +208,12 @@ class DuplicateWork(SubmitError):
 class WorkNotFound(RuncueError, LookupError):
     """Says that there is no work of this id, or that it finished so long ago that it is forgotten."""
 
-    def __init__(self, work_id: object, forgotten: bool = False) -> None:
+    def __init__(self, work_id: object, forgotten: bool = False, option: str = "keep_finished") -> None:
         self.work_id = work_id
         self.forgotten = forgotten
         reason = "No work has this id: use the one that submit() returned."
         if forgotten:
-            reason = "It finished and its record is gone: raise keep_finished to keep more."
+            reason = f"It finished and its record is gone: raise {option} to keep more."
         super().__init__(f"Work not found: {quoted(work_id)}. {reason}")
 
 

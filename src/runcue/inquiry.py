@@ -73,7 +73,8 @@ class Inquiry:
             scheduler.learn(lacks, turn.read(lacks))
             return scheduler.ledger.state_of(work_id) is not None
 
-        return WorkNotFound(work_id, forgotten=await self._engine.look(is_forgotten))
+        option = "keep_finished" if self._store.is_inline else "retention"
+        return WorkNotFound(work_id, await self._engine.look(is_forgotten), option)
 
     async def explain(self, work_id: str) -> Explanation:
         """Why that work stands where it stands."""

@@ -77,12 +77,20 @@ class Store(Protocol):
         """Events after that number, of all processes (stores that are not inline only)."""
         ...
 
+    async def counts(self) -> dict[WorkState, int]:
+        """How many works there were in each state so far (stores that are not inline only)."""
+        ...
+
     def check_result(self, result: Any) -> None:
         """Refuse a result that cannot be kept (not inline only: memory keeps anything)."""
         ...
 
     def listen(self, changed: Callable[[], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died (not inline only)."""
+        ...
+
+    def serve(self, queues: frozenset[str] | None) -> None:
+        """Tell the others which queues this process serves (not inline only)."""
         ...
 
     async def close(self, still_running: bool = False) -> None:

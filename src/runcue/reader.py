@@ -103,7 +103,7 @@ class Reader:
     def get(self, work_id: str) -> Work | None:
         """One work as it stands, or None when the id is unknown or no longer kept."""
         work_id = given.work_id(work_id)
-        record = self._read(lambda tables: tables.by_id([work_id]).get(work_id))
+        record = self._read(lambda tables: tables.one(work_id))
         return None if record is None else view(record)
 
     def list(
@@ -133,7 +133,7 @@ class Reader:
     # what happens -----------------------------------------------------------------------------------------
 
     def events(self, types: str | Iterable[str] | None = None, since: int = 0) -> Iterator[Event]:
-        """What happened after event number `since`, in order, up to now."""
+        """What happened after event number `since`, in order, up to now; a `gap` for what is no longer kept."""
         return self._events(given.event_types(types), given.event_number(since))
 
     def _events(self, types: frozenset[str] | None, since: int) -> Iterator[Event]:
@@ -142,7 +142,9 @@ class Reader:
             if not batch:
                 return
             since = batch[-1].seq
-            yield from (event for event in batch if types is None or event.type in types)
+            yield from (
+                event for event in batch if types is None or event.type in types or event.type == "gap"
+            )
 
     def services(self) -> builtins.list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""
@@ -211,9 +213,9 @@ class Reader:
         from runcue.core.ledger import Ledger
         from runcue.core.shared import catch_up
 
-        record = tables.by_id([work_id]).get(work_id)
+        record = tables.one(work_id)
         if record is None:
-            raise WorkNotFound(work_id)
+            raise WorkNotFound(work_id, forgotten=bool(tables.forgotten([work_id])))
         now, changes = self._everything(tables)
         ledger = Ledger(Settings(), _rules(tables, changes, record), "", is_whole=False)
         ledger.begin(now, time.time(), _Ahead(tables, record))
@@ -325,21 +327,21 @@ def _file(path: object) -> str:
 
 def _stillness(path: str) -> Stamp | None:
     """What a file looks like that nobody has open; None when somebody has, or when it is no plain file."""
-    real = Path(path).resolve()
-    if any(real.with_name(real.name + suffix).exists() for suffix in ("-wal", "-journal")):
-        return None
     try:
+        real = Path(os.path.realpath(path))
+        if any(real.with_name(real.name + suffix).exists() for suffix in ("-wal", "-journal")):
+            return None
         found = real.stat()
-    except OSError:
-        return None
-    if not real.is_file() or not found.st_size:
+        if not real.is_file() or not found.st_size:
+            return None
+    except (OSError, ValueError):  # whoever opens it says what is wrong
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _as_it_stands(path: str) -> apsw.Connection | None:
     """A connection that takes no lock and leaves no log; None when the file needs a closer look."""
-    name = f"file:{quote(str(Path(path).resolve()))}?immutable=1"
+    name = f"file:{quote(os.path.realpath(path))}?immutable=1"
     connection = None
     try:
         connection = apsw.Connection(name, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)

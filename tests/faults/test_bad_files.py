@@ -159,6 +159,21 @@ def newer_in_its_log(path: Path) -> None:
     connection.close()
 
 
+def of_no_version(path: Path) -> None:
+    open_file(str(path)).close()
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA user_version = -1")
+    connection.close()
+
+
+def of_version_zero(path: Path) -> None:
+    open_file(str(path)).close()
+    connection = apsw.Connection(str(path))
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.execute("PRAGMA user_version = 0")
+    connection.close()
+
+
 def without_a_table(path: Path) -> None:
     open_file(str(path)).close()
     connection = apsw.Connection(str(path))
@@ -191,6 +206,8 @@ NOT_OURS = {
     other_application: StorageCorrupt,
     newer: SchemaTooNew,
     newer_in_its_log: SchemaTooNew,
+    of_no_version: StorageCorrupt,
+    of_version_zero: StorageCorrupt,
     without_a_table: StorageCorrupt,
     text: StorageCorrupt,
     one_byte: StorageCorrupt,

@@ -75,7 +75,7 @@ async def test_a_turn_that_was_not_kept_forgets_no_queues(
 ) -> None:
     cue = opened(tmp_path)
     cue.start(queues=["one"])
-    await cue.count()
+    await cue.services()
     fail_turns(cue, monkeypatch, 1)
     with pytest.raises(StorageFull):
         await cue.submit("call", queue="one")
@@ -148,7 +148,7 @@ async def test_with_a_store_that_stays_broken_stop_and_close_return(
     with pytest.raises(StorageFull):
         await cue.submit("call")
     with pytest.raises(StorageFull):
-        await asyncio.wait_for(cue.count(), PATIENCE)
+        await asyncio.wait_for(cue.services(), PATIENCE)
     await asyncio.wait_for(cue.stop(timeout=0.1), PATIENCE)
     await asyncio.wait_for(cue.close(), PATIENCE)
 
@@ -180,7 +180,7 @@ async def test_after_a_mistake_of_ours_every_call_says_so(
 ) -> None:
     cue = opened(tmp_path)
     cue.start()
-    await cue.count()
+    await cue.services()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
 
     def broken(decide: Decide) -> Any:
@@ -201,7 +201,7 @@ async def test_who_gives_up_looking_takes_nothing_from_others(tmp_path: Path) ->
         await cue.submit("call")
         for patience in range(60):
             submitting = asyncio.create_task(cue.submit("call"))
-            looking = asyncio.create_task(cue.count())
+            looking = asyncio.create_task(cue.services())
             for _ in range(patience % 7):
                 await asyncio.sleep(0)
             looking.cancel()
@@ -278,4 +278,26 @@ async def test_a_command_that_was_cancelled_has_its_grace_when_the_cue_is_closed
         await soon(lambda: asyncio.sleep(0, (tmp_path / "begun").exists()))
         await cue.cancel(work_id)
     assert done.exists()
+    await cue.close()
+
+
+async def test_what_a_command_printed_is_forgotten_with_its_work(tmp_path: Path) -> None:
+    cue = Cue(tmp_path / "queue.db", retention=0)
+
+    @cue.task("print", executor="subprocess")
+    def print_(work: Work) -> list[str]:
+        return ["sh", "-c", "echo much >&2; exit 3"]
+
+    async with cue:
+        for work_id in ("one", "../two"):
+            assert (await cue.wait(await cue.submit("print", id=work_id))).state is WorkState.FAILED
+            await cue.retry(work_id)
+            await cue.cancel(work_id)
+        await cue.submit("print", id="three")
+        await cue.wait("three")
+        files = tmp_path / "queue.db.files"
+        assert len(list(files.iterdir())) >= 3
+        store_of(cue).prune()
+        left = {path.name for path in files.iterdir()}
+        assert {name.partition(".")[0] for name in left} == {"three"}
     await cue.close()

@@ -171,7 +171,7 @@ def test_events_are_those_that_a_cue_told(path: Path) -> None:
         cue.start()
         await cue.join()
         await cue.stop()
-        assert [event async for event in cue.events()] == list(reader.events())
+        assert [event async for event in cue.events(since=0)] == list(reader.events())
 
     run(together(path, look))
     with Reader(path) as reader:
@@ -429,6 +429,31 @@ def test_where_one_may_not_look_nobody_is_called_dead(
 
 
 # --- What is no queue -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 241, "x" * 300, "y/" * 300, "queue\0.db", "\ud800.db"], ids=lambda name: ascii(name)[:9]
+)
+def test_a_name_that_no_queue_can_have_is_refused_in_our_words(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StoreError):
+        Reader(f"{tmp_path}/{name}")
+
+
+def test_a_ring_of_links_is_refused_in_our_words(path: Path) -> None:
+    path.symlink_to(path)
+    with pytest.raises(StoreError, match="symbolic links"):
+        Reader(path)
+
+
+def test_links_that_become_a_ring_are_an_exchanged_file(path: Path) -> None:
+    used(path.with_name("real.db"))
+    path.symlink_to(path.with_name("real.db"))
+    with Reader(path) as reader:
+        path.unlink()
+        path.symlink_to(path)
+        for look in (reader.workers, reader.count):
+            with pytest.raises(StoreError, match="symbolic links"):
+                look()
 
 
 @pytest.mark.parametrize("target", [":memory:", "postgresql://host/queue", None, 7, b"queue.db"])

@@ -12,11 +12,14 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from runcue import Cue
+from runcue import Cue, DuplicateWork, WorkNotFound
+from runcue.bus import Bus
+from runcue.core.events import Told
 from runcue.core.lifecycle import finished, started
 from runcue.core.model import Record, WorkState
-from runcue.core.plan import Plan
-from runcue.core.state import Grant
+from runcue.core.parse import Rate
+from runcue.core.plan import Lacks, Plan
+from runcue.core.state import Grant, Limits, ServiceState
 from runcue.errors import StorageBusy, StorageCorrupt, StorageFull, StorageReplaced, StoreError
 from runcue.ports import Turn
 from runcue.reader import Reader
@@ -25,6 +28,7 @@ from runcue.stores import sqlite, tables
 from runcue.stores.file import open_file
 from runcue.stores.presence import Presence, is_alive, side_directory
 from runcue.stores.sqlite import SqliteStore
+from runcue.testing import run
 from runcue.testing.hand import NOW, Hand, pending
 
 PATIENCE = 30.0
@@ -458,7 +462,7 @@ async def test_pruning_goes_on_while_there_is_more_in_small_steps(
     steps = []
     prune = tables.Tables.prune
 
-    def noted(self: tables.Tables, *moments: Any) -> tuple[int, bool]:
+    def noted(self: tables.Tables, *moments: Any) -> tuple[list[str], bool]:
         steps.append(prune(self, *moments))
         return steps[-1]
 
@@ -471,7 +475,7 @@ async def test_pruning_goes_on_while_there_is_more_in_small_steps(
         for number in range(1, 41):
             change(path, "INSERT INTO events VALUES (?1, 1, ?1, 1, x'5B5D')", number - 1000)
         store.listen(lambda: None, lambda worker: None)
-        store._jobs.put(store._prune_quietly)
+        store._turns.put(store._prune_quietly)
 
         def left() -> tuple[int, ...]:
             queries = ("work_units", "service_log", "events WHERE at < 1000")
@@ -483,7 +487,232 @@ async def test_pruning_goes_on_while_there_is_more_in_small_steps(
 
         await until(lambda: left() == (1, 0, 0))
     assert len(steps) >= 8
-    assert all(amount <= 5 for amount, _ in steps)
+    assert all(len(ids) <= 5 for ids, _ in steps)
+
+
+DAY = 86400.0
+
+
+def rated(per: float) -> Callable[[Plan, Turn], None]:
+    limits = Limits("slow", rates=(Rate(1, per),))
+    return lambda plan, turn: plan.services.update({"slow": ServiceState(limits)})
+
+
+async def test_starts_are_known_and_kept_as_long_as_the_longest_window_needs(path: Path) -> None:
+    async with hand_on(path) as (hand, store):
+        now = store.clock.now()
+        wanted = [Grant("slow", now - 35 * DAY), Grant("quick", now - 39 * DAY)]
+        await hand.turn(rated(40 * DAY))
+        await hand.turn(lambda plan, turn: plan.grants.extend([Grant("slow", now - 45 * DAY), *wanted]))
+        store.prune()
+    async with hand_on(path) as (hand, _):
+        await hand.look(lambda turn: None)
+        assert hand.changes is not None
+        assert hand.changes.grants == wanted
+        await hand.turn(rated(60.0))
+    async with hand_on(path) as (_, store):
+        store.prune()
+        assert store._tables.connection.execute("SELECT count(*) FROM service_log").fetchall() == [(0,)]
+
+
+async def test_grants_are_told_in_the_order_they_came(path: Path) -> None:
+    async with hand_on(path) as (hand, store):
+        now = store.clock.now()
+        grants = [
+            Grant("api", now - 1),
+            Grant("api", now - 9),
+            Grant("api", now - 1, -1),
+            Grant("api", now - 5),
+        ]
+        await hand.turn(lambda plan, turn: plan.grants.extend(grants))
+    async with hand_on(path) as (hand, _):
+        await hand.look(lambda turn: None)
+        assert hand.changes is not None
+        assert hand.changes.grants == grants
+
+
+def test_a_rate_longer_than_a_month_holds_after_a_restart(path: Path) -> None:
+    async def main() -> list[float]:
+        began: list[float] = []
+        for _ in range(2):
+            cue = Cue(path)
+            cue.service("slow", rate="1/40d")
+
+            @cue.task(uses="slow")
+            async def call(work: Any) -> None:
+                began.append(asyncio.get_running_loop().time())
+
+            async with cue:
+                await cue.submit(call)
+                await cue.join()
+            await cue.close()
+            await asyncio.sleep(32 * DAY)
+        return began
+
+    first, second = run(main())
+    assert second - first >= 40 * DAY
+
+
+async def test_files_of_pruned_work_are_deleted_after_it(path: Path) -> None:
+    forgotten: list[tuple[list[str], str]] = []
+
+    def forget(ids: list[str]) -> None:
+        with Reader(path) as reader:
+            assert all(reader.get(work_id) is None for work_id in ids)
+        forgotten.append((ids, threading.current_thread().name))
+        raise PermissionError("not yours")
+
+    async with hand_on(path, retention=3600.0, forget_files=forget) as (hand, store):
+        await hand.write(*[pending(number) for number in (1, 2, 3)])
+        await hand.write(*[started(hand.kept[f"w{n}"], n, 1.0, "me", "running/me") for n in (1, 2, 3)])
+        await hand.write(*[finished(hand.kept[f"w{n}"], n, 2.0) for n in (1, 2)])
+        store._turns.put(store._prune_quietly)
+        await until(lambda: bool(forgotten))
+        assert forgotten == [(["w1", "w2"], "runcue-store")]
+        assert store.prune() == 0
+    assert len(forgotten) == 1, "nothing to forget, nobody called"
+
+
+def ended(seq: int, state: WorkState, **fields: Any) -> Record:
+    over: dict[str, Any] = {"completed_at": 2.0, "shelf": None, "place": 0.0}
+    return replace(pending(seq, **fields), state=state, **over)
+
+
+async def test_of_pruned_work_only_what_others_may_depend_on_is_kept(path: Path) -> None:
+    async with hand_on(path, retention=3600.0) as (hand, store):
+        await hand.write(
+            ended(1, WorkState.COMPLETED, is_named=True),
+            ended(2, WorkState.COMPLETED),
+            ended(3, WorkState.CANCELLED),
+            ended(4, WorkState.FAILED),
+        )
+        assert store.prune() == 3
+        found = await hand.look(lambda turn: turn.read(Lacks(ids={"w1", "w2", "w3", "w4", "w5"})))
+        assert found.forgotten == {"w1": WorkState.COMPLETED, "w3": WorkState.CANCELLED}
+        assert list(found.records) == ["w4"]
+        change(path, "UPDATE forgotten SET state = 'parked'")
+        with pytest.raises(StorageCorrupt, match="What is left of work 'w1' is damaged"):
+            await hand.look(lambda turn: turn.read(Lacks(ids={"w1"})))
+
+
+def test_who_depends_on_pruned_work_fares_as_if_it_were_there(path: Path) -> None:
+    async def main() -> None:
+        cue = Cue(path, retention="1d")
+
+        @cue.task
+        async def note(work: Any) -> None: ...
+
+        async with cue:
+            await cue.submit(note, id="done")
+            made = await cue.submit(note, delay=5)
+            await cue.cancel(made)
+            await cue.join()
+            await asyncio.sleep(3 * DAY)
+            system: Any = cue._system
+            assert system.store.prune() == 2
+            assert (await cue.wait(await cue.submit(note, depends_on=["done"]))).state is WorkState.COMPLETED
+            lost = await cue.wait(await cue.submit(note, depends_on=["done", made]))
+            assert (lost.state, lost.error) == (WorkState.FAILED, "prerequisite_cancelled")
+            with pytest.raises(DuplicateWork):
+                await cue.submit(note, id="done")
+            with pytest.raises(WorkNotFound) as caught:
+                await cue.wait(made)
+            assert caught.value.forgotten
+        await cue.close()
+
+    run(main())
+
+
+# --- Events that are gone -------------------------------------------------------------------------
+
+
+async def told_and_pruned(path: Path, *, all_of_them: bool) -> None:
+    async with hand_on(path, retention=3600.0) as (hand, store):
+        for number in range(1, 6):
+            words = [Told("progress", NOW, data={"work_id": f"{number}{letter}"}) for letter in "ab"]
+            await hand.write(pending(number), events=words)
+        change(path, "UPDATE events SET at = 1.0 WHERE first_seq < ?", 99 if all_of_them else 5)
+        store.prune()
+
+
+async def test_for_events_that_are_gone_there_is_one_gap(path: Path) -> None:
+    await told_and_pruned(path, all_of_them=False)
+    async with hand_on(path) as (_, store):
+        for since, missed in ((-5, 4), (0, 4), (3, 1)):
+            gap, *rest = await store.events(since, 100)
+            assert (gap.type, gap.seq, gap.missed) == ("gap", 4, missed)
+            assert [event.seq for event in rest] == [5, 6, 7, 8, 9, 10]
+        assert [event.seq for event in await store.events(4, 100)] == [5, 6, 7, 8, 9, 10]
+    with Reader(path) as reader:
+        assert [event.type for event in reader.events("queued")] == ["gap"]
+        assert [event.seq for event in reader.events()] == [4, 5, 6, 7, 8, 9, 10]
+
+
+async def test_when_all_events_are_gone_the_gap_says_so_once(path: Path) -> None:
+    await told_and_pruned(path, all_of_them=True)
+    with Reader(path) as reader:
+        [gap] = reader.events(since=3)
+        assert (gap.type, gap.seq, gap.missed) == ("gap", 10, 7)
+        assert list(reader.events(since=10)) == []
+
+
+@pytest.mark.parametrize("since", [10, 11, 2**63, 2**70])
+async def test_after_the_last_event_there_is_none(path: Path, since: int) -> None:
+    await told_and_pruned(path, all_of_them=False)
+    async with hand_on(path) as (_, store):
+        assert await store.events(since, 100) == []
+    with Reader(path) as reader:
+        assert list(reader.events(since=since)) == []
+
+
+async def test_damaged_events_are_called_damaged(path: Path) -> None:
+    await told_and_pruned(path, all_of_them=False)
+    for body in (b"\0\xff", b"[7]", b"[[9,1,2,3,4,5]]", b'["queued"]', b"{}x"):
+        change(path, "UPDATE events SET body = ? WHERE first_seq = 7", body)
+        with Reader(path) as reader:
+            with pytest.raises(StorageCorrupt, match="from number 7 on are damaged"):
+                list(reader.events())
+            assert [event.seq for event in reader.events(since=8)] == [9, 10]
+
+
+async def test_by_default_a_reader_of_events_begins_with_its_own_time(path: Path) -> None:
+    async with hand_on(path) as (hand, store):
+        await hand.write(pending(1), events=[Told("progress", NOW)])
+        assert store.told == 0
+    async with hand_on(path) as (hand, store):
+        assert store.told == 1
+        bus = Bus(None, store.events, store.told)
+        await hand.write(pending(2), events=[Told("progress", NOW)])
+        bus.end()
+        assert [event.seq async for event in bus.read(None)] == [2]
+        assert [event.seq async for event in bus.read(None, 0)] == [1, 2]
+
+
+# --- What a worker serves -------------------------------------------------------------------------
+
+
+async def test_others_are_told_which_queues_a_worker_serves(path: Path) -> None:
+    def served() -> list[Any]:
+        with Reader(path) as reader:
+            return [(worker["queues"], worker["services"]) for worker in reader.workers()]
+
+    async with hand_on(path) as (hand, store), hand_on(path) as (other, _):
+        await hand.turn(lambda plan, turn: setattr(plan, "active", {"api": 1}))
+        assert served() == [(None, {"api": 1})]
+        store.serve(frozenset({"slow", "mail"}))
+        await hand.look(lambda turn: None)
+        assert served() == [(["mail", "slow"], {"api": 1})]
+        await other.look(lambda turn: None)
+        assert other.changes is not None
+        assert [worker.queues for worker in other.changes.workers or ()] == [("mail", "slow")]
+
+        def while_it_decides(plan: Plan, turn: Turn) -> None:
+            store.serve(None)
+            plan.active = {"api": 2}
+
+        await hand.turn(while_it_decides)
+        await hand.look(lambda turn: None)
+        assert (None, {"api": 2}) in served()
 
 
 async def test_works_of_a_state_are_found_where_there_are_many_others(path: Path) -> None:

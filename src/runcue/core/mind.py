@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from runcue.core.graph import Graph
 from runcue.core.line import READY, Page
 from runcue.core.model import Record, WorkState
-from runcue.core.plan import Found, Key, Library, Plan, Revive
+from runcue.core.plan import Found, Key, Lacks, Library, Plan, Revive
 from runcue.core.ready import Lane
 from runcue.core.settings import Settings
 
@@ -126,7 +126,9 @@ class Mind:
         if work_id not in self.looked_up and self.library is not None:
             self.has_looked = True
             self.looked_up.add(work_id)
-            self.found.records.update(self.library.by_id([work_id]))
+            found = self.library.read(Lacks(ids={work_id}))
+            self.found.records.update(found.records)
+            self.found.forgotten.update(found.forgotten)
         return self.found.records.get(work_id)
 
     def state_of(self, work_id: str) -> WorkState | None:

@@ -153,7 +153,8 @@ def revive(ledger: Ledger, item: Revive) -> bool | Exception:
     """Failed or cancelled work gets a fresh budget, with those that failed because of it when `cascade`."""
     record = ledger.latest(item.id)
     if record is None:
-        return WorkNotFound(item.id, forgotten=ledger.state_of(item.id) is not None)
+        option = "keep_finished" if ledger.is_whole else "retention"
+        return WorkNotFound(item.id, ledger.state_of(item.id) is not None, option)
     if record.state not in (WorkState.FAILED, WorkState.CANCELLED):
         return False
     owner = _owner_of_key(ledger, record)

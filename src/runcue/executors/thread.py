@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from types import CoroutineType
 from typing import Any
 
+from runcue.executors.loops import hold, tell
 from runcue.ports import Clock, Entering, Registered
 
 Job = Callable[[], None]
@@ -41,12 +42,9 @@ class ThreadExecutor:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
-        hold = getattr(loop, "hold", None)  # on virtual time a thread's work takes none
-        release = getattr(loop, "release", None)
 
         def deliver(result: Any, error: BaseException | None) -> None:
-            if release is not None:
-                release()
+            release()
             if not answer.done():
                 if error is None:
                     answer.set_result(result)
@@ -68,19 +66,20 @@ class ThreadExecutor:
             except BaseException as raised:  # noqa: BLE001 (whatever a handler raises is its outcome)
                 error = raised
             self._be_idle()  # before the answer: whoever hears it may have the next job for this very thread
-            try:
-                loop.call_soon_threadsafe(deliver, result, error)
-            except RuntimeError:
-                return  # the loop is closed: nobody waits for this any more
+            tell(loop, deliver, result, error)
 
-        if hold is not None:
-            hold()
+        release = hold(loop)  # on virtual time a thread's work takes none
         self._put(job)
         try:
             return await answer
         except Raised as carried:
             error = carried.error
         raise error  # out here, so that it keeps its own cause and context
+
+    def is_busy(self) -> bool:
+        """True while a handler runs. May be asked from any thread."""
+        with self._lock:
+            return self._threads > self._idle
 
     async def close(self) -> None:
         """Let idle threads go; busy ones go when they are done."""

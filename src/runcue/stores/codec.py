@@ -381,6 +381,16 @@ def _list_of(text: str) -> tuple[str, ...]:
     return _keep(_lists, text, tuple(map(_same, _decode_names(text))))
 
 
+def read_state(id: str, text: object) -> WorkState:
+    """How a work ended that is no longer kept."""
+    state = _STATES.get(text) if isinstance(text, str) else None
+    if state is None:
+        raise StorageCorrupt(
+            f"What is left of work {quoted(id)} is damaged: its state is {quoted(text)}. Restore a backup."
+        )
+    return state
+
+
 # --- The attempts of a work -----------------------------------------------------------------------
 
 ATTEMPT_INSERT: Final = _insert("attempts", ("work_id", "number", "at", "duration", "error", "worker"))

@@ -97,6 +97,24 @@ def open_file(
     return connection
 
 
+def open_beside(path: str, expected: tuple[int, int]) -> apsw.Connection:
+    """Another connection to a queue that this process has open already, which cannot write."""
+    check_same(path, expected)
+    try:
+        connection = _connected(_resolved(path), apsw.SQLITE_OPEN_READWRITE)
+    except (apsw.Error, OSError, UnicodeError) as error:
+        check_same(path, expected)
+        raise translate(error, path) from error
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        be_patient(connection, PATIENCE)
+        check_same(path, expected)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def identity(path: str) -> tuple[int, int]:
     """Which file that is, whatever it is called: another answer later means that it was exchanged."""
     try:
@@ -106,6 +124,12 @@ def identity(path: str) -> tuple[int, int]:
     except OSError as error:
         raise translate(error, path) from error
     return found.st_dev, found.st_ino
+
+
+def check_same(path: str, expected: tuple[int, int]) -> None:
+    """Refuse another file than the one that was opened."""
+    if identity(path) != expected:
+        raise replaced(path)
 
 
 # --- What is there --------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import msgspec
 
 from runcue.core.events import Event, News, make_event
 from runcue.core.model import Record
+from runcue.errors import StorageCorrupt, quoted
 
 EVERYDAY: Final = ("queued", "started", "completed")
 _codes = {"pending": 0, "running": 1, "completed": 2}
@@ -44,7 +45,13 @@ def _words(news: News) -> list[Any]:
 
 def unpack(body: bytes, first_seq: int, at: float, result_of: Callable[[str], Any]) -> list[Event]:
     """The events of one turn again."""
-    return [_event(first_seq + place, at, words, result_of) for place, words in enumerate(_decode(body))]
+    try:
+        return [_event(first_seq + place, at, words, result_of) for place, words in enumerate(_decode(body))]
+    except (TypeError, ValueError, LookupError, RecursionError) as error:
+        raise StorageCorrupt(
+            f"The stored events from number {quoted(first_seq)} on are damaged ({error}). Restore a backup, or go on "
+            "after them."
+        ) from error
 
 
 def _event(seq: int, at: float, words: list[Any], result_of: Callable[[str], Any]) -> Event:

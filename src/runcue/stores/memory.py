@@ -6,6 +6,7 @@ id was given by the user. (Ids that runcue made and that ended well are recognis
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 
@@ -86,10 +87,18 @@ class MemoryStore:
         """None: the bus has them all."""
         return []
 
+    async def counts(self) -> dict[WorkState, int]:
+        """How many works are kept in each state; the engine knows how many there ever were."""
+        states = Counter(record.state for record in self._records.values())
+        return {state: states[state] for state in WorkState}
+
     def check_result(self, result: object) -> None:
         """Anything can be kept."""
 
     def listen(self, changed: Callable[[], None], lost: Callable[[str], None]) -> None:
+        """Nobody else is here."""
+
+    def serve(self, queues: frozenset[str] | None) -> None:
         """Nobody else is here."""
 
     async def close(self, still_running: bool = False) -> None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from runcue.errors import StoreError
+from runcue.stores.errands import tell
 from runcue.stores.presence import Presence
 
 logger = logging.getLogger("runcue")
@@ -79,6 +80,11 @@ class Neighbours:
         """After a turn: begin to look around if somebody else is there."""
         if self._timer is None and not self._is_closed and self._others():
             self._look_around()
+
+    def notice(self) -> None:
+        """Something is not as it was, whoever did that: have a turn taken that finds out."""
+        if not self._is_closed:
+            self._changed()
 
     def close(self) -> None:
         """Look at nobody any more."""
@@ -152,8 +158,7 @@ class Neighbours:
 
     def _end(self, end_leftovers: EndLeftovers, worker: str) -> None:
         is_over = self._is_over(end_leftovers, worker)
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._ended, worker, is_over)
+        tell(self._loop, self._ended, worker, is_over)
 
     def _is_over(self, end_leftovers: EndLeftovers, worker: str) -> bool:
         try:

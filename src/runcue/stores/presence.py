@@ -45,7 +45,7 @@ _SUFFIXES = (".wake", ".lock", ".new")
 
 def side_directory(database: str | Path) -> Path:
     """Where the side files of a queue are: the same for every name that leads to the file."""
-    real = Path(database).resolve()
+    real = Path(os.path.realpath(database))  # which takes a ring of links, too
     return real.with_name(real.name + ".runcue")
 
 

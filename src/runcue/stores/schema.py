@@ -7,6 +7,7 @@ Rules:
 - Every index is paid for by every write: all but the one on ids hold only the rows that are asked for.
 - `history` counts the rows of `attempts` that a work has, so that most need not be asked for theirs.
 - A shelf without `place` and `seq` is empty; its row stays to tell others so.
+- `forgotten` says how deleted work ended, `set_aside` where damaged work was (tables.py, aside.py).
 - `lease_expires_at` is until when the owner's lease ran when the attempt began. Nobody renews it: on one host the
   kernel's lock tells who lives.
 - `extra`, `override` and `adaptive` are room for what comes.
@@ -94,6 +95,17 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         work_id TEXT NOT NULL,
         PRIMARY KEY (needs, work_id)
     ) WITHOUT ROWID;
+
+    CREATE TABLE forgotten (
+        id TEXT PRIMARY KEY,
+        state TEXT NOT NULL
+    ) WITHOUT ROWID;
+
+    CREATE TABLE set_aside (
+        seq INTEGER PRIMARY KEY,
+        shelf TEXT,
+        watch_at REAL
+    );
 
     CREATE TABLE shelves (
         name TEXT PRIMARY KEY,
@@ -200,8 +212,8 @@ MIGRATIONS: Final[tuple[str, ...]] = (
 )
 
 TABLES: Final = frozenset({
-    "attempts", "circuit_state", "config", "dependencies", "events", "head", "mail", "paused_queues",
-    "service_log", "services", "shelves", "work_units", "workers",
+    "attempts", "circuit_state", "config", "dependencies", "events", "forgotten", "head", "mail", "paused_queues",
+    "service_log", "services", "set_aside", "shelves", "work_units", "workers",
 })  # fmt: skip
 
 
@@ -246,6 +258,10 @@ def check_header(path: str, application: int, version: int, *, is_empty: bool = 
         raise StorageCorrupt(
             f"{shown(path)} is a SQLite file of another application, no runcue queue. Choose another file.",
             path,
+        )
+    if application == APPLICATION_ID and version < 1:
+        raise StorageCorrupt(
+            f"{shown(path)} is damaged: its schema has the version {version}. Restore a backup.", path
         )
     if version > VERSION:
         raise SchemaTooNew(

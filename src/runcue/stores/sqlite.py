@@ -7,8 +7,8 @@ time the same happens on the loop itself.
 After a commit nothing is raised any more: it would look as if the turn had failed. After a commit that failed the
 connection is exchanged before the next turn, because SQLite vouches for nothing then.
 
-While a turn is in flight, a busy loop lends the interpreter to that thread now and then: a thread that wants the
-interpreter beside a loop that never rests can otherwise wait for seconds.
+Who only asks is answered beside the turns (looking.py). The heart's thread looks every two seconds whether the file
+and the loop are still there: without its loop this process runs nothing any more, and lets go.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import asyncio
 import logging
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import apsw
@@ -31,10 +29,12 @@ from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Changes, Library, Plan
 from runcue.core.state import Worker
-from runcue.errors import ForkedConnection, StorageBusy, StoreError
+from runcue.errors import ForkedConnection, StorageBusy, StorageReplaced, StoreError
 from runcue.ports import Clock, Decide
 from runcue.stores import codec, file, presence
-from runcue.stores.file import identity, open_file, translate, undo
+from runcue.stores.errands import Errands, tell
+from runcue.stores.file import check_same, identity, open_file, translate, undo
+from runcue.stores.looking import Looking
 from runcue.stores.neighbours import EndLeftovers, Neighbours, Trouble
 from runcue.stores.schema import shown
 from runcue.stores.tables import Tables
@@ -44,14 +44,15 @@ logger = logging.getLogger("runcue")
 T = TypeVar("T")
 PATIENCE = 30.0
 """Seconds to wait for one's turn before that is an error."""
-LEND_AFTER = 0.003
-LENT = 0.0003
 CHECK_EVERY = 0.5
 """Seconds after which a turn makes sure again that the file is still the same."""
+PULSE = 2.0
+"""Seconds between two looks at the file and the loop by a process that has nothing else to do."""
 PRUNE_EVERY = 60.0
 SHORTEST_PAUSE = 0.01
 """Seconds between two steps of pruning while there is more to let go of; at least as long as the step took."""
 OLDEST_GRANT = 31 * 86400.0
+"""Seconds for which starts are looked at when a queue is opened; more when a window is longer."""
 CRASH_AT = os.environ.get("RUNCUE_CRASH_AT", "")
 
 
@@ -139,9 +140,19 @@ class SqliteStore:
         log_retention: float = 86400.0,
         clock: Clock | None = None,
         end_leftovers: EndLeftovers | None = None,
+        forget_files: Callable[[list[str]], None] | None = None,
+        is_at_work: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`forget_files` deletes what belongs to these works beside the file, in the store's thread.
+
+        `is_at_work` says whether a handler may still run though the loop is closed: then nobody may take its work.
+        It is asked in the heart's thread.
+        """
         self._retention = retention
         self._log_retention = log_retention
+        self._forget_files = forget_files
+        self._is_at_work = is_at_work
+        self._end_leftovers = end_leftovers
         self._path = path
         self._durability = durability
         self._lease = lease
@@ -149,6 +160,9 @@ class SqliteStore:
         self._pid = os.getpid()
         self._trouble = Trouble(path)
         self._loop = asyncio.get_running_loop()
+        self._turns = Errands("runcue-store")
+        self._pruning: asyncio.TimerHandle | None = None
+        self._is_closed = False
         self.worker = presence.new_worker_id()
         with ExitStack() as made:
             connection = open_file(path, durability=durability)
@@ -162,17 +176,6 @@ class SqliteStore:
             logger.warning("durability is relaxed: what was accepted last may be lost when the machine stops")
         self._is_doubtful = False
         self._looked_at = 0.0
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._pruning: asyncio.TimerHandle | None = None
-        self._is_closed = False
-        self._neighbours = Neighbours(
-            self._presence,
-            lambda: self._tables.peers,
-            self._trouble,
-            end_leftovers,
-            is_on_loop=self._is_on_loop,
-        )
 
     def _open(self, made: ExitStack, connection: apsw.Connection, clock: Clock | None) -> None:
         """Open the rest, each with what closes it again if the next cannot be opened."""
@@ -189,7 +192,19 @@ class SqliteStore:
         self._tables = Tables(connection, me, lambda: self._presence.is_in_place)
         known = {worker.id for worker in self._tables.workers()}
         self._sweep([one for one in presence.workers(directory) if one not in known])
-        self._heart = None if self._is_on_loop else presence.Heart(self._presence.beat, self._lease / 3)
+        self.told = self._tables.head().told
+        """The number of the last event before this process came."""
+        self._looking = Looking(self._path, self._identity, self._tables.beside)
+        self._neighbours = Neighbours(
+            self._presence,
+            lambda: self._tables.peers,
+            self._trouble,
+            self._end_leftovers,
+            is_on_loop=self._is_on_loop,
+        )
+        self._heart = None
+        if not self._is_on_loop:
+            self._heart = presence.Heart(self._pulse, min(self._lease / 3, PULSE))
 
     # turns ------------------------------------------------------------------------------------------------
 
@@ -280,8 +295,7 @@ class SqliteStore:
 
     def _renew(self) -> None:
         """Exchange a connection that had trouble with the disk for a new one."""
-        if identity(self._path) != self._identity:
-            raise file.replaced(self._path)
+        check_same(self._path, self._identity)
         connection, old = open_file(self._path, durability=self._durability), self._tables.connection
         self._tables.use(connection)
         self._is_doubtful = False
@@ -312,78 +326,58 @@ class SqliteStore:
             )
         now = time.monotonic()
         if now - self._looked_at >= CHECK_EVERY:
-            if identity(self._path) != self._identity:
-                raise file.replaced(self._path)
+            check_same(self._path, self._identity)
             self._looked_at = now  # not before: what is wrong stays wrong until it is seen to be right
 
     async def turn(self, decide: Decide) -> Plan:
         """Decide and commit, in the store's thread."""
-        plan = await self._in_thread(lambda: self.take_turn(decide))
+        plan = (
+            self.take_turn(decide)
+            if self._is_on_loop
+            else await self._turns.do(lambda: self.take_turn(decide))
+        )
         self._neighbours.meet()
+        if self._tables.is_recounted:
+            self._neighbours.notice()
         if CRASH_AT:
             self._loop.call_soon(crashpoint, "acted")
         return plan
-
-    async def _in_thread(self, job: Callable[[], T]) -> T:
-        if self._is_on_loop:
-            return job()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="runcue-store", daemon=True)
-            self._thread.start()
-        loop = self._loop
-        future: asyncio.Future[T] = loop.create_future()
-
-        def run() -> None:
-            try:
-                result = job()
-            except BaseException as error:  # noqa: BLE001 (it belongs to whoever waits)
-                loop.call_soon_threadsafe(_fail, future, error)
-            else:
-                loop.call_soon_threadsafe(_answer, future, result)
-
-        self._jobs.put(run)
-        lending = loop.call_later(LEND_AFTER, self._lend, future)
-        try:
-            return await asyncio.shield(future)
-        finally:
-            lending.cancel()
-
-    def _lend(self, future: asyncio.Future[Any]) -> None:
-        if not future.done():
-            time.sleep(LENT)  # gives the interpreter to the thread that works for this loop
-            self._loop.call_later(LEND_AFTER, self._lend, future)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
 
     # looking ----------------------------------------------------------------------------------------------
 
     async def get(self, work_id: str) -> Record | None:
         """One record; raises when it is damaged, which lists leave out."""
-        return await self._read(lambda: self._tables.one(work_id))
+        return await self._read(lambda tables: tables.one(work_id))
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
         """Those of these works that there are."""
-        return await self._read(lambda: self._tables.by_id(ids))
+        return await self._read(lambda tables: tables.by_id(ids))
 
     async def find(self, state: WorkState | None, task: str | None, limit: int) -> list[Record]:
         """The latest records of that state and task, newest first."""
-        return await self._read(lambda: self._tables.find(state, task, limit))
+        return await self._read(lambda tables: tables.find(state, task, limit))
 
     async def events(self, after: int, limit: int) -> list[Event]:
         """Events after that number, of all processes."""
-        return await self._read(lambda: self._tables.events(after, limit))
+        return await self._read(lambda tables: tables.events(after, limit))
 
-    async def _read(self, job: Callable[[], T]) -> T:
-        def read() -> T:
+    async def counts(self) -> dict[WorkState, int]:
+        """How many works there were in each state so far."""
+        head = await self._read(Tables.head)
+        return {state: getattr(head, state.value) for state in WorkState}
+
+    async def _read(self, look: Callable[[Tables], T]) -> T:
+        def checked(tables: Tables) -> T:
             self._check()
-            try:
-                return job()
-            except apsw.Error as error:
-                raise translate(error, self._path, self._tables.connection) from error
+            return look(tables)
 
-        return await self._in_thread(read)
+        try:
+            return checked(self._tables) if self._is_on_loop else await self._looking.ask(checked)
+        except StorageReplaced:
+            self._looked_at = 0.0  # the next turn has to see it, too
+            raise
+        except apsw.Error as error:
+            raise translate(error, self._path, self._tables.connection) from error
 
     def check_result(self, result: Any) -> None:
         """Refuse a result that cannot be kept."""
@@ -396,9 +390,32 @@ class SqliteStore:
         self._neighbours.listen(changed, lost)
         self._prune_in(PRUNE_EVERY)
 
+    def serve(self, queues: frozenset[str] | None) -> None:
+        """Tell the others with the next turn which queues this process serves; None for all of them."""
+        self._tables.serve(queues)
+
+    def _pulse(self) -> None:
+        """Every now and then, in the heart's thread: is everything still there?"""
+        if self._loop.is_closed():
+            if not self._is_closed and not self._is_at_work():
+                self._is_closed = True
+                self._turns.put(self._sign_off)
+                return
+        elif self._is_replaced():
+            self._looked_at = 0.0
+            tell(self._loop, self._neighbours.notice)  # the turn that follows finds out what happened
+        self._presence.beat()
+
+    def _is_replaced(self) -> bool:
+        try:
+            check_same(self._path, self._identity)
+        except StorageReplaced:
+            return True
+        return False
+
     def _prune_in(self, seconds: float) -> None:
         if not self._is_closed and not self._is_on_loop:
-            self._pruning = self._loop.call_later(seconds, self._jobs.put, self._prune_quietly)
+            self._pruning = self._loop.call_later(seconds, self._turns.put, self._prune_quietly)
 
     def _prune_quietly(self) -> None:
         began, is_full = time.monotonic(), False
@@ -407,23 +424,28 @@ class SqliteStore:
         except StoreError as error:  # there is another time
             self._trouble("could not let go of old work", error)
         pause = max(SHORTEST_PAUSE, time.monotonic() - began) if is_full else PRUNE_EVERY
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._prune_in, pause)
+        tell(self._loop, self._prune_in, pause)
 
     def prune(self) -> int:
         """Let go of some of what is older than anybody wants it; how much work that was."""
-        return self._prune()[0]
+        return len(self._prune()[0])
 
-    def _prune(self) -> tuple[int, bool]:
+    def _prune(self) -> tuple[list[str], bool]:
         now = self.clock.now()
 
-        def job() -> tuple[int, bool]:
+        def job() -> tuple[list[str], bool]:
             kept = None if self._retention is None else now - self._retention
             done = self._tables.prune(kept, now - self._log_retention)
             self._tables.connection.execute("COMMIT")
             return done
 
-        return self._transact(job)
+        ids, is_full = self._transact(job)
+        if ids and self._forget_files is not None:
+            try:
+                self._forget_files(ids)
+            except Exception as error:  # noqa: BLE001 (whatever it is, the work itself is gone)
+                self._trouble("cannot delete the files of old work", error)
+        return ids, is_full
 
     async def close(self, still_running: bool = False) -> None:
         """Let go of the file. With `still_running` the worker counts as alive until the process ends."""
@@ -433,8 +455,12 @@ class SqliteStore:
         self._neighbours.close()
         if self._heart is not None:
             self._heart.close()
-        await self._in_thread(self._leave if still_running else self._sign_off)
-        self._jobs.put(None)
+        leave = self._leave if still_running else self._sign_off
+        if self._is_on_loop:
+            leave()
+        else:
+            await self._turns.do(leave)
+        self._turns.close()
 
     def _sign_off(self) -> None:
         try:
@@ -448,7 +474,7 @@ class SqliteStore:
         self._neighbours.close()
         if self._heart is not None:
             self._heart.close()
-        self._jobs.put(None)
+        self._turns.close()
         try:
             self._presence.close()
         finally:
@@ -457,14 +483,5 @@ class SqliteStore:
     def _leave(self) -> None:
         """Let go of the file, but not of the lock that says that this process lives."""
         self._turnstile.close()
+        self._looking.close()  # before the other connection, which tidies up when it is the last
         self._tables.connection.close()
-
-
-def _answer(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)

@@ -2,11 +2,13 @@
 
 What a turn decided is written in a few statements, each for many rows. The first record of each shelf is kept
 beside the records, so that whoever catches up reads one row for each shelf that changed and no work at all.
+
+Of work that is deleted, `forgotten` keeps what `depends_on` still needs: the state of what was cancelled, or whose id
+was given by the user. (Ids that runcue made and that ended well are recognised by their form.)
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -20,8 +22,7 @@ from runcue.core.plan import Changes, Found, Key, Lacks, Plan
 from runcue.core.state import Head, Worker
 from runcue.errors import StorageCorrupt
 from runcue.stores import codec, journal
-
-logger = logging.getLogger("runcue")
+from runcue.stores.aside import Aside
 
 Row = tuple[Any, ...]
 BEFORE_ALL: Key = (float("-inf"), 0)
@@ -30,8 +31,8 @@ SHELF_UPSERT = (
     "ON CONFLICT (name) DO UPDATE SET place = excluded.place, seq = excluded.seq, revision = excluded.revision"
 )
 PRUNABLE = (
-    "SELECT id FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ? AND NOT EXISTS "
-    "(SELECT 1 FROM dependencies JOIN work_units AS other ON other.id = work_id "
+    "SELECT id, state, is_named FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ? "
+    "AND NOT EXISTS (SELECT 1 FROM dependencies JOIN work_units AS other ON other.id = work_id "
     "WHERE needs = work_units.id AND other.state IN ('pending', 'running')) ORDER BY completed_at LIMIT ?"
 )
 OLD_EVENTS = (
@@ -56,7 +57,8 @@ FIND: Mapping[WorkState | None, str] = {
     WorkState.COMPLETED: "WHERE state = 'completed'",
 }
 """Where works of a state are; of those that run there are never many, and the completed are most of what there is."""
-WITHOUT_SHELF = "UPDATE work_units SET shelf = NULL, watch_at = NULL WHERE seq = ?"
+FORGET = ("DELETE FROM attempts WHERE work_id = ?", "DELETE FROM dependencies WHERE work_id = ?",
+          "DELETE FROM work_units WHERE id = ?")  # fmt: skip
 SOME = 500
 """How much of each kind is deleted at once."""
 MANY = 500
@@ -78,12 +80,15 @@ class Tables:
         self._seen: int | None = None
         self._last_grant = 0
         self._last_mail = 0
-        self._is_registered = False
+        self._registered: Worker | None = None
+        """Ourselves as the others know us; not `_me` when there is something new to tell."""
         self._news: dict[str, Key | None] = {}
         self._turns = self._revision = 0
-        self._damaged: set[int] = set()
-        self._emptied: set[str] = set()
+        self._aside = Aside()
+        self.is_recounted = False
+        """True when the counters are others than the last turn believed: the next one is told."""
         self._active: dict[str, int] = {}
+        self._registering: Worker | None = None
         self.peers: Mapping[str, int] = {}
         """The workers that were there when this process last looked, with their pids."""
 
@@ -91,6 +96,17 @@ class Tables:
         """Go on with another connection to the same file."""
         self.connection = connection
         self._execute = connection.execute
+
+    def beside(self, connection: apsw.Connection) -> Tables:
+        """The same tables through another connection, to look at between turns."""
+        tables = Tables(connection)
+        tables._aside = self._aside
+        return tables
+
+    def serve(self, queues: frozenset[str] | None) -> None:
+        """Tell the others with the next turn which queues this process serves. From any thread."""
+        if self._me is not None:
+            self._me = replace(self._me, queues=None if queues is None else tuple(sorted(queues)))
 
     # records ----------------------------------------------------------------------------------------------
 
@@ -103,17 +119,9 @@ class Tables:
             try:
                 yield self._record(row)
             except StorageCorrupt as error:
-                self._set_aside(row, error)
-
-    def _set_aside(self, row: Row, error: StorageCorrupt) -> None:
-        """One damaged row must not hold up the rest: it stays as it is, and no turn comes across it again."""
-        seq, shelf = row[1], row[codec.COLUMNS.index("shelf")]
-        if seq not in self._damaged:
-            self._damaged.add(seq)
-            logger.error("left out, and not run: %s", error)
-        if self._me is not None and self.connection.in_transaction:
-            self._execute(WITHOUT_SHELF, (seq,))
-            self._emptied.add(str(shelf))
+                self._aside.name(row, error)
+                if self._me is not None and self.connection.in_transaction:
+                    self._aside.take(self.connection, row)
 
     def _filled(
         self, fetch: Callable[[Key, int], Iterable[Row]], column: str, after: Key, limit: int
@@ -150,9 +158,22 @@ class Tables:
                 found[record.id] = record
         return found
 
+    def forgotten(self, ids: Iterable[str]) -> dict[str, WorkState]:
+        """How those of these works ended that are no longer kept, as far as that matters."""
+        wanted = list(ids)
+        found: dict[str, WorkState] = {}
+        for start in range(0, len(wanted), MANY):
+            some = tuple(wanted[start : start + MANY])
+            rows = self._execute(
+                f"SELECT id, state FROM forgotten WHERE id IN ({','.join('?' * len(some))})", some
+            )
+            found.update((name, codec.read_state(name, state)) for name, state in rows)
+        return found
+
     def read(self, lacks: Lacks) -> Found:
         """The stored records a decision names."""
         found = Found(records=self.by_id(lacks.ids))
+        found.forgotten = self.forgotten(lacks.ids - found.records.keys())
         for key in lacks.keys:
             owners = self.records("idempotency_key = ? ORDER BY seq DESC LIMIT 1", (key,))
             if owners:
@@ -213,8 +234,20 @@ class Tables:
         return found
 
     def events(self, after: int, limit: int) -> list[Event]:
-        """Events after that number, in order: whole turns, at least `limit` events if there are so many."""
+        """Events after that number, in order: whole turns, at least `limit` events if there are so many.
+
+        For those that are no longer kept there is one that says how many are missed.
+        """
+        head = self.head()
+        after = max(0, after)
+        if after >= head.told:
+            return []
+        first: Any = self._execute("SELECT first_seq, at FROM events ORDER BY first_seq LIMIT 1").fetchone()
+        start, at = first or (head.told + 1, head.now)
         found: list[Event] = []
+        if start > after + 1:
+            found.append(Event("gap", start - 1, at, data={"missed": start - 1 - after}))
+            after = start - 1
         rows = self._execute(
             "SELECT body, first_seq, at FROM events WHERE first_seq + amount > ? AND first_seq > "
             "coalesce((SELECT max(first_seq) FROM events WHERE first_seq <= ?), 0) - 1 ORDER BY first_seq",
@@ -243,17 +276,25 @@ class Tables:
         """What this process has not seen yet; None when there is nothing."""
         if head.revision == self._seen:
             news, self._news = self._news, {}
-            return Changes(head, is_foreign=False, shelves=news) if news else None
+            is_recounted, self.is_recounted = self.is_recounted, False
+            return Changes(head, is_foreign=False, shelves=news) if news or is_recounted else None
         seen = -1 if self._seen is None else self._seen
+        if self._seen is None and self._me is not None:
+            head = self._aside.put_back(self.connection, head, self._record)
         changes = Changes(head, is_first=self._seen is None, shelves=self._news)
         for name, place, seq in self._execute(
             "SELECT name, place, seq FROM shelves WHERE revision > ?", (seen,)
         ):
             changes.shelves[name] = None if place is None else (place, seq)
+        changes.shelves.update((name, self._first_of(name)) for name in self._aside.shelves)
         services = self._execute(f"{codec.SERVICE_SELECT} WHERE services.revision > ?", (seen,))
         changes.services = [codec.read_service(row) for row in services]
+        longest = max(
+            (rate.per for service in changes.services for rate in service.limits.rates), default=0.0
+        )
+        oldest = min(oldest_grant, head.now - longest) if changes.is_first else float("-inf")
         grants = self._execute(
-            f"{codec.GRANT_SELECT} WHERE id > ? AND started_at > ?", (self._last_grant, oldest_grant)
+            f"{codec.GRANT_SELECT} WHERE id > ? AND started_at > ? ORDER BY id", (self._last_grant, oldest)
         )
         changes.grants = [codec.read_grant(row) for row in grants]
         self._last_grant = self._one("SELECT coalesce(max(id), 0) FROM service_log")[0]
@@ -261,7 +302,7 @@ class Tables:
             changes.workers = self.workers()
             self.peers = {worker.id: worker.pid for worker in changes.workers}
             if self._me is not None and self._me.id not in self.peers and self._is_seen():
-                self._is_registered = False  # others took this process for dead, and would not do so again
+                self._registered = None  # others took this process for dead, and would not do so again
         changes.paused = frozenset(name for (name,) in self._execute("SELECT name FROM paused_queues"))
         if self._me is not None:
             mail: list[Any] = self._execute(
@@ -270,6 +311,7 @@ class Tables:
             changes.mail = [token for _, token in mail]
             self._last_mail = max((number for number, _ in mail), default=0)
         self._news = {}
+        self.is_recounted = False
         return changes
 
     def workers(self) -> list[Worker]:
@@ -311,7 +353,9 @@ class Tables:
                           (revision, now, before.told + 1, len(plan.events), body))  # fmt: skip
         self._write_shelves(plan, revision)
         self._turns += 1
-        head = replace(plan.head, revision=revision, told=before.told + len(plan.events), now=now)
+        head = self._aside.counted(self.connection, plan.head, plan.records.values())
+        self.is_recounted = head is not plan.head
+        head = replace(head, revision=revision, told=before.told + len(plan.events), now=now)
         self._execute(codec.HEAD_UPDATE, codec.head_row(head, self.turn))
         self._revision = revision
 
@@ -369,12 +413,14 @@ class Tables:
     def _write_workers(self, plan: Plan, revision: int) -> None:
         if self._me is None:
             return
-        active = self._active if plan.active is None else plan.active
-        if self._is_registered and plan.active is not None:
-            self._execute(codec.ACTIVE_UPDATE, codec.active_row(self._me.id, active, revision))
-            self._is_registered = self.connection.changes() == 1 or not self._is_seen()
-        if not self._is_registered:
-            self._execute(codec.WORKER_UPSERT, codec.worker_row(replace(self._me, active=active), revision))
+        me, active = self._me, self._active if plan.active is None else plan.active
+        is_known = self._registered is me
+        if is_known and plan.active is not None:
+            self._execute(codec.ACTIVE_UPDATE, codec.active_row(me.id, active, revision))
+            is_known = self.connection.changes() == 1 or not self._is_seen()
+        if not is_known:
+            self._execute(codec.WORKER_UPSERT, codec.worker_row(replace(me, active=active), revision))
+        self._registering = me
         for worker in plan.lost:
             self._execute("DELETE FROM workers WHERE id = ?", (worker,))
             self._execute("DELETE FROM mail WHERE worker = ?", (worker,))
@@ -385,20 +431,23 @@ class Tables:
 
     def _write_shelves(self, plan: Plan, revision: int) -> None:
         news: dict[str, Key | None] = {}
-        for name in plan.shelves | {name for name in self._emptied if not name.startswith("running/")}:
-            row = self._execute(
-                "SELECT place, seq FROM work_units WHERE shelf = ? ORDER BY place, seq LIMIT 1", (name,)
-            ).fetchone()
-            news[name] = row
-            self._execute(SHELF_UPSERT, (name, *(row or (None, None)), revision))
+        for name in plan.shelves | {name for name in self._aside.shelves if not name.startswith("running/")}:
+            news[name] = first = self._first_of(name)
+            self._execute(SHELF_UPSERT, (name, *(first or (None, None)), revision))
         self._news = news
+
+    def _first_of(self, shelf: str) -> Key | None:
+        row: Any = self._execute(
+            "SELECT place, seq FROM work_units WHERE shelf = ? ORDER BY place, seq LIMIT 1", (shelf,)
+        ).fetchone()
+        return None if row is None else (row[0], row[1])
 
     def written(self, plan: Plan) -> None:
         """The turn was committed."""
         self._seen = self._revision
-        self._is_registered = True
+        self._registered = self._registering
         self._last_mail = 0
-        self._emptied.clear()
+        self._aside.done()
         if plan.active is not None:
             self._active = plan.active
         if plan.lost:
@@ -408,10 +457,10 @@ class Tables:
         """The turn wrote nothing."""
         self._seen = head.revision
 
-    def prune(self, finished_before: float | None, granted_before: float) -> tuple[int, bool]:
+    def prune(self, finished_before: float | None, granted_before: float) -> tuple[list[str], bool]:
         """Delete some of what ended long ago, but nothing that pending work depends on.
 
-        How much work that was, and whether there may be more of anything.
+        The ids of that work, and whether there may be more of anything.
         """
         services = [codec.read_service(row) for row in self._execute(codec.SERVICE_SELECT)]
         longest = max((rate.per for service in services for rate in service.limits.rates), default=0.0)
@@ -421,20 +470,22 @@ class Tables:
         is_full = changes() >= SOME
         self._execute("DELETE FROM mail WHERE worker NOT IN (SELECT id FROM workers)")
         if finished_before is None:
-            return 0, is_full
+            return [], is_full
         self._execute(OLD_EVENTS, (finished_before, SOME))
         is_full = is_full or changes() >= SOME
-        old = self._execute(PRUNABLE, (finished_before, SOME)).fetchall()
-        ids: list[Any] = [(row[0],) for row in old]
+        old: list[Any] = self._execute(PRUNABLE, (finished_before, SOME)).fetchall()
         many = self.connection.executemany
-        for statement in ("DELETE FROM attempts WHERE work_id = ?", "DELETE FROM dependencies WHERE work_id = ?",
-                          "DELETE FROM work_units WHERE id = ?"):  # fmt: skip
-            many(statement, ids)
-        return len(ids), is_full or len(ids) >= SOME
+        many(
+            "INSERT OR REPLACE INTO forgotten VALUES (?, ?)",
+            [(name, state) for name, state, is_named in old if is_named or state != WorkState.COMPLETED],
+        )
+        for statement in FORGET:
+            many(statement, [(name,) for name, *_ in old])
+        return [name for name, *_ in old], is_full or len(old) >= SOME
 
     def sign_off(self) -> None:
         """This worker leaves. What it may still have running is taken over as from a dead one."""
-        if self._me is not None and self._is_registered:
+        if self._me is not None and self._registered is not None:
             self._execute(
                 "DELETE FROM workers WHERE id = ?1 "
                 "AND NOT EXISTS (SELECT 1 FROM work_units WHERE shelf IN ('running/' || ?1, 'held/' || ?1))",
@@ -446,13 +497,14 @@ class Tables:
         self._seen = None
         self._last_grant = self._last_mail = 0
         self._news = {}
-        self._emptied.clear()
+        self.is_recounted = False
+        self._aside.done()
 
     @property
     def must_write(self) -> bool:
         """True when there is something to write, whatever the turn decides."""
         return self._me is not None and (
-            not self._is_registered or bool(self._last_mail) or bool(self._emptied)
+            self._registered is not self._me or bool(self._last_mail) or bool(self._aside.shelves)
         )
 
     def _one(self, statement: str, bindings: tuple[Any, ...] = ()) -> tuple[Any, ...]:

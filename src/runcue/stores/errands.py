@@ -1,0 +1,105 @@
+"""A thread of its own that does jobs for a loop, one after the other.
+
+While nothing comes of a job for a while, a busy loop lends the interpreter to that thread now and then: a thread that
+wants the interpreter beside a loop that never rests can otherwise wait for seconds.
+
+A loop may be closed while a job is under way or waits. Then nobody hears what came of the one, and the other is not
+done at all: what it decided nobody would do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+LEND_AFTER = 0.003
+LENT = 0.0003
+
+
+class Errands:
+    """Does what it is given, in order; the thread is started with the first job."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._is_started = False
+        self._guard = threading.Lock()
+        self._awaited = 0
+        self._done = 0
+        self._lending: asyncio.TimerHandle | None = None
+
+    async def do(self, job: Callable[[], T]) -> T:
+        """Have a job done, and wait for what comes of it. On the loop only."""
+        loop = self._loop
+        future: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            if loop.is_closed():
+                return
+            try:
+                result = job()
+            except BaseException as error:  # noqa: BLE001 (it belongs to whoever waits)
+                tell(loop, _fail, future, error)
+            else:
+                tell(loop, _answer, future, result)
+
+        self.put(run)
+        self._awaited += 1
+        if self._lending is None:
+            self._lending = loop.call_later(LEND_AFTER, self._lend, self._done)
+        try:
+            return await asyncio.shield(future)
+        finally:
+            self._awaited -= 1
+            self._done += 1
+            if not self._awaited:
+                self._lending.cancel()
+                self._lending = None
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Have a job done that raises nothing and that nobody waits for. From any thread."""
+        if not self._is_started:
+            with self._guard:
+                if not self._is_started:
+                    threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                    self._is_started = True
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """End the thread once it has done what it was given so far."""
+        self._jobs.put(None)
+
+    def _lend(self, done: int) -> None:
+        if done == self._done:
+            time.sleep(LENT)  # gives the interpreter to the thread that works for this loop
+        self._lending = self._loop.call_later(LEND_AFTER, self._lend, self._done)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # and with it what it answered, which an idle thread must not keep
+
+
+def tell(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *given: Any) -> None:
+    """Have something called on a loop, from any thread; nothing happens when the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(call, *given)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+def _answer(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,276 @@
+"""Questions are answered beside the turns, and a loop that is gone takes nobody with it."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from runcue import Cue
+from runcue.core.lifecycle import started
+from runcue.errors import StorageReplaced, StoreError
+from runcue.reader import Reader
+from runcue.stores import file as files
+from runcue.stores import sqlite
+from runcue.stores.errands import Errands
+from runcue.stores.presence import is_alive, side_directory
+from runcue.stores.sqlite import SqliteStore
+from runcue.testing.hand import NOW, Hand, pending
+
+PATIENCE = 30.0
+
+
+def opened(path: Path, **options: Any) -> SqliteStore:
+    return SqliteStore(str(path), **{"durability": "relaxed", "lease": 30.0, **options})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "PULSE", 0.01)
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop that the test may close at any time."""
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Whether that comes true within the time anything takes; looked at again and again."""
+    looks = threading.Event()
+    return any(condition() or looks.wait(0.005) for _ in range(int(PATIENCE / 0.005)))
+
+
+# --- Beside the turns -----------------------------------------------------------------------------
+
+
+async def test_who_asks_does_not_wait_for_a_turn_that_waits(path: Path) -> None:
+    """DB1."""
+    store = opened(path)
+    hand = Hand(store, {})
+    await hand.write(pending(1))
+    holder = apsw.Connection(str(path))
+    holder.execute("BEGIN IMMEDIATE")
+    turn = asyncio.create_task(hand.write(pending(2)))
+    await asyncio.sleep(0)
+    assert await store.get("w1") == pending(1)
+    assert list(await store.get_many(["w1", "w2"])) == ["w1"]
+    assert [record.id for record in await store.find(None, None, 10)] == ["w1"]
+    assert await store.events(0, 10) == []
+    assert (await store.counts())[pending(1).state] == 1
+    assert not turn.done()
+    holder.execute("ROLLBACK")
+    holder.close()
+    await turn
+    assert await store.get("w2") == pending(2), "what was written can be read at once"
+    await store.close()
+
+
+async def test_nothing_is_left_beside_the_file_of_who_asked_and_left(path: Path) -> None:
+    store = opened(path)
+    await Hand(store, {}).write(pending(1))
+    await store.get("w1")
+    await store.close()
+    assert sorted(one.name for one in path.parent.iterdir()) == ["queue.db", "queue.db.runcue"]
+
+
+async def test_who_asks_cannot_write(path: Path) -> None:
+    store = opened(path)
+    with pytest.raises(StoreError, match="read-only"):
+        await store._looking.ask(lambda tables: tables.connection.execute("DELETE FROM work_units"))
+    await store.close()
+
+
+async def test_who_asks_after_trouble_is_answered_through_a_new_connection(path: Path) -> None:
+    store = opened(path)
+    await Hand(store, {}).write(pending(1))
+    asked: list[Any] = []
+
+    def fail(tables: Any) -> None:
+        asked.append(tables.connection)
+        raise apsw.IOError("disk I/O error")
+
+    with pytest.raises(StoreError, match="cannot be read or written"):
+        await store._looking.ask(fail)
+    assert await store.get("w1") == pending(1)
+    with pytest.raises(apsw.ConnectionClosedError):
+        asked[0].execute("SELECT 1")
+    await store.close()
+
+
+async def test_who_asks_a_store_that_was_closed_is_told_so(path: Path) -> None:
+    store = opened(path)
+    store._looking.close()
+    with pytest.raises(StoreError, match="is closed"):
+        store._looking._looked(lambda tables: None)
+    await store.close()
+
+
+async def test_when_who_asks_is_told_of_another_file_no_turn_is_taken_on_it(path: Path) -> None:
+    """DK8."""
+    store = opened(path)
+    hand = Hand(store, {})
+    await hand.write(pending(1))
+    path.rename(path.with_name("moved.db"))
+    with pytest.raises(StorageReplaced):
+        await store.get("w1")
+    with pytest.raises(StorageReplaced):
+        await hand.write(pending(2))
+    store.abandon()
+
+
+# --- A file that is gone --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_exchanged", [False, True], ids=["removed", "exchanged"])
+@pytest.mark.usefixtures("quick")
+async def test_an_idle_process_notices_that_its_file_is_another(path: Path, is_exchanged: bool) -> None:
+    """DK8."""
+    cue = Cue(path)
+    cue.task("never")(lambda work: None)
+    work_id = await cue.submit("never", delay=3600)
+    waiting = asyncio.create_task(cue.wait(work_id))
+    await asyncio.sleep(0)
+    path.rename(path.with_name("moved.db"))
+    if is_exchanged:
+        other = opened(path.with_name("other.db"))
+        await other.close()
+        path.with_name("other.db").rename(path)
+    with pytest.raises(StorageReplaced):
+        async with asyncio.timeout(PATIENCE):
+            await waiting
+    system: Any = cue._system
+    system.store.abandon()
+
+
+async def test_an_idle_process_takes_no_turns_while_its_file_is_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    identity = files.identity
+
+    def noted(name: str) -> tuple[int, int]:
+        looks.append(name)
+        return identity(name)
+
+    monkeypatch.setattr(sqlite, "PULSE", 0.01)
+    monkeypatch.setattr(files, "identity", noted)
+    store = opened(path)
+    turns: list[None] = []
+    store.listen(lambda: turns.append(None), lambda worker: None)
+    for _ in range(int(PATIENCE / 0.005)):
+        if len(looks) > 5:
+            break
+        await asyncio.sleep(0.005)
+    assert len(looks) > 5
+    assert turns == []
+    await store.close()
+
+
+# --- A loop that is gone --------------------------------------------------------------------------
+
+
+async def left_running(path: Path, **options: Any) -> SqliteStore:
+    store = opened(path, **options)
+    hand = Hand(store, {})
+    await hand.write(pending(1))
+    await hand.write(started(hand.kept["w1"], 1, NOW, store.worker, f"running/{store.worker}"))
+    await store.get("w1")
+    return store
+
+
+def workers(path: Path) -> list[str]:
+    with Reader(path) as reader:
+        return [worker["state"] for worker in reader.workers()]
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_lost_its_loop_is_dead_to_the_others(path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    """PD18."""
+    store = loop.run_until_complete(left_running(path, is_at_work=lambda: False))
+    before = threading.active_count()
+    loop.close()
+    assert eventually(lambda: not is_alive(side_directory(path), store.worker))
+    assert eventually(lambda: threading.active_count() == before - 3), "all its threads have ended"
+    assert workers(path) == ["gone"], "what it ran is for others to take over"
+    assert not Path(f"{path}-wal").exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_lost_its_loop_and_ran_nothing_signs_off(path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    async def idle() -> SqliteStore:
+        store = opened(path, is_at_work=lambda: False)
+        await Hand(store, {}).write(pending(1))
+        return store
+
+    store = loop.run_until_complete(idle())
+    loop.close()
+    assert eventually(lambda: not is_alive(side_directory(path), store.worker))
+    assert eventually(lambda: workers(path) == [])
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_lost_its_loop_is_alive_while_its_code_runs(path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    asked: list[bool] = []
+    is_over = threading.Event()
+
+    def is_at_work() -> bool:
+        asked.append(is_over.is_set())
+        return not asked[-1]
+
+    store = loop.run_until_complete(left_running(path, is_at_work=is_at_work))
+    loop.close()
+    assert eventually(lambda: len(asked) > 5)
+    assert is_alive(side_directory(path), store.worker)
+    is_over.set()
+    assert eventually(lambda: not is_alive(side_directory(path), store.worker))
+
+
+def test_a_job_that_ends_after_its_loop_does_so_quietly(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complaints: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", complaints.append)
+    began, may_end, done = threading.Event(), threading.Event(), []
+
+    def job() -> None:
+        began.set()
+        may_end.wait(PATIENCE)
+        done.append("first")
+
+    async def leave() -> Errands:
+        errands = Errands("runcue-test")
+        for some in (job, lambda: done.append("second")):
+            waiting = asyncio.ensure_future(errands.do(some))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        return errands
+
+    errands = loop.run_until_complete(leave())
+    assert began.wait(PATIENCE)
+    loop.close()
+    may_end.set()
+    errands.close()
+    assert eventually(lambda: not any(one.name == "runcue-test" for one in threading.enumerate()))
+    assert complaints == []
+    assert done == ["first"], "what had not begun is not done: nobody would hear of it"
+
+
+async def test_a_loop_that_rests_never_lends_to_who_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    errands = Errands("runcue-test")
+    assert await asyncio.gather(*[errands.do(lambda n=n: n) for n in range(100)]) == list(range(100))  # type: ignore[misc]
+    assert errands._lending is None
+    with pytest.raises(ZeroDivisionError):
+        await errands.do(lambda: 1 / 0)
+    errands.close()
