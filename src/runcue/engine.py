@@ -251,6 +251,7 @@ class Engine:
         for future in (*replies, *self.waiters.all(), *self._idle_waiters):
             if not future.done():
                 future.set_exception(error())
+                future.exception()  # who waits gets it; nobody has to
 
     # asking the engine ------------------------------------------------------------------------------------
 

@@ -197,7 +197,7 @@ class Program:
     async def do_events(self, types: list[str], amount: int) -> list[list[Any]]:
         """The first so many events of these types, as number, type, work and attempt."""
         found: list[list[Any]] = []
-        async for event in self.cue.events(types):
+        async for event in self.cue.events(types, since=0):
             found.append([event.seq, event.type, event.work_id, event.attempt])
             if len(found) >= amount:
                 break
