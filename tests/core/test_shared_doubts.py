@@ -448,3 +448,12 @@ def test_what_only_one_process_has_is_counted_by_it_alone() -> None:
     one.turn()
     assert one.active["#threads"] == 2
     assert len(one.runs) + len(other.runs) == 3
+
+
+def test_code_may_outlive_the_record_of_its_work() -> None:
+    shared, one, _ = two()
+    one.submit("a")
+    one.cancel("a")
+    del shared.records["a"]  # pruned
+    one.turn(Ended("a", one.tokens["a"]))
+    assert one.active == {"api": 0}
