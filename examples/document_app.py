@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import runcue
 
@@ -190,6 +190,28 @@ async def follow(open_documents: set[str], finished: set[str]) -> None:
 # ----------------------------------------------------------------------------------------------------- run
 
 
+def have_folder(is_fresh: bool) -> IO[str]:
+    """A folder of our own; to empty it nobody else may be at work there. Open files hold the lock."""
+    import fcntl
+
+    if FOLDER.is_symlink():
+        sys.exit(f"{FOLDER} leads elsewhere. Remove it: this program writes into a folder of its own.")
+    FOLDER.mkdir(mode=0o700, exist_ok=True)
+    lock = (FOLDER / "lock").open("w", encoding="utf-8")
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_EX if is_fresh else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        sys.exit(f"Another one is at work in {FOLDER}. Try again when it has ended, or without --fresh.")
+    for path in FOLDER.iterdir() if is_fresh else ():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "lock":
+            path.unlink()
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    return lock
+
+
 async def main() -> None:
     """Submit what is not yet submitted, follow it to its end, and sum up."""
     logging.getLogger("runcue").setLevel(logging.CRITICAL)  # what happens is told below
@@ -222,13 +244,9 @@ async def main() -> None:
 if __name__ == "__main__":  # workers import this file too, and must not run it
     parser = argparse.ArgumentParser(description="Documents into summaries, on mock services.")
     parser.add_argument("--fresh", action="store_true", help="forget earlier runs")
-    if FOLDER.is_symlink():
-        sys.exit(f"{FOLDER} leads elsewhere. Remove it: this program writes into a folder of its own.")
-    if parser.parse_args().fresh and FOLDER.exists():
-        shutil.rmtree(FOLDER)
-    FOLDER.mkdir(mode=0o700, exist_ok=True)
-    write_documents()
-    try:
-        asyncio.run(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    with have_folder(parser.parse_args().fresh):
+        write_documents()
+        try:
+            asyncio.run(main())
+        except KeyboardInterrupt:
+            sys.exit(130)

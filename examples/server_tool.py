@@ -189,4 +189,7 @@ if __name__ == "__main__":
     parser.add_argument("--demo", action="store_true", help="on four servers of its own (the default)")
     parser.add_argument("--hosts", nargs="+", metavar="HOST", help="on these hosts, named as for ssh")
     given = parser.parse_args()
-    sys.exit(asyncio.run(main(given.hosts) if given.hosts else demo()))
+    try:
+        sys.exit(asyncio.run(main(given.hosts) if given.hosts else demo()))
+    except KeyboardInterrupt:
+        sys.exit(130)

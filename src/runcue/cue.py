@@ -238,7 +238,9 @@ class Cue:
 
     # looking and operating --------------------------------------------------------------------------------
 
-    def events(self, types: str | Iterable[str] | None = None, since: int | None = None) -> AsyncIterator[Event]:
+    def events(
+        self, types: str | Iterable[str] | None = None, since: int | None = None
+    ) -> AsyncIterator[Event]:
         """What happens, from this Cue's first event (or after `since`) until stop(): `async for event in cue.events()`."""
         number = None if since is None else given.event_number(since)
         return self._open("read events").bus.read(given.event_types(types), number)

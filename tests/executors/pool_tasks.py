@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import io
 import os
 import signal
 import subprocess
@@ -102,13 +103,8 @@ def hang_with_children(work: Work) -> None:
         signal.pause()
 
 
-def leave_a_child(work: Work) -> list[int]:
-    """Return, and leave a child behind."""
-    return [os.getpid(), subprocess.Popen(SLEEPER).pid]
-
-
-def leave_a_daemon(work: Work) -> list[int]:
-    """Return, and leave a child behind that has a session of its own and keeps everything open."""
+def daemon() -> int:
+    """A child that has a session of its own and keeps everything open."""
     pid = os.fork()
     if pid == 0:
         os.setsid()
@@ -116,7 +112,40 @@ def leave_a_daemon(work: Work) -> list[int]:
             signal.pause()
     while os.getsid(pid) != pid:
         threading.Event().wait(0.001)
-    return [os.getpid(), pid]
+    return pid
+
+
+def hang_with_daemons(work: Work) -> None:
+    """Never return, with two children that have sessions of their own: this program, and another."""
+    other = subprocess.Popen(SLEEPER, start_new_session=True, close_fds=False)
+    note(work.params["pids"], os.getpid(), daemon(), other.pid)
+    while True:
+        signal.pause()
+
+
+def hang_beside_a_daemon(work: Work) -> None:
+    """Never return, with a child that has a child and only then becomes a daemon."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        child = subprocess.Popen(SLEEPER, process_group=0)
+        os.setsid()
+        os.write(writing, str(child.pid).encode())
+        while True:
+            signal.pause()
+    note(work.params["pids"], os.getpid(), pid, int(os.read(reading, 20)))
+    while True:
+        signal.pause()
+
+
+def leave_a_child(work: Work) -> list[int]:
+    """Return, and leave a child behind."""
+    return [os.getpid(), subprocess.Popen(SLEEPER).pid]
+
+
+def leave_a_daemon(work: Work) -> list[int]:
+    """Return, and leave a child behind that has a session of its own."""
+    return [os.getpid(), daemon()]
 
 
 def ignore_the_end(work: Work) -> None:
@@ -207,7 +236,20 @@ def fail(work: Work) -> None:
         class Local(LookupError):
             """Cannot be found by its name."""
 
-        raise Local("local one")
+        class Code(int):
+            """A number that cannot be pickled."""
+
+        class Name(str):
+            """A text that cannot be pickled, and stays one."""
+
+            __slots__ = ()
+
+            def __str__(self) -> str:
+                return self
+
+        error = Local("local one")
+        error.status_code, error.headers = Code(404), {Name("Server"): Name("mock")}  # type: ignore[attr-defined]
+        raise error
     raise {
         "plain": ValueError("bad value"),
         "two": NotForPickle("one", "two"),
@@ -239,6 +281,13 @@ class Unreadable:
         return int, ("no number",)
 
 
+class Exiting:
+    """Ends a program that reads it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sys.exit, (3,)
+
+
 def give(work: Work) -> Any:
     """Return something that does not travel, or much of something that does."""
     match work.params["what"]:
@@ -246,6 +295,8 @@ def give(work: Work) -> Any:
             return threading.Lock()
         case "unreadable":
             return Unreadable()
+        case "exiting":
+            return Exiting()
         case "coroutine":
             return asyncio.sleep(0)
         case "much":
@@ -259,12 +310,34 @@ def progress(work: Work) -> None:
     work.progress(0.5, "half of it")
 
 
+def odd_progress(work: Work) -> str:
+    """Say how far it is with what cannot be sent, or not be read."""
+
+    class Half(float):
+        """A number that cannot be pickled."""
+
+    work.progress(Half(0.5), NotForPickle("one", "two"))  # type: ignore[arg-type]
+    return "done"
+
+
 def spoil(work: Work) -> int:
     """Change everything that a process has only one of."""
     os.chdir("/")
     os.umask(0)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.close(1)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR2])
+    os.kill(os.getpid(), signal.SIGUSR2)  # would end the process, were it not blocked
+    match work.params["way"]:
+        case "descriptors":
+            os.closerange(0, 3)
+        case "streams":
+            for stream in (sys.stdin, sys.stdout, sys.stderr):
+                stream.close()
+        case "replaced":
+            sys.stdin = sys.stdout = sys.stderr = io.StringIO("mine")
     work.params["more"] = 1
     return os.getpid()
 
@@ -273,7 +346,16 @@ def surroundings(work: Work) -> dict[str, Any]:
     """What a function finds."""
     umask = os.umask(0o022)
     os.umask(umask)
-    return {"folder": str(Path.cwd()), "umask": umask, "params": work.params, "pid": os.getpid()}
+    return {
+        "folder": str(Path.cwd()),
+        "umask": umask,
+        "params": work.params,
+        "pid": os.getpid(),
+        "input": sys.stdin.read(),
+        "handlers": [str(signal.getsignal(number)) for number in (signal.SIGUSR1, signal.SIGALRM)],
+        "timer": signal.getitimer(signal.ITIMER_REAL),
+        "blocked": signal.pthread_sigmask(signal.SIG_BLOCK, []),
+    }
 
 
 def fork_and_return(work: Work) -> int:

@@ -42,6 +42,8 @@ class Host:
         self.is_deaf = False
         """True when signals are not passed on, as by an old sshd."""
         self.runs_commands = True
+        self.passed_on: list[tuple[str, int]] | None = None
+        """Who was reached through this host, as through a jump host; None when it lets nobody through."""
         self.hangs_up = False
         """True when a command's channel is closed without a word on how it ended."""
         self.gate: asyncio.Event | None = None
@@ -127,6 +129,12 @@ class _Server(asyncssh.SSHServer):
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._host.connections.append(conn)
+
+    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+        if self._host.passed_on is None:
+            return False
+        self._host.passed_on.append((dest_host, dest_port))
+        return True
 
     async def session_requested(self) -> _Session:
         """Answered in the order of the requests, as by sshd."""

@@ -23,7 +23,7 @@ from runcue.executors import output as output_module
 from runcue.executors.command import CommandExecutor
 from runcue.executors.jobs import Jobs, end_leftovers, process
 from runcue.executors.output import KEEP, Stream, stem
-from runcue.executors.reaper import Reaper
+from runcue.executors.reaper import Reaper, Started
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
 from tests.executors.fakes import BOUND, Entered, FakeTask, FakeWork, RealClock, lives, until, until_sync
@@ -275,6 +275,68 @@ async def test_a_system_without_room_makes_the_work_wait(
     assert (await place.run(["true"]))["exit_code"] == 0
 
 
+async def test_without_a_thread_for_its_output_the_work_waits(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RetryLater, match="can't start new thread"):
+            await place.run(["true"])
+    assert (await place.run(["true"]))["exit_code"] == 0
+
+
+async def test_a_full_disk_makes_no_difference_to_a_command_that_has_started(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    assert (await place.run(["echo", "x"]))["stdout"] == "x\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "comes_as"),
+    [
+        (MemoryError(), MemoryError),
+        (OSError(errno.ENOSPC, "full"), RetryLater),
+        (RuntimeError("no threads"), RetryLater),
+    ],
+)
+@pytest.mark.parametrize("where", ["reaper", "jobs", "child"])
+async def test_what_cannot_be_seen_to_once_it_was_started_is_ended_at_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, comes_as: type[Exception]
+) -> None:
+    await place.run(["true"])
+    before, pids = counts(), []
+
+    def refuse(*given: object) -> None:
+        raise error
+
+    class Noted(Started):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            pids.append(self.pid)
+
+    owner, name = {
+        "reaper": (place.reaper, "register"),
+        "jobs": (place.jobs, "started"),
+        "child": (command_module, "_Child"),
+    }[where]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, refuse)
+        patch.setattr(command_module, "Started", Noted)
+        with pytest.raises(comes_as):
+            await place.run(["sleep", "600"])
+    [pid] = pids
+    assert not lives(pid)
+    assert counts() == before
+    assert (await place.run(["true"]))["exit_code"] == 0
+
+
 async def test_without_descriptors_the_work_waits_and_nothing_leaks(place: Place) -> None:
     await place.run(["true"])
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -388,6 +450,21 @@ def test_where_there_are_no_holes_a_long_file_starts_anew(
     assert (tmp_path / "out").read_bytes().endswith(b"33last words")
 
 
+def test_a_file_that_the_command_emptied_itself_has_what_came_after(tmp_path: Path) -> None:
+    made, write = stream(tmp_path / "out")
+    for is_looked_at in (True, False):
+        for _ in range(8):
+            write(b"x" * MIB)
+            made.grown()
+            made.cap(4 * MIB)
+        os.truncate(tmp_path / "out", 0)
+        write(b"last words")
+        if is_looked_at:
+            assert made.grown() == 10
+        assert made.tail(MIB) == b"last words"
+    made.close()
+
+
 async def test_bytes_that_are_no_text_are_escaped(place: Place) -> None:
     assert (await place.run(["printf", r"a\377\000b\303\244"]))["stdout"] == "a\\xff\0bä"
 
@@ -455,6 +532,53 @@ async def test_a_folder_that_cannot_be_used_does_not_stop_a_command(place: Place
     assert (await place.run(["echo", "x"]))["stdout"] == "x\n"
 
 
+async def test_a_folder_that_others_may_look_into_is_closed_to_them(place: Place) -> None:
+    place.files.mkdir()
+    place.files.chmod(0o777)
+    await failure(place.run(["sh", "-c", "echo secret; exit 1"]))
+    assert place.files.stat().st_mode & 0o777 == 0o700
+    assert place.names() == {"work-1.1.out"}
+
+
+async def test_a_folder_that_is_somebody_elses_is_not_used_and_that_is_told(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    place.files.symlink_to(tmp_path / "elsewhere")
+    error = await failure(place.run(["sh", "-c", "echo secret; exit 1"]))
+    assert error.result is not None
+    assert error.result["stdout"] == "secret\n"
+    assert place.names() == set()
+    [line] = caplog.messages
+    assert "not a directory: move it away" in line
+    place.files.unlink()
+    place.files.mkdir()
+    user = os.geteuid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: user + 1)
+        await failure(place.run(["sh", "-c", "echo secret; exit 1"]))
+    assert place.names() == set()
+    assert f"belongs to user {user}" in caplog.messages[-1]
+    await failure(place.run(["sh", "-c", "echo secret; exit 1"]))
+    assert place.names() == {"work-1.1.out"}
+
+
+async def test_output_that_cannot_be_kept_is_told_once(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        await failure(place.run(["sh", "-c", f"echo x; rm -r {place.files}; exit 1"]))
+    [line] = caplog.messages
+    assert line.startswith("what commands print is not kept as it should be")
+
+
+async def test_a_folder_that_somebody_removed_is_made_again(place: Place) -> None:
+    await place.run(["true"])
+    place.files.rmdir()
+    await failure(place.run(["sh", "-c", "echo x; exit 1"]))
+    assert place.names() == {"work-1.1.out"}
+
+
 async def test_in_memory_there_are_no_names_and_no_locks(tmp_path: Path) -> None:
     jobs = Jobs(None)
     executor = CommandExecutor(RealClock(), GRACE, None, jobs, Reaper(jobs))
@@ -511,6 +635,72 @@ async def test_what_is_left_in_its_session_is_killed_when_it_ends(place: Place, 
     assert result["stdout"] == "done\n"
     assert "left_running" not in result
     assert not lives(await number_in(tmp_path / "pid"))
+
+
+APART = (
+    "import subprocess, sys, time\n"
+    "p = subprocess.Popen(sys.argv[3:], stdin=-3, stdout=-3, stderr=-3, process_group=0)\n"
+    "open(sys.argv[1], 'w').write(f'{p.pid}\\n')\n"
+    "time.sleep(float(sys.argv[2]))\n"
+)
+"""Starts a program in a group of its own, which has nothing of ours open."""
+
+
+def apart(pid: Path, *program: str, seconds: float = 0) -> list[str]:
+    return [sys.executable, "-S", "-W", "ignore", "-c", APART, str(pid), str(seconds), *program]
+
+
+@pytest.fixture(params=["file", "memory"])
+async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    """Of a queue in a file, and of one in memory, where there are no locks."""
+    made = Place(tmp_path)
+    if request.param == "memory":
+        made.jobs = Jobs(None)
+        made.reaper = Reaper(made.jobs)
+        made.executor = CommandExecutor(RealClock(), GRACE, None, made.jobs, made.reaper)
+    yield made
+    await made.executor.close()
+
+
+@pytest.mark.parametrize("young", [0.0, BOUND])
+async def test_what_left_its_group_and_holds_nothing_of_ours_is_killed_with_the_session(
+    either: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, young: float
+) -> None:
+    monkeypatch.setattr(command_module, "YOUNG", young)
+    pid = tmp_path / "pid"
+    result = await either.run(apart(pid, "sleep", "600"))
+    assert result == {"stdout": "", "stderr": "", "exit_code": 0}
+    assert not lives(await number_in(pid))
+    other = tmp_path / "other"
+    await cancelled(either, apart(other, "sleep", "600", seconds=600), other)
+    assert not lives(await number_in(other))
+
+
+async def test_what_left_its_group_and_holds_nothing_of_ours_may_clean_up(
+    patient: Place, tmp_path: Path
+) -> None:
+    pid, ready, clean = tmp_path / "pid", tmp_path / "ready", tmp_path / "clean"
+    program = (
+        f"trap 'sleep 0.3; echo 1 > {clean}; exit' TERM; echo $$ > {ready}; while :; do sleep 0.01; done"
+    )
+    await cancelled(patient, apart(pid, "sh", "-c", program, seconds=600), pid, ready)
+    assert clean.exists()
+    assert not lives(await number_in(pid))
+
+
+async def test_who_holds_something_of_ours_and_cannot_be_seen_is_told_and_hurts_nobody(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        command_module, "holders", lambda marks: []
+    )  # as of a process that may not be looked at
+    daemon = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600'"
+    result = await place.run(["sh", "-c", f"{daemon} & until [ -s {tmp_path}/pid ]; do sleep 0.01; done"])
+    try:
+        assert result["left_running"] == ["unknown"]
+        assert (await place.run(["echo", "next"]))["stdout"] == "next\n"
+    finally:
+        os.kill(await number_in(tmp_path / "pid"), signal.SIGKILL)
 
 
 async def test_a_daemon_is_left_alone_and_named_and_nobody_waits_for_it(place: Place, tmp_path: Path) -> None:
@@ -624,6 +814,19 @@ async def test_a_descendant_in_a_group_of_its_own_is_asked_and_ends(patient: Pla
     assert not lives(await number_in(child))
 
 
+async def test_a_daemon_that_a_cancelled_command_leaves_is_told(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parent, child = tmp_path / "parent", tmp_path / "child"
+    daemon = f"setsid sh -c 'echo $$ > {child}; exec sleep 600'"
+    await cancelled(place, ["sh", "-c", f"{daemon} & echo $$ > {parent}; sleep 600"], parent, child)
+    pid = await number_in(child)
+    assert lives(pid)
+    os.kill(pid, signal.SIGKILL)
+    [line] = caplog.messages
+    assert line.startswith(f"work-1: a command that was given up left running: {pid} s")
+
+
 async def test_cancelled_in_its_handler_nothing_was_started(place: Place) -> None:
     async def handler(work: FakeWork) -> list[str]:
         await asyncio.sleep(600)
@@ -697,11 +900,21 @@ async def test_hundreds_of_commands_leave_nothing(place: Place) -> None:
                 await asyncio.sleep(0.001)
                 running.cancel()
             await asyncio.wait({running})
-            assert running.cancelled() or running.exception() is not None or running.result()
+            seen[number % 5].add(ending(running))
 
+    seen: list[set[str]] = [set() for _ in range(5)]
     async with asyncio.timeout(50):
         await asyncio.gather(*(one(number) for number in range(300)))
+    assert seen == [{""}, {"exit code 1"}, {"x\n"}, {"not found"}, {"cancelled"}]
     assert counts() == before
+
+
+def ending(running: "asyncio.Task[Any]") -> str:
+    """How a command came out, in a few words."""
+    if running.cancelled():
+        return "cancelled"
+    error = running.exception()
+    return str(running.result()["stdout"]) if error is None else str(error).partition(":")[0]
 
 
 OWNER = """
@@ -733,7 +946,9 @@ class Owner:
             f"trap '' TERM; (sh -c '{write}same; exec sleep 600') & "
             f"timeout 600 sh -c '{write}group; exec sleep 600' & "
             f"setsid sh -c '{write}session; exec sleep 600' & {write}leader; "
-            f"until [ -s {directory}/same ] && [ -s {directory}/group ] && [ -s {directory}/session ]; do :; done; "
+            f'{sys.executable} -S -W ignore -c "import subprocess as s; '
+            f"s.Popen(['sh', '-c', 'echo \\$\\$ > {directory}/python; exec sleep 600'], start_new_session=True)\"; "
+            f"for name in same group session python; do until [ -s {directory}/$name ]; do :; done; done; "
             f"touch {directory}/all.ready; sleep 600; sleep 600"
         )
         self.process = subprocess.Popen(
@@ -756,7 +971,7 @@ class Owner:
     def clean(self) -> None:
         """End what a failing test would leave."""
         self.kill()
-        for name in ("leader", "same", "group", "session"):
+        for name in ("leader", "same", "group", "session", "python"):
             if (self.directory / name).exists() and lives(self.pid(name)):
                 os.kill(self.pid(name), signal.SIGKILL)
 
@@ -784,6 +999,30 @@ def test_after_kill_9_of_the_owner_recovery_ends_even_what_left_the_session(owne
     until_sync(lambda: end_leftovers(jobs_of(owner)))
     assert not [name for name in ("leader", "same", "group", "session") if lives(owner.pid(name))]
     assert not jobs_of(owner).exists()
+
+
+def test_after_kill_9_recovery_ends_who_has_only_the_output_left(owner: Owner) -> None:
+    """As what Python starts in a session of its own: the lock is not inherited, the output is."""
+    owner.kill()
+    until_sync(lambda: end_leftovers(jobs_of(owner)))
+    assert not lives(owner.pid("python"))
+
+
+async def test_a_daemon_of_a_command_that_is_over_is_left_alone_after_a_crash(
+    place: Place, tmp_path: Path
+) -> None:
+    daemon = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600'"
+    wait = f"until [ -s {tmp_path}/pid ]; do sleep 0.01; done"
+    await failure(place.run(["sh", "-c", f"{daemon} & {wait}; echo kept; exit 1"]))
+    pid = await number_in(tmp_path / "pid")
+    await place.run(["true"])  # there is a job whose lock is free
+    try:
+        place.reaper.close()
+        assert place.jobs.directory is not None
+        assert end_leftovers(place.jobs.directory)
+        assert lives(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_after_kill_9_of_owner_and_reaper_the_locks_still_end_everything(owner: Owner) -> None:

@@ -13,10 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 DONE = ("contract", "invoice", "manual", "minutes", "drawing")
 
 
-def started(folder: Path) -> subprocess.Popen[str]:
+def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """The application under way, with a temporary directory of its own."""
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "examples" / "document_app.py")],
+        [sys.executable, str(ROOT / "examples" / "document_app.py"), *arguments],
         cwd=folder,
         env={
             **os.environ,
@@ -82,3 +82,18 @@ def test_it_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     assert "invoice has" not in last
     [folder] = tmp_path.glob("runcue-documents-*")
     assert {file.stem for file in folder.glob("*.summary")} == set(DONE)
+
+
+def test_it_does_not_begin_anew_while_another_one_runs(tmp_path: Path) -> None:
+    with started(tmp_path) as process:
+        assert process.stdout is not None
+        assert "6 documents" in process.stdout.readline()
+        with started(tmp_path, "--fresh") as second:
+            output, errors = second.communicate(timeout=50)
+        assert (second.returncode, output, errors.count("\n")) == (1, "", 1)
+        assert errors.startswith("Another one is at work in ")
+        process.kill()
+    with started(tmp_path, "--fresh") as third:
+        output, errors = third.communicate(timeout=50)
+    assert (third.returncode, errors) == (0, "")
+    assert "dealt with before" not in output

@@ -1,5 +1,6 @@
 """Job locks tell what is left of a dead worker, recovery ends exactly that, and the reaper needs nobody's help."""
 
+import errno
 import os
 import shutil
 import signal
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from runcue.executors import jobs as jobs_module
 from runcue.executors import reaper as reaper_module
-from runcue.executors.jobs import REAPER, Jobs, end_leftovers, process
+from runcue.executors.jobs import REAPER, Jobs, end_leftovers, process, session_members
 from runcue.executors.reaper import Reaper
 from tests.executors.fakes import BOUND, lives, until_sync
 
@@ -85,6 +87,20 @@ def test_the_files_are_for_us_alone(jobs: Jobs) -> None:
     assert folder(jobs).stat().st_mode & 0o777 == 0o700
     assert (folder(jobs) / "1").stat().st_mode & 0o777 == 0o600
     jobs.release(1)
+
+
+def test_on_a_full_disk_only_the_note_is_missing(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    jobs.take(1)
+    monkeypatch.setattr(os, "pwrite", full)
+    jobs.started(1, 1)
+    assert not jobs.is_held(1)
+    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    jobs.release(1)
+
+
+def full(*given: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_without_a_directory_there_are_no_locks() -> None:
@@ -216,6 +232,20 @@ def test_the_reaper_is_waited_for_and_not_killed(jobs: Jobs, start: Start) -> No
     assert end_leftovers(folder(jobs))
 
 
+@pytest.mark.parametrize("name", [REAPER, f"{REAPER}-2"])
+def test_a_reaper_that_somebody_stopped_is_woken(jobs: Jobs, start: Start, name: str) -> None:
+    stopped = start("sh", "-c", "kill -STOP $$; exit 7", lock=jobs.take(name))
+    jobs.started(name, stopped.pid)
+    until_sync(lambda: state_of(stopped.pid) == "T")
+    until_sync(lambda: end_leftovers(folder(jobs)))
+    assert stopped.wait(BOUND) == 7  # by itself
+
+
+def state_of(pid: int) -> str:
+    found = process(pid)
+    return "" if found is None else found.state
+
+
 def test_recovery_that_is_cut_short_ends_the_same_way(jobs: Jobs, start: Start) -> None:
     for number in range(3):
         lock = jobs.take(number)
@@ -234,6 +264,52 @@ def test_a_name_with_brackets_and_spaces_hides_no_process(start: Start, tmp_path
     assert found is not None
     assert (found.name, found.session, found.group) == ("a) Z (1 2", made.pid, made.pid)
     assert found.state in "RSD"
+
+
+@pytest.mark.parametrize("is_young", [True, False])
+@pytest.mark.parametrize("knows_pids", [True, False])
+def test_the_members_of_a_session_are_found_and_nobody_else(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_young: bool, knows_pids: bool
+) -> None:
+    if not knows_pids:
+        monkeypatch.setattr(jobs_module, "last_pid", lambda: None)
+    write = f"echo $$ > {tmp_path}/"
+    leader = start("sh", "-c", f"timeout 600 sh -c '{write}inner; exec sleep 600' & {write}leader; wait")
+    start("sleep", "600")
+    inner = pid_in(tmp_path / "inner")
+    found = {member.pid for member in session_members(leader.pid, is_young)}
+    found |= {pid_in(tmp_path / "leader")}  # whose own pid is not one of those given out since
+    assert len(found) == 3  # timeout is the third
+    assert {leader.pid, inner} < found
+    leader.kill()
+    os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+    assert {member.pid for member in session_members(leader.pid, is_young)} == found - {leader.pid}
+    for pid in found - {leader.pid}:
+        os.kill(pid, signal.SIGKILL)
+    until_sync(lambda: not session_members(leader.pid, is_young))
+
+
+def test_who_is_born_while_members_are_looked_for_is_found(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its parent is gone before it is looked at, and it came itself after the pids were counted."""
+    inner = f"(until [ -e {tmp_path}/begin ]; do :; done; sleep 600 & echo $! > {tmp_path}/child)"
+    leader = start("sh", "-c", f"{inner} & echo $! > {tmp_path}/parent")
+    os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+    parent = pid_in(tmp_path / "parent")
+    count = jobs_module.last_pid
+
+    def counted_before_the_birth() -> int | None:
+        latest = count()
+        (tmp_path / "begin").touch()
+        until_sync(lambda: not lives(parent))
+        return latest
+
+    monkeypatch.setattr(jobs_module, "last_pid", counted_before_the_birth)
+    found = [member.pid for member in session_members(leader.pid, is_young=True)]
+    child = pid_in(tmp_path / "child")
+    os.kill(child, signal.SIGKILL)
+    assert found == [child]
 
 
 # --- The reaper -----------------------------------------------------------------------------------
@@ -308,6 +384,29 @@ def test_a_dead_reaper_is_replaced_and_the_next_knows_everything(reaper: Reaper,
     assert (first.poll(), second.poll()) == (-9, -9)
 
 
+def test_the_reaper_that_comes_when_there_is_room_again_knows_everything(
+    reaper: Reaper, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [start("sleep", "600") for _ in range(3)]
+    reaper.register(groups[0].pid)
+    killed = reaper.pid
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    until_sync(lambda: not lives(killed))
+
+    def refuse(*given: object, **named: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reaper_module, "Started", refuse)
+        reaper.register(groups[1].pid)
+    assert reaper.pid is None
+    reaper.start()
+    reaper.register(groups[2].pid)
+    reaper.close()
+    assert [group.poll() for group in groups] == [-9, -9, -9]
+
+
 def test_a_stuck_reaper_is_replaced_and_kills_nobody_on_its_way(reaper: Reaper, start: Start) -> None:
     running = start("sleep", "600")
     reaper.register(running.pid)
@@ -323,6 +422,17 @@ def test_a_stuck_reaper_is_replaced_and_kills_nobody_on_its_way(reaper: Reaper, 
     assert running.poll() is None
     reaper.close()
     assert running.poll() == -9
+
+
+def test_a_stopped_reaper_ends_like_any_other(reaper: Reaper, start: Start) -> None:
+    running = start("sleep", "600")
+    reaper.register(running.pid)
+    stopped = reaper.pid
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    until_sync(lambda: state_of(stopped) == "T")
+    reaper.close()
+    assert running.poll() == -9  # and not left to live, as by a reaper that was killed
 
 
 def test_a_dead_reaper_does_not_kill_programs_that_die_of_sigpipe(reaper: Reaper, start: Start) -> None:

@@ -7,11 +7,13 @@ EX11 (no fork of this process).
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from runcue import ConfigError, Cue, Permanent, Retry, Work
+from runcue import ConfigError, Cue, Permanent, Retry, RetryLater, Work
 from runcue.core.failure import classify
 from runcue.errors import WorkerLost
 from runcue.executors.jobs import Jobs, end_leftovers
@@ -228,6 +230,39 @@ async def test_progress_is_told_to_the_work_it_is_about() -> None:
         assert work.told == [(0.5, "half of it")]
 
 
+async def test_progress_of_any_kind_is_told_in_numbers_and_words() -> None:
+    async with pool_of(1) as pool:
+        work = Given()
+        async with asyncio.timeout(BOUND):
+            assert await pool.executor.run(work, FakeTask(pool_tasks.odd_progress), None) == "done"
+        assert work.told == [(0.5, "one and two")]
+        assert type(work.told[0][0]) is float
+
+
+async def test_orders_wait_for_a_keeper_that_is_busy_and_none_is_lost() -> None:
+    async with pool_of(30) as pool:
+        await pool.call(pool_tasks.whoami)
+        [keeper] = filter(is_keeper, children_of(os.getpid()))
+        assert pool.executor._keeper is not None
+        pool.executor._keeper._control.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, 1
+        )  # as if it were full
+        os.kill(keeper, signal.SIGSTOP)
+        try:
+            calls = [pool.begin(pool_tasks.whoami) for _ in range(30)]
+            await asyncio.sleep(0)
+            for call in calls[10:]:
+                call.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not any(call.done() for call in calls[10:])
+        finally:
+            os.kill(keeper, signal.SIGCONT)
+        async with asyncio.timeout(BOUND):
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [int] * 10 + [asyncio.CancelledError] * 20
+
+
 async def test_what_a_function_prints_goes_where_we_print(capfd: pytest.CaptureFixture[str]) -> None:
     async with pool_of() as pool:
         await pool.call(pool_tasks.say, text="hello from a worker")
@@ -239,6 +274,27 @@ async def test_large_params_and_results_travel() -> None:
         answer = await pool.call(pool_tasks.echo, text="y" * 3_000_000)
         assert len(answer["params"]["text"]) == 3_000_000
         assert len(await pool.call(pool_tasks.give, what="much")) == 5_000_000
+
+
+@pytest.mark.parametrize("entry", [Path("/opt"), b"/opt", None, "a\0b", "/x\ud800"])
+async def test_a_search_path_with_strange_things_in_it_does_no_harm(
+    entry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pool_of(1) as pool:
+        monkeypatch.setattr(sys, "path", [*sys.path, entry])
+        assert await pool.call(pool_tasks.whoami)
+
+
+async def test_a_keeper_that_cannot_even_be_described_fails_the_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with pool_of(1) as pool:
+        monkeypatch.setattr(
+            "runcue.executors.poolkeeper.keeper_command", refusing(ValueError("embedded null"))
+        )
+        error = await pool.error(pool_tasks.whoami)
+        assert isinstance(error, WorkerLost)
+        assert "its keeper could not be started: ValueError: embedded null" in str(error)
 
 
 def test_on_virtual_time_a_function_takes_none(tmp_path: Path) -> None:
@@ -284,6 +340,17 @@ async def test_a_function_that_does_not_heed_the_signal_is_killed_after_the_grac
         call, pids = await pool.hanging(function, tmp_path / "pids")
         await ended_by(call)
         assert not lives(pids[0])
+
+
+async def test_a_child_whose_parent_became_a_daemon_is_ended_and_the_daemon_is_not(tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        call, [worker, daemon, child] = await pool.hanging(pool_tasks.hang_beside_a_daemon, tmp_path / "pids")
+        try:
+            await ended_by(call)
+            assert [lives(pid) for pid in (worker, child, daemon)] == [False, False, True]
+        finally:
+            os.kill(daemon, signal.SIGKILL)
+        await until(lambda: not lives(daemon), "it is dead")
 
 
 async def test_a_function_that_misses_the_signal_is_woken(tmp_path: Path) -> None:
@@ -387,15 +454,28 @@ async def test_a_dead_workers_children_die_with_it(tmp_path: Path) -> None:
         assert [pid for pid in pids if lives(pid)] == []
 
 
-async def test_when_the_keeper_is_killed_its_workers_die_and_a_new_one_is_started(tmp_path: Path) -> None:
-    async with pool_of() as pool:
-        call, pids = await pool.hanging(pool_tasks.hang, tmp_path / "pids")
+async def test_when_the_keeper_is_killed_everything_of_its_workers_dies_and_a_new_one_is_started(
+    tmp_path: Path,
+) -> None:
+    async with pool_of(jobs=tmp_path / "jobs") as pool:
+        call, pids = await pool.hanging(pool_tasks.hang_with_children, tmp_path / "pids")
         [keeper] = filter(is_keeper, children_of(os.getpid()))
         os.kill(keeper, signal.SIGKILL)
         with pytest.raises(WorkerLost, match="keeper"):
             await call
-        await until(lambda: not lives(pids[0]), "the kernel has ended it")
+        assert [pid for pid in pids if lives(pid)] == []
         assert await pool.call(pool_tasks.whoami) not in pids
+        assert len(list((tmp_path / "jobs").iterdir())) == 1
+
+
+async def test_a_keeper_that_was_just_killed_is_given_no_work() -> None:
+    async with pool_of() as pool:
+        await pool.call(pool_tasks.whoami)
+        keeper = pool.executor._keeper
+        [pid] = filter(is_keeper, children_of(os.getpid()))
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: keeper is not None and keeper.is_lost)
+        assert await asyncio.gather(*(pool.call(pool_tasks.whoami) for _ in range(4)))
 
 
 async def test_where_no_process_can_be_started_the_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,8 +484,63 @@ async def test_where_no_process_can_be_started_the_attempt_fails(monkeypatch: py
         error = await pool.error(pool_tasks.whoami)
         assert isinstance(error, WorkerLost)
         assert "could not be started" in str(error)
+        assert "'/nowhere/python'" in str(error)
         monkeypatch.undo()
         assert await pool.call(pool_tasks.whoami)
+
+
+def refusing(error: Exception) -> Callable[..., Any]:
+    """A call that the system refuses."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("socket.socketpair", OSError(errno.EMFILE, "Too many open files")),
+        ("subprocess.Popen", OSError(errno.EAGAIN, "Resource temporarily unavailable")),
+        ("threading.Thread.start", RuntimeError("can't start new thread")),
+        ("runcue.executors.jobs.lock_file", OSError(errno.ENOSPC, "No space left on device")),
+    ],
+)
+async def test_where_there_is_no_room_for_a_process_the_attempt_is_made_later(
+    what: str, error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with pool_of(jobs=tmp_path / "jobs") as pool:
+        descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        monkeypatch.setattr(what, refusing(error))
+        later = await pool.error(pool_tasks.whoami)
+        monkeypatch.undo()
+        assert isinstance(later, RetryLater)
+        assert (later.after, "lower pool_size=" in str(later)) == (1.0, True)
+        assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
+        assert await pool.call(pool_tasks.whoami)
+
+
+async def test_a_large_answer_is_read_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pool_of(1) as pool:
+        await pool.call(pool_tasks.whoami)
+        monkeypatch.setattr("threading.Thread.start", refusing(RuntimeError("can't start new thread")))
+        assert len(await pool.call(pool_tasks.give, what="much")) == 5_000_000
+        monkeypatch.undo()
+
+
+async def test_on_a_full_disk_functions_are_called_and_ended_as_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pool = Pool(1, jobs=tmp_path / "jobs")
+    descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    monkeypatch.setattr("os.pwrite", refusing(OSError(errno.ENOSPC, "No space left on device")))
+    call, pids = await pool.hanging(pool_tasks.hang, tmp_path / "pids")
+    await ended_by(call)
+    assert not lives(pids[0])
+    await pool.executor.close()
+    assert list((tmp_path / "jobs").iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
 
 
 # --------------------------------------------------------------------------------------------- bad functions
@@ -478,6 +613,13 @@ async def test_an_exception_that_cannot_be_pickled_keeps_its_name_text_and_trace
         assert await pool.call(pool_tasks.whoami) == before
 
 
+async def test_numbers_and_texts_of_classes_that_cannot_be_pickled_are_told_as_just_that() -> None:
+    async with pool_of(1) as pool:
+        error: Any = await pool.error(pool_tasks.fail, kind="local")
+        assert (error.status_code, error.headers) == (404, {"Server": "mock"})
+        assert classify(error).kind == "permanent"
+
+
 async def test_a_response_that_cannot_be_pickled_is_understood_all_the_same() -> None:
     async with pool_of(1) as pool:
         failure = classify(await pool.error(pool_tasks.fail, kind="http"))
@@ -496,6 +638,7 @@ async def test_a_huge_message_is_cut() -> None:
     [
         ("lock", "its result cannot be sent to another process (TypeError: cannot pickle"),
         ("unreadable", "its result came from a worker process and cannot be read here (ValueError:"),
+        ("exiting", "its result came from a worker process and cannot be read here (SystemExit: 3"),
     ],
 )
 async def test_a_result_that_does_not_travel_fails_the_attempt_for_good(what: str, message: str) -> None:
@@ -529,13 +672,19 @@ async def test_a_handler_that_does_not_travel_fails_the_attempt_for_good(handler
         assert await pool.call(pool_tasks.whoami)
 
 
-async def test_what_a_function_changes_in_its_process_is_put_back() -> None:
+@pytest.mark.parametrize("way", ["descriptors", "streams", "replaced"])
+async def test_what_a_function_changes_in_its_process_is_put_back(
+    way: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """HD11."""
     async with pool_of(1) as pool:
-        before = await pool.call(pool_tasks.surroundings)
-        assert await pool.call(pool_tasks.spoil) == before["pid"]
-        assert await pool.call(pool_tasks.surroundings) == before
+        before = await pool.call(pool_tasks.surroundings, way=way)
+        for _ in range(2):
+            assert await pool.call(pool_tasks.spoil, way=way) == before["pid"]
+            assert await pool.call(pool_tasks.surroundings, way=way) == before
         assert await pool.call(pool_tasks.terminated_by_others) == "still here"
+        await pool.call(pool_tasks.say, text="still heard")
+        assert "still heard" in capfd.readouterr().out
 
 
 async def test_a_child_that_comes_back_from_the_function_does_not_answer() -> None:
@@ -595,21 +744,13 @@ def test_a_pool_that_nobody_closes_ends_with_its_loop(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def owner(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+def owner(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """A program with two functions under way that never return; it is ended by its own pid."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(what: str) -> subprocess.Popen[bytes]:
+    def start(what: str, functions: str = "hang_with_children,ignore_the_end") -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.executors.pool_tasks",
-                tmp_path,
-                "hang_with_children,ignore_the_end",
-                what,
-            ],
-            cwd=ROOT,
+            [sys.executable, "-m", "tests.executors.pool_tasks", tmp_path, functions, what], cwd=ROOT
         )
         started.append(process)
         until_sync(
@@ -637,7 +778,7 @@ def seen_by(folder: Path, owner: subprocess.Popen[bytes]) -> set[int]:
 
 
 def test_when_the_owner_is_killed_its_workers_and_their_children_die(
-    owner: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+    owner: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     """PD5, PD6."""
     process = owner("plain")
@@ -646,37 +787,60 @@ def test_when_the_owner_is_killed_its_workers_and_their_children_die(
     until_sync(lambda: not any(map(lives, pids)), "everybody is gone")
 
 
-def test_a_killed_owners_job_locks_are_free_when_its_workers_are_gone(
-    owner: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+def test_a_killed_owners_job_lock_is_free_when_its_workers_are_gone(
+    owner: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     """P4."""
     process = owner("jobs")
     pids = seen_by(tmp_path, process)
-    assert len(list((tmp_path / "jobs").iterdir())) == 2
+    [keeper] = filter(is_keeper, children_of(process.pid))
+    [lock] = (tmp_path / "jobs").iterdir()
+    assert lock.name.startswith("reaper-")  # which is waited for, and not ended
     process.kill()
-    until_sync(lambda: end_leftovers(tmp_path / "jobs"), "the locks are free")
-    until_sync(lambda: not any(map(lives, pids)), "everybody is gone")
+    until_sync(lambda: end_leftovers(tmp_path / "jobs"), "the lock is free")
+    assert [pid for pid in pids - {keeper} if lives(pid)] == []
+    until_sync(lambda: not lives(keeper), "it ends as well")
 
 
-def test_even_a_keeper_that_is_stopped_does_not_keep_a_killed_owners_workers_from_being_ended(
-    owner: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+def test_a_killed_owners_job_lock_is_held_for_the_children_of_a_worker_that_died_before(
+    owner: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    """P4: the job locks say who is left, and who recovers ends them."""
+    """P4: they hold nothing themselves, and nobody but the keeper knows of them. If it was stopped, it is woken."""
     process = owner("jobs")
     pids = seen_by(tmp_path, process)
     [keeper] = filter(is_keeper, children_of(process.pid))
+    worker, *children = map(int, (tmp_path / "hang_with_children").read_text().split())
     os.kill(keeper, signal.SIGSTOP)
     try:
+        os.kill(worker, signal.SIGKILL)
         process.kill()
-        until_sync(lambda: end_leftovers(tmp_path / "jobs"), "the locks are free")
-        until_sync(lambda: not any(map(lives, pids - {keeper})), "all but the keeper are gone")
+        until_sync(lambda: not lives(worker), "it is dead")
+        assert all(map(lives, children))
+        until_sync(lambda: end_leftovers(tmp_path / "jobs"), "the lock is free")
+        assert [pid for pid in pids - {keeper} if lives(pid)] == []
     finally:
-        os.kill(keeper, signal.SIGCONT)
+        if lives(keeper):
+            os.kill(keeper, signal.SIGCONT)
     until_sync(lambda: not lives(keeper), "the keeper is gone")
 
 
+def test_daemons_of_a_killed_owners_functions_are_left_alone_and_hold_nothing_up(
+    owner: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    process = owner("jobs", "hang_with_daemons")
+    worker, *daemons = map(int, (tmp_path / "hang_with_daemons").read_text().split())
+    try:
+        process.kill()
+        until_sync(lambda: end_leftovers(tmp_path / "jobs"), "the lock is free")
+        assert not lives(worker)
+        assert all(map(lives, daemons))
+    finally:
+        for pid in daemons:
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_a_child_that_the_owner_forked_does_not_keep_its_workers_alive(
-    owner: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+    owner: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     process = owner("fork")
     pids = seen_by(tmp_path, process)
@@ -750,12 +914,13 @@ async def main():
 GUARDED = f'{SCRIPT}\nif __name__ == "__main__":\n    asyncio.run(main())\n'
 
 
-def python(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def python(folder: Path, *arguments: str | Path, given: str = "") -> subprocess.CompletedProcess[str]:
     """Run Python elsewhere, where a warning is an error."""
     return subprocess.run(
         [sys.executable, "-W", "error", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
+        input=given,
         capture_output=True,
         text=True,
         timeout=BOUND,
@@ -789,8 +954,52 @@ def test_a_script_is_not_imported_again_for_functions_of_other_modules(tmp_path:
     assert (done.stdout, done.stderr) == ("once\n42\n", "")
 
 
-def test_a_function_from_a_prompt_is_refused(tmp_path: Path) -> None:
-    done = python(tmp_path, "-c", GUARDED)
+def test_a_program_that_heeds_broken_pipes_survives_a_worker_that_died(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text("import os\ndef double(work):\n    return os.getpid()\n")
+    script = SCRIPT.replace("FakeTask(double)", "FakeTask(tasks.double)").replace(
+        "import sys", "import tasks"
+    )
+    script = script.replace("print(await pool.run(", "first = await pool.run(").replace(
+        ", None))\n", ", None)\n"
+    )
+    (tmp_path / "script.py").write_text(
+        f"""{script}
+import os, signal
+from tests.executors.fakes import lives, until_sync
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+async def twice():
+    pool = ProcessExecutor(RealClock(), 1, 1.0, Jobs(None))
+    work = Work(id="a", task="b")
+    pid = await pool.run(work, FakeTask(tasks.double), None)
+    os.kill(pid, signal.SIGKILL)
+    until_sync(lambda: not lives(pid))
+    print(await pool.run(work, FakeTask(tasks.double), None) != pid)
+    await pool.close()
+
+asyncio.run(twice())
+"""
+    )
+    done = python(tmp_path, "script.py")
+    assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
+
+
+def test_a_system_without_fork_is_told_so_when_a_task_is_registered(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\ndel os.fork\nsys.modules['fcntl'] = None\nimport runcue\n"
+        "runcue.Cue().task('length', executor='process_pool')(len)"
+    )
+    assert (
+        'ConfigError: executor="process_pool" needs a system with fork' in python(tmp_path, "-c", code).stderr
+    )
+
+
+@pytest.mark.parametrize("way", ["code", "package", "folder", "input"])
+def test_a_function_that_could_not_be_imported_again_is_refused(way: str, tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(GUARDED)
+    arguments = {"code": ["-c", GUARDED], "package": ["-m", "package"], "folder": ["package"], "input": ["-"]}
+    done = python(tmp_path, *arguments[way], given=GUARDED)
     assert "ConfigError: The handler 'double' is defined at a prompt" in done.stderr
     assert "Put it into a module and import it." in done.stderr
 
@@ -806,15 +1015,18 @@ async def finished(cue: Cue, work_id: str) -> Work:
 @pytest.mark.parametrize("place", ["memory", "file"])
 async def test_a_work_out_of_time_is_gone_before_its_next_attempt_begins(place: str, tmp_path: Path) -> None:
     cue = Cue() if place == "memory" else Cue(tmp_path / "queue.db")
-    cue.task("overlap", executor="process_pool", timeout=0.5, retry=Retry(max_attempts=3, base_delay=0.001))(
+    cue.task("overlap", executor="process_pool", timeout=1.0, retry=Retry(max_attempts=3, base_delay=0.001))(
         pool_tasks.note_overlap
     )
+    cue.task("whoami", executor="process_pool")(pool_tasks.whoami)
     async with cue:
+        await cue.result(await cue.submit("whoami"), timeout=BOUND)  # so that the pool is there
         work = await finished(cue, await cue.submit("overlap", params={"folder": str(tmp_path)}))
     await cue.close()
     assert (work.state, work.error, work.attempt) == ("failed", "timeout", 3)
-    seen = [(tmp_path / f"attempt-{number}").read_text() for number in (1, 2, 3)]
-    assert seen == ["nobody"] * 3
+    seen = [file.read_text() for file in tmp_path.glob("attempt-*")]
+    assert set(seen) == {"nobody"}
+    assert len(seen) >= 2  # on a busy machine the time may be over before one has begun
 
 
 async def test_a_crash_and_an_exception_look_like_any_failure_of_a_work() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,27 @@ def test_every_host_gets_its_config_and_only_the_one_that_was_down_waits(tmp_pat
     assert {host for host, _ in circuit} == {"spare"}
     assert (circuit[0][1], circuit[-1][1]) == ("opened", "closed")
     assert list(tmp_path.iterdir()) == []  # it tidied up, and left the home directory alone
+
+
+def test_it_can_be_interrupted_and_leaves_nothing(tmp_path: Path) -> None:
+    begun = subprocess.Popen(
+        [sys.executable, "-u", str(ROOT / "examples" / "server_tool.py")],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert begun.stdout is not None
+        assert begun.stdout.readline()
+        begun.send_signal(signal.SIGINT)
+        _, errors = begun.communicate(timeout=50)
+    finally:
+        begun.kill()
+    assert (begun.returncode, errors) == (130, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_host_that_nobody_knows_is_given_up(tmp_path: Path) -> None:

@@ -19,8 +19,10 @@ import runcue
 from runcue import testing
 from runcue.errors import BadCommand, CommandFailed, Unreachable
 from runcue.executors import ssh
-from runcue.executors.ssh import KEPT, SshExecutor, Tail
+from runcue.executors.output import KEEP, Tail
+from runcue.executors.ssh import SshExecutor
 from runcue.executors.sshplace import command_of, place_of
+from runcue.ports import TooLate
 from tests.executors.fakes import BOUND, Entered, FakeTask, FakeWork, RealClock, lives, until, until_sync
 from tests.executors.sshserver import Host, write_key
 
@@ -160,9 +162,9 @@ async def test_a_work_without_a_host_is_refused() -> None:
     [
         ("", "is empty"),
         ("  \n", "is empty"),
-        ([], "is empty"),
-        ([""], "is empty"),
-        (["ls", 5], "has 5, which is no str"),
+        ([], "names no program"),
+        ([""], "names no program"),
+        (["ls", 5], "has 5 in it: make every argument a str"),
         (["ls", None], "has None"),
         (["ls", b"x"], "has b'x'"),
         (("ls", "-l"), "is of type tuple"),
@@ -173,7 +175,7 @@ async def test_a_work_without_a_host_is_refused() -> None:
         (["ls", "a\0b"], "NUL"),
         ("echo " + "x" * 128 * 1024, "longer than 128 KiB"),
         ("echo \udc80", "no UTF-8"),
-        (["echo", "\ud900"], "no UTF-8"),
+        (["echo", "\ud900"], "cannot be encoded"),
     ],
 )
 def test_what_is_no_command_is_refused(command: object, problem: str) -> None:
@@ -277,8 +279,8 @@ async def test_the_end_of_much_output_is_kept_and_memory_stays_small(caller: Cal
         "head -c 48000000 /dev/zero | tr '\\0' x; echo; echo end; head -c 9000000 /dev/zero >&2"
     )
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert result["stdout"] == "x" * (KEPT - 5) + "\nend\n"
-    assert len(result["stderr"]) == KEPT
+    assert result["stdout"] == "x" * (KEEP - 5) + "\nend\n"
+    assert len(result["stderr"]) == KEEP
     assert grown < 32 * 1024
 
 
@@ -287,7 +289,7 @@ def test_a_tail_cuts_no_character_in_half() -> None:
     for _ in range(10):
         tail.add("ä€".encode() * 10_000 + b".")
     text = tail.text()
-    assert len(text.encode()) in range(KEPT - 3, KEPT + 1)
+    assert len(text.encode()) in range(KEEP - 3, KEEP + 1)
     assert set(text) == {"ä", "€", "."}
 
 
@@ -317,6 +319,16 @@ async def test_it_is_entered_once_when_the_command_runs(host: Host, caller: Call
     await entered.wait()
     assert len(entered.times) == 1
     assert entered.times[0] is not None
+
+
+async def test_what_comes_too_late_for_its_grant_is_not_sent(host: Host, caller: Caller) -> None:
+    running, entered = caller.begin("true")
+    entered.is_late = True
+    with pytest.raises(TooLate):
+        await running
+    assert host.open_connections == 1  # it was asked when everything else was done
+    assert host.commands == entered.times == []
+    assert (await caller.run("echo next"))["stdout"] == "next\n"
 
 
 # --------------------------------------------------------------------------------------------- connections
@@ -591,6 +603,90 @@ async def test_a_key_with_a_passphrase_asks_nobody(host: Host, caller: Caller) -
     config.write_text(f"IdentityFile {encrypted}\nIdentityAgent none\n")
     options = {"config": [str(config)], "known_hosts": str(host.known_hosts)}
     assert "it accepts no key of ours" in await failure_of(Caller(caller.host, options))
+
+
+# ----------------------------------------------------------------------------------------------- jump hosts
+
+
+class Behind:
+    """A host that is reached through another, as an ssh config says: `behind` through `jump`."""
+
+    def __init__(self, host: Host, jump: Host) -> None:
+        self.host = host
+        self.jump = jump
+        self.config = host.folder / "config"
+        self.known_hosts = host.folder / "known_hosts"
+
+    async def caller(self, of_jump: str = "", of_all: str = "") -> Caller:
+        def entry(name: str, host: Host, more: str) -> str:
+            return f"Host {name}\n  HostName 127.0.0.1\n  Port {host.port}\n{more}\n"
+
+        self.config.write_text(
+            entry("behind", self.host, "  ProxyJump jump\n")
+            + entry("jump", self.jump, of_jump)
+            + f"Host *\n  IdentityFile {self.host.client_key}\n  UserKnownHostsFile {self.known_hosts}\n{of_all}"
+        )
+        return Caller("behind", {"config": [str(self.config)]}, connect_timeout=5.0)
+
+
+@pytest.fixture
+async def behind(host: Host, caller: Caller, tmp_path: Path) -> AsyncIterator[Behind]:
+    """Both hosts; at the end nobody may be connected to either."""
+    async with Host(tmp_path, "jump") as jump:
+        jump.passed_on = []
+        yield Behind(host, jump)
+        while Caller.made:
+            await Caller.made.pop().executor.close()
+        await until(lambda: jump.open_connections == 0, "connections to the jump host are closed")
+
+
+async def test_a_host_is_reached_through_the_jump_host_of_the_config(behind: Behind) -> None:
+    caller = await behind.caller()
+    for _ in range(2):
+        assert (await caller.run("echo there"))["stdout"] == "there\n"
+    assert behind.jump.passed_on == [("127.0.0.1", behind.host.port)]
+    assert behind.jump.commands == []
+
+
+async def test_a_jump_host_is_not_believed_without_a_known_key(behind: Behind) -> None:
+    behind.known_hosts.write_text("")
+    behind.host.know()
+    reason = await failure_of(await behind.caller())
+    assert reason.startswith("behind: jump host jump: its host key is not in known_hosts")
+    assert behind.jump.passed_on == behind.host.connections == []
+
+
+async def test_known_hosts_may_not_be_turned_off_for_a_jump_host(behind: Behind) -> None:
+    reason = await failure_of(await behind.caller(of_jump="  UserKnownHostsFile none\n"))
+    assert "jump host jump: " in reason
+    assert "any host would be believed" in reason
+    assert behind.jump.connections == behind.host.connections == []
+
+
+async def test_a_host_behind_a_jump_host_is_not_believed_without_a_known_key(behind: Behind) -> None:
+    behind.known_hosts.write_text("")
+    behind.jump.know()
+    assert (await failure_of(await behind.caller())).startswith("behind: its host key is not in known_hosts")
+    assert behind.host.commands == []
+    await until(lambda: behind.jump.open_connections == 0, "the way there is given up, too")
+
+
+async def test_a_jump_host_that_lets_nobody_through_is_told(behind: Behind) -> None:
+    behind.jump.passed_on = None
+    assert "no connection (" in await failure_of(await behind.caller())
+    assert behind.host.connections == []
+
+
+async def test_a_jump_host_that_is_meant_for_all_is_not_reached_through_itself(behind: Behind) -> None:
+    assert (await (await behind.caller(of_all="  ProxyJump jump\n")).run("echo x"))["stdout"] == "x\n"
+
+
+@pytest.mark.parametrize(
+    ("jumps", "says"), [("behind", "goes round in a circle"), ("-oProxyCommand=x", "what is no host")]
+)
+async def test_jump_hosts_that_cannot_be_are_refused(behind: Behind, jumps: str, says: str) -> None:
+    assert says in await failure_of(await behind.caller(of_jump=f"  ProxyJump {jumps}\n"))
+    assert behind.jump.connections == behind.host.connections == []
 
 
 # --------------------------------------------------------------------------------------------------- cancel

@@ -4,9 +4,9 @@
 2. It leads a session of its own, has no input, and writes to files (output.py), never to a pipe.
 3. Its end is noticed through a pidfd in the loop, elsewhere by a thread. The leader stays a zombie until everything
    else in its session is dealt with, so that the number of its group cannot mean somebody else.
-4. When it ends, what it left in its session is killed. What made a session of its own is left alone and named in the
-   result as `left_running`, if it still holds something of ours.
-5. When it is cancelled, its group gets SIGTERM (and SIGCONT), after the grace period SIGKILL. `run` returns when it
+4. When it ends, what it left in its session is killed, whatever that holds. What made a session of its own is left
+   alone and named in the result as `left_running`, if it still holds something of ours.
+5. When it is cancelled, its session gets SIGTERM (and SIGCONT), after the grace period SIGKILL. `run` returns when it
    is gone, and nothing makes it return before.
 6. If this process dies, the reaper kills the session, and the job lock tells when it is gone.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import signal
 import threading
@@ -23,10 +24,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from inspect import isawaitable
 from itertools import count
+from math import inf
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from runcue.errors import BadCommand, CommandFailed, RetryLater, quoted
+from runcue.errors import CommandFailed, RetryLater, quoted
+from runcue.executors.commandline import bad_command, checked
 from runcue.executors.jobs import (
     HAS_PROC,
     Jobs,
@@ -40,15 +43,13 @@ from runcue.executors.jobs import (
     session_members,
     signal_group,
 )
-from runcue.executors.output import KEEP, LIMIT, Output, Watcher, last_line, make_folder, stem
+from runcue.executors.loops import hold, later, tell
+from runcue.executors.output import KEEP, LIMIT, Output, Watcher, is_lack, last_line, make_folder, stem
 from runcue.executors.reaper import Reaper, Started
 from runcue.ports import Clock, Command, Entering, Registered
 
+logger = logging.getLogger("runcue")
 T = TypeVar("T")
-
-
-class _Timer(Protocol):
-    def cancel(self) -> None: ...
 
 
 SHELL = "/bin/sh"
@@ -56,6 +57,12 @@ BACK_OFF = 1.0
 """Seconds until the next attempt when the system had no room for another process."""
 KILL_PATIENCE = 5.0
 """Seconds that what cannot even be killed is waited for, after the command itself has ended."""
+UNSEEN = "unknown"
+"""The name of who has something of ours and cannot be seen: another user's process, or there is no /proc."""
+UNSEEN_PATIENCE = 0.25
+"""Seconds that such a one is waited for: it may be a process of ours that is just becoming another program."""
+YOUNG = 0.25
+"""Seconds in which pids cannot have come round."""
 FIRST_PAUSE = 0.002
 LONGEST_PAUSE = 0.2
 
@@ -73,36 +80,8 @@ NO_ROOM = frozenset(
 
 def arguments(command: object, options: Command) -> list[str]:
     """The argument list that a handler's answer means; raises BadCommand when it means none."""
-    if isinstance(command, str):
-        if not options.shell:
-            raise _bad(command, "is a str", "return a list of arguments, or give the task shell=True")
-        if not command:
-            raise _bad(command, "is empty", "return something to run")
-        return [SHELL, "-c", "--", _argument(command, command)]
-    if not isinstance(command, list):
-        kind = f"is of type {type(command).__name__}"
-        raise _bad(command, kind, "return a list of str" + (" or a str" if options.shell else ""))
-    argv = [_argument(part, command) for part in command]
-    if not argv or not argv[0]:
-        raise _bad(command, "names no program", "return a list that begins with one")
-    return argv
-
-
-def _argument(part: object, command: object) -> str:
-    text = os.fspath(part) if isinstance(part, os.PathLike) else part
-    if not isinstance(text, str):
-        raise _bad(command, f"has {quoted(part)} in it", "make every argument a str")
-    if "\0" in text:
-        raise _bad(command, "has a NUL character in it", "leave it out: no program can be given one")
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        raise _bad(command, "has a character that cannot be encoded", "leave it out") from None
-    return text
-
-
-def _bad(command: object, problem: str, advice: str) -> BadCommand:
-    return BadCommand(f"bad_command: {quoted(command)} {problem}: {advice}")
+    found = checked(command, options.shell)
+    return [SHELL, "-c", "--", found] if isinstance(found, str) else found
 
 
 def environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -139,10 +118,11 @@ def refusal(error: OSError, argv: list[str], cwd: str | None) -> CommandFailed |
     return CommandFailed(f"cannot run {name}: {reason}")
 
 
-def _no_room(error: OSError) -> RetryLater:
-    later = RetryLater(BACK_OFF)
-    later.args = (f"no room for another command ({error.strerror or error}): try again after {BACK_OFF:g} s",)
-    return later
+def _no_room(error: OSError | RuntimeError) -> RetryLater:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    waiting = RetryLater(BACK_OFF)
+    waiting.args = (f"no room for another command ({reason}): try again after {BACK_OFF:g} s",)
+    return waiting
 
 
 # --- Running it -----------------------------------------------------------------------------------
@@ -166,6 +146,7 @@ class CommandExecutor:
         self._clock = clock
         self.grace = grace
         self._folder = folder
+        self._usable: Path | None = None  # the same, if it can be used
         self._jobs = jobs
         self._reaper = reaper
         self._keep = keep
@@ -185,7 +166,7 @@ class CommandExecutor:
         if entered is not None:
             entered.check()
         child = self._start(work, options, argv)
-        release = _hold(child.loop)
+        release = hold(child.loop)
         try:
             result = await self._finish(child, entered)
         finally:
@@ -237,13 +218,33 @@ class CommandExecutor:
             if isinstance(error, OSError):
                 raise refusal(error, argv, options.cwd) from error
             if isinstance(error, ValueError):  # a variable with a NUL, or with "=" in its name
-                raise _bad(argv, f"cannot be run ({error})", "correct the task's env or cwd") from error
+                raise bad_command(
+                    argv, f"cannot be run ({error})", "correct the task's env or cwd"
+                ) from error
             raise
-        self._reaper.register(started.pid)
-        self._jobs.started(number, started.pid)
-        output.hand_over()
-        self._watcher.add(number, output)
-        return _Child(number, started, output)
+        try:
+            self._reaper.register(started.pid)
+            self._jobs.started(number, started.pid)
+            output.hand_over()
+            self._watcher.add(number, output)
+            return _Child(number, work.id, started, output)
+        except BaseException as error:
+            self._abandon(number, started, output)
+            if isinstance(error, (OSError, RuntimeError)):
+                raise _no_room(error) from error
+            raise
+
+    def _abandon(self, number: int, started: Started, output: Output) -> None:
+        """End what was started a moment ago and cannot be seen to."""
+        if is_our_child(started.pid):
+            signal_group(started.pid, signal.SIGKILL)
+            signal_session(started.pid, signal.SIGKILL, is_young=True)
+        self._reaper.forget(started.pid)
+        started.wait()
+        self._watcher.remove(number)
+        output.settle(self._keep, self._limit, is_needed=False)
+        output.close()
+        self._jobs.release(number)
 
     def _prepare(self, number: int, work: Any) -> Output:
         """Everything a command needs before it can be started."""
@@ -251,16 +252,31 @@ class CommandExecutor:
             self._reaper.start()
             if self._nothing == -1:
                 self._nothing = guard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-                if self._folder is not None:
-                    make_folder(self._folder)
+            if self._usable is None or not self._usable.is_dir():  # somebody may have removed it
+                self._make_folder()
+            self._watcher.start()
             self._jobs.take(number)
-            return Output(self._folder, stem(work.id, work.attempt), lambda text: work.progress(text=text))
-        except OSError as error:
+            name, tell_line = stem(work.id, work.attempt), partial(work.progress, None)
+            return Output(self._usable, name, self._jobs.label(number), tell_line, self._watcher.complain)
+        except (OSError, RuntimeError) as error:
             self._jobs.release(number)
-            if error.errno in NO_ROOM:
+            if isinstance(error, RuntimeError) or error.errno in NO_ROOM:
                 raise _no_room(error) from error
             where = f" {quoted(error.filename)}" if error.filename else ""
             raise CommandFailed(f"cannot prepare the command{where}: {error.strerror or error}") from error
+
+    def _make_folder(self) -> None:
+        """Have a folder for output; as long as that cannot be, files without a name have to do."""
+        self._usable = None
+        if self._folder is not None:
+            try:
+                make_folder(self._folder)
+            except OSError as error:
+                if is_lack(error):
+                    raise
+                self._watcher.complain(error)
+            else:
+                self._usable = self._folder
 
     async def _finish(self, child: _Child, entered: Entering | None) -> dict[str, Any]:
         """Wait for the end of a command, or bring it about; then see to what it leaves."""
@@ -272,12 +288,15 @@ class CommandExecutor:
                 entered(None)
             await self._ended(child)
             child.signal(signal.SIGKILL)  # what is left of its group
-            if self._is_held(child):
+            is_clear = not await self._has_rest(child)
+            if not is_clear:
                 left = await self._clear(child, lambda: True)
-            is_clear = not left
+                is_clear = not self._jobs.is_held(child.number)
+                output.unlabel()
         finally:
             if not child.exited.is_set():  # the loop is gone, and nothing can be waited for in it
                 child.signal(signal.SIGKILL)
+                child.signal_session(signal.SIGKILL)
             self._reaper.forget(child.pid)
             child.reap()
             self._watcher.remove(child.number)
@@ -295,6 +314,10 @@ class CommandExecutor:
             finally:
                 output.close()
         if child.was_cancelled:
+            if left:  # there is no result to say it in
+                logger.warning(
+                    "%s: a command that was given up left running: %s", child.work, ", ".join(left)
+                )
             raise asyncio.CancelledError
         return result | {"left_running": left} if left else result
 
@@ -313,35 +336,50 @@ class CommandExecutor:
             expired.set()
             child.signal(signal.SIGKILL)
 
-        timer = _later(child.loop, self.grace, expire)
+        timer = later(child.loop, self.grace, expire)
         child.signal(signal.SIGTERM)
         child.signal(signal.SIGCONT)  # a stopped process hears nothing
         await child.sure(child.exited)
-        if self._is_held(child):
+        if await self._has_rest(child):
             await self._clear(child, expired.is_set)
         timer.cancel()
+
+    async def _has_rest(self, child: _Child) -> bool:
+        """Whether a command that has ended left something in its session, or with something of ours."""
+        if self._is_held(child):
+            return True
+        if child.is_young:
+            return bool(child.signal_session(None))
+        return bool(await self._aside(partial(child.signal_session, None), child.sure))
 
     def _is_held(self, child: _Child) -> bool:
         return child.output.is_held or self._jobs.is_held(child.number)
 
     async def _clear(self, child: _Child, is_expired: Callable[[], bool]) -> list[str]:
-        """End what a command left in its session; the names of those that hold something of ours elsewhere."""
+        """End what a command left in its session; the names of those that cannot be ended, or hold something of
+        ours elsewhere."""
         pause, was_asked, ending = FIRST_PAUSE, False, 0.0
         while True:
             waited = asyncio.Event()
-            _later(child.loop, pause, waited.set)
+            later(child.loop, pause, waited.set)
             await child.sure(waited)
-            if not self._is_held(child):  # mostly what was in its group, and has had its signal
+            if not await self._has_rest(child):  # mostly what was in its group, and has had its signal
                 return []
             number = signal.SIGKILL if is_expired() else None if was_asked else signal.SIGTERM
             was_asked = True
             if number == signal.SIGKILL:
                 child.signal(number)
                 ending = ending or time.monotonic() + KILL_PATIENCE
-            members = await self._aside(partial(signal_session, child.pid, number), child.sure)
-            if not members or 0 < ending < time.monotonic():
+            members = await self._aside(partial(child.signal_session, number), child.sure)
+            is_over = 0 < ending < time.monotonic()
+            if not members or is_over:
                 marks = child.output.marks | self._jobs.marks(child.number)
-                return await self._aside(partial(named_holders, marks), child.sure)
+                names = await self._aside(partial(names_of, members, marks), child.sure)
+                if names or not self._is_held(child):
+                    return names
+                if is_over:
+                    return [UNSEEN]
+                ending = min(ending or inf, time.monotonic() + UNSEEN_PATIENCE)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _aside(self, function: Callable[[], T], sure: Callable[[asyncio.Event], Awaitable[Any]]) -> T:
@@ -350,7 +388,7 @@ class CommandExecutor:
         done = asyncio.Event()
         answer: list[T] = []
         raised: list[Exception] = []
-        release = _hold(loop)
+        release = hold(loop)
 
         def deliver() -> None:
             release()
@@ -361,7 +399,7 @@ class CommandExecutor:
                 answer.append(function())
             except Exception as error:  # noqa: BLE001 (raised again where it was asked for)
                 raised.append(error)
-            _tell(loop, deliver)
+            tell(loop, deliver)
 
         self._watcher.do(job)
         await sure(done)
@@ -373,14 +411,16 @@ class CommandExecutor:
 class _Child:
     """A command that was started, until it is reaped."""
 
-    def __init__(self, number: int, started: Started, output: Output) -> None:
+    def __init__(self, number: int, work: str, started: Started, output: Output) -> None:
         self.number = number
+        self.work = work
         self.pid = started.pid
         self.output = output
         self.loop = asyncio.get_running_loop()
         self.exited = asyncio.Event()
         self.exit_code: int | None = None
         self.was_cancelled = False
+        self._began = time.monotonic()
         self._started = started
         self._is_reaped = False
         self._pidfd = -1
@@ -396,7 +436,7 @@ class _Child:
 
     def _wait(self) -> None:
         wait_for_exit(self.pid)
-        _tell(self.loop, self.exited.set)
+        tell(self.loop, self.exited.set)
 
     def _let_go(self) -> None:
         if self._pidfd != -1:
@@ -408,6 +448,17 @@ class _Child:
         """Signal its group, as long as the number of the group is certainly its own."""
         if not self._is_reaped and is_our_child(self.pid):
             signal_group(self.pid, number)
+
+    @property
+    def is_young(self) -> bool:
+        """Whether it was started a moment ago, so that little can have happened since."""
+        return time.monotonic() - self._began < YOUNG
+
+    def signal_session(self, number: int | None) -> list[Process]:
+        """Signal what lives in its session, with its group or apart, and say who that is."""
+        if self._is_reaped or not is_our_child(self.pid):
+            return []
+        return signal_session(self.pid, number, is_young=self.is_young)
 
     async def sure(self, event: asyncio.Event) -> None:
         """Wait for something that will come, whoever cancels meanwhile."""
@@ -464,9 +515,9 @@ def _wait_by_kqueue(pid: int) -> None:
         queue.close()
 
 
-def signal_session(session: int, number: int | None) -> list[Process]:
+def signal_session(session: int, number: int | None, *, is_young: bool) -> list[Process]:
     """Who lives in a session; they are sent the signal, those who had SIGTERM with their group left out."""
-    members = session_members(session) if HAS_PROC else []
+    members = session_members(session, is_young) if HAS_PROC else []
     if number is not None:
         for member in members:
             if number == signal.SIGKILL or member.group != session:
@@ -475,10 +526,12 @@ def signal_session(session: int, number: int | None) -> list[Process]:
     return members
 
 
-def named_holders(marks: set[Mark]) -> list[str]:
-    """Who still has one of these files, by pid and name."""
-    found = [process(pid) for pid in holders(marks)] if HAS_PROC else []
-    return [f"{one.pid} {one.name}" for one in found if one is not None]
+def names_of(members: list[Process], marks: set[Mark]) -> list[str]:
+    """These processes and those who still have one of these files, by pid and name."""
+    known = {member.pid: member for member in members}
+    if HAS_PROC:
+        known |= {pid: found for pid in holders(marks) if (found := process(pid)) is not None}
+    return [f"{pid} {known[pid].name}" for pid in sorted(known)]
 
 
 def _signal_name(number: int) -> str:
@@ -486,37 +539,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name.removeprefix("SIG")
     except ValueError:
         return str(number)
-
-
-# --- Loops, real and virtual ----------------------------------------------------------------------
-
-
-def _hold(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-    """Let no virtual time pass until the returned function is called; nothing on other loops."""
-    hold: Callable[[], None] | None = getattr(loop, "hold", None)
-    if hold is None:
-        return _nothing
-    hold()
-    release: Callable[[], None] = loop.release  # type: ignore[attr-defined]
-    return release
-
-
-def _nothing() -> None:
-    """Releases what was not held."""
-
-
-def _later(loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> _Timer:
-    """Call back after real seconds, on virtual time too."""
-    if not hasattr(loop, "hold"):
-        return loop.call_later(seconds, callback)
-    timer = threading.Timer(seconds, _tell, (loop, callback))
-    timer.daemon = True
-    timer.start()
-    return timer
-
-
-def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    try:
-        loop.call_soon_threadsafe(callback)
-    except RuntimeError:
-        return  # the loop is closed: nobody waits for this any more

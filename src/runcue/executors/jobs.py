@@ -10,7 +10,9 @@ and so does whatever it starts: the lock is free when the last of them is gone, 
   given to somebody else meanwhile is never signalled.
 - A session is ended as a whole only when it is the one that was noted for the job and a holder of the lock is in it,
   or when the holder itself leads it.
-- The reaper holds a lock here, too, and is never ended: it is waited for.
+- Who dropped the lock may still have the output of its job open. Those files carry the job's label as long as it
+  runs, where the file system knows such things (extended attributes): whoever writes to one is ended, too.
+- A reaper holds a lock here, too, and is never ended: it is waited for, and woken if somebody stopped it.
 - Descriptors are closed in a forked child before its code runs: it must not keep a lock that is not its own.
 """
 
@@ -30,16 +32,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 REAPER = "reaper"
-"""The name of the lock that the reaper holds until everything it was told of is dead."""
+"""How the names of locks begin whose holders end what they were told of, and then themselves."""
 
 PATIENCE = 0.01
 """Seconds that `end_leftovers` waits for what it has just ended."""
+
+LOOKS = 8
+"""How often processes are looked at in search of the members of a session, while new ones come into being."""
+FEW = 256
+"""So many pids are looked at one by one; when there are more, those of all processes."""
 
 PROC = Path("/proc")
 HAS_PROC = (PROC / "self" / "stat").exists()
 
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+_LABEL = "user.runcue"
 
 Mark = tuple[int, int]
 """Device and inode of a file that processes may have open."""
@@ -109,13 +118,22 @@ class Jobs:
         """Note which process leads the job's session; from here on only it and its descendants hold the lock."""
         with self._lock:
             descriptor = self._ours.pop(_checked(token), None)
-        if descriptor is not None:
+        if descriptor is None:
+            return
+        try:
             os.pwrite(descriptor, b"%-20d\n" % leader, 0)  # over what an earlier job left there
+        except OSError:  # a full disk: the lock is what counts, and the note only helps recovery
+            return
+        finally:
             close(descriptor)
 
     def is_held(self, token: str | int) -> bool:
         """Whether somebody still holds the lock of this job."""
         return self.directory is not None and _is_held(f"{self.directory}/{_checked(token)}")
+
+    def label(self, token: str | int) -> bytes | None:
+        """What the files that the job writes to are marked with, for recovery to know them by."""
+        return None if self.directory is None else f"{self.directory.name}/{_checked(token)}".encode()
 
     def marks(self, token: str | int) -> set[Mark]:
         """What the job's file is known by among the open files of a process."""
@@ -154,6 +172,22 @@ def lock_file(directory: Path, name: str) -> int:
         close(descriptor)
         raise
     return descriptor
+
+
+def put_label(descriptor: int, label: bytes) -> None:
+    """Mark a file as one that a job writes to."""
+    try:
+        os.setxattr(descriptor, _LABEL, label)
+    except (AttributeError, OSError):  # not known here: recovery goes by the locks alone
+        return
+
+
+def take_label(descriptor: int) -> None:
+    """The job is over, or no longer to be asked for whoever has this file open."""
+    try:
+        os.removexattr(descriptor, _LABEL)
+    except (AttributeError, OSError):  # it never had one
+        return
 
 
 def _checked(token: str | int) -> str:
@@ -203,6 +237,10 @@ class _Job(NamedTuple):
     leader: int | None
     is_held: bool
 
+    @property
+    def is_reaper(self) -> bool:
+        return self.path.name.startswith(REAPER)
+
 
 def end_leftovers(directory: Path) -> bool:
     """End what a dead worker's jobs left behind; True when nothing is left, and its directory gone.
@@ -213,12 +251,15 @@ def end_leftovers(directory: Path) -> bool:
     ending = time.monotonic() + PATIENCE
     jobs = _jobs(directory)
     if any(job.is_held for job in jobs):
-        _end([job for job in jobs if job.is_held and job.path.name != REAPER])
+        _wake([job for job in jobs if job.is_held and job.is_reaper])
+        _end([job for job in jobs if job.is_held and not job.is_reaper])
         while any(job.is_held for job in jobs):
             if time.monotonic() > ending:
                 return False
             time.sleep(0.001)
             jobs = _jobs(directory)
+    if jobs and _end_writers(directory):
+        return False
     for job in jobs:
         job.path.unlink(missing_ok=True)
     return _remove(directory)
@@ -245,6 +286,12 @@ def _jobs(directory: Path) -> list[_Job]:
     return found
 
 
+def _wake(jobs: list[_Job]) -> None:
+    marks = {job.mark for job in jobs}
+    for pid in holders(marks) if marks and HAS_PROC else ():
+        send(pid, signal.SIGCONT, partial(_holds, pid, marks))
+
+
 def _end(jobs: list[_Job]) -> None:
     if not HAS_PROC:
         for job in jobs:
@@ -262,6 +309,18 @@ def _end(jobs: list[_Job]) -> None:
     for session in sessions:
         for member in session_members(session):
             send_in_session(member.pid, session, signal.SIGKILL)
+
+
+def _end_writers(directory: Path) -> bool:
+    """End who holds no lock any more, but writes to what a job of this worker wrote to; False if nobody does."""
+    label = f"{directory.name}/".encode()
+    writers = [pid for pid in _pids() if pid != os.getpid() and _writes(pid, label)] if HAS_PROC else []
+    for pid in writers:
+        members = session_members(pid) if session_of(pid) == pid else []
+        send(pid, signal.SIGKILL, partial(_writes, pid, label))
+        for member in members:
+            send_in_session(member.pid, pid, signal.SIGKILL)
+    return bool(writers)
 
 
 # --- Processes, as /proc shows them ---------------------------------------------------------------
@@ -301,10 +360,47 @@ def session_of(pid: int) -> int | None:
     return None if found is None or found.state in "ZX" else found.session
 
 
-def session_members(session: int) -> list[Process]:
-    """Who lives in a session."""
-    found = map(process, _pids())
-    return [one for one in found if one is not None and one.session == session and one.state not in "ZX"]
+def session_members(session: int, is_young: bool = False) -> list[Process]:
+    """Who lives in a session; all of them, unless somebody comes into being meanwhile whose parent is among them.
+
+    Everybody in it had its pid after the leader, whose own is the number of the session. So with `is_young`, when too
+    little time has passed for pids to come round, only those that were given out since are looked at.
+    """
+    seen = session if is_young else None
+    members: list[Process] = []
+    for _ in range(LOOKS):
+        latest = last_pid()
+        if seen is None or latest is None or not seen <= latest <= seen + FEW:
+            members = list(filter(None, (_member(pid, session) for pid in _pids())))
+        elif seen < latest:
+            members = list(filter(None, (_member(pid, session) for pid in range(seen + 1, latest + 1))))
+        if members or latest is None or seen == latest:
+            break
+        seen = latest  # who was born since, to a parent who is gone, is found in the next round
+    return members
+
+
+def _member(pid: int, session: int) -> Process | None:
+    try:
+        may_be_one = os.getsid(pid) == session  # a tenth of the cost of reading what /proc says
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        may_be_one = True
+    found = process(pid) if may_be_one else None
+    return None if found is None or found.session != session or found.state in "ZX" else found
+
+
+def last_pid() -> int | None:
+    """The pid that was given out last, where the kernel tells."""
+    try:
+        descriptor = os.open("/proc/sys/kernel/ns_last_pid", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return int(os.read(descriptor, 32))
+    finally:
+        os.close(descriptor)
 
 
 def holders(marks: set[Mark]) -> list[int]:
@@ -317,11 +413,27 @@ def _pids() -> list[int]:
 
 
 def _holds(pid: int, marks: set[Mark]) -> bool:
+    return any(_is_one_of(link, marks) for link in _files(pid))
+
+
+def _writes(pid: int, label: bytes) -> bool:
+    return any(_has_label(link, label) for link in _files(pid))
+
+
+def _files(pid: int) -> list[str]:
     try:
-        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
+        return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]  # noqa: PTH208
     except OSError:  # gone, or somebody else's
+        return []
+
+
+def _has_label(link: str, label: bytes) -> bool:
+    try:
+        if not stat.S_ISREG(os.stat(link).st_mode) or not os.lstat(link).st_mode & stat.S_IWUSR:  # noqa: PTH116
+            return False
+        return os.getxattr(link, _LABEL).startswith(label)
+    except OSError:  # closed meanwhile, or without any label
         return False
-    return any(_is_one_of(f"/proc/{pid}/fd/{name}", marks) for name in names)
 
 
 def _is_one_of(link: str, marks: set[Mark]) -> bool:

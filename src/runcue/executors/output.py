@@ -19,8 +19,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import re
+import stat
 import tempfile
 import threading
 import time
@@ -30,7 +32,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from runcue.executors.jobs import Mark, close, guard, is_locked
+from runcue.errors import quoted
+from runcue.executors.jobs import Mark, close, guard, is_locked, put_label, take_label
+
+logger = logging.getLogger("runcue")
+Complain = Callable[[OSError], None]
 
 KEEP = 64 * 1024
 """Bytes of each stream that are the result."""
@@ -63,18 +69,28 @@ def stem(work_id: str, attempt: int) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of output files, for us alone; where that fails, files without a name have to do."""
+    """Make the folder of output files, for us alone; raises OSError when it cannot be, or is somebody else's."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno in _NO_ROOM:
-            raise
+        folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory: move it away", str(folder)) from None
+        if found.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, f"belongs to user {found.st_uid}", str(folder)) from None
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            folder.chmod(0o700)
+
+
+def is_lack(error: OSError) -> bool:
+    """Whether the system had no room just now: another time there may be some."""
+    return error.errno in _NO_ROOM
 
 
 class Stream:
     """One file that a command writes to. It gets its name when somebody may want to look at it."""
 
-    def __init__(self, folder: str | None, name: str) -> None:
+    def __init__(self, folder: str | None, name: str, label: bytes | None = None) -> None:
         self._folder = folder
         self._name = name
         self.is_named = False
@@ -86,6 +102,8 @@ class Stream:
         try:
             self._open()
             fcntl.flock(self.writing, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if label is not None:
+                put_label(self._reading, label)
         except BaseException:
             self.close()
             raise
@@ -102,7 +120,7 @@ class Stream:
                     self._reading = guard(os.open(self._path, _FLAGS | os.O_RDWR))
                     self.is_named = True
             except OSError as error:
-                if error.errno in _NO_ROOM:
+                if is_lack(error):
                     raise
                 self.close()
                 self._folder = None  # the file is lost, the output is not
@@ -163,7 +181,9 @@ class Stream:
         """How many bytes were written since the last look."""
         size = os.fstat(self._reading).st_size
         grown, self._seen = size - self._seen, size
-        return max(0, grown)
+        if grown < 0:  # the command itself emptied it, as `> /dev/stdout` does
+            grown, self._holed = size, 0
+        return grown
 
     def cap(self, limit: int) -> None:
         """Give back what is older than the last part, if there is more than `limit` as of the last look."""
@@ -181,20 +201,19 @@ class Stream:
     def tail(self, keep: int) -> bytes:
         """The last bytes that were written."""
         size = os.fstat(self._reading).st_size
-        start = max(self._holed, size - keep)
+        holed = self._holed if self._holed <= size else 0  # else the command emptied it since the last look
+        start = max(holed, size - keep)
         data = _read(self._reading, size - start, start)
         return (self._end + data)[-keep:] if len(data) < keep else data
 
     def text(self, keep: int) -> str:
         """The last bytes as text, from the first whole character on."""
         data = self.tail(keep)
-        if len(data) == keep:
-            data = data[next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0) :]
-        return data.decode("utf-8", "backslashreplace")
+        return as_text(data, is_cut=len(data) == keep)
 
     def last_line(self) -> str:
         """The last line with something on it, fit for a terminal."""
-        return last_line(self.tail(8 * LINE).decode("utf-8", "replace"))
+        return last_line(as_text(self.tail(8 * LINE), is_cut=True))
 
     def is_long(self, limit: int) -> bool:
         """Whether more was written than its file is to keep."""
@@ -215,6 +234,11 @@ class Stream:
             new.replace(self._path)
         else:
             self.show()
+            self.unlabel()
+
+    def unlabel(self) -> None:
+        """Nobody is to be asked for it any more."""
+        take_label(self._reading)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -243,13 +267,48 @@ def _read(descriptor: int, size: int, start: int) -> bytes:
     return b"".join(parts)
 
 
+def as_text(data: bytes, *, is_cut: bool) -> str:
+    """What a command printed; where its beginning was cut off, from the first whole character on."""
+    if is_cut:
+        data = data[next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0) :]
+    return data.decode("utf-8", "backslashreplace")
+
+
 def last_line(text: str) -> str:
-    """The last line of a text with something on it, short and without anything that moves a cursor."""
-    for line in reversed(re.split(r"[\r\n]+", text)):
-        shown = "".join(character if character.isprintable() else " " for character in line).strip()
-        if shown:
-            return shown if len(shown) <= LINE else shown[:LINE] + "…"
-    return ""
+    """The last line of a text with something on it, fit for a terminal."""
+    return next(filter(None, map(shown, reversed(re.split(r"[\r\n]+", text)))), "")
+
+
+def shown(text: str) -> str:
+    """A line that is short and has nothing in it that moves a cursor."""
+    text = "".join(character if character.isprintable() else " " for character in text).strip()
+    return text if len(text) <= LINE else text[:LINE] + "…"
+
+
+class Tail:
+    """The last bytes of a stream that comes in parts, however long that is."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._is_cut = False
+
+    def add(self, data: bytes) -> None:
+        """Take in what came."""
+        self._kept += data
+        if len(self._kept) > 2 * KEEP:
+            del self._kept[:-KEEP]
+            self._is_cut = True
+
+    def text(self) -> str:
+        """What is kept; no character is cut in half."""
+        return as_text(bytes(self._kept[-KEEP:]), is_cut=self._is_cut or len(self._kept) > KEEP)
+
+    def last_line(self, *, is_whole: bool = False) -> str:
+        """The last line, or the last whole one, that says something."""
+        data = bytes(self._kept[-8 * LINE :])
+        if is_whole:
+            data = data[: data.rfind(b"\n") + 1]
+        return last_line(as_text(data, is_cut=True))
 
 
 @cache
@@ -275,20 +334,27 @@ def punch(descriptor: int, start: int, size: int) -> bool:
 class Output:
     """The two files of one command."""
 
-    def __init__(self, folder: Path | None, name: str, tell: Callable[[str], None]) -> None:
-        self.out = Stream(None if folder is None else str(folder), f"{name}.out")
+    def __init__(
+        self,
+        folder: Path | None,
+        name: str,
+        label: bytes | None,
+        tell: Callable[[str], None],
+        complain: Complain,
+    ) -> None:
+        where = None if folder is None else str(folder)
+        self.out = Stream(where, f"{name}.out", label)
         try:
-            self.err = Stream(None if folder is None else str(folder), f"{name}.err")
+            self.err = Stream(where, f"{name}.err", label)
         except BaseException:
             self.out.close()
             raise
         self._tell = tell
+        self._complain = complain
         self._told_at = 0.0
         self._news: Stream | None = None
         self._lock = threading.Lock()  # the watcher looks, the loop closes
         self._is_open = True
-        self.is_untidy = False
-        """True when a file could not be removed or shortened."""
 
     @property
     def marks(self) -> set[Mark]:
@@ -304,6 +370,11 @@ class Output:
         """The command has them."""
         self.out.hand_over()
         self.err.hand_over()
+
+    def unlabel(self) -> None:
+        """The command has ended, and whoever still has one of them open is left alone."""
+        self.out.unlabel()
+        self.err.unlabel()
 
     def look(self, now: float, limit: int) -> int:
         """Keep the files small and tell the last line; how many bytes were written since the last look."""
@@ -338,8 +409,8 @@ class Output:
             for stream in (self.out, self.err):
                 try:
                     stream.settle(keep, limit, is_needed=is_needed)
-                except OSError:  # the disk is full or the folder gone: it stays as it is
-                    self.is_untidy = True
+                except OSError as error:  # the disk is full or the folder gone: it stays as it is
+                    self._complain(error)
 
     def close(self) -> None:
         """Let go of both files."""
@@ -358,8 +429,14 @@ class Watcher:
         self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_asleep = False
-        self.failures = 0
-        """How often a file could not be looked at."""
+        self._complained: set[int | None] = set()
+
+    def start(self) -> None:
+        """Be ready; raises RuntimeError when the system has no room for another thread."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="runcue-output", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def add(self, key: int, output: Output) -> None:
         """Watch the output of a command."""
@@ -368,16 +445,22 @@ class Watcher:
             self._is_asleep = False
             self.do(_nothing)
 
+    def complain(self, error: OSError) -> None:
+        """Say that files of output cannot be made, looked at, shortened or removed; once for each cause."""
+        if error.errno not in self._complained:
+            self._complained.add(error.errno)
+            where = f" {quoted(error.filename)}" if error.filename else ""
+            reason = error.strerror or str(error)
+            logger.warning("what commands print is not kept as it should be:%s %s (told once)", where, reason)
+
     def remove(self, key: int) -> None:
         """Watch it no longer."""
         self._watched.pop(key, None)
 
     def do(self, job: Callable[[], None]) -> None:
         """Have something done in the thread; it must not raise."""
+        self.start()
         self._asked.put(job)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="runcue-output", daemon=True)
-            self._thread.start()
 
     @property
     def is_running(self) -> bool:
@@ -420,8 +503,8 @@ class Watcher:
         for output in list(self._watched.values()):
             try:
                 written += output.look(now, self._limit)
-            except OSError:  # a file system that has gone away; the command itself will notice
-                self.failures += 1
+            except OSError as error:  # a file system that has gone away; the command itself will notice
+                self.complain(error)
         return written
 
 

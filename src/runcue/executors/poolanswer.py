@@ -59,10 +59,19 @@ def pack_result(result: object) -> bytes:
         ) from error
 
 
+def plain(value: object) -> int | float | str | None:
+    """A number or a text as just that, whatever class it has; None for anything else."""
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    return str.__str__(value) if isinstance(value, str) else None
+
+
 def pack_error(error: BaseException, ours: str) -> bytes:
     """What a function raised, as bytes, whatever it is; frames of the file that called it are left out."""
     error = error.with_traceback(_without(ours, error.__traceback__))
-    pickled, name, bases = _pickled(error), type(error).__name__, None
+    pickled, name, bases = _pickled(error), str.__str__(type(error).__name__), None
     attributes = _plain_attributes(error)
     if (response := _plain_attributes(_asked(error, "response"))) != {}:
         attributes["response"] = SimpleNamespace(**response)
@@ -82,10 +91,8 @@ def _without(ours: str, traceback: TracebackType | None) -> TracebackType | None
 
 def _plain_attributes(holder: object) -> dict[str, Any]:
     """What the far side of an API said, as far as plain values tell it."""
-    found = {name: _asked(holder, name) for name in TOLD_ATTRIBUTES}
-    attributes: dict[str, Any] = {
-        name: value for name, value in found.items() if isinstance(value, (int, float, str))
-    }
+    found = {name: plain(_asked(holder, name)) for name in TOLD_ATTRIBUTES}
+    attributes: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
     if headers := _headers(holder):
         attributes["headers"] = headers
     return attributes
@@ -93,7 +100,8 @@ def _plain_attributes(holder: object) -> dict[str, Any]:
 
 def _headers(holder: Any) -> dict[str, str]:
     try:
-        return {str(name): str(value) for name, value in islice(holder.headers.items(), MOST_HEADERS)}
+        shown = islice(holder.headers.items(), MOST_HEADERS)
+        return {str.__str__(str(name)): str.__str__(str(value)) for name, value in shown}
     except Exception:  # noqa: BLE001 (it has none, or they are of a strange kind)
         return {}
 
@@ -130,7 +138,7 @@ def read_result(body: memoryview) -> Callable[[], Any]:
     """What a function returned."""
     try:
         value = pickle.loads(body)
-    except Exception as error:  # noqa: BLE001 (whatever its classes do when they are made again)
+    except BaseException as error:  # noqa: BLE001 (whatever its classes do when they are made again)
         text = f"its result came from a worker process and cannot be read here ({describe(error)})"
         return raising(Permanent(f"{text}: return plain values"))
     return lambda: value
@@ -149,7 +157,7 @@ def _as_itself(told: Told) -> BaseException | None:
         return None
     try:
         error = pickle.loads(told.pickled)
-    except Exception:  # noqa: BLE001 (it can be read there and not here: its words remain)
+    except BaseException:  # noqa: BLE001 (it can be read there and not here: its words remain)
         return None
     return error if isinstance(error, BaseException) else None
 
@@ -161,7 +169,7 @@ def _look_alike(told: Told) -> BaseException:
         nearest = pickle.loads(told.bases) if told.bases is not None else Exception
         own = {"__module__": __name__, "__init__": _remember, "__str__": Exception.__str__}
         error = type(told.name, (RemoteError, nearest), own)(told.message)
-    except Exception:  # noqa: BLE001 (a class that cannot be derived from, or that wants more to be made)
+    except BaseException:  # noqa: BLE001 (a class that cannot be derived from, or that wants more to be made)
         error = type(told.name, (RemoteError,), {"__module__": __name__})(told.message)
     for name, value in told.attributes.items():
         try:

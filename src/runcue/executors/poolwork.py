@@ -9,6 +9,8 @@
   then the owner is told. What left the session (a daemon) is left alone.
 - The keeper lives as long as the owner keeps the control socket open. At its end it kills every worker, its children
   included; should the keeper itself be killed, the kernel kills the workers (Linux).
+- The keeper and the workers hold one job lock, and nothing that they start does: it is free when all of them are
+  dead, and while the keeper lived to the end, the children of workers, too.
 - A worker calls one function at a time and answers each call once. Whatever a function raises is its answer.
 - The script is imported again (as multiprocessing does) only for functions that are defined in it.
 
@@ -36,16 +38,19 @@ import msgspec
 from runcue.core.failure import describe
 from runcue.core.model import Work
 from runcue.errors import ConfigError, Permanent
-from runcue.executors.poolanswer import pack_error, pack_result
+from runcue.executors.jobs import guard, session_of
+from runcue.executors.poolanswer import pack_error, pack_result, plain
 
 ORDER = struct.Struct("<cQd")  # owner to keeper: what, which worker, seconds of grace
-NEWS = struct.Struct("<cQq")  # keeper to owner: what, which worker, its pid, exit code or errno
-FRAME = struct.Struct("<cQQ")  # between owner and worker: what, which call or function, bytes that follow
+NEWS = struct.Struct("<cQq")  # keeper to owner: what, which worker, its exit code or an errno
+FRAME = struct.Struct(
+    "<cQQ"
+)  # between owner and worker: what, which call, function or pid, bytes that follow
 
 START, STOP, CLOSE = b"s", b"t", b"c"
-STARTED, NOT_STARTED, GONE = b"s", b"n", b"g"
+NOT_STARTED, GONE = b"n", b"g"
 HELLO, FUNCTION, CALL, QUIT = b"h", b"f", b"c", b"q"
-LEARNT, BEGUN, PROGRESS, RESULT, ERROR = b"l", b"b", b"p", b"r", b"e"
+AWAKE, LEARNT, BEGUN, PROGRESS, RESULT, ERROR = b"a", b"l", b"b", b"p", b"r", b"e"
 
 LAST_GRACE = 1.0
 """Seconds that close() leaves to functions that still run."""
@@ -54,8 +59,12 @@ GIVE_UP = 5.0
 NUDGE_EVERY = 0.2
 """Seconds after which a worker that was told to end is woken again: a signal that comes just before a system call
 begins is not noticed until something interrupts that."""
+LOOK_EVERY = 0.02
+"""Seconds after which the keeper looks again whether what a dead worker left behind is gone."""
 PROGRESS_EVERY = 0.1
 SMALL = 64 * 1024
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGCONT}
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -86,11 +95,11 @@ class Kept(msgspec.Struct, eq=False):
 class Keeper:
     """Starts workers, ends them, and tells the owner when one is gone."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, lock: int | None) -> None:
         self._control = control
+        self._lock = lock
         self._workers: dict[int, Kept] = {}
         self._is_closing = False
-        self._children = Path(f"/proc/self/task/{os.getpid()}/children")
         self._give_up_at = float("inf")
 
     def run(self) -> None:
@@ -117,14 +126,18 @@ class Keeper:
         return self._is_closing and (not self._workers or time.monotonic() >= self._give_up_at)
 
     def _patience(self) -> float | None:
-        moments = (min(kept.kill_at, kept.nudge_at) for kept in self._workers.values())
+        now = time.monotonic()
+        moments = (
+            min(kept.kill_at, kept.nudge_at) if kept.status is None else now + LOOK_EVERY
+            for kept in self._workers.values()
+        )
         first = min([self._give_up_at, *moments])
-        return None if first == float("inf") else max(0.0, first - time.monotonic())
+        return None if first == float("inf") else max(0.0, first - now)
 
     def _obey(self) -> bool:
         """Take one order; False when there will be no more."""
         try:
-            data, fds, _, _ = socket.recv_fds(self._control, ORDER.size, 2)
+            data, fds, _, _ = socket.recv_fds(self._control, ORDER.size, 1)
         except ConnectionError:
             data, fds = b"", []
         what, number, grace = ORDER.unpack(data) if len(data) == ORDER.size else (b"", 0, 0.0)
@@ -149,9 +162,8 @@ class Keeper:
             self._tell(NOT_STARTED, number, error.errno or 0)
         else:
             if pid == 0:
-                be_worker(fds, keeper, self._control)  # does not return
+                be_worker(fds, keeper, self._control, self._lock)  # does not return
             self._workers[pid] = Kept(number, pid)
-            self._tell(STARTED, number, pid)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         for fd in fds:
@@ -182,11 +194,11 @@ class Keeper:
                 _signal_group(kept.pid, signal.SIGKILL)
             elif kept.nudge_at <= now:
                 kept.nudge_at = now + NUDGE_EVERY
-                os.kill(kept.pid, signal.SIGCONT)
+                _signal(kept.pid, signal.SIGCONT)
 
     def _collect(self) -> None:
         """Bury the dead, and say which workers are gone with all that was theirs."""
-        for pid in {*self._workers, *_numbers_in(self._children)}:
+        for pid in {*self._workers, *_children_of(os.getpid())}:
             worker = self._workers.get(pid)
             status = _buried(pid, worker is not None)
             if worker is not None and status is not None:
@@ -200,13 +212,14 @@ class Keeper:
     def _has_leftovers(self, kept: Kept) -> bool:
         """Kill what is left of a dead worker's session; True while there is something (Linux only)."""
         found = False
-        for pid in _numbers_in(self._children):
-            try:
-                if pid != kept.pid and os.getsid(pid) == kept.pid:
-                    os.kill(pid, signal.SIGKILL)
-                    found = True
-            except ProcessLookupError:
-                continue
+        orphans = [pid for pid in _children_of(os.getpid()) if pid not in self._workers]
+        while orphans:
+            pid = orphans.pop()
+            if session_of(pid) == kept.pid:
+                _signal(pid, signal.SIGKILL)
+                found = True
+            else:
+                orphans += _children_of(pid)  # a daemon is left alone, and may have a child that is none
         return found
 
     def _tell(self, what: bytes, number: int, value: int) -> None:
@@ -216,13 +229,16 @@ class Keeper:
             self._close(0.0)  # nobody listens any more
 
 
-def keep(fd: int) -> None:
-    """Be the keeper of a pool; `fd` is the control socket."""
+def keep(control: int, lock: int | None) -> None:
+    """Be the keeper of a pool, with a control socket and perhaps a lock to hold."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a terminal's or a service manager's: the owner decides
         signal.signal(getattr(signal, name), _ignored)
     import multiprocessing.spawn  # noqa: F401 (so that no worker has to)
 
-    Keeper(socket.socket(fileno=fd)).run()
+    for fd in (control, lock):
+        if fd is not None:
+            os.set_inheritable(fd, False)
+    Keeper(socket.socket(fileno=control), lock).run()
 
 
 def _buried(pid: int, has_group: bool) -> int | None:
@@ -244,22 +260,31 @@ def _buried(pid: int, has_group: bool) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
-def _numbers_in(file: Path) -> list[int]:
+def _children_of(pid: int) -> list[int]:
+    """The children of a process; none where that cannot be told: not Linux, or a kernel without it."""
+    found: list[int] = []
     try:
-        return [int(number) for number in file.read_text().split()]
+        for file in Path(f"/proc/{pid}/task").glob("*/children"):
+            found += map(int, file.read_text().split())
     except OSError:
-        return []  # no such file: not Linux, or a kernel without it
+        return found  # a thread of it is gone, or all are
+    return found
+
+
+def _signal(pid: int, number: int) -> None:
+    """To somebody who may be gone, or may have become somebody whom we may not signal."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
 
 
 def _signal_group(pid: int, number: int) -> None:
     """To a child of ours that is not yet waited for, and to its group."""
     try:
         os.killpg(pid, number)
-    except (
-        ProcessLookupError,
-        PermissionError,
-    ):  # no such group yet (macOS: or nobody left who could hear it)
-        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):  # no such group yet (macOS: or nobody left to hear it)
+        _signal(pid, number)
 
 
 def _ignored(number: int, frame: object) -> None:
@@ -277,8 +302,8 @@ def prctl(option: int, value: int) -> None:
 # --- A worker ---------------------------------------------------------------------------------------------
 
 
-def be_worker(fds: list[int], keeper: int, control: socket.socket) -> None:
-    """Serve calls until there are no more; ends the process. `fds`: the channel, and perhaps a lock to hold."""
+def be_worker(fds: list[int], keeper: int, control: socket.socket, lock: int | None) -> None:
+    """Serve calls until there are no more; ends the process. `fds` has the channel."""
     code = 1
     try:
         os.setsid()
@@ -288,6 +313,8 @@ def be_worker(fds: list[int], keeper: int, control: socket.socket) -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
             control.close()
+            if lock is not None:
+                guard(lock)
             os.set_inheritable(fds[0], False)
             Server(socket.socket(fileno=fds[0])).run()
             code = 0
@@ -307,16 +334,24 @@ class Server:
         self._home = -1
         self._umask = os.umask(0o077)
         os.umask(self._umask)
-        self._outputs = {fd: os.dup(fd) for fd in (1, 2) if _is_open(fd)}
+        self._standard = {fd: os.dup(fd) for fd in range(3) if _is_open(fd)}
+        self._streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
         self._main: dict[str, str] = {}
         self._functions: dict[int, Callable[[Work], Any] | BaseException] = {}
         self._sending = threading.Lock()
+        self._handlers: dict[int, Any] = {}
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, []) - OURS
 
     def run(self) -> None:
         """Serve until the owner says that it is enough, or is gone."""
-        self._heed_signals()
+        signal.signal(signal.SIGINT, _ignored)
+        signal.signal(signal.SIGCONT, _ignored)  # it interrupts a system call, for SIGTERM to be noticed
+        signal.signal(signal.SIGTERM, self._asked_to_end)
+        handlers = {number: signal.getsignal(number) for number in signal.Signals}
+        self._handlers = {number: handler for number, handler in handlers.items() if handler is not None}
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+            self.send(AWAKE, self._pid)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             while (frame := self._receive()) is not None:
                 what, number, body = frame
                 if what == HELLO:
@@ -327,7 +362,7 @@ class Server:
                     self._call(number, body)
                 elif what == QUIT:
                     break
-        except SystemExit:  # asked to end while nothing was called
+        except (SystemExit, ConnectionError):  # asked to end while nothing was called, or nobody is there
             return
         finally:
             _run_exit_functions()
@@ -346,13 +381,18 @@ class Server:
 
     def _call(self, number: int, body: bytes) -> None:
         try:
-            answer = RESULT, self._result(number, body)
+            try:
+                answer = RESULT, self._result(number, body)
+            finally:  # what comes of its timers until now is its answer, too
+                for timer in TIMERS:
+                    signal.setitimer(timer, 0)
         except BaseException as error:  # noqa: BLE001 (whatever a function raises is its answer)
             answer = ERROR, pack_error(error, __file__)
         if os.getpid() != self._pid:
             os._exit(0)  # a child that the function forked came back from it: the parent answers
-        self._tidy_up()
+        _flush()
         self.send(answer[0], number, answer[1])
+        self._tidy_up()  # while the owner reads
 
     def _result(self, number: int, body: bytes) -> bytes:
         key, values = pickle.loads(body)
@@ -419,17 +459,27 @@ class Server:
 
     def _tidy_up(self) -> None:
         """Put back what the next function must not find changed."""
-        _flush()
         os.fchdir(self._home)
         os.umask(self._umask)
-        for fd, kept in self._outputs.items():
+        for fd, kept in self._standard.items():
             os.dup2(kept, fd)
-        self._heed_signals()
+        for fd, (name, stream) in enumerate(self._streams.items()):
+            if stream is not None and stream.closed:
+                self._streams[name] = open(fd, stream.mode, encoding=stream.encoding, closefd=False)  # noqa: SIM115
+            setattr(sys, name, self._streams[name])
+        self._put_signals_back()
 
-    def _heed_signals(self) -> None:
-        signal.signal(signal.SIGINT, _ignored)
-        signal.signal(signal.SIGCONT, _ignored)  # it interrupts a system call, for SIGTERM to be noticed
-        signal.signal(signal.SIGTERM, self._asked_to_end)
+    def _put_signals_back(self) -> None:
+        """Hear signals as before; those that came while they were blocked are forgotten."""
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
+        if signal.pthread_sigmask(signal.SIG_BLOCK, []) != self._mask:
+            for number in signal.sigpending() - OURS:
+                signal.signal(number, signal.SIG_IGN)
+                signal.signal(number, self._handlers.get(number, signal.SIG_DFL))
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _asked_to_end(self, number: int, frame: object) -> None:
         """SIGTERM counts when the owner says so too: a service manager sends it to everybody at once."""
@@ -476,7 +526,8 @@ class Reporter:
         now = time.monotonic()
         if now - self._told_at >= PROGRESS_EVERY:
             self._told_at = now
-            self._server.send(PROGRESS, self._number, pickle.dumps((fraction, text)))
+            said = None if text is None else plain(str(text)[:SMALL])
+            self._server.send(PROGRESS, self._number, pickle.dumps((plain(fraction), said)))
 
 
 class PoolWork(Work, frozen=True, dict=True):

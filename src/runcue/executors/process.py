@@ -13,6 +13,7 @@ The owner starts one keeper, and the keeper starts the workers (poolwork.py has 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import pickle
 import socket
@@ -29,13 +30,26 @@ import msgspec
 
 from runcue.core.failure import describe
 from runcue.core.model import Work
-from runcue.errors import ConfigError, Permanent, WorkerLost, quoted
-from runcue.executors import poolwork
-from runcue.executors.jobs import guard
-from runcue.executors.poolanswer import raising, read_error, read_result
-from runcue.executors.poolkeeper import Keeper, Sockets, cause_of_death, close_all, close_one
-from runcue.executors.poolwork import FRAME
+from runcue.errors import ConfigError, Permanent, RetryLater, WorkerLost, quoted
 from runcue.ports import Clock, Entering, Handler, Registered, TooLate
+
+if not hasattr(os, "fork"):  # asked before the modules are imported that cannot be without it
+    raise ConfigError('executor="process_pool" needs a system with fork: use threads on this one.')
+
+from runcue.executors import poolwork
+from runcue.executors.jobs import REAPER, guard
+from runcue.executors.loops import hold, tell
+from runcue.executors.poolanswer import raising, read_error, read_result
+from runcue.executors.poolkeeper import (
+    NO_SIGNAL,
+    Keeper,
+    Sockets,
+    cause_of_death,
+    close_all,
+    close_one,
+    search_path,
+)
+from runcue.executors.poolwork import FRAME
 
 if TYPE_CHECKING:
     from runcue.executors.jobs import Jobs
@@ -45,8 +59,9 @@ FIELDS = Work.__struct_fields__
 CHUNK = 256 * 1024
 LARGE = 64 * 1024
 """Bytes from which on an answer is read in a thread: on the loop it would be felt."""
-ORPHANED = 1.0
-"""Seconds in which the kernel has surely ended the workers of a keeper that was killed."""
+NO_ROOM = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
+BACK_OFF = 1.0
+"""Seconds until the next attempt when the system had no room for another process."""
 
 
 class Call(msgspec.Struct, eq=False):
@@ -68,21 +83,16 @@ class Worker(msgspec.Struct, eq=False):
     """One worker process, from here."""
 
     number: int
+    keeper: Keeper
     channel: socket.socket
     gone: asyncio.Future[None]
+    pid: int = 0
     call: Call | None = None
     knows: set[int] = msgspec.field(default_factory=set)
     is_ending: bool = False
     has_answered: bool = False
-    obituary: str = ""
-    """What to say of it when it is gone, where there is no keeper to tell that it is."""
     incoming: bytearray = msgspec.field(default_factory=bytearray)
     outgoing: deque[memoryview] = msgspec.field(default_factory=deque)
-
-    @property
-    def token(self) -> str:
-        """The name of its job lock."""
-        return f"pool-{self.number}"
 
 
 class ProcessExecutor:
@@ -91,8 +101,6 @@ class ProcessExecutor:
     can_stop = True
 
     def __init__(self, clock: Clock, size: int, grace: float, jobs: Jobs) -> None:
-        if not hasattr(os, "fork"):
-            raise ConfigError('executor="process_pool" needs a system with fork: use threads on this one.')
         poolwork.refuse_while_importing()
         self._clock = clock
         self._size = size
@@ -111,9 +119,7 @@ class ProcessExecutor:
         """Call the task's function with a plain Work in a worker, however long that takes."""
         loop = asyncio.get_running_loop()
         call = self._packed(work, task.handler, entered, loop.create_future())
-        hold = getattr(loop, "hold", None)  # on virtual time what runs outside takes none
-        if hold is not None:
-            hold()
+        release = hold(loop)  # on virtual time what runs outside takes none
         try:
             self._waiting.append(call)
             self._dispatch()
@@ -122,30 +128,32 @@ class ProcessExecutor:
             await self._give_up(call)
             raise
         finally:
-            if hold is not None:
-                loop.release()  # type: ignore[attr-defined] # who has the one has the other
+            release()
         return settle()
 
     async def close(self) -> None:
         """End all workers; what still runs has a second."""
         for call in list(self._waiting):
             call.answer.cancel()
-        keeper = self._keeper
-        if keeper is None:
+        keepers = {
+            worker.keeper for worker in self._workers.values()
+        }  # one that was killed may have some yet
+        if self._keeper is not None:
+            keepers.add(self._keeper)
+        if not keepers:
             return
         for worker in self._workers.values():
             worker.is_ending = True
             self._send(worker, poolwork.QUIT, 0)
         self._idle.clear()
-        keeper.order(poolwork.CLOSE, 0)
-        hold = getattr(keeper.loop, "hold", None)
-        if hold is not None:
-            hold()
+        for keeper in keepers:
+            keeper.order(poolwork.CLOSE, 0)
+        release = hold(asyncio.get_running_loop())
         try:
-            await asyncio.wait([keeper.ended], timeout=poolwork.LAST_GRACE + 2 * poolwork.GIVE_UP)
+            ended = [keeper.ended for keeper in keepers]
+            await asyncio.wait(ended, timeout=poolwork.LAST_GRACE + 2 * poolwork.GIVE_UP)
         finally:
-            if hold is not None:
-                keeper.loop.release()  # type: ignore[attr-defined]
+            release()
 
     # calls ------------------------------------------------------------------------------------------------
 
@@ -171,7 +179,7 @@ class ProcessExecutor:
             try:
                 worker = self._idle.pop() if self._idle else self._start()
             except OSError as error:
-                self._settle(call, raising(WorkerLost(f"no worker process could be started: {error}")))
+                self._settle(call, raising(not_started(error)))
                 continue
             worker.call, call.worker = call, worker
             if call.key in worker.knows:
@@ -209,8 +217,7 @@ class ProcessExecutor:
         if not worker.is_ending:
             worker.is_ending = True
             self._send(worker, poolwork.QUIT, 0)
-            if self._keeper is not None:
-                self._keeper.order(poolwork.STOP, worker.number, self.grace)
+            worker.keeper.order(poolwork.STOP, worker.number, self.grace)
         while not worker.gone.done():
             try:
                 await asyncio.shield(worker.gone)
@@ -222,28 +229,24 @@ class ProcessExecutor:
     def _start(self) -> Worker:
         """A new worker: on its way, so that calls can be sent to it at once."""
         loop = asyncio.get_running_loop()
-        hello = pickle.dumps((sys.path, sys.argv, os.getcwd(), main_module()))  # noqa: PTH109 (as text)
-        keeper = self._keeper
-        if keeper is None:
-            keeper = self._keeper = Keeper(loop, self._sockets, self._heard, self._keeper_lost)
+        hello = pickle.dumps((search_path(), sys.argv, os.getcwd(), main_module()))  # noqa: PTH109 (as text)
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
-        worker = Worker(number, ours, loop.create_future())
+        if self._keeper is None or self._keeper.is_lost:
+            token = f"{REAPER}-pool-{number}"
+            try:
+                self._keeper = Keeper(loop, self._jobs, token, self._sockets, self._heard, self._keeper_lost)
+            except OSError:
+                ours.close()
+                theirs.close()
+                raise
+        worker = Worker(number, self._keeper, ours, loop.create_future())
         self._sockets.add(ours)
         guard(ours.fileno())
         ours.setblocking(False)
-        with theirs:
-            try:
-                lock = self._jobs.take(worker.token)
-                keeper.order(
-                    poolwork.START, number, 0.0, [theirs.fileno(), *([] if lock is None else [lock])]
-                )
-            except OSError:
-                close_one(ours, self._sockets)
-                self._jobs.release(worker.token)
-                raise
         self._workers[number] = worker
         loop.add_reader(ours, self._read, worker)
+        worker.keeper.order(poolwork.START, number, channel=theirs)
         self._send(worker, poolwork.HELLO, 0, hello)
         return worker
 
@@ -252,25 +255,20 @@ class ProcessExecutor:
         worker = self._workers.get(number)
         if worker is None:
             return
-        if what == poolwork.STARTED:
-            self._jobs.started(worker.token, value)
-        elif what == poolwork.NOT_STARTED:
-            self._gone(worker, f"no worker process could be started: {os.strerror(value)}")
+        if what == poolwork.NOT_STARTED:
+            self._gone(worker, not_started(OSError(value, os.strerror(value))))
         else:
-            self._gone(worker, f"the process that ran it died: {cause_of_death(value)}")
+            self._gone(worker, WorkerLost(f"the process that ran it died: {cause_of_death(value)}"))
 
-    def _keeper_lost(self, reason: str) -> None:
-        """The keeper is gone, and with it, by the kernel's hand, the workers."""
-        self._keeper = None
+    def _keeper_lost(self, keeper: Keeper, reason: str | OSError) -> None:
+        """A keeper is gone, and with it its workers and what they had started."""
+        if self._keeper is keeper:
+            self._keeper = None
         text = f"the process that ran it died: {reason}" if reason else "the pool was closed while it ran"
-        for worker in list(self._workers.values()):
-            worker.obituary = text
-            if not reason or _is_at_end(worker.channel):
-                self._gone(worker, text)
-            else:
-                worker.gone.get_loop().call_later(ORPHANED, self._gone, worker, text)
+        for worker in [worker for worker in self._workers.values() if worker.keeper is keeper]:
+            self._gone(worker, not_started(reason) if isinstance(reason, OSError) else WorkerLost(text))
 
-    def _gone(self, worker: Worker, reason: str) -> None:
+    def _gone(self, worker: Worker, reason: Exception) -> None:
         """A worker is dead, and everything it had started, too."""
         if worker.gone.done():
             return
@@ -280,7 +278,7 @@ class ProcessExecutor:
         loop.remove_reader(worker.channel)
         loop.remove_writer(worker.channel)
         close_one(worker.channel, self._sockets)
-        self._jobs.release(worker.token)
+        worker.keeper.sessions.discard(worker.pid)
         del self._workers[worker.number]
         if worker in self._idle:
             self._idle.remove(worker)
@@ -291,7 +289,7 @@ class ProcessExecutor:
                 call.worker = None  # it died before this came: nothing of it has happened
                 self._waiting.appendleft(call)
             else:
-                self._settle(call, raising(WorkerLost(reason)))
+                self._settle(call, raising(reason))
         self._dispatch()
 
     # the channel ------------------------------------------------------------------------------------------
@@ -307,7 +305,7 @@ class ProcessExecutor:
         outgoing = worker.outgoing
         try:
             while outgoing:
-                sent = worker.channel.send(outgoing[0])
+                sent = worker.channel.send(outgoing[0], NO_SIGNAL)
                 outgoing[0] = outgoing[0][sent:]
                 if not outgoing[0]:
                     outgoing.popleft()
@@ -327,10 +325,7 @@ class ProcessExecutor:
         except OSError:
             chunk = b""
         if not chunk:
-            loop = worker.gone.get_loop()
-            loop.remove_reader(worker.channel)  # dead or dying: the keeper will say so
-            if worker.obituary:
-                loop.call_soon(self._gone, worker, worker.obituary)
+            worker.gone.get_loop().remove_reader(worker.channel)  # dead or dying: the keeper will say so
             return False
         worker.incoming += chunk
         while len(worker.incoming) >= FRAME.size:
@@ -343,6 +338,10 @@ class ProcessExecutor:
 
     def _told(self, worker: Worker, what: bytes, number: int, body: memoryview) -> None:
         call = worker.call
+        if what == poolwork.AWAKE:
+            worker.pid = number
+            worker.keeper.sessions.add(number)
+            return
         if what == poolwork.LEARNT:
             worker.knows.add(number)
             if call is not None and call.key == number and not worker.is_ending:
@@ -374,13 +373,12 @@ class ProcessExecutor:
         loop = call.answer.get_loop()
 
         def work() -> None:
-            answer = read(body)
-            try:
-                loop.call_soon_threadsafe(self._settle, call, answer)
-            except RuntimeError:
-                return  # the loop is closed: nobody waits for this any more
+            tell(loop, self._settle, call, read(body))
 
-        threading.Thread(target=work, name="runcue-pool-answer", daemon=True).start()
+        try:
+            threading.Thread(target=work, name="runcue-pool-answer", daemon=True).start()
+        except RuntimeError:  # there is no room for one: the loop has to wait
+            work()
 
 
 # --- What a worker has to know --------------------------------------------------------------------------
@@ -391,19 +389,27 @@ def main_module() -> dict[str, str]:
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None and spec.name is not None:
-        return {"init_main_from_name": spec.name}
-    if isinstance(file, str):
+        is_module = (
+            spec.name.rpartition(".")[2] != "__main__"
+        )  # else that of a package, a folder or an archive
+        return {"init_main_from_name": spec.name} if is_module else {}
+    if isinstance(file, str) and os.path.isfile(file):  # noqa: PTH113 (it says "<stdin>" for that)
         return {"init_main_from_path": os.path.abspath(file)}  # noqa: PTH100 (as text)
     return {}
 
 
-def _is_at_end(channel: socket.socket) -> bool:
-    try:
-        return not channel.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+def not_started(error: OSError) -> Exception:
+    """What it means that there is no process for a function."""
+    if error.errno not in NO_ROOM:
+        needed = f"{quoted(sys.executable)} and the current folder have to be there"
+        return WorkerLost(f"a worker process could not be started: {error}: {needed}")
+    reason = error.strerror or str(error)
+    waiting = RetryLater(BACK_OFF)
+    advice = "lower pool_size=, or raise the limits of processes, open files or memory"
+    waiting.args = (
+        f"no room for another worker process ({reason}): tried again after {BACK_OFF:g} s; {advice}",
+    )
+    return waiting
 
 
 # --- Functions that workers can find ----------------------------------------------------------------------
@@ -422,8 +428,8 @@ def check_importable(function: object) -> None:
     module = getattr(inner, "__module__", None)
     if module == "__main__" and not main_module():
         raise ConfigError(
-            f"{what} is defined at a prompt, in a notebook or by `python -c`, where a worker process cannot find "
-            f"it. Put it into a module and import it."
+            f"{what} is defined at a prompt, in a notebook, by `python -c` or `python -`, or in a __main__.py, where "
+            f"a worker process cannot find it. Put it into a module and import it."
         )
     if _is_being_defined(inner, module, name):
         return  # found, or not, when it is called for the first time

@@ -105,6 +105,7 @@ class Reaper:
             shell = self._let_go()
             self._groups.clear()
         if shell is not None:
+            shell.send_signal(signal.SIGCONT)  # somebody may have stopped it
             try:
                 shell.wait(PATIENCE)
             except subprocess.TimeoutExpired:
@@ -138,6 +139,8 @@ class Reaper:
             os.set_blocking(writing, False)
             self._pipe = writing
             self._jobs.started(REAPER, self._shell.pid)
+            if self._groups:
+                self._write(b"".join(b"+ %d\n" % group for group in self._groups))
 
     def _tell(self, line: bytes) -> None:
         if self._is_missing or self._owner != os.getpid():
@@ -154,13 +157,10 @@ class Reaper:
                 self._start()
             except OSError:  # no room for a process just now: everything is told to the one that comes next
                 return
-            self._write(b"".join(b"+ %d\n" % group for group in self._groups))
 
     def _write(self, line: bytes) -> bool:
         before = None
-        if (
-            signal.getsignal(signal.SIGPIPE) is not signal.SIG_IGN
-        ):  # a program may have given it its meaning back
+        if signal.getsignal(signal.SIGPIPE) is not signal.SIG_IGN:  # a program gave it its meaning back
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
         try:
             return os.write(self._pipe, line) == len(line)

@@ -17,7 +17,6 @@ import asyncio
 import contextvars
 import inspect
 import logging
-import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -26,7 +25,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runcue.errors import BadCommand, CommandFailed, ConfigError, Unreachable
+from runcue.errors import BadCommand, CommandFailed, ConfigError, Unreachable, quoted
+from runcue.executors.loops import hold, tell
+from runcue.executors.output import Tail, shown
 from runcue.executors.sshplace import Place, command_of, place_of
 from runcue.ports import Clock, Command, Entering, Registered
 
@@ -40,11 +41,11 @@ T = TypeVar("T")
 Result = dict[str, Any]
 Began = Callable[[], None]
 Tell = Callable[[str], None]
+Jump = asyncssh.SSHClientConnection
 
-KEPT = 64 * 1024  # bytes of each of stdout and stderr: the last ones
-LINE = 200
 SESSIONS = 10  # commands on one connection, unless the host allows fewer: what OpenSSH allows
 TRIES = 5
+MOST_JUMPS = 8
 CONNECT_TIMEOUT = 10.0
 KEPT_IDLE = 60.0
 ALIVE_EVERY = 15.0  # seconds of silence after which the far side is asked if it is there; three are its end
@@ -97,12 +98,13 @@ class SshExecutor:
 
         def began() -> None:
             if entered is not None:
-                _call(loop, entered, self._clock.now())
+                tell(loop, entered, self._clock.now())
 
         remote = Remote(place, command_of(given), task.command, began, partial(work.progress, None))
+        remote.entered = entered
         if self._side is None:
             self._side = self._make_side()
-        return await _elsewhere(self._side.submit(remote), partial(_call, self._side.loop, remote.stop))
+        return await _elsewhere(self._side.submit(remote), partial(tell, self._side.loop, remote.stop))
 
     async def close(self) -> None:
         """Close the connections that nobody uses; the others go when their last command has ended."""
@@ -112,41 +114,6 @@ class SshExecutor:
 
 
 # --- One command over there, and the connection to there ------------------------------------------
-
-
-class Tail:
-    """The last bytes of a stream, however long that is."""
-
-    def __init__(self) -> None:
-        self._kept = bytearray()
-        self._is_cut = False
-
-    def add(self, data: bytes) -> None:
-        """Take in what came."""
-        self._kept += data
-        if len(self._kept) > 2 * KEPT:
-            del self._kept[:-KEPT]
-            self._is_cut = True
-
-    def text(self) -> str:
-        """What is kept; no character is cut in half."""
-        data = bytes(self._kept[-KEPT:])
-        if self._is_cut or len(self._kept) > KEPT:
-            data = data[next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0) :]
-        return data.decode("utf-8", "backslashreplace")
-
-    def last_line(self, is_whole: bool = False) -> str:
-        """The last line, or the last whole one, that says something; nothing in it moves a cursor."""
-        data = bytes(self._kept[-8 * LINE :])
-        if is_whole:
-            data = data[: data.rfind(b"\n") + 1]
-        lines = re.split(r"[\r\n]+", data.decode("utf-8", "backslashreplace"))
-        return next(filter(None, map(_shown, reversed(lines))), "")
-
-
-def _shown(text: str) -> str:
-    text = "".join(character if character.isprintable() else " " for character in text).strip()
-    return text if len(text) <= LINE else text[:LINE] + "…"
 
 
 class Remote(asyncssh.SSHClientSession[bytes]):
@@ -163,6 +130,7 @@ class Remote(asyncssh.SSHClientSession[bytes]):
         self.is_wanted = True
         self.is_opening = False  # to be cut off then would leave a session that nobody ends
         self.task: asyncio.Task[Any] | None = None
+        self.entered: Entering | None = None
         self._check = options.check
         self._began = began
         self._tell = tell
@@ -243,7 +211,7 @@ class Remote(asyncssh.SSHClientSession[bytes]):
             raise Unreachable(reason) from self._lost
         result = {"stdout": self._out.text(), "stderr": self._err.text(), "exit_code": code}
         if signal is not None:
-            raise CommandFailed(f"signal:{_shown(signal[0])}", result, is_answer=True)
+            raise CommandFailed(f"signal:{shown(signal[0])}", result, is_answer=True)
         if code != 0 and self._check:
             last = self._err.last_line()
             raise CommandFailed(
@@ -265,6 +233,7 @@ class Link(asyncssh.SSHClient):
         self.has_served = False
         self.is_retired = False
         self.timer: asyncio.TimerHandle | None = None
+        self.patience = 0.0  # seconds that connecting may take
         self.connection: asyncssh.SSHClientConnection | None = None
         self.key_problem = ""
         self._lost = lost
@@ -314,7 +283,7 @@ def _reason(error: Exception, link: Link, seconds: float) -> str:
 
 
 def _spoken(error: BaseException) -> str:
-    return _shown(error.reason if isinstance(error, asyncssh.Error) else str(error)) or type(error).__name__
+    return shown(error.reason if isinstance(error, asyncssh.Error) else str(error)) or type(error).__name__
 
 
 # --- The thread in which all of that happens ------------------------------------------------------
@@ -405,6 +374,8 @@ class Side:
     async def _is_sent(self, remote: Remote, link: Link) -> bool:
         """Send the command; False when it was not sent on this connection, but may be on another."""
         name, seconds, connection = remote.place.given, self._patience, link.opening.result()
+        if remote.entered is not None:
+            remote.entered.check()  # connecting may have taken long
         remote.is_opening = True
         opening = self.loop.create_task(connection.create_session(lambda: remote, **remote.request))
         await asyncio.wait([opening], timeout=seconds)
@@ -480,42 +451,76 @@ class Side:
         self._retire(link)
 
     async def _connect(self, link: Link) -> asyncssh.SSHClientConnection:
-        place, seconds = link.place, self._patience
-        asked: dict[str, Any] = {**BATCH, **self._options, "host": place.host}
-        asked |= {} if place.user is None else {"username": place.user}
-        asked |= {} if place.port is None else {"port": place.port}
+        way, link.patience = [link], self._patience
         try:
-            async with asyncio.timeout(seconds) as limit:
-                found = await asyncssh.SSHClientConnectionOptions.construct(**asked)
-                if found.connect_timeout:
-                    seconds = found.connect_timeout
-                    limit.reschedule(self.loop.time() + seconds)
-                link.known = await self.loop.run_in_executor(None, known_hosts, found.known_hosts)
-                asked |= {"known_hosts": link.known, "client_factory": lambda: link, "connect_timeout": None}
-                if not found.keepalive_interval:
-                    asked["keepalive_interval"] = ALIVE_EVERY
-                return await asyncssh.connect(**asked)
+            async with asyncio.timeout(self._patience) as limit:
+                return await self._reach(way, None, limit)
         except BaseException as error:
             self._lost(link)
             if isinstance(error, (OSError, asyncssh.Error, ValueError)):  # a TimeoutError is an OSError
-                raise Unreachable(f"{place.given}: {_reason(error, link, seconds)}") from error
+                raise Unreachable(f"{_named(way)}: {_reason(error, way[-1], way[0].patience)}") from error
             raise
+
+    async def _reach(self, way: list[Link], jump: Jump | None, limit: asyncio.Timeout) -> Jump:
+        """Connect to the last on the way, through `jump` or where the config says; all of them with the same care."""
+        link = way[-1]
+        asked = {**BATCH, **self._options, **link.place.asked}
+        found = await asyncssh.SSHClientConnectionOptions.construct(**asked)
+        if len(way) == 1 and found.connect_timeout:
+            link.patience = found.connect_timeout
+            limit.reschedule(self.loop.time() + link.patience)
+        link.known = await self.loop.run_in_executor(None, known_hosts, found.known_hosts)
+        try:
+            for place in jumps(found.tunnel, link.place) if jump is None else ():
+                if len(way) > MOST_JUMPS:
+                    raise ValueError("ProxyJump names more hosts than anybody has, or goes round in a circle")
+                way.append(Link(place, _forget))
+                jump = await self._reach(way, jump, limit)
+                way.pop()
+            asked |= {"known_hosts": link.known, "client_factory": lambda: link, "connect_timeout": None}
+            asked["tunnel"] = jump  # said always: else asyncssh would open those of the config by itself
+            if not found.keepalive_interval:
+                asked["keepalive_interval"] = ALIVE_EVERY
+            made = await asyncssh.connect(**asked)
+        except BaseException:
+            if jump is not None:
+                jump.close()
+            raise
+        made.set_tunnel(jump)  # which is closed with it
+        return made
+
+
+def jumps(found: object, place: Place) -> list[Place]:
+    """The hosts that ProxyJump names, first to last. A host is not reached through itself: `Host *` names it, too."""
+    if found is None or found == "none":
+        return []
+    try:
+        places = [place_of({"host": name.strip()}) for name in str(found).split(",")]
+    except BadCommand:
+        raise ValueError(f"ProxyJump {quoted(found)} names what is no host") from None
+    return [one for one in places if one.host != place.host]
+
+
+def _named(way: list[Link]) -> str:
+    names = [link.place.given for link in way]
+    return ": jump host ".join(names)
+
+
+def _forget(link: Link) -> None:
+    """Nobody keeps a list of jump hosts: each belongs to what is reached through it."""
 
 
 async def _elsewhere(doing: Future[T], stop: Callable[[], None] | None = None) -> T:
     """Wait for what the other thread does until that has ended, also when it is stopped on the way."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    hold, release = getattr(loop, "hold", None), getattr(loop, "release", None)
+    release = hold(loop)
 
-    def tell() -> None:
-        if release is not None:
-            release()
+    def deliver() -> None:
+        release()
         done.set_result(None)
 
-    if hold is not None:
-        hold()  # on virtual time, what happens elsewhere takes none
-    doing.add_done_callback(lambda _: _call(loop, tell))
+    doing.add_done_callback(lambda _: tell(loop, deliver))
     cancelled: asyncio.CancelledError | None = None
     while not done.done():
         try:
@@ -527,11 +532,3 @@ async def _elsewhere(doing: Future[T], stop: Callable[[], None] | None = None) -
     if cancelled is not None:
         raise cancelled
     return doing.result()
-
-
-def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
-    """Call it on that loop, from another thread."""
-    try:
-        loop.call_soon_threadsafe(function, *arguments)
-    except RuntimeError:
-        return  # the loop is closed: nobody is there to hear it

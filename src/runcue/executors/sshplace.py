@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from runcue.errors import BadCommand, quoted
+from runcue.executors.commandline import bad_command, checked
 
 LONGEST_COMMAND = 128 * 1024  # a request must fit into one packet, or the far side hangs up on everybody
 LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
@@ -27,6 +27,12 @@ class Place(NamedTuple):
     host: str
     port: int | None
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What of it is said to asyncssh."""
+        told = {"host": self.host, "username": self.user, "port": self.port}
+        return {name: value for name, value in told.items() if value is not None}
+
 
 def place_of(params: Mapping[str, Any]) -> Place:
     """Read `params["host"]`; what could be anything but a host is refused before anybody is contacted."""
@@ -44,29 +50,11 @@ def place_of(params: Mapping[str, Any]) -> Place:
 
 def command_of(given: object) -> str:
     """The command line for the shell over there: a str as it is, the arguments in a list quoted."""
-    command, problem = "", ""
-    if isinstance(given, list):
-        arguments = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in given]
-        wrong = [item for item in arguments if not isinstance(item, str)]
-        if wrong:
-            problem = f"has {quoted(wrong[0])}, which is no str"
-        else:
-            command = shlex.join(arguments) if any(arguments[:1]) else ""
-    elif isinstance(given, str):
-        command = given
-    else:
-        problem = f"is of type {type(given).__name__}"
-    if not problem and not command.strip():
-        problem = "is empty"
-    elif "\0" in command:
-        problem = "has a NUL character"
-    elif len(command.encode("utf-8", "surrogatepass")) > LONGEST_COMMAND:
-        problem = f"is longer than {LONGEST_COMMAND // 1024} KiB: copy what is long to the host first"
-    elif re.search("[\ud800-\udfff]", command):
-        problem = "is not valid text: part of it was no UTF-8"
-    if problem:
-        raise BadCommand(
-            f"bad_command: what the handler returned {problem}. "
-            "Expected a str for the remote shell, or a list of str, as in ['df', '-h', '/srv']."
-        )
+    found = checked(given, may_be_text=True)
+    command = found if isinstance(found, str) else shlex.join(found)
+    if re.search("[\ud800-\udfff]", command):
+        raise bad_command(given, "is not valid text", "leave out what is no UTF-8")
+    if len(command.encode()) > LONGEST_COMMAND:
+        longest = f"is longer than {LONGEST_COMMAND // 1024} KiB"
+        raise bad_command(given, longest, "copy what is long to the host first")
     return command

@@ -1,0 +1,52 @@
+"""What executors need of the loop they are called on: time that stands still, real seconds, and word from threads.
+
+On a loop with virtual time (`runcue.testing`) what happens outside takes none: as long as somebody holds the loop,
+its clock does not move. On other loops there is nothing to hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Timer(Protocol):
+    """Something that was set to happen."""
+
+    def cancel(self) -> None:
+        """Let it not happen."""
+        ...
+
+
+def hold(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    """Let no virtual time pass until the returned function is called, on the loop."""
+    take: Callable[[], None] | None = getattr(loop, "hold", None)
+    if take is None:
+        return _nothing
+    take()
+    release: Callable[[], None] = loop.release  # type: ignore[attr-defined]
+    return release
+
+
+def _nothing() -> None:
+    """Releases what was not held."""
+
+
+def later(loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> Timer:
+    """Call back after real seconds, on virtual time too."""
+    if not hasattr(loop, "hold"):
+        return loop.call_later(seconds, callback)
+    timer = threading.Timer(seconds, tell, (loop, callback))
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: Any) -> None:
+    """Call back on that loop, from another thread."""
+    try:
+        loop.call_soon_threadsafe(callback, *arguments)
+    except RuntimeError:
+        return  # the loop is closed: nobody waits for this any more
