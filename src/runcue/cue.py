@@ -241,7 +241,7 @@ class Cue:
     def events(
         self, types: str | Iterable[str] | None = None, since: int | None = None
     ) -> AsyncIterator[Event]:
-        """What happens, from this Cue's first event (or after `since`) until stop(): `async for event in cue.events()`."""
+        """What happens, from this Cue's first event (or after `since`) until stop(), as an async iterator."""
         number = None if since is None else given.event_number(since)
         return self._open("read events").bus.read(given.event_types(types), number)
 
