@@ -52,13 +52,13 @@ class Errands:
         self.put(run)
         self._awaited += 1
         if self._lending is None:
-            self._lending = loop.call_later(LEND_AFTER, self._lend, self._done)
+            self._lend_later()
         try:
             return await asyncio.shield(future)
         finally:
             self._awaited -= 1
             self._done += 1
-            if not self._awaited:
+            if not self._awaited and self._lending is not None:
                 self._lending.cancel()
                 self._lending = None
 
@@ -75,10 +75,14 @@ class Errands:
         """End the thread once it has done what it was given so far."""
         self._jobs.put(None)
 
-    def _lend(self, done: int) -> None:
-        if done == self._done:
+    def _lend_later(self) -> None:
+        self._lending = self._loop.call_later(LEND_AFTER, self._lend, self._done, time.thread_time())
+
+    def _lend(self, done: int, spent: float) -> None:
+        is_busy = time.thread_time() - spent > LEND_AFTER / 2  # a loop that rests has nothing to lend
+        if done == self._done and is_busy:
             time.sleep(LENT)  # gives the interpreter to the thread that works for this loop
-        self._lending = self._loop.call_later(LEND_AFTER, self._lend, self._done)
+        self._lend_later()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
