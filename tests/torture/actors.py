@@ -179,7 +179,7 @@ async def drain(job: Job) -> None:
     seen: list[runcue.Event] = []
 
     async def listen() -> None:
-        async for event in cue.events():
+        async for event in cue.events(since=0):
             seen.append(event)  # noqa: PERF401 (a comprehension would hand over nothing when it is cancelled)
 
     cue.start()

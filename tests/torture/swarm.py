@@ -332,13 +332,15 @@ class Round:
             result.violations.append(Violation("actor", "the queue was not drained: there is no dump"))
             return result
         dump = msgspec.json.decode(file.read_bytes(), type=Dump)
-        events = [Told(*event) for event in dump.events] if dump.has_old_events else None
+        events = [Told(*event) for event in dump.events]
+        if dump.rows and not dump.has_old_events:
+            result.violations.append(Violation("I12", "there is accepted work of which it was never told"))
         grants, storage = inspected(self.database)
         result.violations += check(lines, dump.rows, LIMITS, grants=grants, events=events, storage=storage)
         seen = Seen(lines, dump.rows, LIMITS)
         result.works, result.starts = len(dump.rows), len(seen.runs)
         result.recovered = recoveries(seen)
-        result.events, result.grants = len(events or ()), sum(grant.amount for grant in grants)
+        result.events, result.grants = len(events), sum(grant.amount for grant in grants)
         return result
 
 
