@@ -194,8 +194,8 @@ async def drain(job: Job) -> None:
     works = await cue.list(limit=MOST_ROWS)
     log.write("info", "down")
     await cue.stop(timeout=STOP_WITHIN)
+    await asyncio.wait([listener], timeout=DRAIN_WITHIN)  # it ends by itself once it has read everything
     listener.cancel()
-    await asyncio.wait([listener])
     rows = [row_of(work) for work in works]
     events = [(e.seq, e.type, e.work_id, e.final) for e in seen if e.work_id is not None]
     queued = {event.work_id for event in seen if event.type == "queued"}
