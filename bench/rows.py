@@ -17,10 +17,11 @@ from typing import Any
 
 from bench import raw
 from bench.child import LONGEST, answers, ready
-from bench.durable import CHUNK, prepared
+from bench.durable import prepared
 from bench.measure import Line, run
 from bench.memory import meter
-from runcue import WorkState
+from bench.steady import SteadyQueue
+from runcue import Cue, WorkState
 from runcue.stores import codec
 from runcue.stores.file import open_file
 
@@ -89,60 +90,13 @@ def opened(path: str, depth: int, count: int) -> tuple[float, float]:
     return run(main)
 
 
-class SteadyFile:
-    """A queue in a file that is dispatched from and stays as deep as it was."""
-
-    def __init__(self, path: str, depth: int) -> None:
-        self._depth = depth
-        self._finished = 0
-        self._chunk = asyncio.Event()
-        self._page = depth
-        self._cue = prepared(path, self._work)
-
-    async def _work(self, work: Any) -> int:
-        self._finished += 1
-        if self._finished % CHUNK == 0:
-            self._chunk.set()
-        return raw.RESULT
-
-    async def dispatch(self, count: int) -> float:
-        """Seconds for submit, start and finish of one work, over `count` of them."""
-        self._cue.start()
-        await self._cue.resume("outside")
-        await self._go_on(10 * CHUNK)
-        began, before = perf_counter(), self._finished
-        await self._go_on(count)
-        each = (perf_counter() - began) / (self._finished - before)
-        await self._cue.pause("outside")
-        await self._cue.stop()
-        counts = await self._cue.count()
-        await self._add(self._depth - counts[WorkState.PENDING])
-        return each
-
-    async def _go_on(self, count: int) -> None:
-        end = self._finished + count
-        while (before := self._finished) < end:
-            self._chunk.clear()
-            await self._chunk.wait()
-            await self._add(self._finished - before)
-
-    async def _add(self, count: int) -> None:
-        first, self._page = self._page, self._page + count
-        await self._cue.submit_many(
-            [{"task": "work", "params": {"page": page}} for page in range(first, self._page)]
-        )
-
-    async def close(self) -> None:
-        """Let go of the file."""
-        await self._cue.close()
-
-
 def measure(quick: bool) -> list[Line]:
     """Does it matter how much a file holds?"""
     shallow, deep, count, rounds = (200, 5_000, 200, 1) if quick else (1_000, 1_000_000, 2_000, 15)
 
     async def dispatched(small_path: str, large_path: str) -> tuple[float, float]:
-        small, large = SteadyFile(small_path, shallow), SteadyFile(large_path, deep)
+        small = SteadyQueue(shallow, cue=Cue(small_path), full=shallow)
+        large = SteadyQueue(deep, cue=Cue(large_path), full=deep)
         times = [(await small.dispatch(count), await large.dispatch(count)) for _ in range(rounds)]
         await small.close()
         await large.close()

@@ -13,7 +13,7 @@ import pytest
 
 import runcue
 from runcue.stores.file import CHECKPOINT_PAGES
-from tests.faults.stage import BOUND, Scene, Stage, refused
+from tests.faults.stage import BOUND, Scene, refused
 from tests.faults.test_bad_files import children, start, told
 from tests.torture.history import now
 
@@ -21,18 +21,6 @@ __all__ = ["children"]
 
 IMPATIENT = 0.3
 PAGE = 4096
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage() as stage:
-        yield stage
-
-
-@pytest.fixture
-def scene(stage: Stage, tmp_path: Path) -> Iterator[Scene]:
-    yield Scene(stage, tmp_path)
-    stage.clear()
 
 
 @pytest.fixture

@@ -20,18 +20,6 @@ SOON = 4.0
 LARGE = {"text": "x" * 20_000}
 
 
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage() as stage:
-        yield stage
-
-
-@pytest.fixture
-def scene(stage: Stage, tmp_path: Path) -> Iterator[Scene]:
-    yield Scene(stage, tmp_path)
-    stage.clear()
-
-
 # --- DK1: a full disk -----------------------------------------------------------------------------
 
 

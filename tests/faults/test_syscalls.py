@@ -27,12 +27,6 @@ needs_tracing = pytest.mark.skipif(why_no_tracing() is not None, reason=why_no_t
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage() as stage:
-        yield stage
-
-
-@pytest.fixture(scope="module")
 def before(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A queue with one completed work, that nobody has open."""
     scene = Scene(stage, tmp_path_factory.mktemp("before"))

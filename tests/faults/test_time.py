@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runcue.stores.presence import last_beat, side_directory, workers
-from tests.faults.stage import BOUND, Actor, Scene, Stage
+from tests.faults.stage import BOUND, Actor, Scene
 from tests.torture import history
 from tests.torture.history import now
 from tests.torture.swarm import reading
@@ -18,18 +16,6 @@ HOUR = 3600.0
 YEAR = 365 * 86400.0
 METERED: dict[str, Any] = {"services": {"api": {"rate": "3/h"}}, "tasks": {"note": {"uses": "api"}}}
 """A program whose notes may be made three times an hour."""
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage() as stage:
-        yield stage
-
-
-@pytest.fixture
-def scene(stage: Stage, tmp_path: Path) -> Iterator[Scene]:
-    yield Scene(stage, tmp_path)
-    stage.clear()
 
 
 def used_up(scene: Scene, **script: Any) -> Actor:

@@ -28,6 +28,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
+from runcue.descriptors import close, guard
 from runcue.errors import CommandFailed, RetryLater, quoted
 from runcue.executors.commandline import bad_command, checked
 from runcue.executors.jobs import (
@@ -35,17 +36,15 @@ from runcue.executors.jobs import (
     Jobs,
     Mark,
     Process,
-    close,
-    guard,
     holders,
     process,
     send_in_session,
     session_members,
     signal_group,
 )
-from runcue.executors.loops import hold, later, tell
 from runcue.executors.output import KEEP, LIMIT, Output, Watcher, is_lack, last_line, make_folder, stem
 from runcue.executors.reaper import Reaper, Started
+from runcue.loops import hold, later, tell
 from runcue.ports import Clock, Command, Entering, Registered
 
 logger = logging.getLogger("runcue")

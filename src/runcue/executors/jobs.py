@@ -31,6 +31,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from runcue.descriptors import close, forking, guard
+
 REAPER = "reaper"
 """How the names of locks begin whose holders end what they were told of, and then themselves."""
 
@@ -52,36 +54,6 @@ _LABEL = "user.runcue"
 
 Mark = tuple[int, int]
 """Device and inode of a file that processes may have open."""
-
-
-# --- Descriptors that a forked child closes -------------------------------------------------------
-
-_descriptors: set[int] = set()
-_forking = threading.RLock()  # no fork between the opening of a descriptor and its entry in the set
-
-
-def guard(descriptor: int) -> int:
-    """Have a descriptor closed in children that are forked from now on."""
-    with _forking:
-        _descriptors.add(descriptor)
-    return descriptor
-
-
-def close(descriptor: int) -> None:
-    """Close a guarded descriptor."""
-    with _forking:
-        _descriptors.discard(descriptor)
-        os.close(descriptor)
-
-
-def _close_in_child() -> None:
-    for descriptor in _descriptors:
-        os.closerange(descriptor, descriptor + 1)
-    _descriptors.clear()
-    _forking.release()
-
-
-os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_close_in_child)
 
 
 # --- Job locks ------------------------------------------------------------------------------------
@@ -164,7 +136,7 @@ class Jobs:
 
 def lock_file(directory: Path, name: str) -> int:
     """Make the file of a job and lock it; for `Jobs`, and for a process that keeps its own lock."""
-    with _forking:
+    with forking:
         descriptor = guard(os.open(f"{directory}/{name}", _FLAGS | os.O_RDWR | os.O_CREAT, 0o600))
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

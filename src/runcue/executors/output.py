@@ -32,8 +32,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from runcue.descriptors import close, guard
 from runcue.errors import quoted
-from runcue.executors.jobs import Mark, close, guard, is_locked, put_label, take_label
+from runcue.executors.jobs import Mark, is_locked, put_label, take_label
 
 logger = logging.getLogger("runcue")
 Complain = Callable[[OSError], None]

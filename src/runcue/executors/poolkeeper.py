@@ -23,9 +23,10 @@ from collections import deque
 from collections.abc import Callable
 
 from runcue.core.failure import describe
-from runcue.executors.jobs import HAS_PROC, Jobs, close, guard, send_in_session, session_members, signal_group
-from runcue.executors.loops import later, tell
+from runcue.descriptors import close, guard
+from runcue.executors.jobs import HAS_PROC, Jobs, send_in_session, session_members, signal_group
 from runcue.executors.poolwork import NEWS, ORDER
+from runcue.loops import later, tell
 
 Sockets = set[socket.socket]
 

@@ -37,8 +37,9 @@ import msgspec
 
 from runcue.core.failure import describe
 from runcue.core.model import Work
+from runcue.descriptors import guard
 from runcue.errors import ConfigError, Permanent
-from runcue.executors.jobs import guard, session_of
+from runcue.executors.jobs import session_of
 from runcue.executors.poolanswer import pack_error, pack_result, plain
 
 ORDER = struct.Struct("<cQd")  # owner to keeper: what, which worker, seconds of grace

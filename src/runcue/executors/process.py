@@ -36,9 +36,9 @@ from runcue.ports import Clock, Entering, Handler, Registered, TooLate
 if not hasattr(os, "fork"):  # asked before the modules are imported that cannot be without it
     raise ConfigError('executor="process_pool" needs a system with fork: use threads on this one.')
 
+from runcue.descriptors import guard
 from runcue.executors import poolwork
-from runcue.executors.jobs import REAPER, guard
-from runcue.executors.loops import hold, tell
+from runcue.executors.jobs import REAPER
 from runcue.executors.poolanswer import raising, read_error, read_result
 from runcue.executors.poolkeeper import (
     NO_SIGNAL,
@@ -50,6 +50,7 @@ from runcue.executors.poolkeeper import (
     search_path,
 )
 from runcue.executors.poolwork import FRAME
+from runcue.loops import hold, tell
 
 if TYPE_CHECKING:
     from runcue.executors.jobs import Jobs

@@ -18,7 +18,8 @@ import signal
 import subprocess
 import threading
 
-from runcue.executors.jobs import REAPER, Jobs, close, guard
+from runcue.descriptors import close, guard
+from runcue.executors.jobs import REAPER, Jobs
 
 SHELL = "/bin/sh"
 PATIENCE = 5.0

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from runcue.errors import BadCommand, CommandFailed, ConfigError, Unreachable, quoted
-from runcue.executors.loops import hold, tell
 from runcue.executors.output import Tail, shown
 from runcue.executors.sshplace import Place, command_of, place_of
+from runcue.loops import hold, tell
 from runcue.ports import Clock, Command, Entering, Registered
 
 try:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from runcue.loops import tell
+
 T = TypeVar("T")
 LEND_AFTER = 0.003
 LENT = 0.0003
@@ -88,15 +90,6 @@ class Errands:
         while (job := self._jobs.get()) is not None:
             job()
             del job  # and with it what it answered, which an idle thread must not keep
-
-
-def tell(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *given: Any) -> None:
-    """Have something called on a loop, from any thread; nothing happens when the loop is closed."""
-    try:
-        loop.call_soon_threadsafe(call, *given)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise
 
 
 def _answer(future: asyncio.Future[T], result: T) -> None:

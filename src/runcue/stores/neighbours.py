@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from runcue.errors import StoreError
-from runcue.stores.errands import tell
+from runcue.loops import tell
 from runcue.stores.presence import Presence
 
 logger = logging.getLogger("runcue")

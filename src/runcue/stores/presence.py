@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from runcue.descriptors import close, forking, guard
 from runcue.errors import ForkedConnection, StorageBusy, StorageFull, StorageReplaced, StoreError, quoted
 
 FIRST_PAUSE = 0.0002
@@ -77,17 +78,12 @@ else:
     boottime = time.monotonic
 
 
-# --- Descriptors that a forked child closes -------------------------------------------------------
-
-_descriptors: set[int] = set()
-_forking = threading.RLock()  # no fork between the opening of a descriptor and its entry in the set
+# --- Files, opened for this process alone ----------------------------------------------------------
 
 
 def _open(path: str | Path, flags: int) -> int:
-    with _forking:
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        _descriptors.add(descriptor)
-    return descriptor
+    with forking:
+        return guard(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
 
 
 def _make(path: Path, flags: int) -> int:
@@ -96,26 +92,9 @@ def _make(path: Path, flags: int) -> int:
     try:
         os.fchmod(descriptor, 0o600)
     except OSError:
-        _close(descriptor)
+        close(descriptor)
         raise
     return descriptor
-
-
-def _close(descriptor: int) -> None:
-    with _forking:
-        _descriptors.discard(descriptor)
-        os.close(descriptor)
-
-
-def _close_in_child() -> None:
-    # Closed, never unlocked: an unlock would reach the parent, who shares the open file.
-    for descriptor in _descriptors:
-        os.closerange(descriptor, descriptor + 1)
-    _descriptors.clear()
-    _forking.release()
-
-
-os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_close_in_child)
 
 
 # --- The directory and its locks ------------------------------------------------------------------
@@ -179,7 +158,7 @@ def _door(directory: Path, patience: float) -> Iterator[bool]:
             if is_ours:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
-        _close(descriptor)
+        close(descriptor)
 
 
 def _is_held(path: str) -> bool | None:
@@ -193,7 +172,7 @@ def _is_held(path: str) -> bool | None:
     except BlockingIOError:
         return True
     finally:
-        _close(descriptor)
+        close(descriptor)
     return False
 
 
@@ -301,7 +280,7 @@ class Turnstile:
             with self._guard:
                 self._is_waiting = False
                 if not self._is_open:
-                    _close(self._descriptor)
+                    close(self._descriptor)
                     return
                 if self._is_wanted:
                     self._is_wanted = False
@@ -323,7 +302,7 @@ class Turnstile:
                 return
             self._is_open = False
             if not self._is_waiting:  # else the usher closes it when he is through
-                _close(self._descriptor)
+                close(self._descriptor)
                 self._sent.release()
 
 
@@ -440,7 +419,7 @@ class Presence:
             if _told(kept):
                 self._wakes[worker_id] = kept
                 return True
-            _close(kept)  # gone, or its files were made anew
+            close(kept)  # gone, or its files were made anew
         if _WORKER_ID.fullmatch(worker_id) is None:
             return False
         path = f"{self.directory}/{worker_id}.wake"
@@ -451,11 +430,11 @@ class Presence:
                 return False
             raise _failure("write to", path, error) from error
         if not _told(opened):
-            _close(opened)
+            close(opened)
             return False
         self._wakes[worker_id] = opened
         if len(self._wakes) > KEPT_WAKES:
-            _close(self._wakes.pop(next(iter(self._wakes))))
+            close(self._wakes.pop(next(iter(self._wakes))))
         return True
 
     def is_alive(self, worker_id: str) -> bool:
@@ -502,7 +481,7 @@ class Presence:
                 (self.directory / (worker_id + suffix)).unlink(missing_ok=True)
         with self._guard:
             if (kept := self._wakes.pop(worker_id, None)) is not None:
-                _close(kept)
+                close(kept)
 
     def beat(self) -> None:
         """Leave a sign that this process not only lives but runs."""
@@ -538,7 +517,7 @@ class Presence:
     def _let_go(self) -> None:
         for descriptor in (*self._wakes.values(), self._wake, self._lock):
             if descriptor != -1:
-                _close(descriptor)
+                close(descriptor)
         self._wakes.clear()
         self._lock = self._wake = -1
 

@@ -30,9 +30,10 @@ from runcue.core.model import Record, WorkState
 from runcue.core.plan import Changes, Library, Plan
 from runcue.core.state import Worker
 from runcue.errors import ForkedConnection, StorageBusy, StorageReplaced, StoreError
+from runcue.loops import tell
 from runcue.ports import Clock, Decide
 from runcue.stores import codec, file, presence
-from runcue.stores.errands import Errands, tell
+from runcue.stores.errands import Errands
 from runcue.stores.file import check_same, identity, open_file, translate, undo
 from runcue.stores.looking import Looking
 from runcue.stores.neighbours import EndLeftovers, Neighbours, Trouble

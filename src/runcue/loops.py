@@ -1,4 +1,4 @@
-"""What executors need of the loop they are called on: time that stands still, real seconds, and word from threads.
+"""What others need of a loop besides asyncio: time that stands still, real seconds, and word from threads.
 
 On a loop with virtual time (`runcue.testing`) what happens outside takes none: as long as somebody holds the loop,
 its clock does not move. On other loops there is nothing to hold.
@@ -45,8 +45,9 @@ def later(loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[]
 
 
 def tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: Any) -> None:
-    """Call back on that loop, from another thread."""
+    """Call back on that loop, from any thread; nothing happens when it is closed: nobody waits there any more."""
     try:
         loop.call_soon_threadsafe(callback, *arguments)
     except RuntimeError:
-        return  # the loop is closed: nobody waits for this any more
+        if not loop.is_closed():
+            raise
