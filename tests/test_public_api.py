@@ -18,7 +18,7 @@ TYPING = Path(__file__).parent / "typing" / "api.py"
 PUBLIC = {
     "__version__",
     # what an application holds, and what it is given
-    "Attempt", "Cue", "Event", "Explanation", "PriorityContext", "Reader", "Retry", "RunningWork", "Work",
+    "Attempt", "Command", "Cue", "Event", "Explanation", "PriorityContext", "Reader", "Retry", "RunningWork", "Work",
     "WorkState", "WorkUnit",
     # ready-made callbacks
     "dependency_check_db", "dependency_check_file", "priority_by_wait_time", "priority_constant",
@@ -38,16 +38,20 @@ CUE = {
     "on_complete", "on_failure", "on_skip", "on_cancel", "on_backpressure", "on_pending_warning",
     "on_stall_warning",
     # work
-    "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "wait", "result", "join",
+    "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "purge", "purge_dead", "wait",
+    "result", "join",
     # running
     "start", "stop", "close", "loop",
     # looking and operating
-    "events", "explain", "debug_blocked", "services", "pause", "resume",
+    "events", "explain", "debug_blocked", "services", "pause", "resume", "set_config", "get_config",
 }  # fmt: skip
 
 SYNC = {"submit", "get", "cancel", "wait", "result"}
 
-READER = {"get", "list", "dead", "count", "explain", "events", "services", "workers", "close"}
+READER = {
+    "get", "list", "dead", "count", "jobs", "job_counts", "explain", "explain_many", "output", "events", "services",
+    "workers", "paused", "config", "now", "health", "close",
+}  # fmt: skip
 
 
 def public_names(kind: type) -> set[str]:

@@ -30,6 +30,7 @@ _HOMES = {
     "runcue.core.explain": ["Explanation"],
     "runcue.core.retry": ["Retry"],
     "runcue.reader": ["Reader"],
+    "runcue.ports": ["Command"],
     "runcue.callbacks": [
         "dependency_check_db",
         "dependency_check_file",
@@ -77,6 +78,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Attempt",
     "BadCommand",
+    "Command",
     "CommandFailed",
     "ConfigError",
     "Cue",
@@ -188,5 +190,6 @@ if TYPE_CHECKING:
         WrongThread,
     )
     from runcue.models import WorkUnit
+    from runcue.ports import Command
     from runcue.reader import Reader
     from runcue.running import RunningWork

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from runcue.bus import Bus
 from runcue.clock import SystemClock
 from runcue.complaints import Complaints
-from runcue.core.explain import OWN_POOL, POOL, THREADS
+from runcue.core.explain import HERE, OWN_POOL, POOL, THREADS
 from runcue.core.failure import describe
 from runcue.core.limits import Limits
 from runcue.core.plan import Declare, Lost, Tell
@@ -68,6 +68,7 @@ def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
     scheduler = Scheduler(settings, registry.rules, worker, is_whole)
     scheduler.declare(Limits(THREADS, options.max_threads))
     scheduler.declare(Limits(OWN_POOL, pool_size(registry)))
+    scheduler.declare(Limits(HERE, options.max_running))
     return scheduler
 
 
@@ -84,7 +85,7 @@ class Executors(dict[str, Executor]):
         super().__init__({"async": CoroutineExecutor(), "thread": ThreadExecutor(clock)})
         self._clock = clock
         self._registry = registry
-        self._folder = None if target is None else files_folder(target)
+        self._target = target
         self._jobs_folder = None if target is None else jobs_folder(target, worker)
         self._jobs: Jobs | None = None
 
@@ -106,9 +107,12 @@ class Executors(dict[str, Executor]):
 
             return ProcessExecutor(clock, pool_size(self._registry), grace, jobs)
         from runcue.executors.command import CommandExecutor
+        from runcue.executors.printed import files_folder
         from runcue.executors.reaper import Reaper
 
-        return CommandExecutor(clock, grace, self._folder, jobs, Reaper(jobs))
+        folder = None if self._target is None else files_folder(self._target)
+        limit = self._registry.options.output_limit
+        return CommandExecutor(clock, grace, folder, jobs, Reaper(jobs), limit=limit)
 
     async def close(self) -> None:
         """Free what is idle."""
@@ -116,11 +120,6 @@ class Executors(dict[str, Executor]):
             await executor.close()
         if self._jobs is not None:
             self._jobs.close()
-
-
-def files_folder(target: str) -> Path:
-    """Where the output of commands is."""
-    return Path(f"{target}.files")
 
 
 def jobs_folder(target: str, worker: str) -> Path:
@@ -138,15 +137,10 @@ def end_leftovers(target: str, worker: str) -> bool:
 
 
 def forget_output(target: str, ids: list[str]) -> None:
-    """Remove what the commands of these works printed; they are forgotten themselves."""
-    folder = files_folder(target)
-    if folder.is_dir():
-        from runcue.executors.output import stem
+    """Delete what the commands of these works printed; they are forgotten themselves."""
+    from runcue.executors import printed
 
-        names = {stem(work_id, 0).rpartition(".")[0] for work_id in ids}
-        for path in folder.iterdir():
-            if path.name.rsplit(".", 2)[0] in names:
-                path.unlink(missing_ok=True)
+    printed.forget(target, ids)
 
 
 class System:

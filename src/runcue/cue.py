@@ -17,7 +17,7 @@ from runcue.core.explain import Explanation
 from runcue.core.model import Spec, Work, WorkState, view
 from runcue.core.parse import name as parse_name
 from runcue.core.parse import optional_duration
-from runcue.core.plan import Cancel, Declare, Pause, Revive, Submit, Withdraw
+from runcue.core.plan import Cancel, Configure, Declare, Pause, Purge, Revive, Submit, Withdraw
 from runcue.errors import CueClosed, ForkedConnection, QueueFull, WrongThread
 from runcue.registry import (
     Options,
@@ -28,6 +28,9 @@ from runcue.signature import CueOptions, Duration, ServiceOptions, SubmitOptions
 from runcue.sync import Sync
 
 logger = logging.getLogger("runcue")
+
+SOME = 1000
+"""How many works are deleted in one turn."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +44,7 @@ class Cue:
 
     def __init__(self, store: str | os.PathLike[str] | None = None, **options: Unpack[CueOptions]) -> None:
         self._target = file_of(store)
-        self._registry = Registry(Options.of(**options))
+        self._registry = Registry(Options.of(**options), is_shared=self._target is not None)
         self._system: System | None = None
         self._is_closed = False
         self.sync = Sync(self)
@@ -138,6 +141,8 @@ class Cue:
                 break
         options = self._registry.options
         submit = Submit(specs, is_plain)
+        if self._registry.picks_services:
+            submit.services = self._registry.undeclared(specs)
         ids: builtins.list[str]
         if options.max_queued is None or options.reject_policy != "block":
             ids = await system.engine.request(submit)
@@ -189,6 +194,17 @@ class Cue:
         """Give failed or cancelled work a fresh budget; True when it was one of these."""
         revive = Revive(given.work_id(work_id), cascade)
         return bool(await self._open("retry").engine.request(revive))
+
+    async def purge(self, work_id: str) -> bool:
+        """Delete failed work without a trace; True when there was such work."""
+        return bool(await self._open("purge").engine.request(Purge([given.work_id(work_id)])))
+
+    async def purge_dead(self, task: str | None = None) -> int:
+        """Delete all dead letters; how many there were."""
+        engine, count = self._open("purge").engine, 0
+        while ids := [work.id for work in await self.dead(task, SOME)]:
+            count += await engine.request(Purge(ids))
+        return count
 
     async def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
         """The work once it has ended, in whatever state."""
@@ -267,6 +283,14 @@ class Cue:
         """Let this service go on; a name that is no service's is taken for a queue's."""
         name = parse_name(name, "service or queue")
         await self._open("resume").engine.request(Pause(name, False))
+
+    async def set_config(self, values: Mapping[str, str | None]) -> None:
+        """Keep these texts with the queue, for all who share it; None deletes one. runcue itself uses none."""
+        await self._open("set_config").engine.request(Configure(given.texts(values)))
+
+    async def get_config(self) -> dict[str, str]:
+        """What `set_config` was given so far."""
+        return await self._open("get_config").store.config()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

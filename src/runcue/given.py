@@ -45,6 +45,17 @@ def queue_names(value: object) -> frozenset[str] | None:
     return None if value is None else frozenset(parse.name(name, "queue") for name in _several(value))
 
 
+def texts(value: object) -> dict[str, str | None]:
+    """Read what `set_config` is given: names, and texts or None."""
+    if not isinstance(value, Mapping):
+        raise InvalidOption("config", value, "a dict of names and texts")
+    for name, text in value.items():
+        parse.name(name, "config")
+        if text is not None and not isinstance(text, str):
+            raise InvalidOption(f"config {name}", text, "a text or None")
+    return dict(value)
+
+
 def event_number(value: object) -> int:
     """Read after which event a reader goes on; what lies before the first is the beginning."""
     return parse.number(value, "since", whole=True)

@@ -14,12 +14,13 @@ import msgspec
 from runcue.core import parse
 from runcue.core.settings import Settings
 from runcue.errors import ConfigError, InvalidOption, quoted
-from runcue.ports import Command
+from runcue.ports import CommandOptions
 
 REJECT_POLICIES: Final = ("reject", "drop_oldest", "block")
 DURABILITIES: Final = ("full", "relaxed")
 MOST_PROCESSES: Final = 10_000
 MOST_THREADS: Final = 10_000
+SMALLEST_OUTPUT: Final = 128 * 1024
 SHORTEST: Final = parse.SHORTEST_WINDOW
 LONGEST: Final = parse.LONGEST_WINDOW
 
@@ -64,6 +65,8 @@ CHECKS: Final[dict[str, Check]] = {
     "block_timeout": or_none(pause),
     "default_timeout": or_none(span),
     "max_threads": whole(1, MOST_THREADS),
+    "max_running": or_none(whole(1)),
+    "output_limit": whole(SMALLEST_OUTPUT),
     "callback_timeout": span,
     "grace": pause,
     "keep_finished": or_none(whole(0)),
@@ -93,7 +96,7 @@ COMMAND_OPTIONS: Final = {
 """The executors for which each option of a command means something."""
 
 
-def command(executor: str | None, **given: Any) -> Command:
+def command(executor: str | None, **given: Any) -> CommandOptions:
     """What a task says about its commands; what means nothing to its executor is refused."""
     said = {name: value for name, value in given.items() if value is not None}
     for name, value in said.items():
@@ -101,7 +104,7 @@ def command(executor: str | None, **given: Any) -> Command:
             whose = " or ".join(f"executor={one!r}" for one in COMMAND_OPTIONS[name])
             raise ConfigError(f"{name}={quoted(value)} means something only with {whose}. Leave it out.")
         said[name] = COMMAND_CHECKS[name](value, name)
-    return Command(**said)
+    return CommandOptions(**said)
 
 
 def _flag(value: object, name: str) -> bool:
@@ -139,6 +142,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     block_timeout: float | None = None
     default_timeout: float | None = None
     max_threads: int = 256
+    max_running: int | None = None
+    output_limit: int = 10 * 1024 * 1024
     callback_timeout: float = 0.1
     grace: float = 10.0
     keep_finished: int | None = 100_000

@@ -6,6 +6,7 @@ returning is success, raising is failure, being cancelled means it must stop. Ti
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -81,6 +82,10 @@ class Store(Protocol):
         """How many works there were in each state so far (stores that are not inline only)."""
         ...
 
+    async def config(self) -> dict[str, str]:
+        """What the application keeps with its queue."""
+        ...
+
     def check_result(self, result: Any) -> None:
         """Refuse a result that cannot be kept (not inline only: memory keeps anything)."""
         ...
@@ -103,6 +108,19 @@ Handler = Callable[[Any], Any]
 
 
 class Command(msgspec.Struct, frozen=True):
+    """A command for one work, which a handler with executor="subprocess" may return in place of its arguments.
+
+    `args` is a list, or a str with `shell=True`. What is None is as the task says.
+    """
+
+    args: list[str] | str
+    shell: bool | None = None
+    check: bool | None = None
+    cwd: str | os.PathLike[str] | None = None
+    env: Mapping[str, str] | None = None
+
+
+class CommandOptions(msgspec.Struct, frozen=True):
     """What a task says about the commands that its handler returns."""
 
     shell: bool = False
@@ -133,7 +151,7 @@ class Registered(Protocol):
         ...
 
     @property
-    def command(self) -> Command:
+    def command(self) -> CommandOptions:
         """How to run the command that the handler returns, for executors that run commands."""
         ...
 

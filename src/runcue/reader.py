@@ -37,8 +37,8 @@ from runcue.errors import (
     WorkNotFound,
     quoted,
 )
-from runcue.options import span
-from runcue.stores import codec, presence
+from runcue.options import choice, span, whole
+from runcue.stores import codec, jobs, presence
 from runcue.stores.file import identity, open_file, translate
 from runcue.stores.schema import VERSION, check_tables, version_of
 from runcue.stores.tables import Tables
@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 
     from runcue.core.events import Event
     from runcue.core.explain import Explanation
-    from runcue.core.plan import Changes, Key
+    from runcue.core.ledger import Ledger
+    from runcue.core.plan import Changes, Key, Library
+    from runcue.executors.printed import Output
     from runcue.signature import Duration
 
 T = TypeVar("T")
@@ -117,6 +119,22 @@ class Reader:
         """The dead letters: work that failed for good, newest first."""
         return self.list(WorkState.FAILED, task, limit)
 
+    def jobs(
+        self,
+        state: str | None = None,
+        *,
+        queue: str | None = None,
+        ids: Iterable[str] | None = None,
+        limit: int = 100,
+    ) -> builtins.list[dict[str, Any]]:
+        """Rows of the view `jobs`: the latest of that state (in its words), queue and these ids, newest first."""
+        most = given.rows(limit)
+        return self._read(lambda tables: jobs.find(tables.connection, state, queue, ids, most))
+
+    def job_counts(self) -> dict[str, int]:
+        """How many works there are in each of the states of the view `jobs`, forgotten ones included."""
+        return self._read(lambda tables: jobs.counts(tables.connection, tables.head()))
+
     def count(self) -> dict[WorkState, int]:
         """How many works there are in each state, forgotten ones included."""
         head = self._read(Tables.head)
@@ -129,6 +147,32 @@ class Reader:
         """
         work_id = given.work_id(work_id)
         return self._read(lambda tables: self._explained(tables, work_id))
+
+    def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
+        """The same for those of these works that there are, without counting what is ahead of each."""
+        wanted = [given.work_id(one) for one in ids]
+        return self._read(lambda tables: self._each_explained(tables, wanted))
+
+    def output(
+        self,
+        work_id: str,
+        stream: str = "stdout",
+        *,
+        attempt: int | None = None,
+        start: int = 0,
+        limit: int = 1 << 20,
+    ) -> Output:
+        """What a command printed in that attempt (None: the latest), from byte `start` on; empty at the end."""
+        from runcue.executors.printed import ENDINGS, files_folder, read
+
+        work_id, stream = given.work_id(work_id), choice(stream, "stream", tuple(ENDINGS))
+        if attempt is None:
+            work = self.get(work_id)
+            attempt = 1 if work is None else work.attempt
+        folder = files_folder(str(Path(self._path).absolute()))
+        return read(
+            folder, work_id, whole(1)(attempt, "attempt"), stream, whole(0)(start, "start"), given.rows(limit)
+        )
 
     # what happens -----------------------------------------------------------------------------------------
 
@@ -166,6 +210,24 @@ class Reader:
 
         return self._read(look)
 
+    def paused(self) -> builtins.list[str]:
+        """The queues that are held back."""
+        return self._read(Tables.paused)
+
+    def config(self) -> dict[str, str]:
+        """The texts that are kept with the queue."""
+        return self._read(Tables.config)
+
+    def now(self) -> float:
+        """Queue time: what the `until` of an explanation is to be compared with."""
+        return self._read(lambda tables: _now(tables, tables.head()))
+
+    def health(self) -> dict[str, Any]:
+        """How the file is: versions, sizes, and in `problems` what is wrong with it. Reads all of it."""
+        from runcue.stores.health import examine
+
+        return self._read(lambda tables: examine(tables.connection, tables.head(), self._path))
+
     def workers(self) -> builtins.list[dict[str, Any]]:
         """Every process that opened the queue and was not forgotten yet: who, where, whether it lives, what it runs.
 
@@ -188,6 +250,7 @@ class Reader:
             "pid": worker.pid,
             "started_at": worker.started_at,
             "queues": None if worker.queues is None else [*worker.queues],
+            "serving": worker.is_serving,
             "running": running,
             "services": dict(worker.active),
             "silent_for": silent_for,
@@ -210,23 +273,36 @@ class Reader:
 
     def _explained(self, tables: Tables, work_id: str) -> Explanation:
         from runcue.core.explain import explain
-        from runcue.core.ledger import Ledger
-        from runcue.core.shared import catch_up
 
         record = tables.one(work_id)
         if record is None:
             raise WorkNotFound(work_id, forgotten=bool(tables.forgotten([work_id])))
+        ledger, is_started = self._ledger(tables, [record], _Ahead(tables, record))
+        return _put(explain(ledger, record, ledger.now, ledger.wall, is_started))
+
+    def _each_explained(self, tables: Tables, ids: builtins.list[str]) -> dict[str, Explanation]:
+        from runcue.core.explain import explain_alone
+
+        records = tables.by_id(ids)
+        ledger, is_started = self._ledger(tables, records.values(), tables)
+        answers = explain_alone(ledger, records.values(), ledger.now, ledger.wall, is_started)
+        return {why.work_id: _put(why) for why in answers}
+
+    def _ledger(self, tables: Tables, records: Iterable[Record], library: Library) -> tuple[Ledger, bool]:
+        """All that decides over these works, as far as it is stored, and whether anybody starts work."""
+        from runcue.core.ledger import Ledger
+        from runcue.core.shared import catch_up
+
         now, changes = self._everything(tables)
-        ledger = Ledger(Settings(), _rules(tables, changes, record), "", is_whole=False)
-        ledger.begin(now, time.time(), _Ahead(tables, record))
-        for name in record.spec.services:  # its program may not have declared them here yet
-            ledger.ready.services[name] = Service(Limits(name))
+        ledger = Ledger(Settings(), _rules(tables, changes, records), "", is_whole=False)
+        ledger.begin(now, time.time(), library)
+        for record in records:
+            for name in record.spec.services:  # its program may not have declared them here yet
+                ledger.ready.services[name] = Service(Limits(name))
         catch_up(ledger, changes)
         directory = presence.side_directory(self._path)
-        lives = [self._life(directory, worker)[0] for worker in changes.workers or ()]
-        is_started = any(life != "gone" for life in lives)
-        why = explain(ledger, record, now, time.time(), is_started)
-        return replace(why, details="nobody has the queue open") if why.reason == "not_started" else why
+        serving = [worker for worker in changes.workers or () if worker.is_serving]
+        return ledger, any(self._life(directory, worker)[0] != "gone" for worker in serving)
 
     @staticmethod
     def _everything(tables: Tables) -> tuple[float, Changes]:
@@ -372,9 +448,18 @@ def _running(tables: Tables, worker: Worker) -> int:
     return int(row[0])
 
 
-def _rules(tables: Tables, changes: Changes, record: Record) -> dict[str, Rule]:
+def _put(why: Explanation) -> Explanation:
+    """The same in the words of somebody who looks from outside."""
+    return replace(why, details="nobody has the queue open") if why.reason == "not_started" else why
+
+
+def _rules(tables: Tables, changes: Changes, records: Iterable[Record]) -> dict[str, Rule]:
     """What can be told of the tasks without their program: what the first work of each uses."""
-    rules = {record.spec.task: Rule(Retry(), services=record.spec.services)}
+    rules: dict[str, Rule] = {}
+    for record in records:
+        task, uses = record.spec.task, record.spec.services
+        is_alike = task not in rules or rules[task].services == uses
+        rules[task] = Rule(Retry(), services=uses if is_alike else None)
     for name, first in changes.shelves.items():
         parts = shelf_parts(name)
         if parts is None or first is None:

@@ -6,7 +6,7 @@ Rules:
 - A service declared again is declared anew: what the second declaration leaves out is gone.
 - A callback registered again replaces the first. A task name belongs to one function; only that function, or
   the same one defined anew (a notebook cell run again, a module reloaded), replaces it.
-- Names that start with "#" are runcue's own services, for each process ("#threads", "#process_pool").
+- Names that start with "#" are runcue's own services, for each process ("#threads", "#process_pool", "#running").
 - `spec` is on the path of every submission: what was not given costs one comparison.
 """
 
@@ -26,7 +26,7 @@ from runcue import given
 from runcue.callbacks import DatabaseCheck
 from runcue.core import parse
 from runcue.core.asking import Questions
-from runcue.core.explain import OWN_POOL, POOL, THREADS
+from runcue.core.explain import HERE, OWN_POOL, POOL, THREADS
 from runcue.core.limits import Limits
 from runcue.core.model import Spec, Work, WorkState
 from runcue.core.retry import Retry
@@ -43,7 +43,7 @@ from runcue.errors import (
 from runcue.handler import executor_of, identity, is_async, origin, own_name, spoken, takes
 from runcue.options import Options as Options  # noqa: PLC0414 (it is looked for here, with the rest of the edge)
 from runcue.options import choice, command, or_none, pause, span, whole
-from runcue.ports import Command
+from runcue.ports import CommandOptions
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Seconds: TypeAlias = float | timedelta | str
@@ -88,7 +88,7 @@ TASK_OPTIONS: Final = ("name", "uses", "services", "executor", "retry", "timeout
                        "env")  # fmt: skip
 SUBMIT_OPTIONS: Final = ("task", "params", "target", "queue", "depends_on", "timeout", "dependency_timeout",
                          "idempotency_key", "on_failed", "id", "priority", "run_at", "delay",
-                         "task_type")  # fmt: skip
+                         "retry", "task_type")  # fmt: skip
 
 DEFAULT_QUEUE: Final = "default"
 RESUBMIT: Final = "resubmit"
@@ -115,7 +115,7 @@ class Task(msgspec.Struct, frozen=True):
     retry: Retry = Retry(max_attempts=1)
     timeout: float | None = None
     """Its own, or the Cue's default."""
-    command: Command = Command()
+    command: CommandOptions = CommandOptions()
     is_checked: bool = True
     """False while its services may still be unknown: that is settled by the first submission."""
 
@@ -128,14 +128,18 @@ class Task(msgspec.Struct, frozen=True):
 class Registry:
     """Everything an application declared on one Cue."""
 
-    def __init__(self, options: Options, database: str | None = None) -> None:
+    def __init__(self, options: Options, database: str | None = None, is_shared: bool = False) -> None:
         self.options = options
+        self.is_shared = is_shared
+        """True when other programs may have declared services on the same queue."""
         self.tasks: dict[str, Task] = {}
         self.services: dict[str, Limits] = {}
         self.rules: dict[str, Rule] = {}
         self.callbacks: dict[str, Callable[..., Any]] = {}
         self.failure_wants_retry = True
         """False when `on_failure` takes no `will_retry`: it is then told of final failures only."""
+        self.picks_services = False
+        """True when some task chooses its services for each work."""
         self._database = database
         self._names: dict[object, str | None] = {}
 
@@ -272,6 +276,7 @@ class Registry:
         priority: float = NO_PRIORITY,
         run_at: float | datetime | None = None,
         delay: Seconds | None = None,
+        retry: object = None,
         task_type: str | Callable[..., Any] | None = None,
         **unknown: Any,
     ) -> Spec:
@@ -297,6 +302,7 @@ class Registry:
         due = wait = None
         if run_at is not None or delay is not None:
             due, wait = given.due(run_at, delay)
+        policy = None if retry is None else Retry.of_work(retry)
         work_id = ""  # made last: an id that somebody saw must not be refused (decision 0003)
         if id is not None:
             work_id = parse.work_id(id)
@@ -309,7 +315,7 @@ class Registry:
                         idempotency_key=idempotency_key, priority=priority, run_at=due)  # fmt: skip
             services = self._picked(known.picks, work)
         return Spec(work_id or make_id(), known.name, data, services, queue, target, after, priority, due, wait,
-                    limit, dependency_timeout, idempotency_key, on_failed, id is not None)  # fmt: skip
+                    limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy)  # fmt: skip
 
     def specs(self, items: Iterable[Mapping[str, Any]], make_id: Callable[[], str]) -> list[Spec]:
         """Check what `submit_many` was given: all of it, or an error that says which item is wrong."""
@@ -348,6 +354,7 @@ class Registry:
         if before is not None:
             _make_way(before, task)
         self.tasks[task.name] = task
+        self.picks_services |= task.picks is not None
         self._add_rule(task)
         self._names = {}
         for known in self.tasks.values():
@@ -358,6 +365,8 @@ class Registry:
         implicit = IMPLICIT[task.executor]
         if task.executor == "process_pool" and POOL in self.services:
             implicit += (POOL,)
+        if self.options.max_running is not None:
+            implicit += (HERE,)
         self.rules[task.name] = Rule(task.retry, implicit, task.services if task.picks is None else None)
 
     def _name_of(self, function: object) -> str:
@@ -403,9 +412,13 @@ class Registry:
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
             raise SubmitError(f"{where} returned {quoted(answer)}, not a service name or a list of them.")
         for name in names:
-            if name not in self.services:
+            if name not in self.services and not self.is_shared:
                 raise SubmitError(f"{UnknownService(name, self.services)} {where} chose it.")
         return tuple(dict.fromkeys(names))
+
+    def undeclared(self, specs: Iterable[Spec]) -> frozenset[str]:
+        """The services of these that were not declared here: the queue itself has to know them."""
+        return frozenset(name for spec in specs for name in spec.services if name not in self.services)
 
 
 # --- Services -------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ class CueOptions(TypedDict, total=False):
     block_timeout: Duration | None
     default_timeout: Duration | None
     max_threads: int
+    max_running: int | None
+    output_limit: int
     callback_timeout: Duration
     grace: Duration
     keep_finished: int | None
@@ -82,4 +84,5 @@ class SubmitOptions(TypedDict, total=False):
     priority: float
     run_at: float | datetime | None
     delay: Duration | None
+    retry: int | Retry | dict[str, Any] | None
     task_type: str | None

@@ -9,6 +9,7 @@ from msgspec.structs import astuple, fields
 
 from runcue.core.lifecycle import MOVES
 from runcue.core.model import Attempt, PriorityContext, Record, Spec, Work, WorkState, view
+from runcue.core.retry import Retry
 
 SPEC = Spec(
     id="w1",
@@ -24,6 +25,7 @@ SPEC = Spec(
     timeout=60.0,
     dependency_timeout=30.0,
     idempotency_key="key",
+    retry=Retry(5),
 )
 HISTORY = (Attempt(1, 120.0, 2.0, "ValueError: no", "worker"),)
 RECORD = Record(
@@ -46,6 +48,7 @@ RECORD = Record(
     error="boom",
     traceback="Traceback …",
     history=HISTORY,
+    worker="host-1",
 )
 
 

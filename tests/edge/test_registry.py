@@ -19,7 +19,7 @@ from runcue.core.retry import Retry
 from runcue.core.settings import Rule
 from runcue.errors import ConfigError, InvalidOption, InvalidRate, UnknownOption, UnknownService, UnknownTask
 from runcue.given import rows, work_state
-from runcue.ports import Command
+from runcue.ports import CommandOptions
 from runcue.registry import CALLBACKS, Options, Registry
 from tests.edge.nonsense import ODDITIES, anything
 
@@ -641,16 +641,16 @@ def test_older_imports_find_the_same_values() -> None:
 # --- Executors outside this process ---------------------------------------------------------------
 
 
-def command_of(**options: Any) -> Command:
+def command_of(**options: Any) -> CommandOptions:
     known = registry()
     known.task("t", executor="subprocess", **options)(plain)
     return known.get_task("t").command
 
 
 def test_what_a_task_says_of_its_commands_is_kept(tmp_path: Path) -> None:
-    assert command_of() == Command(shell=False, check=True, cwd=None, env=None)
+    assert command_of() == CommandOptions(shell=False, check=True, cwd=None, env=None)
     said = command_of(shell=True, check=False, cwd=tmp_path, env={"A": "1"})
-    assert said == Command(shell=True, check=False, cwd=str(tmp_path), env={"A": "1"})
+    assert said == CommandOptions(shell=True, check=False, cwd=str(tmp_path), env={"A": "1"})
 
 
 @pytest.mark.parametrize(

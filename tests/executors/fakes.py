@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runcue.core.retry import Retry
-from runcue.ports import Command, Handler, Registered, TooLate
+from runcue.ports import CommandOptions, Handler, Registered, TooLate
 
 BOUND = 20.0
 """How long a condition is waited for before a test fails: far longer than it ever takes."""
@@ -38,7 +38,7 @@ class FakeTask:
         self.handler = handler
         self.executor = executor
         self.retry = retry if retry is not None else Retry()
-        self.command = Command(**command)
+        self.command = CommandOptions(**command)
 
 
 class FakeWork:

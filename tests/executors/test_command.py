@@ -427,7 +427,7 @@ def test_a_long_file_gives_its_beginning_back_and_never_its_end(tmp_path: Path) 
         assert (tmp_path / "out").stat().st_blocks * 512 <= 5 * MIB
     write(b"last words")
     assert made.tail(MIB) == b"3" * (MIB - 10) + b"last words"
-    made.settle(KEEP, 4 * MIB, is_needed=True)
+    made.settle(4 * MIB)
     made.close()
     assert (tmp_path / "out").stat().st_size <= 4 * MIB
     assert (tmp_path / "out").read_bytes().endswith(b"33last words")
@@ -445,7 +445,7 @@ def test_where_there_are_no_holes_a_long_file_starts_anew(
         assert (tmp_path / "out").stat().st_size <= 4 * MIB
     write(b"last words")
     assert made.tail(MIB) == b"3" * (MIB - 10) + b"last words"
-    made.settle(KEEP, 4 * MIB, is_needed=False)
+    made.settle(4 * MIB)
     made.close()
     assert (tmp_path / "out").read_bytes().endswith(b"33last words")
 
@@ -487,12 +487,13 @@ async def test_lines_are_told_as_progress_while_it_runs(place: Place) -> None:
         await running
 
 
-async def test_files_of_failures_and_of_long_output_stay_others_go(place: Place) -> None:
+async def test_what_was_printed_stays_in_files_and_what_was_not_leaves_none(place: Place) -> None:
     await place.run(["echo", "known"], FakeWork(id="short"))
-    assert place.names() == set()
+    await place.run(["true"], FakeWork(id="silent"))
+    assert place.names() == {"short.1.out"}
     await failure(place.run(["sh", "-c", "echo x >&2; exit 1"], FakeWork(id="failed", attempt=2)))
     await place.run(["head", "-c", str(KEEP + 1), "/dev/zero"], FakeWork(id="long"))
-    assert place.names() == {"failed.2.err", "long.1.out"}
+    assert place.names() == {"short.1.out", "failed.2.err", "long.1.out"}
     assert (place.files / "failed.2.err").stat().st_mode & 0o777 == 0o600
     assert place.files.stat().st_mode & 0o777 == 0o700
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from runcue.core.model import Attempt, Record, Spec, WorkState
+from runcue.core.retry import Retry
 from runcue.core.parse import Rate
 from runcue.core.state import BreakerState, Grant, Head, Limits, ServiceState, Worker
 from runcue.errors import Permanent, StorageCorrupt
@@ -99,7 +100,7 @@ PLAIN_SPEC = Spec("w1", "extract", b'{"page":1}', ("api", "disk"))
 PLAIN = Record("w1", PLAIN_SPEC, 4, 100.0, 100.5, shelf="ready/extract", place=100.0)
 FULL_SPEC = Spec(
     "w2", "täsk", b'{"text":"\xc3\xbc\\u0000"}', (), "night", "out\0.txt", ("a", "b"), 2.5, 1.0, 2.0, 3.0, 4.0, "key",
-    "return", True,
+    "return", True, Retry(7, "power", 1.5, 9.0, jitter=False),
 )  # fmt: skip
 FULL = Record(
     "w2", FULL_SPEC, 5, -1.5, 2.0, WorkState.FAILED, 2, 3, 4, 5, 6.0, 7.0, 8.0, 9.0, True, [1, {"a": None}], "error",

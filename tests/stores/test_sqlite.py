@@ -413,7 +413,7 @@ def lose(worker: str) -> Callable[[Plan, Turn], None]:
 async def test_files_of_the_dead_are_swept_at_opening_and_with_their_row(path: Path) -> None:
     async with hand_on(path) as (hand, store):
         await hand.write(pending(1))
-        change(path, "INSERT INTO workers SELECT 'known', host, boot, pid, 0, NULL, '{}', 1 FROM workers")
+        change(path, "INSERT INTO workers SELECT 'known', host, boot, pid, 0, NULL, '{}', 1, 0 FROM workers")
         unknown, known = leave_files(path, "unknown"), leave_files(path, "known")
         async with hand_on(path) as (_, other):
             assert not any(one.exists() for one in unknown)

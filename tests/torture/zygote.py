@@ -135,8 +135,9 @@ class Zygote:
 def warm() -> None:
     """Import whatever an actor could want; what needs an extra that is not installed is not wanted."""
     for module in pkgutil.walk_packages(runcue.__path__, "runcue."):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module.name)
+        if not module.name.startswith("runcue.cli"):  # a program of its own
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
 
 
 if __name__ == "__main__":

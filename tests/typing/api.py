@@ -55,6 +55,11 @@ async def tuned(work: runcue.Work) -> None:
     raise runcue.Permanent("no use")
 
 
+@cue.task(executor="subprocess", shell=True)
+def with_command(work: runcue.Work) -> runcue.Command:
+    return runcue.Command("make", shell=True, check=False, cwd=Path("src"), env={"A": "1"})
+
+
 assert_type(cue.get_task("named").name, str)
 assert_type(cue.get_task("named").services, tuple[str, ...])
 
@@ -142,7 +147,7 @@ async def work_with_it() -> None:
         ),
         str,
     )
-    await cue.submit(task_type="named", delay="5m")
+    await cue.submit(task_type="named", delay="5m", retry=runcue.Retry(5, "power", 2, jitter=False))
     assert_type(await cue.submit_many([{"task": "named"}, {"task": "bare", "params": {}}]), list[str])
     assert_type(await cue.get("a"), runcue.Work | None)
     assert_type(await cue.list(state=runcue.WorkState.FAILED, task="named", limit=5), list[runcue.Work])
@@ -151,6 +156,8 @@ async def work_with_it() -> None:
     assert_type(await cue.count(), dict[runcue.WorkState, int])
     assert_type(await cue.cancel("a", cascade=True), bool)
     assert_type(await cue.retry("a", cascade=True), bool)
+    assert_type(await cue.purge("a"), bool)
+    assert_type(await cue.purge_dead("named"), int)
     assert_type(await cue.wait("a", timeout="1m"), runcue.Work)
     await cue.result("a", timeout=60)
     await cue.join(["a", "b"], timeout=60)
@@ -181,6 +188,8 @@ async def look_at_it(work: runcue.Work) -> None:
     assert_type(await cue.services(), list[dict[str, Any]])
     await cue.pause("api")
     await cue.resume("api")
+    await cue.set_config({"key": "text", "other": None})
+    assert_type(await cue.get_config(), dict[str, str])
     assert_type(work.state, runcue.WorkState)
     assert_type(work.state.is_final, bool)
     assert_type(work.params, dict[str, Any])
@@ -208,6 +217,14 @@ def look_from_outside() -> None:
         assert_type(reader.events("completed", since=10), Iterator[runcue.Event])
         assert_type(reader.services(), list[dict[str, Any]])
         assert_type(reader.workers(), list[dict[str, Any]])
+        assert_type(reader.jobs("dead", queue="night", ids=["a"], limit=5), list[dict[str, Any]])
+        assert_type(reader.job_counts(), dict[str, int])
+        assert_type(reader.explain_many(["a"]), dict[str, runcue.Explanation])
+        assert_type(reader.output("a", "stderr", attempt=1, start=10, limit=100).data, bytes)
+        assert_type(reader.paused(), list[str])
+        assert_type(reader.config(), dict[str, str])
+        assert_type(reader.now(), float)
+        assert_type(reader.health(), dict[str, Any])
     reader.close()
 
 

@@ -15,7 +15,7 @@ from runcue.core.model import Spec, WorkState
 from runcue.core.outcome import drop, join
 from runcue.core.parse import decode_params
 from runcue.core.plan import Lacks, Submit
-from runcue.errors import DependencyCycle, DuplicateWork, QueueFull
+from runcue.errors import DependencyCycle, DuplicateWork, QueueFull, SubmitError, UnknownService
 
 NEARLY_FULL = 0.8
 
@@ -35,6 +35,10 @@ def lacks(ledger: Ledger, submit: Submit) -> Lacks:
 
 def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> list[str] | Exception | None:
     """Accept a submission: its ids, or why it is refused, or None when it waits for room, behind all others."""
+    for name in submit.services:
+        if name not in ledger.ready.services:
+            known = [one for one in ledger.ready.services if not one.startswith("#")]
+            return SubmitError(str(UnknownService(name, known)))
     try:
         ids, fresh = (None, submit.specs) if submit.is_plain else _sift(ledger, submit.specs)
         has_to_wait = submit.may_wait and bool(ledger.waiting_submits) and not is_next

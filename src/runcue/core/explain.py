@@ -7,6 +7,7 @@ in which they start; `ahead` is a place in that line, and a rate's exact time fo
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -19,6 +20,8 @@ from runcue.core.ready import Lane
 
 THREADS = "#threads"
 OWN_POOL = "#process_pool"
+HERE = "#running"
+"""Everything that runs in one process, where that is limited."""
 POOL = "process_pool"
 """What all processes share of it, when an application declares a service of that name."""
 FULL = frozenset({"rate", "concurrency"})
@@ -50,6 +53,15 @@ def explain(ledger: Ledger, record: Record, now: float, wall: float, is_started:
         if _key(ledger, other) < key:
             lines.join(other)
     return lines.why(record)
+
+
+def explain_alone(
+    ledger: Ledger, records: Iterable[Record], now: float, wall: float, is_started: bool
+) -> Iterator[Explanation]:
+    """The same for each of these as if nothing were ahead of it: what a glance at many needs, and no more."""
+    lines = _Lines(ledger, now, is_started)
+    for record in records:
+        yield _own_reason(ledger, record, now, wall, is_started) or lines.why(record)
 
 
 def explain_pending(
@@ -209,6 +221,8 @@ class _Lines:
         ahead = counts.get(service if service in standing.lines else lane, 0)
         if service.name == THREADS:
             return _answer(record, "threads", blocked.details, ahead=ahead)
+        if service.name == HERE:
+            return _answer(record, "max_running", blocked.details, ahead=ahead)
         if service.name == OWN_POOL:
             return _answer(record, blocked.reason, blocked.details, ahead=ahead, service=POOL)
         until = blocked.until

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from runcue.core.asking import Asking, Questions
 from runcue.core.graph import Graph
 from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, started
+from runcue.core.kept import Kept
 from runcue.core.limits import Service
 from runcue.core.line import READY, shelf_name
 from runcue.core.model import Record, Spec, WorkState
@@ -62,11 +63,10 @@ class Ledger(Waiting):
         self.has_warned = False
         self._seq = 0
         self._token = 0
-        self._finished: deque[Record] = deque()
+        self._kept = Kept(settings.keep_finished)
         self._risked = ""
         self._risk_until = 0.0
         self._set_aside: deque[str] = deque()
-        self._revived: set[int] = set()
         self._head = NO_HEAD
         self.is_starting = False
         """True while this process may start something."""
@@ -422,8 +422,7 @@ class Ledger(Waiting):
                 self.plan.shelves.add(record.shelf)
             self._leave_line(record)
             self.held.pop(record.id, None)
-        if self.settings.keep_finished is not None:
-            self._finished.append(final)
+        self._kept.add(final)
         return final
 
     def complete(self, record: Record, result: Any) -> Record:
@@ -450,8 +449,7 @@ class Ledger(Waiting):
             plan.rewritten.add(record.id)
             self.blocked -= 1
             self.graph.drop(record.id, record.spec.depends_on)
-        if self.settings.keep_finished is not None:
-            self._finished.append(final)
+        self._kept.add(final)
         plan.finals[len(plan.events)] = final
         plan.events.append(final)
         return final
@@ -459,13 +457,7 @@ class Ledger(Waiting):
     def forget(self) -> None:
         """When the inbox is taken in, and at the end of a turn: let go of the oldest final records beyond
         `keep_finished`."""
-        keep = self.settings.keep_finished
-        while keep is not None and len(self._finished) - len(self._revived) > keep:
-            oldest = self._finished.popleft()
-            if oldest.seq in self._revived:
-                self._revived.remove(oldest.seq)
-            else:
-                self.plan.forget.append(oldest.id)
+        self.plan.forget += [oldest.id for oldest in self._kept.surplus()]
 
     def drop_idle_lanes(self) -> None:
         """When there are many more lanes than before: drop those that have no work."""
@@ -473,10 +465,16 @@ class Ledger(Waiting):
             self.ready.drop_idle(set() if self.asking is None else self.asking.busy_lanes())
             self.forget_lanes()
 
+    def purge(self, record: Record) -> None:
+        """A final work goes without a trace."""
+        self._kept.drop(record)
+        self._ended[record.state] -= 1
+        self.plan.purged.append(record.id)
+        del self.found.records[record.id]
+
     def revive(self, record: Record) -> Record:
         """A final work becomes live again, with a fresh budget and a new place among its equals."""
-        if self.settings.keep_finished is not None:
-            self._revived.add(record.seq)
+        self._kept.drop(record)
         if record.seq <= self._head.seq:  # else it is new in this turn, too
             self.plan.revived.add(record.id)
         self._seq += 1

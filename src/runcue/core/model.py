@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from runcue.core.parse import decode_params
+from runcue.core.retry import Retry
 
 HISTORY_KEPT = 100
 """How many failed attempts of a work are remembered."""
@@ -72,6 +73,8 @@ class Spec(msgspec.Struct, frozen=True, gc=False):
     on_failed: str = "resubmit"
     is_named: bool = False
     """True when the id was given by the user: only such work can be waited for before it comes."""
+    retry: Retry | None = None
+    """Its own policy for failed attempts, in place of its task's."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -143,6 +146,12 @@ class Work(msgspec.Struct, frozen=True):
     services: tuple[str, ...] = ()
     traceback: str | None = None
     history: tuple[Attempt, ...] = ()
+    failures: int = 0
+    """Failed attempts since it was submitted or last retried by hand."""
+    retry: Retry | None = None
+    """Its own policy for failed attempts, if it was submitted with one."""
+    worker: str | None = None
+    """The process that runs it, where several share a queue."""
 
     @property
     def task_type(self) -> str:
@@ -200,6 +209,9 @@ def view(record: Record) -> Work:
         spec.services,
         record.traceback,
         record.history,
+        record.failures,
+        spec.retry,
+        record.worker if record.token else None,
     )
 
 

@@ -14,7 +14,7 @@ from runcue.core.graph import find_cycle
 from runcue.core.ledger import Ledger
 from runcue.core.limits import FIRST_THROTTLE, LONGEST_THROTTLE
 from runcue.core.model import HISTORY_KEPT, Attempt, Record, WorkState
-from runcue.core.plan import Cancel, Ended, Lacks, Outcome, Revive
+from runcue.core.plan import Cancel, Ended, Lacks, Outcome, Purge, Revive
 from runcue.core.ready import Lane
 from runcue.core.retry import delay_after
 from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFound
@@ -174,6 +174,17 @@ def revive(ledger: Ledger, item: Revive) -> bool | Exception:
     return True
 
 
+def purge(ledger: Ledger, item: Purge) -> int:
+    """Delete those of these works that had failed before this turn; nobody can know yet of what fails in it."""
+    count = 0
+    for work_id in item.ids:
+        record = ledger.found.records.get(work_id)
+        if record is not None and record.state is WorkState.FAILED and work_id not in ledger.plan.records:
+            ledger.purge(record)
+            count += 1
+    return count
+
+
 def _owner_of_key(ledger: Ledger, record: Record) -> Record:
     key = record.spec.idempotency_key
     return record if key is None else ledger.found.keys.get(key, record)
@@ -245,11 +256,11 @@ def _satisfied(ledger: Ledger, record: Record) -> None:
 def _failed(ledger: Ledger, record: Record, failure: Failure, outcome: Outcome) -> None:
     now = ledger.now
     ledger.judge_circuits(record.token, _verdict(failure))
-    retry = ledger.rules[record.spec.task].retry
+    retry = record.spec.retry or ledger.rules[record.spec.task].retry
     failures = record.failures + 1
     began = now if record.started_at is None else record.started_at
     duration = max(0.0, now - began)
-    line = Attempt(record.attempt, began, duration, failure.message)
+    line = Attempt(record.attempt, began, duration, failure.message, record.worker)
     changes: dict[str, Any] = {
         "failures": failures,
         "spent": record.attempt,
@@ -287,7 +298,7 @@ def _throttled(ledger: Ledger, record: Record, failure: Failure, exception: Base
     patience = ledger.settings.throttle_timeout
     if now - since >= patience:
         began = now if record.started_at is None else record.started_at
-        line = Attempt(record.attempt, began, max(0.0, now - began), failure.message)
+        line = Attempt(record.attempt, began, max(0.0, now - began), failure.message, record.worker)
         _rate_limited(ledger, record, line, failure.traceback or None, exception)
         return
     until = _pause(ledger, record, failure, now - since)

@@ -28,6 +28,8 @@ class Submit(msgspec.Struct, eq=False):
     """True when no spec has an id of its own, a key or dependencies: nothing has to be looked up."""
     may_wait: bool = False
     """True when a full queue may keep this waiting (`reject_policy="block"`)."""
+    services: frozenset[str] = frozenset()
+    """Services that some of it uses and that its program did not declare: the queue has to know them."""
 
 
 class Withdraw(msgspec.Struct, eq=False):
@@ -84,6 +86,18 @@ class Revive(msgspec.Struct, eq=False):
     cascade: bool = False
 
 
+class Purge(msgspec.Struct, eq=False):
+    """Delete failed work without a trace. Answered with the number of those that were there and had failed."""
+
+    ids: list[str]
+
+
+class Configure(msgspec.Struct, eq=False):
+    """Keep these texts with the queue, or (None) keep them no longer."""
+
+    values: dict[str, str | None]
+
+
 class Declare(msgspec.Struct, eq=False):
     """A service is declared, or its limits change."""
 
@@ -122,7 +136,8 @@ class Lost(msgspec.Struct, eq=False):
 
 
 Item = (
-    Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Declare | Pause | Tell | Serve | Lost
+    Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Purge | Configure | Declare | Pause
+    | Tell | Serve | Lost
 )  # fmt: skip
 
 
@@ -211,9 +226,9 @@ class Library(Protocol):
 class Plan:
     """Everything one turn decided."""
 
-    __slots__ = ("active", "again", "ask", "dependent", "depth", "errors", "events", "finals", "forget", "grants",
-                 "head", "is_notable", "is_whole", "keyed", "lost", "mail", "pressure", "queues", "rated", "records",
-                 "replies", "revived", "rewritten", "services", "shelves", "start", "stop", "wake_at")  # fmt: skip
+    __slots__ = ("active", "again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "forget",
+                 "grants", "head", "is_notable", "is_whole", "keyed", "lost", "mail", "pressure", "purged", "queues",
+                 "rated", "records", "replies", "revived", "rewritten", "services", "shelves", "start", "stop", "wake_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -222,6 +237,10 @@ class Plan:
         self.dependent: list[Record] = []
         """Those of `records` that are new and depend on others."""
         self.forget: list[str] = []
+        """Ended work that is no longer kept; how it ended stays known."""
+        self.purged: list[str] = []
+        """Work that is deleted as if it had never been."""
+        self.config: dict[str, str | None] = {}
         self.start: list[Record] = []
         self.rated: dict[int, float] = {}
         """Tokens of those starts whose entry into the handler has to be reported (`Entered`), and by when that has to
@@ -267,7 +286,7 @@ class Plan:
         """True when there is anything in it that a store has to keep."""
         return bool(
             self.records or self.events or self.grants or self.services or self.queues or self.mail or self.lost
-            or self.forget or self.active is not None
+            or self.forget or self.purged or self.config or self.active is not None
         )  # fmt: skip
 
     def __repr__(self) -> str:

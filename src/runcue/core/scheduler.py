@@ -19,6 +19,7 @@ from runcue.core.model import Record
 from runcue.core.plan import (
     Cancel,
     Changes,
+    Configure,
     Declare,
     Ended,
     Entered,
@@ -30,6 +31,7 @@ from runcue.core.plan import (
     Outcome,
     Pause,
     Plan,
+    Purge,
     Revive,
     Serve,
     Submit,
@@ -60,6 +62,8 @@ class Scheduler:
             Ended: self._take_ended,
             Cancel: self._take_cancel,
             Revive: self._take_revive,
+            Purge: self._take_purge,
+            Configure: self._take_configure,
             Withdraw: self._take_withdraw,
             Declare: self._take_declare,
             Pause: self._take_pause,
@@ -93,7 +97,9 @@ class Scheduler:
         """What has to be read before these items can be decided."""
         ledger = self.ledger
         asking = [
-            item for item in items if type(item) is Revive or (type(item) is Submit and not item.is_plain)
+            item
+            for item in items
+            if type(item) is Revive or type(item) is Purge or (type(item) is Submit and not item.is_plain)
         ]
         if not asking and not ledger.waiting_submits:
             return NOTHING
@@ -101,6 +107,8 @@ class Scheduler:
         for item in (*asking, *ledger.waiting_submits):
             if isinstance(item, Revive):
                 _merge(wanted, outcome.revive_lacks(ledger, item))
+            elif isinstance(item, Purge):
+                wanted.ids.update(item.ids)
             else:
                 _merge(wanted, admission.lacks(ledger, item))
         found, looked_up, keys_looked_up = ledger.found, ledger.looked_up, ledger.keys_looked_up
@@ -235,6 +243,13 @@ class Scheduler:
 
     def _take_revive(self, item: Revive) -> None:
         self._reply(item, outcome.revive(self.ledger, item))
+
+    def _take_purge(self, item: Purge) -> None:
+        self._reply(item, outcome.purge(self.ledger, item))
+
+    def _take_configure(self, item: Configure) -> None:
+        self.ledger.plan.config.update(item.values)
+        self._reply(item, None)
 
     def _take_withdraw(self, item: Withdraw) -> None:
         waiting = self.ledger.waiting_submits

@@ -88,4 +88,6 @@ class Worker(msgspec.Struct, frozen=True):
     started_at: float
     queues: tuple[str, ...] | None = None
     """The queues it serves; None for all of them."""
+    is_serving: bool = False
+    """False for a process that only submits and looks."""
     active: dict[str, int] = {}

@@ -18,6 +18,7 @@ import errno
 import logging
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,7 +31,7 @@ from typing import Any, TypeVar
 
 from runcue.descriptors import close, guard
 from runcue.errors import CommandFailed, RetryLater, quoted
-from runcue.executors.commandline import bad_command, checked
+from runcue.executors.commandline import bad_command, checked, meant
 from runcue.executors.jobs import (
     HAS_PROC,
     Jobs,
@@ -45,13 +46,15 @@ from runcue.executors.jobs import (
 from runcue.executors.output import KEEP, LIMIT, Output, Watcher, is_lack, last_line, make_folder, stem
 from runcue.executors.reaper import Reaper, Started
 from runcue.loops import hold, later, tell
-from runcue.ports import Clock, Command, Entering, Registered
+from runcue.ports import Clock, CommandOptions, Entering, Registered
 
 logger = logging.getLogger("runcue")
 T = TypeVar("T")
 
 
 SHELL = "/bin/sh"
+LONGEST_ARGUMENT = 128 * 1024
+"""Bytes that Linux lets a single argument have."""
 BACK_OFF = 1.0
 """Seconds until the next attempt when the system had no room for another process."""
 KILL_PATIENCE = 5.0
@@ -77,10 +80,22 @@ NO_ROOM = frozenset(
 # --- What to run ----------------------------------------------------------------------------------
 
 
-def arguments(command: object, options: Command) -> list[str]:
-    """The argument list that a handler's answer means; raises BadCommand when it means none."""
+def arguments(command: object, options: CommandOptions) -> list[str]:
+    """The argument list that a command means; raises BadCommand when it means none."""
     found = checked(command, options.shell)
     return [SHELL, "-c", "--", found] if isinstance(found, str) else found
+
+
+def script_of(argv: list[str]) -> tuple[list[str], int | None]:
+    """The same for a text that is too long for an argument: a file without a name that the shell reads it from."""
+    if len(argv) != 4 or argv[0] is not SHELL or len(argv[3].encode()) < LONGEST_ARGUMENT:
+        return argv, None
+    file, name = tempfile.mkstemp(prefix="runcue-")
+    os.unlink(name)  # noqa: PTH108
+    with os.fdopen(os.dup(file), "wb") as script:
+        script.write(argv[3].encode())
+    os.lseek(file, 0, os.SEEK_SET)
+    return [SHELL, f"/dev/fd/{file}"], guard(file)
 
 
 def environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -160,7 +175,7 @@ class CommandExecutor:
         command = task.handler(work)
         if isawaitable(command):
             command = await command
-        options = task.command
+        command, options = meant(command, task.command)
         argv = arguments(command, options)
         if entered is not None:
             entered.check()
@@ -195,23 +210,25 @@ class CommandExecutor:
             close(self._nothing)
             self._nothing = -1
 
-    def _start(self, work: Any, options: Command, argv: list[str]) -> _Child:
+    def _start(self, work: Any, options: CommandOptions, argv: list[str]) -> _Child:
         number = self._free.pop() if self._free else next(self._numbers)
         output = self._prepare(number, work)
         lock = self._jobs.descriptor(number)
+        script = None
         try:
+            line, script = script_of(argv)
             started = Started(
-                argv,
+                line,
                 stdin=self._nothing,
                 stdout=output.out.writing,
                 stderr=output.err.writing,
                 cwd=options.cwd,
                 env=environment(options.env),
                 start_new_session=True,
-                pass_fds=() if lock is None else (lock,),
+                pass_fds=[one for one in (lock, script) if one is not None],
             )
         except BaseException as error:
-            output.settle(self._keep, self._limit, is_needed=False)
+            output.settle(self._limit)
             output.close()
             self._jobs.release(number)
             if isinstance(error, OSError):
@@ -221,6 +238,9 @@ class CommandExecutor:
                     argv, f"cannot be run ({error})", "correct the task's env or cwd"
                 ) from error
             raise
+        finally:
+            if script is not None:
+                close(script)
         try:
             self._reaper.register(started.pid)
             self._jobs.started(number, started.pid)
@@ -241,7 +261,7 @@ class CommandExecutor:
         self._reaper.forget(started.pid)
         started.wait()
         self._watcher.remove(number)
-        output.settle(self._keep, self._limit, is_needed=False)
+        output.settle(self._limit)
         output.close()
         self._jobs.release(number)
 
@@ -305,7 +325,7 @@ class CommandExecutor:
                 self._jobs.release(child.number)
             try:
                 result = output.result(self._keep, child.exit_code)
-                settle = partial(output.settle, self._keep, self._limit, is_needed=child.exit_code != 0)
+                settle = partial(output.settle, self._limit)
                 if child.exited.is_set() and output.is_long(self._limit):
                     await self._aside(settle, child.sure)
                 else:

@@ -3,8 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+
+from msgspec.structs import replace
 
 from runcue.errors import BadCommand, quoted
+from runcue.ports import Command, CommandOptions
+
+
+def meant(answer: object, options: CommandOptions) -> tuple[object, CommandOptions]:
+    """What a handler's answer says is to be run, and how; raises BadCommand when it says that wrongly."""
+    if not isinstance(answer, Command):
+        return answer, options
+    said = {
+        name: value
+        for name in CommandOptions.__struct_fields__
+        if (value := getattr(answer, name)) is not None
+    }
+    for name in ("shell", "check"):
+        if not isinstance(said.get(name, True), bool):
+            raise bad_command(answer, f"has {name}={quoted(said[name])}", "make it True or False")
+    if "cwd" in said:
+        said["cwd"] = _argument(said["cwd"], answer)
+    env = said.get("env", {})
+    if not isinstance(env, Mapping) or not all(
+        isinstance(part, str) for pair in env.items() for part in pair
+    ):
+        raise bad_command(answer, "has a wrong env", "make it a dict of names and texts")
+    return answer.args, replace(options, **said)
 
 
 def checked(command: object, may_be_text: bool) -> list[str] | str:

@@ -220,12 +220,11 @@ class Stream:
         """Whether more was written than its file is to keep."""
         return self._has_lost or os.fstat(self._reading).st_size > limit
 
-    def settle(self, keep: int, limit: int, *, is_needed: bool) -> None:
-        """The command has ended: keep the file only if somebody can need it, and no more of it than is meant."""
+    def settle(self, limit: int) -> None:
+        """The command has ended: keep the file if there is something in it, and no more of it than is meant."""
         if self._folder is None:
             return
-        size = os.fstat(self._reading).st_size
-        if not self._has_lost and (size == 0 or (size <= keep and not is_needed)):
+        if not self._has_lost and not os.fstat(self._reading).st_size:
             if self.is_named:
                 os.unlink(self._path)  # noqa: PTH108
         elif self.is_long(limit):
@@ -404,12 +403,12 @@ class Output:
         """What the work's result is."""
         return {"stdout": self.out.text(keep), "stderr": self.err.text(keep), "exit_code": exit_code}
 
-    def settle(self, keep: int, limit: int, *, is_needed: bool) -> None:
-        """The command has ended: keep of its files what anybody can need."""
+    def settle(self, limit: int) -> None:
+        """The command has ended: keep of its files what is meant to be kept."""
         with self._lock:
             for stream in (self.out, self.err):
                 try:
-                    stream.settle(keep, limit, is_needed=is_needed)
+                    stream.settle(limit)
                 except OSError as error:  # the disk is full or the folder gone: it stays as it is
                     self._complain(error)
 

@@ -29,7 +29,7 @@ from runcue.errors import BadCommand, CommandFailed, ConfigError, Unreachable, q
 from runcue.executors.output import Tail, shown
 from runcue.executors.sshplace import Place, command_of, place_of
 from runcue.loops import hold, tell
-from runcue.ports import Clock, Command, Entering, Registered
+from runcue.ports import Clock, CommandOptions, Entering, Registered
 
 try:
     import asyncssh
@@ -123,7 +123,7 @@ class Remote(asyncssh.SSHClientSession[bytes]):
     _over: asyncio.Future[None]
     _gone: asyncio.Future[None]
 
-    def __init__(self, place: Place, command: str, options: Command, began: Began, tell: Tell) -> None:
+    def __init__(self, place: Place, command: str, options: CommandOptions, began: Began, tell: Tell) -> None:
         self.place = place
         self.request: dict[str, Any] = {"command": command, "env": dict(options.env or {}), **PLAIN}
         self.channel: asyncssh.SSHClientChannel[bytes] | None = None  # there just before the command is sent

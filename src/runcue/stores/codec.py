@@ -19,8 +19,9 @@ import msgspec
 
 from runcue.core.model import Attempt, Record, Spec, WorkState
 from runcue.core.parse import LARGEST_INT, SMALLEST_INT, Rate, encode_params
+from runcue.core.retry import Retry
 from runcue.core.state import BreakerState, Grant, Head, ServiceState, Worker
-from runcue.errors import InvalidParams, Permanent, StorageCorrupt, quoted
+from runcue.errors import ConfigError, InvalidParams, Permanent, StorageCorrupt, quoted
 
 Row = tuple[Any, ...]
 K = TypeVar("K")
@@ -30,9 +31,9 @@ MOST_REMEMBERED: Final = 10_000
 
 COLUMNS: Final[tuple[str, ...]] = (
     "id", "seq", "task_type", "queue", "target", "params", "services", "depends_on", "priority", "run_at", "delay",
-    "timeout", "dependency_timeout", "idempotency_key", "on_failed", "is_named", "state", "rank", "since", "shelf",
-    "place", "watch_at", "missing", "attempt", "spent", "failures", "crashes", "token", "leased_by", "created_at",
-    "started_at", "completed_at", "next_retry_at", "throttled_since", "skipped", "result", "last_error",
+    "timeout", "dependency_timeout", "idempotency_key", "on_failed", "is_named", "retry", "state", "rank", "since",
+    "shelf", "place", "watch_at", "missing", "attempt", "spent", "failures", "crashes", "token", "leased_by",
+    "created_at", "started_at", "completed_at", "next_retry_at", "throttled_since", "skipped", "result", "last_error",
     "traceback", "history",
 )  # fmt: skip
 """What makes up a record, in the order of SELECT; `history` is the last, so that a reader sees it as row[-1]."""
@@ -40,7 +41,8 @@ COLUMNS: Final[tuple[str, ...]] = (
 _NULLABLE = {
     float: ("run_at", "delay", "timeout", "dependency_timeout", "watch_at", "started_at", "completed_at",
             "next_retry_at", "throttled_since"),
-    str: ("target", "depends_on", "idempotency_key", "shelf", "leased_by", "result", "last_error", "traceback"),
+    str: ("target", "depends_on", "idempotency_key", "retry", "shelf", "leased_by", "result", "last_error",
+          "traceback"),
 }  # fmt: skip
 _REQUIRED = {
     float: ("priority", "rank", "since", "place", "created_at"),
@@ -118,6 +120,8 @@ _STATES = {state.value: state for state in WorkState}
 _names: dict[str, str] = {}
 _lists: dict[str, tuple[str, ...]] = {"[]": ()}
 _texts: dict[tuple[str, ...], str] = {(): "[]"}
+_policies: dict[Retry, str] = {}
+_retries: dict[str, Retry] = {}
 
 
 # --- Results ------------------------------------------------------------------------------------------
@@ -176,6 +180,7 @@ def insert_row(record: Record, now: float, lease_until: float | None = None) -> 
         spec.idempotency_key,
         spec.on_failed,
         spec.is_named,
+        None if spec.retry is None else _policies.get(spec.retry) or _policy_text(spec.retry),
         record.state,
         record.rank,
         record.since,
@@ -285,6 +290,15 @@ def _text_of(services: tuple[str, ...]) -> str:
     return text
 
 
+def _policy_text(retry: Retry) -> str:
+    fields = {name: getattr(retry, name) for name in retry.__struct_fields__ if name != "retry_on"}
+    return _keep(_policies, retry, _encode(fields).decode())
+
+
+def _policy(text: str) -> Retry:
+    return _keep(_retries, text, Retry.of_work(_decode(text)))
+
+
 def _keep(memory: dict[K, V], key: K, value: V) -> V:
     """Remember that, and forget all else when it has become too much."""
     if len(memory) >= MOST_REMEMBERED:
@@ -302,9 +316,9 @@ def read_row(row: Row, history: tuple[Attempt, ...] = ()) -> Record:
     except msgspec.ValidationError as cause:
         _refuse(row[0], f"its columns make no sense ({_named(cause)})")
     (id, seq, task, queue, target, params, services, depends_on, priority, run_at, delay, timeout, dependency_timeout,
-     key, on_failed, is_named, state, rank, since, shelf, place, watch_at, missing, attempt, spent, failures, crashes,
-     token, worker, created_at, started_at, completed_at, next_retry_at, throttled_since, skipped, result, error,
-     traceback, _) = row  # fmt: skip
+     key, on_failed, is_named, retry, state, rank, since, shelf, place, watch_at, missing, attempt, spent, failures,
+     crashes, token, worker, created_at, started_at, completed_at, next_retry_at, throttled_since, skipped, result,
+     error, traceback, _) = row  # fmt: skip
     try:
         data = params.encode()
         if data != b"{}":
@@ -327,6 +341,7 @@ def read_row(row: Row, history: tuple[Attempt, ...] = ()) -> Record:
             key,
             _names.get(on_failed) or _same(on_failed),
             is_named == 1,
+            None if retry is None else _retries.get(retry) or _policy(retry),
         )
         return Record(
             id,
@@ -358,6 +373,8 @@ def read_row(row: Row, history: tuple[Attempt, ...] = ()) -> Record:
         )
     except KeyError:
         _refuse(id, f"its state is {quoted(state)}")
+    except ConfigError as cause:
+        _refuse(id, f"its retry makes no sense ({cause})")
     except (msgspec.MsgspecError, RecursionError) as cause:
         _refuse(id, f"its JSON cannot be read ({cause})")
 
@@ -538,8 +555,9 @@ ACTIVE_UPDATE: Final = "UPDATE workers SET active = ?, revision = ? WHERE id = ?
 
 def worker_row(worker: Worker, revision: int) -> Row:
     """The values of WORKER_UPSERT."""
-    *plain, queues, active = msgspec.structs.astuple(worker)
-    return (*plain, None if queues is None else _encode(queues).decode(), _encode(active).decode(), revision)
+    *plain, queues, is_serving, active = msgspec.structs.astuple(worker)
+    names = None if queues is None else _encode(queues).decode()
+    return (*plain, names, is_serving, _encode(active).decode(), revision)
 
 
 def active_row(id: str, active: dict[str, int], revision: int) -> Row:
@@ -549,7 +567,7 @@ def active_row(id: str, active: dict[str, int], revision: int) -> Row:
 
 def read_worker(row: Row) -> Worker:
     """The worker in a row of WORKER_SELECT."""
-    *plain, queues, active = row
+    *plain, queues, is_serving, active = row
     what = f"worker {quoted(row[0])}"
     names = None if queues is None else _read(_decode_names, queues, what)
-    return _value(Worker, (*plain, names, _read(_decode_counts, active, what)), what)
+    return _value(Worker, (*plain, names, is_serving == 1, _read(_decode_counts, active, what)), what)

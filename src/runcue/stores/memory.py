@@ -40,6 +40,7 @@ class MemoryStore:
         self._keys: dict[str, str] = {}
         self._dependents: dict[str, dict[str, None]] = {}  # need → ids, in the order they came
         self._forgotten: dict[str, WorkState] = {}
+        self._config: dict[str, str] = {}
 
     def take_turn(self, decide: Decide) -> Plan:
         """Decide, and keep what was decided."""
@@ -92,6 +93,10 @@ class MemoryStore:
         states = Counter(record.state for record in self._records.values())
         return {state: states[state] for state in WorkState}
 
+    async def config(self) -> dict[str, str]:
+        """What the application keeps with its queue."""
+        return dict(self._config)
+
     def check_result(self, result: object) -> None:
         """Anything can be kept."""
 
@@ -110,6 +115,8 @@ class MemoryStore:
 
     def _commit(self, plan: Plan) -> None:
         records = self._records
+        for work_id in plan.purged:  # their ids may belong to new work
+            self._delete(work_id)
         for work_id in plan.revived:  # it is listed as the newest
             records.pop(work_id, None)
         records.update(plan.records)
@@ -119,14 +126,23 @@ class MemoryStore:
             for need in record.spec.depends_on:
                 self._dependents.setdefault(need, {})[record.id] = None
         for work_id in plan.forget:
-            record = records.pop(work_id)
+            record = self._delete(work_id)
             if record.state is not WorkState.COMPLETED or record.spec.is_named:
                 self._forgotten[work_id] = record.state
-            key = record.spec.idempotency_key
-            if key is not None and self._keys.get(key) == work_id:
-                del self._keys[key]
-            if record.spec.depends_on:
-                self._forget_dependent(record)
+        for name, value in plan.config.items():
+            if value is None:
+                self._config.pop(name, None)
+            else:
+                self._config[name] = value
+
+    def _delete(self, work_id: str) -> Record:
+        record = self._records.pop(work_id)
+        key = record.spec.idempotency_key
+        if key is not None and self._keys.get(key) == work_id:
+            del self._keys[key]
+        if record.spec.depends_on:
+            self._forget_dependent(record)
+        return record
 
     def _forget_dependent(self, record: Record) -> None:
         for need in set(record.spec.depends_on):

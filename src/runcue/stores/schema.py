@@ -23,7 +23,31 @@ import apsw
 from runcue.errors import QUOTED_LENGTH, SchemaTooNew, StorageCorrupt, quoted
 
 APPLICATION_ID: Final = 0x52435545  # "RCUE"
-VERSION: Final = 1
+VERSION: Final = 2
+
+JOBS: Final = """
+    SELECT
+        id,
+        CASE WHEN json_valid(params) THEN coalesce(json_extract(params, '$.command'), task_type) ELSE task_type END
+            AS command,
+        CASE state
+            WHEN 'pending' THEN iif(failures > 0, 'failed', 'pending')
+            WHEN 'running' THEN 'processing'
+            WHEN 'failed' THEN 'dead'
+            ELSE state
+        END AS state,
+        failures AS attempts,
+        CASE WHEN json_valid(retry) THEN coalesce(json_extract(retry, '$.max_attempts'), 1) ELSE 1 END AS max_retries,
+        iif(priority = CAST(priority AS INTEGER), CAST(priority AS INTEGER), priority) AS priority,
+        strftime('%Y-%m-%dT%H:%M:%fZ', created_at, 'unixepoch') AS created_at,
+        strftime('%Y-%m-%dT%H:%M:%fZ', updated_at, 'unixepoch') AS updated_at,
+        strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(next_retry_at, run_at, created_at + coalesce(delay, 0)), 'unixepoch')
+            AS next_run_at,
+        substr(last_error, 1, 512) AS last_error,
+        iif(token, leased_by, NULL) AS worker_id
+    FROM work_units
+"""
+"""Work in the words of queuectl: the view `jobs`, for people with a SQLite tool and for the Reader."""
 
 MIGRATIONS: Final[tuple[str, ...]] = (
     """
@@ -208,6 +232,12 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     INSERT INTO head (id, revision, seq, token, told, now, pending, running, completed, failed, cancelled,
                       blocked)
     VALUES (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    """,
+    f"""
+    ALTER TABLE work_units ADD COLUMN retry TEXT;
+    ALTER TABLE workers ADD COLUMN is_serving INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX work_units_retrying ON work_units (seq) WHERE state = 'pending' AND failures > 0;
+    CREATE VIEW jobs AS {JOBS};
     """,
 )
 

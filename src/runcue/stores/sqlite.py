@@ -37,6 +37,7 @@ from runcue.stores.errands import Errands
 from runcue.stores.file import check_same, identity, open_file, translate, undo
 from runcue.stores.looking import Looking
 from runcue.stores.neighbours import EndLeftovers, Neighbours, Trouble
+from runcue.stores.pruning import prune
 from runcue.stores.schema import shown
 from runcue.stores.tables import Tables
 
@@ -306,9 +307,11 @@ class SqliteStore:
             self._trouble("a connection was not closed properly", error)
 
     def _tell(self, plan: Plan) -> None:
-        """After a commit: wake the others, and clear away what the dead left."""
+        """After a commit: wake the others, and clear away what the dead and the deleted left."""
         if plan.lost:
             self._sweep(plan.lost)
+        if plan.purged:
+            self._remove_files(plan.purged)
         try:
             self._presence.poke(self._tables.peers)
         except (OSError, StoreError) as error:  # they look by themselves a little later
@@ -366,6 +369,10 @@ class SqliteStore:
         """How many works there were in each state so far."""
         head = await self._read(Tables.head)
         return {state: getattr(head, state.value) for state in WorkState}
+
+    async def config(self) -> dict[str, str]:
+        """What the application keeps with its queue."""
+        return await self._read(Tables.config)
 
     async def _read(self, look: Callable[[Tables], T]) -> T:
         def checked(tables: Tables) -> T:
@@ -436,17 +443,22 @@ class SqliteStore:
 
         def job() -> tuple[list[str], bool]:
             kept = None if self._retention is None else now - self._retention
-            done = self._tables.prune(kept, now - self._log_retention)
-            self._tables.connection.execute("COMMIT")
+            tables = self._tables
+            done = prune(tables.connection, tables.head().now, kept, now - self._log_retention)
+            tables.connection.execute("COMMIT")
             return done
 
         ids, is_full = self._transact(job)
-        if ids and self._forget_files is not None:
+        if ids:
+            self._remove_files(ids)
+        return ids, is_full
+
+    def _remove_files(self, ids: list[str]) -> None:
+        if self._forget_files is not None:
             try:
                 self._forget_files(ids)
             except Exception as error:  # noqa: BLE001 (whatever it is, the work itself is gone)
                 self._trouble("cannot delete the files of old work", error)
-        return ids, is_full
 
     async def close(self, still_running: bool = False) -> None:
         """Let go of the file. With `still_running` the worker counts as alive until the process ends."""

@@ -2,9 +2,6 @@
 
 What a turn decided is written in a few statements, each for many rows. The first record of each shelf is kept
 beside the records, so that whoever catches up reads one row for each shelf that changed and no work at all.
-
-Of work that is deleted, `forgotten` keeps what `depends_on` still needs: the state of what was cancelled, or whose id
-was given by the user. (Ids that runcue made and that ended well are recognised by their form.)
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ from runcue.core.state import Head, Worker
 from runcue.errors import StorageCorrupt
 from runcue.stores import codec, journal
 from runcue.stores.aside import Aside
+from runcue.stores.pruning import delete
 
 Row = tuple[Any, ...]
 BEFORE_ALL: Key = (float("-inf"), 0)
@@ -30,17 +28,6 @@ SHELF_UPSERT = (
     "INSERT INTO shelves VALUES (?, ?, ?, ?) "
     "ON CONFLICT (name) DO UPDATE SET place = excluded.place, seq = excluded.seq, revision = excluded.revision"
 )
-PRUNABLE = (
-    "SELECT id, state, is_named FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ? "
-    "AND NOT EXISTS (SELECT 1 FROM dependencies JOIN work_units AS other ON other.id = work_id "
-    "WHERE needs = work_units.id AND other.state IN ('pending', 'running')) ORDER BY completed_at LIMIT ?"
-)
-OLD_EVENTS = (
-    "DELETE FROM events WHERE revision IN "
-    "(SELECT revision FROM (SELECT revision, at FROM events ORDER BY revision LIMIT ?2) WHERE at < ?1)"
-)
-"""Looks at the first few only: they were written in the order of time."""
-OLD_GRANTS = "DELETE FROM service_log WHERE id IN (SELECT id FROM service_log WHERE started_at < ? LIMIT ?)"
 OLDEST = (
     f"{codec.SELECT} INDEXED BY work_units_pending WHERE seq > ? AND state = 'pending' ORDER BY seq LIMIT ?"
 )
@@ -57,10 +44,6 @@ FIND: Mapping[WorkState | None, str] = {
     WorkState.COMPLETED: "WHERE state = 'completed'",
 }
 """Where works of a state are; of those that run there are never many, and the completed are most of what there is."""
-FORGET = ("DELETE FROM attempts WHERE work_id = ?", "DELETE FROM dependencies WHERE work_id = ?",
-          "DELETE FROM work_units WHERE id = ?")  # fmt: skip
-SOME = 500
-"""How much of each kind is deleted at once."""
 MANY = 500
 """How many ids are asked for in one statement."""
 
@@ -106,7 +89,8 @@ class Tables:
     def serve(self, queues: frozenset[str] | None) -> None:
         """Tell the others with the next turn which queues this process serves. From any thread."""
         if self._me is not None:
-            self._me = replace(self._me, queues=None if queues is None else tuple(sorted(queues)))
+            names = None if queues is None else tuple(sorted(queues))
+            self._me = replace(self._me, queues=names, is_serving=True)
 
     # records ----------------------------------------------------------------------------------------------
 
@@ -268,6 +252,17 @@ class Tables:
 
     # what others changed ----------------------------------------------------------------------------------
 
+    def config(self) -> dict[str, str]:
+        """What the application keeps with its queue, but for what is no text."""
+        rows = self._execute(
+            "SELECT key, value FROM config WHERE typeof(key) = 'text' AND typeof(value) = 'text'"
+        )
+        return {str(key): str(value) for key, value in rows}
+
+    def paused(self) -> list[str]:
+        """The queues that are held back."""
+        return [str(name) for (name,) in self._execute("SELECT name FROM paused_queues ORDER BY name")]
+
     def head(self) -> Head:
         """The counters."""
         return codec.read_head(self._one(codec.HEAD_SELECT))
@@ -323,6 +318,8 @@ class Tables:
     def write(self, plan: Plan, before: Head, now: float, lease: float) -> None:
         """Everything a turn decided."""
         revision = before.revision + 1
+        if plan.purged:  # their ids may belong to new work
+            delete(self.connection, plan.purged)
         self._write_records(plan, before, now, now + lease)
         many = self.connection.executemany
         if plan.dependent:
@@ -345,6 +342,10 @@ class Tables:
             statement = "INSERT OR IGNORE INTO paused_queues VALUES (?)"
             self._execute(statement if is_paused else "DELETE FROM paused_queues WHERE name = ?", (name,))
         self._write_workers(plan, revision)
+        for key, value in plan.config.items():
+            self._execute("DELETE FROM config WHERE key = ?", (key,))
+            if value is not None:
+                self._execute("INSERT INTO config VALUES (?, ?)", (key, value))
         if plan.mail:
             many("INSERT INTO mail (worker, token) VALUES (?, ?)", plan.mail)
         if plan.events:
@@ -456,32 +457,6 @@ class Tables:
     def read_only(self, head: Head) -> None:
         """The turn wrote nothing."""
         self._seen = head.revision
-
-    def prune(self, finished_before: float | None, granted_before: float) -> tuple[list[str], bool]:
-        """Delete some of what ended long ago, but nothing that pending work depends on.
-
-        The ids of that work, and whether there may be more of anything.
-        """
-        services = [codec.read_service(row) for row in self._execute(codec.SERVICE_SELECT)]
-        longest = max((rate.per for service in services for rate in service.limits.rates), default=0.0)
-        granted_before = min(granted_before, self.head().now - longest)
-        changes = self.connection.changes
-        self._execute(OLD_GRANTS, (granted_before, SOME))
-        is_full = changes() >= SOME
-        self._execute("DELETE FROM mail WHERE worker NOT IN (SELECT id FROM workers)")
-        if finished_before is None:
-            return [], is_full
-        self._execute(OLD_EVENTS, (finished_before, SOME))
-        is_full = is_full or changes() >= SOME
-        old: list[Any] = self._execute(PRUNABLE, (finished_before, SOME)).fetchall()
-        many = self.connection.executemany
-        many(
-            "INSERT OR REPLACE INTO forgotten VALUES (?, ?)",
-            [(name, state) for name, state, is_named in old if is_named or state != WorkState.COMPLETED],
-        )
-        for statement in FORGET:
-            many(statement, [(name,) for name, *_ in old])
-        return [name for name, *_ in old], is_full or len(old) >= SOME
 
     def sign_off(self) -> None:
         """This worker leaves. What it may still have running is taken over as from a dead one."""

@@ -1,0 +1,68 @@
+"""What commands printed, read back from the files beside a queue, and deleted with the work it belongs to."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from runcue.executors.output import stem
+
+ENDINGS: Final = {"stdout": "out", "stderr": "err"}
+
+
+class Output(msgspec.Struct, frozen=True):
+    """A piece of what an attempt printed: from byte `start` of its stream to byte `end`."""
+
+    data: bytes
+    start: int
+    end: int
+    attempt: int
+
+
+def files_folder(target: str) -> Path:
+    """Where the output of commands is."""
+    return Path(f"{target}.files")
+
+
+def read(folder: Path, work_id: str, attempt: int, stream: str, start: int, limit: int) -> Output:
+    """The next piece of that stream, past what is no longer kept of it; empty when there is no more."""
+    path = folder / f"{stem(work_id, attempt)}.{ENDINGS[stream]}"
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return Output(b"", start, start, attempt)
+    try:
+        if start > os.fstat(file).st_size:  # it was emptied or shortened since: what there is now is new
+            start = 0
+        start = _first_data(file, start)
+        data = os.pread(file, limit, start)
+    finally:
+        os.close(file)
+    return Output(data, start, start + len(data), attempt)
+
+
+def _first_data(file: int, start: int) -> int:
+    """Where the first bytes after `start` are that are not a hole."""
+    try:
+        return os.lseek(file, start, os.SEEK_DATA)
+    except AttributeError:  # no such thing on this system
+        return start
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return start
+
+
+def forget(target: str, ids: Iterable[str]) -> None:
+    """Delete what the commands of these works printed."""
+    folder = files_folder(target)
+    if folder.is_dir():
+        names = {stem(work_id, 0).rpartition(".")[0] for work_id in ids}
+        for path in folder.iterdir():
+            if path.name.rsplit(".", 2)[0] in names:
+                path.unlink(missing_ok=True)

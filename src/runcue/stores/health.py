@@ -1,0 +1,54 @@
+"""How a queue file is: its versions and sizes, and what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from runcue.core.model import WorkState
+from runcue.core.state import Head
+from runcue.stores.schema import VERSION
+
+MOST_PROBLEMS: Final = 20
+
+
+def examine(connection: apsw.Connection, head: Head, path: str) -> dict[str, Any]:
+    """Everything there is to know about the file; `problems` says in sentences what is wrong with it."""
+    damage = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({MOST_PROBLEMS})")]
+    problems = [] if damage == ["ok"] else [f"SQLite: {line}" for line in damage]
+    [(aside,)] = connection.execute("SELECT count(*) FROM set_aside").fetchall()
+    if aside:
+        problems.append(f"{aside} damaged works are set aside and do not run")
+    if not problems:
+        problems = _miscounted(connection, head)
+    return {
+        "sqlite": apsw.sqlite_lib_version(),
+        "schema": VERSION,
+        "size": _size(path),
+        "log_size": _size(f"{path}-wal"),
+        "problems": problems,
+    }
+
+
+def _miscounted(connection: apsw.Connection, head: Head) -> list[str]:
+    """Where the counters of what is live differ from what is there."""
+    rows: list[Any] = connection.execute(
+        "SELECT state, count(*) FROM work_units WHERE state IN ('pending', 'running', 'failed') GROUP BY state"
+    ).fetchall()
+    found: dict[str, int] = dict(rows)
+    told = {WorkState.PENDING: head.pending, WorkState.RUNNING: head.running, WorkState.FAILED: head.failed}
+    return [
+        f"{found.get(state.value, 0)} works are {state.value}, but the counter says {number}"
+        for state, number in told.items()
+        if found.get(state.value, 0) != number
+    ]
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(os.path.realpath(path)).stat().st_size
+    except FileNotFoundError:
+        return 0
