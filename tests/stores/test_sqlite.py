@@ -24,7 +24,7 @@ from runcue.errors import StorageBusy, StorageCorrupt, StorageFull, StorageRepla
 from runcue.ports import Turn
 from runcue.reader import Reader
 from runcue.stores import file as files
-from runcue.stores import sqlite, tables
+from runcue.stores import pruning, sqlite, tables
 from runcue.stores.file import open_file
 from runcue.stores.presence import Presence, is_alive, side_directory
 from runcue.stores.sqlite import SqliteStore
@@ -458,15 +458,14 @@ async def test_a_worker_whose_lock_was_removed_does_not_register_again_and_again
 async def test_pruning_goes_on_while_there_is_more_in_small_steps(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "SOME", 5)
+    monkeypatch.setattr(pruning, "SOME", 5)
     steps = []
-    prune = tables.Tables.prune
 
-    def noted(self: tables.Tables, *moments: Any) -> tuple[list[str], bool]:
-        steps.append(prune(self, *moments))
+    def noted(*given: Any) -> tuple[list[str], bool]:
+        steps.append(pruning.prune(*given))
         return steps[-1]
 
-    monkeypatch.setattr(tables.Tables, "prune", noted)
+    monkeypatch.setattr(sqlite, "prune", noted)
     async with hand_on(path, retention=3600.0) as (hand, store):
         await hand.write(*[pending(number) for number in range(1, 24)])
         await hand.write(*[started(hand.kept[f"w{n}"], n, 1.0, "me", "running/me") for n in range(1, 24)])
