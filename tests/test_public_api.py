@@ -41,7 +41,7 @@ CUE = {
     "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "purge", "purge_dead", "wait",
     "result", "join",
     # running
-    "start", "stop", "close", "loop",
+    "start", "stop", "close", "loop", "path",
     # looking and operating
     "events", "explain", "debug_blocked", "services", "pause", "resume", "set_config", "get_config",
 }  # fmt: skip

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from runcue.core.failure import Failure, classify
 from runcue.core.model import Record
 from runcue.core.plan import Ended, Entered, Item, Outcome, Plan
@@ -40,13 +42,17 @@ class Attempts:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._store = store
-        self._clock = clock
+        self.clock = clock
         self._executors = executors
         self._tasks = tasks
         self._put = put
         self._report = report
         self._may_block = may_block
         self.runs: dict[int, Run] = {}
+        self._entering: list[Run] = []
+        """Attempts whose handlers are entered in this step of the loop."""
+        self._entries: list[tuple[int, float]] | None = None
+        """What the item in the inbox says that tells of entries; None when there is none."""
 
     def are_awaited(self) -> bool:
         """True while one is under way that counts and that stop() has not left alone."""
@@ -80,8 +86,9 @@ class Attempts:
             run = runs[token] = Run(record, executors[task.executor], report)
             entering = None
             if spec.timeout is not None or token in rated:
+                run.is_rated = token in rated
                 latest = None if self._store.is_inline else rated.get(token)
-                entering = Entering(self._clock, latest, partial(self._entered, run))
+                entering = Entering(self, run, latest)
             run.task = create_task(self._attempt(run, task, entering), name=record.id)
 
     def stop(self, token: int) -> None:
@@ -131,7 +138,7 @@ class Attempts:
         else:
             self._put(outcome)
 
-    def _entered(self, run: Run, at: float) -> None:
+    def entered(self, run: Run, at: float) -> None:
         """The handler was entered: rates and the timeout count from here."""
         if run.has_entered:
             return
@@ -139,7 +146,27 @@ class Attempts:
         if run.timer is not None and not run.is_given_up:
             run.timer.cancel()
             self._set_timer(run)
-        self._put(Entered(run.record.token, at))
+        if run.is_rated:
+            if self._entries is None:
+                self._entries = []
+                self._put(Entered(self._entries))
+            self._entries.append((run.record.token, at))
+
+    def take_entries(self) -> None:
+        """The next turn takes what was put so far: entries from now on are for another one."""
+        self._entries = None
+
+    def enters(self, run: Run) -> None:
+        """The handler is entered in this step of the loop: told after that, together with others."""
+        if not self._entering:
+            self._loop.call_soon(self._have_entered)
+        self._entering.append(run)
+
+    def _have_entered(self) -> None:
+        runs, self._entering = self._entering, []
+        at = self.clock.now()
+        for run in runs:
+            self.entered(run, at)
 
     def _set_timer(self, run: Run) -> None:
         run.timer = self._loop.call_later(run.record.spec.timeout or 0.0, self._time_out, run)
@@ -164,24 +191,25 @@ class Attempts:
         self._put(Outcome(record.id, record.token, None, failure, timeout, has_ended=False))
 
 
-class Entering:
+class Entering(msgspec.Struct, eq=False):
     """The moment a handler is entered: whether it still may be, and that it was."""
 
-    __slots__ = ("_clock", "_latest", "_tell")
-
-    def __init__(self, clock: Clock, latest: float | None, tell: Callable[[float], None]) -> None:
-        self._clock = clock
-        self._latest = latest
-        self._tell = tell
+    attempts: Attempts
+    run: Run
+    latest: float | None
 
     def check(self) -> None:
         """Raise TooLate where other processes count the call from an earlier moment on. From any thread."""
-        if self._latest is not None and self._clock.now() > self._latest:
+        if self.latest is not None and self.attempts.clock.now() > self.latest:
             raise TooLate
+
+    def soon(self) -> None:
+        """It is entered in this step of the loop."""
+        self.attempts.enters(self.run)
 
     def __call__(self, at: float | None) -> None:
         """It was entered, then or now. On the loop only."""
-        self._tell(self._clock.now() if at is None else at)
+        self.attempts.entered(self.run, self.attempts.clock.now() if at is None else at)
 
 
 def task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[Any]]:

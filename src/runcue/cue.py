@@ -293,6 +293,11 @@ class Cue:
         return await self._open("get_config").store.config()
 
     @property
+    def path(self) -> str | None:
+        """The file its queue is kept in; None for a queue in memory."""
+        return self._target
+
+    @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop this Cue belongs to: that of its first await or start()."""
         return None if self._system is None else self._system.loop

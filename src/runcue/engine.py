@@ -376,6 +376,7 @@ class Engine:
     def _decider(self, question: Ask | None = None, may_start: bool | None = None) -> Decider:
         """Everything a decision needs, as it is now."""
         items, self._inbox = self._inbox, []
+        self.attempts.take_entries()
         questions = self._questions()
         is_whole = question is None and may_start is None
         allowance = self._judge.allowance() if questions and is_whole else NOTHING_ASKED

@@ -167,6 +167,10 @@ class Entering(Protocol):
         """Raise TooLate when it may no longer be entered. To be called right before, from any thread."""
         ...
 
+    def soon(self) -> None:
+        """It is entered in this step of the loop: the moment after that counts. To be called on the loop."""
+        ...
+
     def __call__(self, at: float | None) -> None:
         """It was entered, then or (None) now. To be called on the loop."""
         ...

@@ -32,6 +32,8 @@ class Run(msgspec.Struct, eq=False):  # a Struct is made in half the time of a p
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     has_begun: bool = False
+    is_rated: bool = False
+    """True when a rate counts from the entry into the handler, which therefore has to be told."""
     has_entered: bool = False
     was_forgiven: bool = False
     is_given_up: bool = False

@@ -996,7 +996,9 @@ def test_the_same_items_at_the_same_times_give_the_same_plans() -> None:
         bench = Bench(limits(concurrent=2, rate=(3, 10)), limits("other", concurrent=1), retry=3)
         bench.submit(*[f"w{number}" for number in range(8)], services=["api", "other"])
         for number in range(20):
-            bench.after(1, *[bench.failure(work_id) for work_id in bench.running], Entered(number, bench.now))
+            bench.after(
+                1, *[bench.failure(work_id) for work_id in bench.running], Entered([(number, bench.now)])
+            )
             bench.turn(Pause("other", bool(number % 3)))
         return [f"{plan} {plan.events}" for plan in bench.plans]
 

@@ -81,6 +81,10 @@ class Entered:
         if self.is_late:
             raise TooLate
 
+    def soon(self) -> None:
+        """It is entered in this step of the loop."""
+        asyncio.get_running_loop().call_soon(self, None)
+
     def __call__(self, at: float | None) -> None:
         self.times.append(at)
         self.event.set()

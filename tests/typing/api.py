@@ -172,6 +172,7 @@ async def run_it() -> None:
     async with cue as same:
         assert_type(same, runcue.Cue)
     assert_type(cue.loop, asyncio.AbstractEventLoop | None)
+    assert_type(cue.path, str | None)
 
 
 async def look_at_it(work: runcue.Work) -> None:

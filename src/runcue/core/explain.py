@@ -270,6 +270,8 @@ def snapshot(service: Service, now: float) -> dict[str, Any]:
             for rate, window in zip(limits.rates, service.windows, strict=True)
         ],
         "circuit": None if service.breaker is None else service.breaker.state,
+        "circuit_threshold": limits.circuit_threshold,
+        "circuit_timeout": limits.circuit_timeout,
         "paused": service.is_paused,
         "blocked": None if blocked is None else blocked.reason,
         "until": None if blocked is None else blocked.until,

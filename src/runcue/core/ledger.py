@@ -21,8 +21,8 @@ from msgspec.structs import replace
 
 from runcue.core.asking import Asking, Questions
 from runcue.core.graph import Graph
-from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, started
 from runcue.core.kept import Kept
+from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, started
 from runcue.core.limits import Service
 from runcue.core.line import READY, shelf_name
 from runcue.core.model import Record, Spec, WorkState
@@ -293,7 +293,6 @@ class Ledger(Waiting):
         worker, shelf = (None, None) if self.is_whole else (self.worker, self.running_shelf)
         amount = len(batch)
         plan.shelves.add(lane.shelf)
-        latest = math.inf
         rated: list[Service] = []
         breakers = []
         for service in lane.services:
@@ -301,10 +300,11 @@ class Ledger(Waiting):
             if service.windows:
                 service.granted(amount)
                 rated.append(service)
-                plan.grants.append(Grant(service.name, now + service.slack, amount))
-                latest = min(latest, now + service.slack)
             if service.breaker is not None:
                 breakers.append(service)
+        granted = rated, now, now + self.slack(rated) if rated else now
+        if rated:
+            plan.grants += [Grant(service.name, granted[2], amount) for service in rated]
         for record in batch:
             self._token = token = self._token + 1
             running = started(record, token, now, worker, shelf)
@@ -314,8 +314,8 @@ class Ledger(Waiting):
             plan.events.append(running)
             self.slots[token] = lane
             if rated:
-                self.unentered[token] = rated, now
-                plan.rated[token] = latest
+                self.unentered[token] = granted
+                plan.rated[token] = granted[2]
             if breakers:
                 self.count_on_circuits(breakers, token)
         self.pending -= amount
@@ -470,7 +470,11 @@ class Ledger(Waiting):
         self._kept.drop(record)
         self._ended[record.state] -= 1
         self.plan.purged.append(record.id)
-        del self.found.records[record.id]
+        found = self.found
+        del found.records[record.id]
+        found.keys = {key: owner for key, owner in found.keys.items() if owner.id != record.id}
+        for dependents in found.dependents.values():
+            dependents[:] = [one for one in dependents if one.id != record.id]
 
     def revive(self, record: Record) -> Record:
         """A final work becomes live again, with a fresh budget and a new place among its equals."""

@@ -140,7 +140,7 @@ class Service:
 
     @property
     def slack(self) -> float:
-        """How long after its grant a call may begin: other processes count it from then on."""
+        """How long after its grant a call may begin as a rule: other processes count it from then on."""
         shortest = min((window.per for window in self.windows), default=0.0)
         return min(max(shortest * SLACK, LEAST_SLACK), MOST_SLACK)
 

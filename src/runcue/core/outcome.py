@@ -39,6 +39,8 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         if ledger.asking is not None or ledger.blocked:
             _completed_for_others(ledger, final)
         return
+    if failure.kind == "late":
+        ledger.was_late(token)
     if outcome.has_ended:
         ledger.release(token)
     else:

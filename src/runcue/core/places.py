@@ -7,7 +7,7 @@ overdue   attempts that no longer count but whose code still runs
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 from runcue.core.breaker import Breaker
 from runcue.core.events import Told, is_final
@@ -20,10 +20,15 @@ from runcue.core.state import Grant
 
 CIRCUIT_EVENTS = {"open": "circuit_opened", "half_open": "circuit_half_open", "closed": "circuit_closed"}
 RATE_LIMITED_EVERY = 1.0
+Granted: TypeAlias = tuple[list[Service], float, float]
 WANTS = "#wants "
 """What a service is called where a process says that it wants more places in it."""
 NOBODY = Spec("", "", b"", ())
-NOT_RATED: tuple[list[Service], float] = ([], 0.0)
+NOT_RATED: Granted = ([], 0.0, 0.0)
+SAFE = 2.0
+"""How much longer than it usually takes a call may take to begin."""
+LEARNING = 0.002
+"""How much of the difference to what was believed each call that began sooner changes that."""
 
 
 class Places(Mind):
@@ -37,8 +42,12 @@ class Places(Mind):
         self.ready = Ready(self.records, None if is_whole else self.read_lane, self.heads)
         self.slots: dict[int, Lane] = {}
         self.overdue: dict[int, str] = {}
-        self.unentered: dict[int, tuple[list[Service], float]] = {}
-        """Services with a rate that granted a start whose handler was not entered yet, and when they did."""
+        self.unentered: dict[int, Granted] = {}
+        """Services with a rate that granted a start whose handler was not entered yet, when they did, and from when
+        on other processes count it."""
+        self._lag = 0.0
+        """How long it takes from a grant to the handler: a slow disk or a busy loop takes its time."""
+        self._was_late_at = -math.inf
         self.epochs: dict[int, list[tuple[Service, Breaker, int]]] = {}
         self._told_limited_at: dict[str, float] = {}
         self.changed: dict[Service, None] = {}
@@ -136,12 +145,32 @@ class Places(Mind):
             self.tell("service_rate_limited", service=service.name, until=blocked.until,
                       details=blocked.details)  # fmt: skip
 
-    def entered(self, token: int, at: float) -> None:
-        """A granted start entered its handler: its windows count from then on."""
-        services, _ = self.unentered.pop(token, NOT_RATED)
-        for service in services:
-            service.entered(at)
-            self.ready.touch(service)
+    def slack(self, services: list[Service]) -> float:
+        """How long after its grant a call may begin. It has to be possible, or nothing would ever begin."""
+        return max(min(service.slack for service in services), SAFE * self._lag)
+
+    def entered(self, entries: list[tuple[int, float]]) -> None:
+        """Granted starts entered their handlers: their windows count from then on."""
+        touched: list[Service] = []
+        for token, at in entries:
+            services, granted_at, _ = self.unentered.pop(token, NOT_RATED)
+            for service in services:
+                service.entered(at)
+            if services is not touched:
+                for service in services:
+                    self.ready.touch(service)
+                touched = services
+            lag = at - granted_at
+            if services:
+                self._lag = lag if lag > self._lag else self._lag + (lag - self._lag) * LEARNING
+
+    def was_late(self, token: int) -> None:
+        """A call could not begin in time: the next are given more, up to what this one would have needed."""
+        if token in self.unentered and self._was_late_at < self.now:
+            self._was_late_at = self.now
+            services, granted_at, _ = self.unentered[token]
+            enough = max(2 * self._lag, min(service.slack for service in services))
+            self._lag = min(enough, max(self._lag, self.now - granted_at))
 
     def judge_circuits(self, token: int, verdict: bool | None) -> None:
         """An attempt ended well, badly, or in a way that proves nothing about its services."""
@@ -153,12 +182,12 @@ class Places(Mind):
 
     def returned(self, token: int) -> None:
         """It was never called: what was granted was not used, and others are told to count one less."""
-        services, at = self.unentered.pop(token)
+        services, _, counted_at = self.unentered.pop(token)
         for service in services:
             service.returned()
             self.ready.touch(service)
             if not self.is_whole:
-                self.plan.grants.append(Grant(service.name, at + service.slack, -1))
+                self.plan.grants.append(Grant(service.name, counted_at, -1))
 
     def give_up(self, token: int, work_id: str) -> None:
         """That attempt no longer counts, but its code may still run: its places stay taken."""

@@ -58,11 +58,10 @@ class Ended(msgspec.Struct, eq=False, gc=False):
     has_answer: bool = False
 
 
-class Entered(msgspec.Struct, eq=False, gc=False):
-    """A granted start has entered its handler at that time: rates count from there."""
+class Entered(msgspec.Struct, eq=False):
+    """Granted starts have entered their handlers at these times: rates count from there."""
 
-    token: int
-    at: float
+    entries: list[tuple[int, float]]
 
 
 class Verdicts(msgspec.Struct, eq=False):
@@ -228,7 +227,8 @@ class Plan:
 
     __slots__ = ("active", "again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "forget",
                  "grants", "head", "is_notable", "is_whole", "keyed", "lost", "mail", "pressure", "purged", "queues",
-                 "rated", "records", "replies", "revived", "rewritten", "services", "shelves", "start", "stop", "wake_at")  # fmt: skip
+                 "rated", "records", "replies", "revived", "rewritten", "services", "shelves", "start", "stop",
+                 "wake_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}

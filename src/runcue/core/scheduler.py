@@ -224,7 +224,7 @@ class Scheduler:
             self._reply(item, answer)
 
     def _take_entered(self, item: Entered) -> None:
-        self.ledger.entered(item.token, item.at)
+        self.ledger.entered(item.entries)
 
     def _take_verdicts(self, item: Verdicts) -> None:
         ledger = self.ledger

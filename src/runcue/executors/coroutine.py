@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
@@ -17,10 +16,8 @@ class CoroutineExecutor:
 
     def run(self, work: Any, task: Registered, entered: Entering | None) -> Awaitable[Any]:
         """The handler's own coroutine: awaiting it is running it."""
-        if (
-            entered is not None
-        ):  # told after the first step: the far side must never see it earlier than we count
-            asyncio.get_running_loop().call_soon(entered, None)
+        if entered is not None:  # after the first step: the far side must never see it earlier than we count
+            entered.soon()
         awaitable: Awaitable[Any] = task.handler(work)
         return awaitable
 

@@ -116,7 +116,9 @@ class MemoryStore:
     def _commit(self, plan: Plan) -> None:
         records = self._records
         for work_id in plan.purged:  # their ids may belong to new work
-            self._delete(work_id)
+            record = self._delete(work_id)
+            if not record.spec.is_named:  # unknown, an id of ours would pass for one that ended well
+                self._forgotten[work_id] = record.state
         for work_id in plan.revived:  # it is listed as the newest
             records.pop(work_id, None)
         records.update(plan.records)

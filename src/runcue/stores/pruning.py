@@ -27,6 +27,9 @@ REMEMBER = (
     "INSERT OR REPLACE INTO forgotten SELECT id, state FROM work_units "
     "WHERE id = ? AND (is_named OR state != 'completed')"
 )
+REMEMBER_MADE = (
+    "INSERT OR REPLACE INTO forgotten SELECT id, state FROM work_units WHERE id = ? AND NOT is_named"
+)
 DELETE = ("DELETE FROM attempts WHERE work_id = ?", "DELETE FROM dependencies WHERE work_id = ?",
           "DELETE FROM work_units WHERE id = ?")  # fmt: skip
 SOME = 500
@@ -56,7 +59,13 @@ def prune(
     return old, is_full or len(old) >= SOME
 
 
+def purge(connection: apsw.Connection, ids: list[str]) -> None:
+    """Delete work as if it had never been; but an id of ours that is unknown would pass for one that ended well."""
+    connection.executemany(REMEMBER_MADE, [(name,) for name in ids])
+    delete(connection, ids)
+
+
 def delete(connection: apsw.Connection, ids: list[str]) -> None:
-    """Delete work that ended, as if it had never been."""
+    """Delete work that ended."""
     for statement in DELETE:
         connection.executemany(statement, [(name,) for name in ids])

@@ -20,7 +20,7 @@ from runcue.core.state import Head, Worker
 from runcue.errors import StorageCorrupt
 from runcue.stores import codec, journal
 from runcue.stores.aside import Aside
-from runcue.stores.pruning import delete
+from runcue.stores.pruning import purge
 
 Row = tuple[Any, ...]
 BEFORE_ALL: Key = (float("-inf"), 0)
@@ -319,7 +319,7 @@ class Tables:
         """Everything a turn decided."""
         revision = before.revision + 1
         if plan.purged:  # their ids may belong to new work
-            delete(self.connection, plan.purged)
+            purge(self.connection, plan.purged)
         self._write_records(plan, before, now, now + lease)
         many = self.connection.executemany
         if plan.dependent:

@@ -1,0 +1,89 @@
+"""How long after its grant a call may begin: as a rule a moment, and where that is not possible, longer."""
+
+import pytest
+
+from runcue.core.failure import Failure
+from runcue.core.limits import LEAST_SLACK, MOST_SLACK
+from runcue.core.plan import Entered, Outcome
+from runcue.core.state import Grant
+from tests.core.bench_of_core import Bench, limits
+from tests.core.library import two
+
+
+def late_bench(rate: tuple[int, float] = (100, 1.0)) -> Bench:
+    bench = Bench(limits(rate=rate, concurrent=100))
+    bench.enters_at_once = False
+    return bench
+
+
+def slack(bench: Bench) -> float:
+    """What the last start was given."""
+    return max(bench.plan.rated.values()) - bench.now
+
+
+@pytest.mark.parametrize(
+    ("rate", "given"), [((100, 1.0), LEAST_SLACK), ((5, 2.0), 0.02), ((60, 60.0), MOST_SLACK)]
+)
+def test_it_is_a_hundredth_of_the_window_within_bounds(rate: tuple[int, float], given: float) -> None:
+    bench = late_bench(rate)
+    bench.submit("a")
+    assert slack(bench) == pytest.approx(given)
+
+
+def test_a_call_that_was_too_late_is_given_twice_as_long_until_that_is_enough() -> None:
+    bench = late_bench()
+    bench.submit("a")
+    given = []
+    for _ in range(8):
+        bench.after(0.3, bench.failure("a", "late"))  # its commit took that long
+        given.append(slack(bench))
+    assert given[0] == pytest.approx(2 * LEAST_SLACK)
+    assert given == sorted(given)
+    assert given[-1] == pytest.approx(2 * 0.3)
+
+
+def test_many_that_were_late_together_count_once() -> None:
+    bench = late_bench()
+    bench.submit(*"abcdefgh")
+    bench.after(0.3, *[bench.failure(work_id, "late") for work_id in "abcdefgh"])
+    assert slack(bench) == pytest.approx(2 * LEAST_SLACK)
+
+
+def test_one_that_was_stopped_for_an_hour_does_not_make_others_wait_for_hours() -> None:
+    bench = late_bench()
+    bench.submit("a")
+    bench.after(3600, bench.failure("a", "late"))
+    assert slack(bench) == pytest.approx(2 * LEAST_SLACK)
+
+
+def test_calls_that_take_longer_to_begin_than_is_usual_are_given_more_at_once() -> None:
+    bench = late_bench()
+    bench.submit("a")
+    bench.after(0.009, Entered([(bench.tokens["a"], bench.now + 0.009)]))
+    bench.submit("b")
+    assert slack(bench) == pytest.approx(0.018)
+
+
+def test_when_calls_begin_at_once_again_it_comes_down_in_time() -> None:
+    bench = late_bench((100_000, 1.0))
+    bench.submit("a")
+    bench.after(0.25, Entered([(bench.tokens["a"], bench.now + 0.25)]))
+    bench.submit("b")
+    assert slack(bench) == pytest.approx(0.5)
+    for number in range(5000):
+        work_id = f"w{number}"
+        bench.submit(work_id)
+        bench.turn(Entered([(bench.tokens[work_id], bench.now)]))
+        bench.finish(work_id)
+    bench.submit("c")
+    assert slack(bench) == pytest.approx(LEAST_SLACK)
+
+
+def test_what_is_taken_back_is_what_was_counted_though_more_is_given_by_now() -> None:
+    shared, one, _ = two(limits(rate=(100, 1.0)))
+    one.enters_at_once = False
+    one.submit("a")
+    one.after(0.3, Outcome("a", one.tokens["a"], None, Failure("late", "late")))
+    granted, *others = shared.grants
+    assert Grant("api", granted.at, -1) in others
+    assert max(grant.at for grant in others) - one.now == pytest.approx(2 * LEAST_SLACK)
