@@ -18,8 +18,10 @@ TYPING = Path(__file__).parent / "typing" / "api.py"
 PUBLIC = {
     "__version__",
     # what an application holds, and what it is given
-    "Attempt", "Command", "Cue", "Event", "Explanation", "PriorityContext", "Reader", "Retry", "RunningWork", "Work",
+    "Attempt", "Command", "Cue", "Event", "Explanation", "PriorityContext", "Reader", "Rescue", "Retry", "RunningWork", "Work",
     "WorkState", "WorkUnit",
+    # mending
+    "recover",
     # ready-made callbacks
     "dependency_check_db", "dependency_check_file", "priority_by_wait_time", "priority_constant",
     # raised by a handler to steer its own work

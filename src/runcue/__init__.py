@@ -31,6 +31,7 @@ _HOMES = {
     "runcue.core.retry": ["Retry"],
     "runcue.reader": ["Reader"],
     "runcue.ports": ["Command"],
+    "runcue.stores.rescue": ["Rescue", "recover"],
     "runcue.callbacks": [
         "dependency_check_db",
         "dependency_check_file",
@@ -96,6 +97,7 @@ __all__ = [
     "QueueFull",
     "RateLimited",
     "Reader",
+    "Rescue",
     "Retry",
     "RetryLater",
     "RuncueError",
@@ -126,6 +128,7 @@ __all__ = [
     "dependency_check_file",
     "priority_by_wait_time",
     "priority_constant",
+    "recover",
 ]
 
 
@@ -193,3 +196,4 @@ if TYPE_CHECKING:
     from runcue.ports import Command
     from runcue.reader import Reader
     from runcue.running import RunningWork
+    from runcue.stores.rescue import Rescue, recover

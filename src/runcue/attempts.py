@@ -127,7 +127,7 @@ class Attempts:
         else:
             outcome = Outcome(record.id, record.token, result)
         if entering is not None and not run.has_entered and outcome.failure is not LATE:
-            entering(None)
+            self.entered(run, self.clock.now())
         del self.runs[record.token]
         run.task = None  # a task, its coroutine and its run would otherwise wait for the collector
         if run.timer is not None:
@@ -166,7 +166,8 @@ class Attempts:
         runs, self._entering = self._entering, []
         at = self.clock.now()
         for run in runs:
-            self.entered(run, at)
+            if not run.has_entered:
+                self.entered(run, at)
 
     def _set_timer(self, run: Run) -> None:
         run.timer = self._loop.call_later(run.record.spec.timeout or 0.0, self._time_out, run)

@@ -460,13 +460,13 @@ def _rules(tables: Tables, changes: Changes, records: Iterable[Record]) -> dict[
         task, uses = record.spec.task, record.spec.services
         is_alike = task not in rules or rules[task].services == uses
         rules[task] = Rule(Retry(), services=uses if is_alike else None)
-    for name, first in changes.shelves.items():
-        parts = shelf_parts(name)
-        if parts is None or first is None:
-            continue
-        _, task, services = parts
-        if services:
-            rules[task] = Rule(Retry())
-        elif found := tables.page(name, None, 1):
+    shelves = [
+        (name, *parts) for name, first in changes.shelves.items() if first and (parts := shelf_parts(name))
+    ]
+    for name, _, task, services in shelves:
+        if not services and (found := tables.page(name, None, 1)):
             rules[task] = Rule(Retry(), services=found[0].spec.services)
+    for _, _, task, services in shelves:
+        if services:  # then each work of that task says what it uses
+            rules[task] = Rule(Retry())
     return rules

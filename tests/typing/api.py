@@ -229,6 +229,12 @@ def look_from_outside() -> None:
     reader.close()
 
 
+def mend() -> None:
+    rescue = runcue.recover("queue.db", force=True)
+    assert_type(rescue, runcue.Rescue)
+    assert_type(rescue.tables, dict[str, int])
+
+
 def mistakes(error: BaseException) -> Callable[[], object] | str:
     match error:
         case runcue.UnknownTask() | runcue.UnknownService() | runcue.UnknownOption():

@@ -472,6 +472,8 @@ class Ledger(Waiting):
         self.plan.purged.append(record.id)
         found = self.found
         del found.records[record.id]
+        if not record.spec.is_named:  # unknown, it would pass for one that ended well
+            found.forgotten[record.id] = record.state
         found.keys = {key: owner for key, owner in found.keys.items() if owner.id != record.id}
         for dependents in found.dependents.values():
             dependents[:] = [one for one in dependents if one.id != record.id]

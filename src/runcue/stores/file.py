@@ -37,7 +37,7 @@ from runcue.errors import (
     StoreError,
     quoted,
 )
-from runcue.stores.schema import VERSION, check_header, check_tables, migrate, shown, version_of
+from runcue.stores.schema import ADVICE, VERSION, check_header, check_tables, migrate, shown, version_of
 
 logger = logging.getLogger("runcue")
 
@@ -260,14 +260,13 @@ def _check_header(path: str) -> None:
             break
     if len(header) < HEADER_LENGTH or not header.startswith(MAGIC):
         raise StorageCorrupt(
-            f"{shown(path)} is no SQLite file, or its beginning is damaged. Choose another, or restore a backup.",
+            f"{shown(path)} is no SQLite file, or its beginning is damaged. Choose another. {ADVICE}",
             path,
         )
     page = int.from_bytes(header[16:18])
     if page > 1 and size % page and not _log_size(path):  # SQLite would take what is missing for zeros
         raise StorageCorrupt(
-            f"{shown(path)} is damaged: it ends in the middle of a page. Restore a backup; SQLite's .recover may "
-            "save the rest.",
+            f"{shown(path)} is damaged: it ends in the middle of a page. {ADVICE}",
             path,
         )
     version = int.from_bytes(header[60:64], signed=True)
@@ -327,7 +326,7 @@ def be_patient(connection: apsw.Connection, seconds: float) -> None:
     """Wait that long for locks of others from now on."""
     connection.set_busy_timeout(int(seconds * 1000))
     if "ENABLE_SETLK_TIMEOUT" in apsw.compile_options:
-        connection.setlk_timeout(int(seconds * 1000), apsw.SQLITE_SETLK_BLOCK_ON_CONNECT)
+        connection.setlk_timeout(int(seconds * 1000), 0)  # blocking on connect would know no time limit
 
 
 def undo(connection: apsw.Connection) -> None:
@@ -430,8 +429,7 @@ def translate(error: Exception, path: str, connection: apsw.Connection | None = 
         return StorageFull(f"No room left to write {shown(path)} ({said}). Free some space.", path)
     if isinstance(error, apsw.CorruptError | apsw.NotADBError | UnicodeDecodeError):
         return StorageCorrupt(
-            f"{shown(path)} is damaged ({said}). Move it away and restore a backup; SQLite's .recover may save the "
-            "rest.",
+            f"{shown(path)} is damaged ({said}). {ADVICE}",
             path,
         )
     if isinstance(error, UnicodeEncodeError):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import apsw
+import msgspec
 
 from runcue.core.state import Head
 from runcue.errors import InvalidOption
@@ -22,7 +23,6 @@ WHERE: Final = {
     "cancelled": "state = 'cancelled'",
 }
 """What finds the work of each state: `failed` waits for its retry, `dead` has had its last."""
-MANY: Final = 500
 
 
 def find(
@@ -37,15 +37,8 @@ def find(
         conditions.append("queue = ?")
         bindings.append(queue)
     if ids is not None:
-        wanted = list(dict.fromkeys(ids))
-        if len(wanted) > MANY:
-            some = (
-                find(connection, state, queue, wanted[at : at + MANY], limit)
-                for at in range(0, len(wanted), MANY)
-            )
-            return [job for part in some for job in part][:limit]
-        conditions.append(f"id IN ({','.join('?' * len(wanted))})")
-        bindings += wanted
+        conditions.append("id IN (SELECT value FROM json_each(?))")
+        bindings.append(msgspec.json.encode(list(ids)).decode())
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
     rows = connection.execute(f"{JOBS} {where} ORDER BY seq DESC LIMIT ?", (*bindings, limit))
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from runcue.core.events import Event, News, make_event
+from runcue.core.events import Event, News, Told, make_event
 from runcue.core.model import Record
 from runcue.errors import StorageCorrupt, quoted
 
@@ -22,21 +22,48 @@ _decode = msgspec.json.Decoder().decode
 
 
 def pack(events: Iterable[News]) -> bytes:
-    """The events of one turn as they are stored."""
-    rows = [_words(news) for news in events]
+    """The events of one turn as they are stored: those that differ only in their ids together."""
+    rows: list[list[Any]] = []
+    state = task = services = began = ended = None
+    attempt = 0
+    ids: list[str] = []
+    for news in events:
+        if isinstance(news, Record):
+            spec = news.spec
+            if (
+                news.state is not state
+                or news.started_at != began
+                or news.completed_at != ended
+                or news.attempt != attempt
+                or spec.task is not task
+                or spec.services is not services
+            ):
+                state, began, ended, attempt = news.state, news.started_at, news.completed_at, news.attempt
+                task, services = spec.task, spec.services
+                duration = None if began is None or ended is None else ended - began
+                ids = []
+                rows.append([_codes[state], task, services[:1], attempt, duration, ids])
+            ids.append(news.id)
+        else:
+            state = None
+            rows.append(_words(news))
+    for row in rows:
+        if type(row[0]) is int:
+            row[-1:] = _shortened(row[-1])
     try:
         return _encode(rows)
     except TypeError:  # such as what an application reported as progress
         return _encode_any(rows)
 
 
-def _words(news: News) -> list[Any]:
-    if isinstance(news, Record):
-        spec = news.spec
-        duration = None
-        if news.completed_at is not None and news.started_at is not None:
-            duration = news.completed_at - news.started_at
-        return [_codes[news.state], news.id, spec.task, news.attempt, spec.services[:1], duration]
+def _shortened(ids: list[str]) -> tuple[str, list[str]]:
+    """What all of them begin with, and the rest of each: those that runcue makes differ only at their end."""
+    first, last = min(ids), max(ids)
+    same = next((place for place, sign in enumerate(first) if last[place : place + 1] != sign), len(first))
+    return first[:same], [work_id[same:] for work_id in ids]
+
+
+def _words(news: Told) -> list[Any]:
     event = make_event(0, news)
     data = {name: value for name, value in event.data.items() if name != "exception"}
     return [event.type, event.work_id, event.task, event.attempt, event.final, event.error, event.will_retry,
@@ -45,22 +72,44 @@ def _words(news: News) -> list[Any]:
 
 def unpack(body: bytes, first_seq: int, at: float, result_of: Callable[[str], Any]) -> list[Event]:
     """The events of one turn again."""
+    found: list[Event] = []
     try:
-        return [_event(first_seq + place, at, words, result_of) for place, words in enumerate(_decode(body))]
+        for words in _decode(body):
+            if isinstance(words[0], int):
+                found += _everyday(first_seq + len(found), at, words, result_of)
+            else:
+                found.append(_event(first_seq + len(found), at, words))
     except (TypeError, ValueError, LookupError, RecursionError) as error:
         raise StorageCorrupt(
             f"The stored events from number {quoted(first_seq)} on are damaged ({error}). Restore a backup, or go on "
             "after them."
         ) from error
 
+    return found
 
-def _event(seq: int, at: float, words: list[Any], result_of: Callable[[str], Any]) -> Event:
-    if isinstance(words[0], int):
-        code, work_id, task, attempt, services, duration = words
-        is_over = code == 2
-        return Event(EVERYDAY[code], seq, at, work_id, task, attempt, is_over,
-                     result_of(work_id) if is_over else None, duration=duration if is_over else None,
-                     service=services[0] if services else None)  # fmt: skip
+
+def _everyday(seq: int, at: float, words: list[Any], result_of: Callable[[str], Any]) -> list[Event]:
+    code, task, services, attempt, duration, start, ends = words
+    is_over = code == 2
+    service = services[0] if services else None
+    return [
+        Event(
+            EVERYDAY[code],
+            seq + place,
+            at,
+            start + end,
+            task,
+            attempt,
+            is_over,
+            result_of(start + end) if is_over else None,
+            duration=duration if is_over else None,
+            service=service,
+        )
+        for place, end in enumerate(ends)
+    ]
+
+
+def _event(seq: int, at: float, words: list[Any]) -> Event:
     type, work_id, task, attempt, final, error, will_retry, duration, service, data = words
     return Event(
         type, seq, at, work_id, task, attempt, final, None, error, will_retry, duration, service, data

@@ -69,13 +69,10 @@ def host_name() -> str:
     return os.uname().nodename or "localhost"
 
 
+boottime: Callable[[], float] = time.monotonic
+"""Seconds on a clock that nobody can set and that all processes of this host share."""
 if hasattr(time, "CLOCK_BOOTTIME"):
-
-    def boottime() -> float:
-        """Seconds on a clock that nobody can set and that all processes of this host share."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-else:
-    boottime = time.monotonic
+    boottime = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 # --- Files, opened for this process alone ----------------------------------------------------------

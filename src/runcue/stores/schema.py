@@ -11,6 +11,7 @@ Rules:
 - `lease_expires_at` is until when the owner's lease ran when the attempt began. Nobody renews it: on one host the
   kernel's lock tells who lives.
 - `extra`, `override` and `adaptive` are room for what comes.
+- Step 2 deletes the events: they are written in another way since. Whoever reads on is told of a gap.
 - A step of MIGRATIONS is never changed once it was released; a new one is added and VERSION counts them.
 """
 
@@ -22,6 +23,7 @@ import apsw
 
 from runcue.errors import QUOTED_LENGTH, SchemaTooNew, StorageCorrupt, quoted
 
+ADVICE: Final = "Save what can be read (runcue.recover, queuectl doctor --recover), or restore a backup."
 APPLICATION_ID: Final = 0x52435545  # "RCUE"
 VERSION: Final = 2
 
@@ -238,6 +240,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ALTER TABLE workers ADD COLUMN is_serving INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX work_units_retrying ON work_units (seq) WHERE state = 'pending' AND failures > 0;
     CREATE VIEW jobs AS {JOBS};
+    DELETE FROM events;
     """,
 )
 
@@ -291,7 +294,7 @@ def check_header(path: str, application: int, version: int, *, is_empty: bool = 
         )
     if application == APPLICATION_ID and version < 1:
         raise StorageCorrupt(
-            f"{shown(path)} is damaged: its schema has the version {version}. Restore a backup.", path
+            f"{shown(path)} is damaged: its schema has the version {version}. {ADVICE}", path
         )
     if version > VERSION:
         raise SchemaTooNew(
@@ -310,5 +313,5 @@ def check_tables(connection: apsw.Connection) -> None:
     if lost:
         path = connection.filename
         raise StorageCorrupt(
-            f"{shown(path)} is damaged: table {quoted(lost[0])} is gone or empty. Restore a backup.", path
+            f"{shown(path)} is damaged: table {quoted(lost[0])} is gone or empty. {ADVICE}", path
         )

@@ -1,0 +1,295 @@
+"""Timed: 1,000 × `true`, four at once, by queuectl and by other queues of shell commands.
+
+queuectl gets its jobs as JSON lines and runs them in four worker processes. *Whole* is from the call of `enqueue` to
+the end of the last job; *run* from the call of `worker start`, which has to start Python five times; *steady* from
+the first start of a job to the last end. The times of ends are those that the queue itself has kept.
+
+The floor is four Python processes that do nothing but start `true` and wait for it. xargs and GNU parallel keep no
+jobs; task-spooler and pueue have a daemon and take one call for each job, in a loop of sh, while it runs others: they
+are timed from the first call to the last end.
+
+Only what is there is measured. `python -m bench.shell_queues --install` brings what is missing into `.cache/peers`:
+Debian packages by apt-get, pueue by cargo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from bench.measure import Line
+from runcue import Reader, WorkState
+
+AT_ONCE = 4
+PATIENCE = 300.0
+PEERS = Path(__file__).resolve().parent.parent / ".cache" / "peers"
+PACKAGES = {"tsp": "task-spooler", "parallel": "parallel"}
+QUEUECTL = (sys.executable, "-m", "runcue.cli")
+LOOP = "n=0; while [ $n -lt {count} ]; do {call} >/dev/null || exit 1; n=$((n + 1)); done"
+
+Times = dict[str, float]
+
+
+def found(name: str) -> str | None:
+    """Where a program is, on the path or among what was brought here."""
+    here = os.pathsep.join([str(PEERS / "usr" / "bin"), str(PEERS / "bin"), os.environ.get("PATH", "")])
+    return shutil.which(name, path=here)
+
+
+def until(is_so: Callable[[], bool], what: str, pause: float = 0.02) -> None:
+    """Wait for something."""
+    deadline = perf_counter() + PATIENCE
+    while not is_so():
+        if perf_counter() > deadline:
+            raise RuntimeError(f"{what} did not happen within {PATIENCE:g} s")
+        time.sleep(pause)
+
+
+@contextmanager
+def running(arguments: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is asked to end, and made to if it does not."""
+    process = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+# --- The floor, and those that keep nothing -------------------------------------------------------
+
+
+def _spawn(count: int) -> None:
+    for _ in range(count):
+        _, status = os.waitpid(os.posix_spawnp("true", ["true"], os.environ), 0)
+        if status:
+            raise RuntimeError(f"true ended with {status}")
+
+
+def _call(count: int) -> None:
+    for _ in range(count):
+        subprocess.run(["true"], check=True)
+
+
+def by_processes(count: int, work: Callable[[int], None]) -> float:
+    """Seconds for so many by four processes that do nothing else."""
+    fork = multiprocessing.get_context("fork")
+    workers = [fork.Process(target=work, args=(count // AT_ONCE,)) for _ in range(AT_ONCE)]
+    began = perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    took = perf_counter() - began
+    if any(worker.exitcode for worker in workers):
+        raise RuntimeError("a bare loop of processes failed")
+    return took
+
+
+def by_lines(count: int, arguments: list[str]) -> float:
+    """Seconds for so many by a program that takes its jobs as lines and ends with the last."""
+    with TemporaryDirectory() as home:
+        lines = "\n".join(map(str, range(count)))
+        began = perf_counter()
+        subprocess.run(
+            arguments,
+            input=lines,
+            text=True,
+            check=True,
+            env={**os.environ, "HOME": home},
+            capture_output=True,
+        )
+        return perf_counter() - began
+
+
+# --- Those that have a daemon ---------------------------------------------------------------------
+
+
+def by_task_spooler(count: int, program: str) -> float:
+    """Seconds for so many by task-spooler."""
+    with TemporaryDirectory() as home:
+        place = str(Path(home, "socket"))
+        environment = {**os.environ, "TS_SOCKET": place, "TS_MAXFINISHED": str(2 * count), "TMPDIR": home}
+
+        def ask(*arguments: str) -> str:
+            done = subprocess.run(
+                [program, *arguments], env=environment, capture_output=True, text=True, check=True
+            )
+            return done.stdout
+
+        ask("-S", str(AT_ONCE))  # this starts the daemon
+        daemon = _owner(place)
+        try:
+            began = perf_counter()
+            call = LOOP.format(count=count, call=f"'{program}' -n true")
+            subprocess.run(["sh", "-c", call], env=environment, check=True)
+            until(lambda: ask().count(" finished ") == count, "the end of task-spooler's jobs", 0.005)
+            return perf_counter() - began
+        finally:
+            os.kill(daemon, signal.SIGTERM)
+
+
+def _owner(place: str) -> int:
+    """The process that listens there."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(place)
+        data = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", data)[0])
+
+
+def by_pueue(count: int, program: str, daemon: str) -> float:
+    """Seconds for so many by pueue."""
+    with TemporaryDirectory() as home:
+        settings = Path(home, "pueue.yml")
+        settings.write_text(
+            f"shared:\n  pueue_directory: {home}\n  runtime_directory: {home}\n  use_unix_socket: true\n"
+            f"  unix_socket_path: {home}/socket\nclient: {{}}\ndaemon: {{}}\n"
+        )
+        call = [program, "--config", str(settings)]
+        with running([daemon, "--config", str(settings)], {**os.environ, "HOME": home}):
+            until(lambda: subprocess.run([*call, "status"], capture_output=True, check=False).returncode == 0,
+                  "the start of pueue's daemon")  # fmt: skip
+            subprocess.run([*call, "parallel", str(AT_ONCE)], check=True, capture_output=True)
+            began = perf_counter()
+            loop = LOOP.format(count=count, call=f"'{program}' --config '{settings}' add true")
+            subprocess.run(["sh", "-c", loop], check=True)
+            subprocess.run([*call, "wait", "--quiet"], check=True, capture_output=True)
+            return perf_counter() - began
+
+
+# --- queuectl -------------------------------------------------------------------------------------
+
+
+def by_queuectl(count: int) -> Times:
+    """Seconds for so many by queuectl: whole, run and steady."""
+    with TemporaryDirectory() as directory:
+        home = Path(directory, "home")
+        jobs = Path(directory, "jobs.jsonl")
+        jobs.write_text('{"command": "true"}\n' * count)
+        environment = {**os.environ, "QUEUECTL_HOME": str(home)}
+        began = time.time()
+        subprocess.run(
+            [*QUEUECTL, "enqueue", "--file", str(jobs)], env=environment, check=True, capture_output=True
+        )
+        enqueued = time.time()
+        start = [*QUEUECTL, "worker", "start", "--count", str(AT_ONCE), "--quiet"]
+        with running(start, environment) as workers, Reader(home / "queue.db") as reader:
+
+            def is_done() -> bool:
+                if workers.poll() is not None:
+                    raise RuntimeError(f"the workers of queuectl ended with {workers.returncode}")
+                return sum(reader.count()[state] for state in WorkState if state.is_final) >= count
+
+            until(is_done, "the end of queuectl's jobs", 0.05)
+            works = reader.list("completed", limit=count)
+        if len(works) != count:
+            raise RuntimeError(f"only {len(works)} of {count} jobs of queuectl completed")
+        last = max(work.completed_at or 0.0 for work in works)
+        first = min(work.started_at or last for work in works)
+    return {
+        "whole": last - began,
+        "enqueue": enqueued - began,
+        "run": last - enqueued,
+        "steady": last - first,
+    }
+
+
+# --- All of them ----------------------------------------------------------------------------------
+
+
+def contenders(count: int) -> dict[str, Callable[[], float]]:
+    """Who is measured besides queuectl: as many as there are here."""
+    some: dict[str, Callable[[], float]] = {
+        "the floor (posix_spawn)": lambda: by_processes(count, _spawn),
+        "four loops of subprocess.run": lambda: by_processes(count, _call),
+    }
+    if xargs := found("xargs"):
+        some["xargs -P4"] = lambda: by_lines(count, [xargs, f"-P{AT_ONCE}", "-I{}", "true"])
+    if parallel := found("parallel"):
+        some["GNU parallel -j4"] = lambda: by_lines(count, [parallel, "--will-cite", f"-j{AT_ONCE}", "true"])
+    if spooler := found("tsp"):
+        some["task-spooler -S 4"] = lambda: by_task_spooler(count, spooler)
+    if (client := found("pueue")) and (daemon := found("pueued")):
+        some["pueue, parallel 4"] = lambda: by_pueue(count, client, daemon)
+    return some
+
+
+def missing() -> list[str]:
+    """Who could be measured if it were here."""
+    return [name for name in ("xargs", *PACKAGES, "pueue") if found(name) is None]
+
+
+def measure(quick: bool) -> list[Line]:
+    """How many times as long queuectl takes."""
+    count, rounds = (20, 1) if quick else (1000, 3)
+    others = contenders(count)
+    ours: list[Times] = []
+    theirs: dict[str, list[float]] = {name: [] for name in others}
+    for _ in range(rounds):
+        ours.append(by_queuectl(count))
+        for name, contender in others.items():
+            theirs[name].append(contender())
+    best = {name: min(times[name] for times in ours) for name in ours[0]}
+    lines = []
+    for name, times in theirs.items():
+        time_of_other = min(times)
+        note = f"whole {best['whole'] / time_of_other:.2f} ×; the other {count / time_of_other:,.0f}/s"
+        lines.append(Line(f"run, to {name}", best["run"] / time_of_other, "×", note=note))
+    lines += [
+        Line("jobs a second, steady", count / best["steady"], "/s", note=f"run {count / best['run']:,.0f}/s"),
+        Line("whole", best["whole"], "s", note=f"enqueue {best['enqueue']:.2f} s, run {best['run']:.2f} s"),
+    ]
+    if absent := missing():
+        lines.append(Line("not measured, because not here", len(absent), "", note=", ".join(absent)))
+    return lines
+
+
+def install() -> None:
+    """Bring what is missing into `.cache/peers`, and nothing anywhere else."""
+    PEERS.mkdir(parents=True, exist_ok=True)
+    for name in missing():
+        if name in PACKAGES and shutil.which("apt-get") and shutil.which("dpkg-deb"):
+            subprocess.run(["apt-get", "download", PACKAGES[name]], cwd=PEERS, check=True)
+            for package in PEERS.glob(f"{PACKAGES[name]}_*.deb"):
+                subprocess.run(["dpkg-deb", "-x", str(package), str(PEERS)], check=True)
+        elif name == "pueue" and shutil.which("cargo"):
+            build = ["cargo", "install", "--locked", "--root", str(PEERS), "pueue"]
+            done = subprocess.run(build, check=False)
+            print(f"cargo ended with {done.returncode}", file=sys.stderr)
+
+
+def main() -> None:
+    """Measure alone, and print a table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.shell_queues", description=str(__doc__).splitlines()[0]
+    )
+    parser.add_argument(
+        "--install", action="store_true", help="bring what is missing into .cache/peers before"
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that everything runs")
+    arguments = parser.parse_args()
+    if arguments.install:
+        install()
+    for line in measure(arguments.quick):
+        print(f"{line.name:36} {line.value:9,.2f} {line.unit:3} {line.note}".rstrip())
+
+
+if __name__ == "__main__":
+    main()

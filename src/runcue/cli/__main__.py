@@ -1,0 +1,5 @@
+"""`python -m runcue.cli` is `queuectl`."""
+
+from runcue.cli.main import queuectl
+
+queuectl()

@@ -1,0 +1,88 @@
+"""Finds the Cue that `runcue worker module:attribute` names.
+
+Rules:
+- The module is imported as `python -m` would: the working directory comes first.
+- The attribute may be dotted. A function (or class) is called without arguments; a Cue must come of it.
+- A name that is not there, and what is no Cue, is bad input (2). What the application itself raises is its
+  configuration (4): its last line is shown, and all of it with RUNCUE_DEBUG=1.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from runcue.cli.failure import Failure, bad_input, misconfigured
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from runcue import Cue
+
+
+def check(name: str) -> str:
+    """The name as given, if it looks like `module:attribute`."""
+    module, colon, attribute = name.partition(":")
+    parts = [*module.split("."), *attribute.split(".")]
+    if not colon or not all(part.isidentifier() for part in parts):
+        raise bad_input(f"{name[:80]!r} names no Cue. Write module:attribute, such as app:cue.")
+    return name
+
+
+def load(name: str, *, is_alone: bool) -> Cue:
+    """The Cue of that name; `is_alone` when no other process is meant to work with it."""
+    from runcue import Cue
+
+    module_name, _, attribute = check(name).partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: object = import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing and (module_name == missing or module_name.startswith(f"{missing}.")):
+            raise bad_input(
+                f"There is no module {missing!r} here: it is looked for in {Path.cwd()}."
+            ) from error
+        raise _raised(f"Importing {module_name}", error) from error
+    except (Exception, SystemExit) as error:  # an application may raise anything
+        raise _raised(f"Importing {module_name}", error) from error
+    place = module_name
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise bad_input(f"{place} has no {part!r}.{_cues(found)}")
+        found, place = getattr(found, part), f"{place}.{part}"
+    if callable(found) and not isinstance(found, Cue):
+        try:
+            found = found()
+        except (Exception, SystemExit) as error:
+            raise _raised(f"{place}()", error) from error
+        place = f"{place}()"
+    if not isinstance(found, Cue):
+        raise bad_input(f"{place} is no runcue.Cue, but {type(found).__name__}.")
+    if not is_alone and found.path is None:
+        raise bad_input(
+            f"{place} keeps its queue in memory, which processes cannot share. Give it a file, or use --count 1."
+        )
+    return found
+
+
+def _cues(module: object) -> str:
+    from runcue import Cue
+
+    names = [name for name, value in vars(module).items() if isinstance(value, Cue)]
+    return f" It has: {', '.join(names)}." if names else ""
+
+
+def _raised(what: str, error: BaseException) -> Failure:
+    """One line for what an application raised: where, and what it says itself."""
+    import traceback
+
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    last = f"{type(error).__name__}: {said.strip().partition(chr(10))[0][:300]}".rstrip(": ")
+    where = ""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f" at {error.filename}:{error.lineno}"
+    elif frames and frames[-1].filename != __file__:
+        where = f" at {frames[-1].filename}:{frames[-1].lineno}"
+    return misconfigured(f"{what} failed{where}: {last} (RUNCUE_DEBUG=1 shows all)")

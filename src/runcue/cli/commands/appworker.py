@@ -1,0 +1,55 @@
+"""`runcue worker module:attribute`: the workers of an application that is written with runcue."""
+
+from __future__ import annotations
+
+import click
+
+from runcue.cli.failure import Failure
+from runcue.cli.groups import verb
+from runcue.cli.worker import MOST_WORKERS, Orders
+
+
+@verb(
+    "worker",
+    examples=[
+        "runcue worker app:cue",
+        "runcue worker app:cue --count 4",
+        "runcue worker shop.tasks:make_cue --queue mail",
+    ],
+)
+@click.argument("name", metavar="MODULE:ATTRIBUTE")
+@click.option(
+    "--count",
+    "-n",
+    type=click.IntRange(1, MOST_WORKERS),
+    default=1,
+    show_default=True,
+    help="How many processes.",
+)
+@click.option(
+    "--queue", "queues", multiple=True, metavar="NAME", help="Only work of this queue; may be repeated."
+)
+@click.option("--quiet", "-q", is_flag=True, help="Say only what went wrong.")
+@click.pass_context
+def command(context: click.Context, name: str, count: int, queues: tuple[str, ...], quiet: bool) -> None:
+    """Run the work of a Cue, in processes of their own, until told to stop.
+
+    MODULE is imported by every worker, the working directory first. ATTRIBUTE is a Cue, or a function without
+    arguments that returns one; it may be dotted. A Cue in memory cannot be shared: --count 1 only.
+
+    Ctrl-C (or SIGTERM) lets every worker finish what it runs and ends with 0. A second one puts running work back,
+    without counting an attempt; a third one kills it. A worker that dies is replaced.
+
+    Exit codes: 2 when there is no such Cue, 4 when the application itself raises while it is imported
+    (RUNCUE_DEBUG=1 shows its traceback).
+    """
+    from runcue.cli.application import check
+    from runcue.cli.lines import Lines
+    from runcue.cli.supervisor import Supervisor
+
+    orders = Orders(app=check(name), queues=sorted(set(queues)) or None)
+    supervisor = Supervisor(orders, count, Lines(is_quiet=quiet))
+    code = supervisor.run()
+    if supervisor.reason:
+        raise Failure(supervisor.reason, code)
+    context.exit(code)

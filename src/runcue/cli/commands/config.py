@@ -1,0 +1,97 @@
+"""`queuectl config`: the settings that are kept with the queue."""
+
+from __future__ import annotations
+
+import click
+
+from runcue.cli.completing import setting
+from runcue.cli.groups import Verb, family
+from runcue.cli.home import Home
+
+
+@family(
+    "config",
+    examples=[
+        "queuectl config list",
+        "queuectl config set max-retries 5",
+        "queuectl config get backoff_base",
+    ],
+)
+def command() -> None:
+    """Read and change settings; they hold for jobs that are enqueued from then on."""
+
+
+@command.command("list", cls=Verb, examples=["queuectl config list --json"])
+@click.option("--json", "as_json", is_flag=True, help="Print an object: name → value and default.")
+@click.pass_obj
+def list_all(home: Home, as_json: bool) -> None:
+    """Show all settings, and which were changed."""
+    from runcue.cli.screen import show_json, table
+    from runcue.cli.settings import KEYS, Settings
+
+    settings = stored(home)
+    defaults = Settings()
+    values = {name: (settings.text(name), defaults.text(name)) for name in KEYS}
+    if as_json:
+        show_json({name: {"value": value, "default": default} for name, (value, default) in values.items()})
+        return
+    table(
+        ("SETTING", "VALUE", "DEFAULT", "MEANING"),
+        [(name, value, default, KEYS[name].line) for name, (value, default) in values.items()],
+    )
+
+
+@command.command("get", cls=Verb, examples=["queuectl config get max-retries"])
+@click.argument("key", shell_complete=setting)
+@click.option("--json", "as_json", is_flag=True, help="Print an object: name → value.")
+@click.pass_obj
+def get(home: Home, key: str, as_json: bool) -> None:
+    """Print one setting."""
+    from runcue.cli.screen import say, show_json
+    from runcue.cli.settings import key_of
+
+    name = key_of(key)
+    value = stored(home).text(name)
+    if as_json:
+        show_json({name: value})
+    else:
+        say(value)
+
+
+@command.command(
+    "set",
+    cls=Verb,
+    examples=["queuectl config set max-retries 5", "queuectl config set timeout 10m"],
+    context_settings={"help_option_names": ["-h", "--help"], "ignore_unknown_options": True},
+)
+@click.argument("key", shell_complete=setting)
+@click.argument("value")
+@click.pass_obj
+def change(home: Home, key: str, value: str) -> None:
+    """Change one setting, for jobs that are enqueued from then on; `default` takes the change back."""
+    from runcue.cli.jobs import ask
+    from runcue.cli.screen import note
+    from runcue.cli.settings import KEYS, Settings, check, key_of
+
+    name = key_of(key)
+    text = None if value.strip().lower() == "default" else check(name, value)
+    home.make()
+    ask(home, lambda cue, _: cue.set_config({name: text}), may_create=True)
+    note(
+        f"{name} is now {Settings().text(name) if text is None else KEYS[name].write(KEYS[name].read(text))}."
+    )
+
+
+def stored(home: Home) -> Settings:
+    """The settings of the queue; the defaults while there is none."""
+    from runcue.cli.settings import Settings
+
+    if not home.exists:
+        return Settings()
+    with home.reader() as reader:
+        return Settings.of(reader.config())
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from runcue.cli.settings import Settings

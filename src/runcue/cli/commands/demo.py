@@ -1,0 +1,140 @@
+"""`queuectl demo`: a few seconds of a queue at work, with real processes, in a home that is gone afterwards."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runcue.cli.failure import TIMED_OUT, Failure
+from runcue.cli.groups import verb
+from runcue.cli.home import Home
+from runcue.cli.screen import clean, say, styled
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from runcue import Cue, Reader
+    from runcue.cli.jobs import Job
+    from runcue.cli.settings import Settings
+
+PATIENCE = 60.0
+"""Seconds after which something is wrong; it takes three or four."""
+BACKOFF = 0.8
+RATE = "2/s"
+
+
+@verb("demo", examples=["queuectl demo"])
+def command() -> None:
+    """See jobs run, wait, fail and be retried, in a few seconds; nothing is left behind."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="queuectl-demo-") as folder:
+        home = Home(str(Path(folder) / "home"))
+        say("A queue in a temporary home, for a few seconds. These commands are what you would type:")
+        say()
+        _enqueue(home)
+        _typed("worker start --count 2")
+        with _workers(home):
+            _until_all_ended(home)
+        say()
+        with home.reader() as reader:
+            _tell(reader)
+    say()
+    say("Your turn:")
+    for line in ("enqueue -- echo hello", "worker start", "status"):
+        say(f"  queuectl {line}")
+
+
+def _typed(text: str) -> None:
+    say(styled(f"$ queuectl {text}", bold=True))
+
+
+def _enqueue(home: Home) -> None:
+    from runcue.cli.jobs import Job, ask, options_of
+    from runcue.cli.settings import Settings
+
+    jobs = [
+        Job(id="hello", command="echo hello"),
+        Job(id="build", command="sleep 0.6"),
+        Job(id="test", command="sleep 0.2", after=["build"]),
+        Job(id="broken", command="echo no such host >&2; exit 1", max_retries=2),
+        *(Job(id=f"call-{number}", command="true", uses=["api"]) for number in (1, 2, 3)),
+    ]
+
+    async def submit(cue: Cue, settings: Settings) -> None:
+        cue.service("api", rate=RATE)
+        await cue.services()
+        await cue.submit_many(options_of(job, Settings(backoff_base=BACKOFF)) for job in jobs)
+
+    _typed(f"service set api --rate {RATE}")
+    for job in jobs:
+        _typed(f"enqueue {_flags(job)}")
+    ask(home, submit, may_create=True)
+
+
+def _flags(job: Job) -> str:
+    from shlex import quote
+
+    after = "".join(f" --after {name}" for name in job.after)
+    uses = "".join(f" --uses {name}" for name in job.uses)
+    most = "" if job.max_retries is None else f" --max-retries {job.max_retries}"
+    return f"--id {job.id}{after}{uses}{most} --command {quote(job.command)}"
+
+
+@contextmanager
+def _workers(home: Home) -> Iterator[None]:
+    """Two workers on that home, and none when this is left, however."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "runcue.cli",
+            "--home",
+            str(home.path),
+            "worker",
+            "start",
+            "--count",
+            "2",
+        ],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    number = signal.SIGQUIT
+    try:
+        yield
+        number = signal.SIGTERM
+    finally:
+        process.send_signal(number)
+        process.wait()
+
+
+def _until_all_ended(home: Home) -> None:
+    until = time.monotonic() + PATIENCE
+    with home.reader() as reader:
+        while any(not work.state.is_final for work in reader.list()):
+            if time.monotonic() > until:
+                raise Failure(
+                    f"The demo has not ended within {PATIENCE:g} s: is the machine busy?", TIMED_OUT
+                )
+            time.sleep(0.05)
+
+
+def _tell(reader: Reader) -> None:
+    works = {work.id: work for work in reader.list()}
+    completed = sum(work.state == "completed" for work in works.values())
+    broken = works["broken"]
+    calls = sorted(work.started_at or 0.0 for work in works.values() if work.id.startswith("call-"))
+    say(f"{completed} jobs completed. build ended before test began: it was told to come after it.")
+    say(
+        f"The third call started {calls[-1] - calls[0]:.1f} s after the first: api allows {RATE}, whoever asks."
+    )
+    reason = clean(str(broken.error or "")).partition(": ")[2]
+    say(
+        f"broken was tried {broken.attempt} times ({reason}) and is in the dead letter queue: "
+        "see `queuectl dlq list`, and `queuectl dlq retry broken` once it is mended."
+    )

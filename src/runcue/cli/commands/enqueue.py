@@ -1,0 +1,345 @@
+"""`queuectl enqueue`: one job from JSON, flags or a command line, or many from lines of JSON, in one commit.
+
+Rules:
+- Everything is read and checked before anything is stored: all jobs of a batch are accepted, or none.
+- Input is read in pieces and has a bound; what is wrong with it is said with the number of its line.
+- Flags beside JSON give what it leaves out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from runcue.cli.completing import any_job, queue, service
+from runcue.cli.failure import BAD_INPUT, Failure, bad_input, conflict, not_found
+from runcue.cli.fields import LocalTime, check, said
+from runcue.cli.groups import Verb
+from runcue.cli.home import Home
+from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job
+from runcue.cli.screen import is_terminal, note, progress, say, shown, warn
+
+if TYPE_CHECKING:
+    from runcue import Cue
+    from runcue.cli.settings import Settings
+
+MIB = 1024 * 1024
+LONGEST_LINE = 4 * MIB
+LARGEST_BATCH = 256 * MIB
+MOST_JOBS = 100_000
+TOLD_EVERY = 2_000
+"""Lines between two signs of progress."""
+ARGV = "runcue.cli.argv"
+STDIN = "-"
+
+Numbered = tuple[int, Job]
+"""A job and the number of its line; 0 when it was not read from lines."""
+
+_item = re.compile(r"items\[([0-9]+)\]: ").match
+
+
+class Enqueue(Verb):
+    """A verb that takes everything after `--` as a command line."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What is before `--` is ours."""
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[ARGV] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """All the ways to say what is to be run."""
+        return ["[OPTIONS]", "[JSON | - | -- PROGRAM ARGUMENT…]"]
+
+
+@click.command(
+    "enqueue",
+    cls=Enqueue,
+    examples=[
+        'queuectl enqueue \'{"id": "job1", "command": "sleep 2"}\'',
+        "queuectl enqueue --id backup --command 'tar cz ~/notes > notes.tgz'",
+        "queuectl enqueue --after backup --delay 5m -- rsync notes.tgz host:",
+        "queuectl enqueue --file jobs.jsonl",
+        "id=$(queuectl enqueue -q -- make test)",
+    ],
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@click.option("--id", "id", metavar="ID", help="The job's id. Without it one is made.")
+@click.option("--command", metavar="TEXT", help="What to run, by /bin/sh.")
+@click.option("--file", "file", metavar="PATH", help="Read jobs from a file of JSON lines; - is stdin.")
+@click.option("--priority", type=int, metavar="N", help="Higher runs first.  [default: 0]")
+@click.option("--max-retries", type=int, metavar="N", help="How often it is tried in all.")
+@click.option("--timeout", metavar="TIME", help="How long it may run: 90, 90s, 5m, 2h, or none.")
+@click.option("--delay", metavar="TIME", help="Not before so much time has passed: 90, 90s, 5m, 2h, 7d.")
+@click.option("--run-at", metavar="WHEN", help="Not before then: 2030-01-31T18:00:00Z, or epoch seconds.")
+@click.option(
+    "--queue", metavar="NAME", shell_complete=queue, help="The queue it waits in.  [default: default]"
+)
+@click.option(
+    "--after",
+    multiple=True,
+    metavar="ID",
+    shell_complete=any_job,
+    help="Not before that job has completed. Repeatable.",
+)
+@click.option("--key", metavar="KEY", help="Enqueue only once for this key, however often this is run.")
+@click.option(
+    "--uses",
+    multiple=True,
+    metavar="SERVICE",
+    shell_complete=service,
+    help="Keep to that service's limits. Repeatable.",
+)
+@click.option("--cwd", metavar="DIR", help="The folder it runs in.  [default: this one]")
+@click.option("--env", multiple=True, metavar="K=V", help="Set an environment variable. Repeatable.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the id alone, or one id on each line.")
+@click.pass_context
+def command(
+    context: click.Context, /, words: tuple[str, ...], file: str | None, quiet: bool, **flags: Any
+) -> None:
+    """Add a job, or many at once: all of them, or none.
+
+    Without a command, JSON or --file, lines of JSON are read from a pipe.
+    """
+    began = time.monotonic()
+    given = _given(flags, context.meta.get(ARGV))
+    jobs = _jobs(_utf8(words), file, given)
+    _say_local([job.run_at for _, job in jobs if isinstance(job.run_at, LocalTime)])
+    home: Home = context.obj
+    for _, job in jobs:
+        if job.key is not None and job.id is None:
+            job.id = _new_id()
+    ids = (
+        ask(home, lambda cue, settings: _accepted(home, cue, settings, jobs), may_create=True) if jobs else []
+    )
+    if quiet:
+        for one in ids:
+            say(one)
+        return
+    _tell(jobs, ids, time.monotonic() - began)
+    if ids and is_terminal():
+        from runcue.cli.reasons import Crew
+
+        with home.reader() as reader:
+            crew = Crew(reader.workers())
+        if not all(map(crew.serves, {job.queue for _, job in jobs})):
+            note("No worker is running for that. Start one: queuectl worker start")
+
+
+def _new_id() -> str:
+    """An id for a job with a key: if another comes back, some job had the key before."""
+    return f"{int(time.time() * 1000):011x}-{os.urandom(6).hex()}"
+
+
+def _tell(jobs: Sequence[Numbered], ids: Sequence[str], spent: float) -> None:
+    """What came of it."""
+    old = [one for one, (_, job) in zip(ids, jobs, strict=True) if job.key is not None and one != job.id]
+    if len(ids) == 1:
+        key = said(jobs[0][1].key)
+        say(f"Already enqueued: {ids[0]} has the key {key}" if old else f"Enqueued {ids[0]}")
+        return
+    new = len(ids) - len(old)
+    took = f"{spent * 1000:.0f} ms" if spent < 1 else f"{spent:.1f} s"
+    rest = f", {len(old):,} were there already" if old else ""
+    say(f"Enqueued {new:,} job{'' if new == 1 else 's'} in {took}{rest}")
+
+
+# reading --------------------------------------------------------------------------------------------------
+
+
+def _given(flags: dict[str, Any], argv: list[str] | None) -> dict[str, Any]:
+    """The fields that flags give, checked."""
+    found = {name: _utf8(value) for name, value in flags.items() if value not in (None, ())}
+    if "env" in found:
+        found["env"] = dict(_pair(text) for text in found["env"])
+    if argv is not None:
+        found["argv"] = _utf8(argv)
+    return {name: check(name, value) for name, value in found.items()}
+
+
+def _utf8(value: Any) -> Any:
+    """What was typed, read as UTF-8 where the locale could not read it."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_utf8, value))
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return os.fsencode(value).decode("utf-8", "surrogateescape")
+    return value
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise bad_input(f"--env {said(name)} has no value: write NAME=VALUE.")
+    return name, value
+
+
+def _say_local(times: Sequence[float]) -> None:
+    if times:
+        more = f" ({len(times) - 1:,} more like that)" if len(times) > 1 else ""
+        local = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(times[0]))
+        note(f"run_at names no time zone: taken as local time, {local}{more}")
+
+
+def _jobs(words: tuple[str, ...], file: str | None, given: dict[str, Any]) -> list[Numbered]:
+    """The jobs that were asked for, in whatever way."""
+    if words == (STDIN,) and file is None:
+        file, words = STDIN, ()
+    if words and file is not None:
+        raise bad_input("A job and --file are both given. Give one of them.")
+    if words:
+        if len(words) > 1 or not words[0].lstrip().startswith("{"):
+            raise bad_input(
+                f"{said(words[0])} is no JSON object. To run a command, put -- before it: "
+                f"queuectl enqueue -- {words[0][:40]} …"
+            )
+        return [(0, parse_job(words[0], given))]
+    if file is not None:
+        return _from_file(file, given)
+    if "command" in given or "argv" in given:
+        return [(0, make_job(given))]
+    found = [] if sys.stdin is None or sys.stdin.isatty() else _from_file(STDIN, given)
+    if not found:
+        raise bad_input("Nothing to enqueue. Give a command, as in: queuectl enqueue -- sleep 2")
+    return found
+
+
+def _from_file(file: str, given: dict[str, Any]) -> list[Numbered]:
+    for name in ("id", "key"):
+        if name in given:
+            raise bad_input(f"--{name} is for one job. Give each its own in its line.")
+    if file == STDIN:
+        if sys.stdin is None:
+            raise bad_input("stdin is closed: there is nothing to read.")
+        return _from_lines(sys.stdin.buffer, "stdin", given)
+    try:
+        with open(file, "rb") as lines:  # noqa: PTH123 (a Path refuses what open() explains)
+            return _from_lines(lines, shown(file), given)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise bad_input(f"{shown(file)} cannot be read: {reason}.") from error
+
+
+def _from_lines(lines: BinaryIO, name: str, given: dict[str, Any]) -> list[Numbered]:
+    found: list[Numbered] = []
+    places: dict[str, int] = {}
+    number = size = 0
+    line = b""
+    try:
+        while line := lines.readline(LONGEST_LINE + 1):
+            number, size = number + 1, size + len(line)
+            if len(line) > LONGEST_LINE:
+                raise bad_input("it is longer than 4 MiB.")
+            if size > LARGEST_BATCH or len(found) >= MOST_JOBS:
+                raise bad_input(f"more than {MOST_JOBS:,} jobs or 256 MiB at once. Split the input.")
+            if not line.strip():
+                continue
+            job = parse_job(line, given)
+            if job.id is not None and places.setdefault(job.id, number) != number:
+                raise conflict(f"line {places[job.id]} has the id {job.id} already.")
+            found.append((number, job))
+            if number % TOLD_EVERY == 0:
+                progress(f"Read {len(found):,} jobs …")
+    except Failure as error:
+        is_array = number == 1 and line.strip()[:1] == b"["
+        advice = " Each line is one job: jq -c '.[]' makes lines of an array." if is_array else ""
+        raise Failure(f"{name}, line {number}: {error.text}{advice}", error.code) from error
+    finally:
+        if number >= TOLD_EVERY:
+            progress("")
+    return found
+
+
+# storing --------------------------------------------------------------------------------------------------
+
+
+async def _accepted(home: Home, cue: Cue, settings: Settings, jobs: Sequence[Numbered]) -> list[str]:
+    """The ids of these jobs, all of them stored."""
+    from runcue import ConfigError, DependencyCycle, DuplicateWork, SubmitError
+
+    await _check_services(cue, jobs)
+    await _check_after(home, cue, jobs)
+    _check_folders(jobs)
+    is_long = len(jobs) >= TOLD_EVERY
+    if is_long:
+        progress(f"Storing {len(jobs):,} jobs …")
+    try:
+        return await cue.submit_many(options_of(job, settings) for _, job in jobs)
+    except DuplicateWork as error:
+        if error.key is None:
+            raise conflict(f"There is a job {error.work_id} already. Choose another id, or none.") from error
+        raise conflict(
+            f"The key {said(error.key)} belongs to {error.work_id}, which runs something else "
+            "or somewhere else. Choose another key."
+        ) from error
+    except DependencyCycle as error:
+        way = " after ".join(error.cycle[:8])
+        raise conflict(f"These jobs would wait for each other: {way}. Leave out one `after`.") from error
+    except (ConfigError, SubmitError) as error:
+        found = _item(str(error))
+        if found is None:
+            raise
+        number = jobs[int(found[1])][0]
+        text = str(error)[found.end() :]
+        raise Failure(f"line {number}: {text}" if number else text, BAD_INPUT) from error
+    finally:
+        if is_long:
+            progress("")
+
+
+async def _check_services(cue: Cue, jobs: Sequence[Numbered]) -> None:
+    if not any(job.uses for _, job in jobs):
+        return
+    known = {one["name"] for one in await cue.services()}
+    for number, job in jobs:
+        for name in job.uses:
+            if name not in known:
+                raise not_found(
+                    f"{_at(number)}No service {said(name)}. "
+                    f"Make it: queuectl service set {said(name)} --concurrent 1"
+                )
+
+
+async def _check_after(home: Home, cue: Cue, jobs: Sequence[Numbered]) -> None:
+    """A job that waits for one that nobody knows would wait for ever."""
+    from runcue import WorkNotFound
+
+    own = {job.id for _, job in jobs}
+    needs = {need: number for number, job in reversed(jobs) for need in job.after if need not in own}
+    if not needs:
+        return
+    states: dict[str, str] = {}
+    if home.exists:
+        with home.reader() as reader:
+            states = {row["id"]: row["state"] for row in reader.jobs(ids=needs, limit=len(needs))}
+    for need, number in needs.items():
+        state = states.get(need)
+        if state in {"dead", "cancelled"}:
+            warn(f"{need} is {state}: what is to run after it is dead at once.")
+        elif state is None:
+            try:
+                await cue.explain(need)
+            except WorkNotFound as error:
+                if not error.forgotten:
+                    text = f"{_at(number)}No job {need} to run after. See them: queuectl list"
+                    raise not_found(text) from error
+
+
+def _check_folders(jobs: Sequence[Numbered]) -> None:
+    for folder in {job.cwd for _, job in jobs if job.cwd is not None}:
+        if not os.path.isdir(folder):  # noqa: PTH112 (a path may be too long for anything but this)
+            warn(f"There is no folder {shown(folder)} yet: jobs there fail until there is.")
+
+
+def _at(number: int) -> str:
+    return f"line {number}: " if number else ""

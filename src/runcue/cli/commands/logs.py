@@ -1,0 +1,203 @@
+"""`queuectl logs`: what a job printed, as it is kept in files beside the queue.
+
+Rules:
+- What a job printed to stdout goes to our stdout, what it printed to stderr to our stderr; one stream that was asked
+  for goes to stdout. So a pipe gets what the job would have put into it.
+- A terminal is never handed what a job printed as it is: colours are taken out, everything else that a terminal would
+  obey is spelled out, and a carriage return ends a line, lest it hides one. A pipe gets the same, unless `--raw`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+
+import click
+
+from runcue.cli.completing import any_job
+from runcue.cli.failure import bad_input, not_found
+from runcue.cli.groups import verb
+from runcue.cli.home import Home
+from runcue.cli.screen import clean, is_terminal, note, say, styled
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from runcue import Reader, Work
+
+PIECE = 1024 * 1024
+LONGEST_LINE = 64 * 1024
+"""Bytes of an unfinished line that are held back at most."""
+SHORTEST = 0.05
+LONGEST = 0.25
+"""Seconds between two looks at a job that is followed."""
+
+_sequence = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_breaks = re.compile(rb"\r\n|\n|\r")
+
+
+@verb(
+    "logs",
+    examples=[
+        "queuectl logs job1",
+        "queuectl logs job1 --follow",
+        "queuectl logs job1 --stderr --lines 20",
+        "queuectl logs job1 --stdout --raw > result.bin",
+    ],
+)
+@click.argument("id", shell_complete=any_job)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("--stdout", "stream", flag_value="stdout", help="Only what it printed to stdout.")
+@click.option(
+    "--stderr", "stream", flag_value="stderr", help="Only what it printed to stderr, to our stdout."
+)
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Of that attempt.  [default: the last]")
+@click.option("-n", "--lines", type=click.IntRange(0, 10_000_000), metavar="N", help="Only the last N lines.")
+@click.option("--raw", is_flag=True, help="Print the bytes as they are, whatever they do to a terminal.")
+@click.pass_obj
+def command(
+    home: Home, id: str, follow: bool, stream: str | None, attempt: int | None, lines: int | None, raw: bool
+) -> None:
+    """Show what a job printed, in its last attempt or in one of those before.
+
+    Its stdout goes to stdout and its stderr to stderr. Control characters are
+    spelled out, in a pipe as on a terminal; --raw leaves them.
+    """
+    from runcue.cli.looking import the_job
+
+    if follow and attempt is not None:
+        raise bad_input("--follow goes with the job from attempt to attempt. Leave --attempt out.")
+    with the_job(home, id) as (reader, work, _):
+        if attempt is not None and attempt > work.attempt:
+            raise not_found(f"{id} has had no attempt {attempt}: the last is {work.attempt}.")
+        printed = _Printed(reader, id, stream, raw)
+        printed.show(attempt or work.attempt, lines)
+        if follow:
+            work = _followed(reader, work, printed)
+        printed.finish()
+    if not printed.has_shown:
+        note(_nothing(work, attempt))
+
+
+def _followed(reader: Reader, work: Work, printed: _Printed) -> Work:
+    """The job once it has ended, all that it printed in the meantime being shown."""
+    pause = SHORTEST
+    while not work.state.is_final:
+        time.sleep(pause)
+        found = reader.get(work.id)
+        if found is None:
+            raise not_found(f"{work.id} is gone: it was purged.")
+        if found.attempt != work.attempt:
+            printed.show(work.attempt)
+            printed.finish()
+            note(f"Attempt {found.attempt}")
+        work = found
+        pause = SHORTEST if printed.show(work.attempt) else min(pause * 1.5, LONGEST)
+    return work
+
+
+def _nothing(work: Work, attempt: int | None) -> str:
+    if work.state.is_final or (attempt is not None and attempt < work.attempt):
+        return f"{work.id} printed nothing, or it is no longer kept."
+    return (
+        f"{work.id} has printed nothing yet: it is {'running' if work.state == 'running' else 'not running'}."
+    )
+
+
+class _Printed:
+    """The streams of a job, shown piece by piece."""
+
+    def __init__(self, reader: Reader, id: str, stream: str | None, raw: bool) -> None:
+        self._reader = reader
+        self._id = id
+        self._raw = raw
+        self._names = ("stdout", "stderr") if stream is None else (stream,)
+        self._attempt = 0
+        self._at: dict[str, int] = {}
+        self._left: dict[str, bytes] = {}
+        self._last = ""
+        self.has_shown = False
+
+    def show(self, attempt: int, lines: int | None = None) -> bool:
+        """Show what is new of that attempt, or only its last lines; True when there was something."""
+        if attempt != self._attempt:
+            self._attempt, self._at = attempt, {}
+        is_new = False
+        for name in self._names:
+            pieces = self._pieces(name)
+            for piece in pieces if lines is None else _last_lines(pieces, lines):
+                is_new = self.has_shown = True
+                self._put(name, piece)
+        return is_new
+
+    def finish(self) -> None:
+        """Show what was held back because its line has no end."""
+        for name in self._names:
+            if rest := self._left.pop(name, b""):
+                self._write(name, rest)
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        while True:
+            start = self._at.get(name, 0)
+            found = self._reader.output(self._id, name, attempt=self._attempt, start=start, limit=PIECE)
+            if not found.data:
+                return
+            if found.start > start:
+                note(f"({found.start - start:,} bytes of {name} are no longer kept)")
+            self._at[name] = found.end
+            yield found.data
+
+    def _put(self, name: str, piece: bytes) -> None:
+        if self._raw:
+            self._write_raw(name, piece)
+            return
+        data = self._left.pop(name, b"") + piece
+        end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1  # the other half of a last \r may follow
+        if len(data) - end > LONGEST_LINE:
+            end = len(data)
+        if end:
+            self._write(name, data[:end])
+        if end < len(data):
+            self._left[name] = data[end:]
+
+    def _write(self, name: str, data: bytes) -> None:
+        lines = _breaks.split(data.removesuffix(b"\n").removesuffix(b"\r"))
+        text = "\n".join(map(safe, lines))
+        self._head(name)
+        (note if name == "stderr" and len(self._names) > 1 else say)(text)
+
+    def _write_raw(self, name: str, data: bytes) -> None:
+        stream = sys.stderr if name == "stderr" and len(self._names) > 1 else sys.stdout
+        if stream is not None:
+            stream.buffer.write(data)
+            stream.buffer.flush()
+
+    def _head(self, name: str) -> None:
+        """Where both streams meet on one terminal, say whose turn it is."""
+        if name != self._last and len(self._names) > 1 and is_terminal():
+            if self._last or name == "stderr":
+                note(styled(f"--- {name} ---", dim=True))
+            self._last = name
+
+
+def safe(line: bytes) -> str:
+    """A line as a terminal may have it."""
+    text = line.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "\t".join(map(clean, _sequence.sub("", text).split("\t")))
+
+
+def _last_lines(pieces: Iterator[bytes], number: int) -> Iterator[bytes]:
+    """The end of a stream; no more of it is held than that."""
+    kept: deque[bytes] = deque(maxlen=number)
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        kept.extend(line + b"\n" for line in whole)
+    if rest:
+        kept.append(rest)
+    if kept:
+        yield b"".join(kept)

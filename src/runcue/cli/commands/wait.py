@@ -1,0 +1,135 @@
+"""`queuectl wait`: until jobs have ended, whoever runs them.
+
+The queue is only looked at, a few times a second and never all of a long list at once: waiting costs next to nothing
+and disturbs nobody.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterable
+
+import click
+
+from runcue.cli.completing import live_job
+from runcue.cli.failure import JOB_FAILED, TIMED_OUT, Failure, bad_input
+from runcue.cli.fields import duration, job_id
+from runcue.cli.groups import verb
+from runcue.cli.home import Home
+from runcue.cli.jobs import end, no_job, no_queue, word_of
+from runcue.cli.screen import STATE_COLORS, is_terminal, note, reason_of, say, span, styled
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from runcue import Reader, Work
+
+SHORTEST = 0.02
+LONGEST = 0.25
+"""Seconds between two looks: soon after something happened, and after a while in which nothing did."""
+SOME = 64
+"""How many jobs one look is at."""
+MANY = 1_000_000
+NAMED = 5
+LIVE = ("pending", "failed", "processing")
+
+
+@verb(
+    "wait",
+    examples=[
+        "queuectl wait job1 job2 && echo both completed",
+        "queuectl wait --all --timeout 10m",
+    ],
+)
+@click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=live_job)
+@click.option("--all", "everything", is_flag=True, help="Wait until no job is left to run.")
+@click.option("--timeout", metavar="TIME", help="Wait so long at most: 90, 90s, 5m, 2h.")
+@click.pass_obj
+def command(home: Home, ids: tuple[str, ...], everything: bool, timeout: str | None) -> None:
+    """Wait for jobs to end, and print a line for each.
+
+    Exit code 0 when all completed, 1 when one is dead or cancelled, 124 when it took too long.
+    """
+    if bool(ids) is everything:
+        raise bad_input("Say what to wait for: ids, or --all." if not ids else "Give ids or --all, not both.")
+    wanted = [job_id(one) for one in dict.fromkeys(ids)]
+    limit = math.inf if timeout is None else duration("--timeout", timeout)
+    if not home.exists:
+        if everything:
+            return
+        raise no_queue(home)
+    with home.reader() as reader:
+        watch = _Watch(reader, limit)
+        end([no_job(one) for one in wanted if reader.get(one) is None])
+        while left := wanted or _unfinished(reader):
+            watch.wait_for(left)
+            if wanted:
+                break
+    if watch.failed:
+        raise Failure("", JOB_FAILED)
+
+
+def _unfinished(reader: Reader) -> list[str]:
+    return [job["id"] for state in LIVE for job in reversed(reader.jobs(state, limit=MANY))]
+
+
+class _Watch:
+    """Looks at jobs until they have ended, and counts those that did not end well."""
+
+    def __init__(self, reader: Reader, limit: float) -> None:
+        self._reader = reader
+        self._limit = limit
+        self._until = time.monotonic() + limit
+        self._has_hinted = not is_terminal()
+        self.failed = 0
+
+    def wait_for(self, ids: Iterable[str]) -> None:
+        """Return when all of these have ended."""
+        left, pause = deque(ids), SHORTEST
+        while left:
+            number = len(left)
+            for _ in range(min(number, SOME)):
+                one = left.popleft()
+                work = self._reader.get(one)
+                if work is not None and not work.state.is_final:
+                    left.append(one)
+                else:
+                    self._ended(one, work)
+            rest = self._until - time.monotonic()
+            if left and rest <= 0:
+                raise self._too_long(left)
+            pause = min(pause * 1.5, LONGEST) if len(left) == number else SHORTEST
+            if left:
+                self._hint()
+                time.sleep(min(pause, rest))
+
+    def _ended(self, one: str, work: Work | None) -> None:
+        if work is None:
+            self.failed += 1
+            say(f"{one} is gone: it was purged")
+            return
+        word = word_of(work)
+        self.failed += word != "completed"
+        text = f"{one} {styled(word, fg=STATE_COLORS.get(word))}"
+        if word == "completed" and work.started_at is not None and work.completed_at is not None:
+            text += f" in {span(work.completed_at - work.started_at)}"
+        elif word == "dead":
+            tries = f" after {work.failures} attempt{'s' * (work.failures != 1)}" if work.failures else ""
+            text += f"{tries}: {reason_of(work.error)}"
+        say(text)
+
+    def _too_long(self, left: Iterable[str]) -> Failure:
+        names = list(left)
+        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        shown = ", ".join(names[:NAMED])
+        return Failure(f"Not ended after {span(self._limit)}: {shown}{more}. See: queuectl list", TIMED_OUT)
+
+    def _hint(self) -> None:
+        """Say once, to people, that nobody runs anything."""
+        if not self._has_hinted:
+            from runcue.cli.reasons import Crew
+
+            self._has_hinted = True
+            if not Crew(self._reader.workers()).serves(None):
+                note("No worker is running. Start one elsewhere: queuectl worker start")

@@ -1,0 +1,216 @@
+"""`queuectl worker`: start workers, stop them, see them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from runcue.cli.failure import Failure, bad_input
+from runcue.cli.groups import Verb, family
+from runcue.cli.home import Home
+from runcue.cli.screen import clean, moment, note, say, show_json, shown, table
+from runcue.cli.worker import MOST_WORKERS, Orders
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+START_PATIENCE = 120.0
+"""Seconds that detached workers are given to come up."""
+LAST_LINES = 5
+
+
+@family(
+    "worker",
+    examples=[
+        "queuectl worker start --count 4",
+        "queuectl worker start --detach",
+        "queuectl worker stop",
+    ],
+)
+def command() -> None:
+    """Start, stop and list the processes that run jobs."""
+
+
+# start ----------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    "start",
+    cls=Verb,
+    examples=[
+        "queuectl worker start",
+        "queuectl worker start --count 4 --queue mail --queue reports",
+        "queuectl worker start --count 2 --detach",
+    ],
+)
+@click.option(
+    "--count",
+    "-n",
+    type=click.IntRange(1, MOST_WORKERS),
+    default=1,
+    show_default=True,
+    help="How many; each runs one job at a time.",
+)
+@click.option(
+    "--queue", "queues", multiple=True, metavar="NAME", help="Only jobs of this queue; may be repeated."
+)
+@click.option("--detach", "-d", is_flag=True, help="Go on in the background, with a log file.")
+@click.option("--quiet", "-q", is_flag=True, help="Say only what went wrong.")
+@click.pass_context
+def start(context: click.Context, count: int, queues: tuple[str, ...], detach: bool, quiet: bool) -> None:
+    """Run jobs, in processes of their own, until told to stop.
+
+    Ctrl-C (or SIGTERM) lets every worker finish its job and ends with 0. A second one puts running jobs back, without
+    counting an attempt; a third one kills them. A worker that dies is replaced. Several starts run side by side.
+    """
+    home = context.find_object(Home)
+    assert home is not None
+    home.make()
+    orders = Orders(home=str(home.path), insecure=home.insecure, queues=sorted(set(queues)) or None)
+    if detach:
+        context.exit(_detached(home, orders, count, is_quiet=quiet))
+    context.exit(_supervised(home, orders, count, is_quiet=quiet))
+
+
+def _supervised(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> int:
+    from runcue.cli.lines import Lines
+    from runcue.cli.standing import Post
+    from runcue.cli.supervisor import Supervisor
+
+    supervisor = Supervisor(orders, count, Lines(is_quiet=is_quiet), post=Post(home.path))
+    code = supervisor.run()
+    if supervisor.reason:
+        raise Failure(supervisor.reason, code)
+    return code
+
+
+def _detached(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> int:
+    """Have a process of its own supervise; returns when the workers are up, or raises why they are not."""
+    from runcue.cli.detach import Parent, detached
+    from runcue.cli.lines import Lines, counted
+    from runcue.cli.standing import Post
+    from runcue.cli.supervisor import Supervisor
+
+    other = detached(home.log)
+    if isinstance(other, Parent):
+        lines = Lines(home.log, is_quiet=is_quiet)
+        supervisor = Supervisor(orders, count, lines, on_up=other.is_up, post=Post(home.path))
+        code = supervisor.run()
+        if supervisor.reason:
+            lines.note(clean(supervisor.reason))
+            other.is_not_up(supervisor.reason)
+        return code
+    try:
+        other.wait(START_PATIENCE)
+    except Failure as failure:
+        if failure.text:
+            raise
+        for line in _tail(home.log):
+            note(clean(line))
+        raise Failure(f"The workers did not start. Log: {shown(home.log)}", failure.code) from None
+    say(f"Started {counted(count, 'worker')} in the background, supervised by process {other.pid}.")
+    note(f"Log: {shown(home.log)}\nStop: queuectl worker stop")
+    return 0
+
+
+def _tail(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 4096))
+            return file.read().decode("utf-8", "replace").splitlines()[-LAST_LINES:]
+    except OSError:
+        return []
+
+
+# stop -----------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    "stop",
+    cls=Verb,
+    examples=["queuectl worker stop", "queuectl worker stop --timeout 60", "queuectl worker stop --now"],
+)
+@click.option("--now", is_flag=True, help="Put running jobs back instead of letting them finish.")
+@click.option("--timeout", metavar="TIME", help="Wait no longer than this: 90, 90s, 5m.")
+@click.pass_obj
+def stop(home: Home, now: bool, timeout: str | None) -> None:
+    """Have all workers finish their job and leave, and wait until they have.
+
+    Ctrl-C ends the waiting only; so does --timeout, with exit code 124.
+    """
+    from runcue.cli.leaving import Leaving
+    from runcue.cli.lines import counted
+    from runcue.cli.settings import seconds
+
+    try:
+        patience = None if timeout is None else seconds(timeout)
+    except ValueError as error:
+        raise bad_input(f"--timeout cannot be '{clean(timeout or '')[:40]}': expected {error}.") from None
+    leaving = Leaving(home, at_once=now)
+    try:
+        leaving.wait(patience)
+    except KeyboardInterrupt:
+        note("Not waiting any longer. The workers leave when their jobs have ended.")
+        raise
+    if leaving.seen:
+        say(f"Stopped {counted(len(leaving.seen), 'worker')}.")
+    else:
+        say("Stopped a supervisor without workers." if leaving.told else "No worker is running.")
+
+
+# list -----------------------------------------------------------------------------------------------------
+
+
+@command.command("list", cls=Verb, examples=["queuectl worker list", "queuectl worker list --json"])
+@click.option("--json", "as_json", is_flag=True, help="Print an array of objects.")
+@click.pass_obj
+def list_workers(home: Home, as_json: bool) -> None:
+    """List the workers: who they are, since when, and what each runs."""
+    from runcue.cli.leaving import workers
+
+    rows = []
+    if home.exists:
+        with home.reader() as reader:
+            rows = workers(reader)
+    if as_json:
+        show_json(
+            [
+                {
+                    "id": row["id"],
+                    "pid": row["pid"],
+                    "host": row["host"],
+                    "state": _state(row),
+                    "since": moment(row["started_at"]),
+                    "queues": row["queues"],
+                    "job": row["jobs"][0] if row["jobs"] else None,
+                }
+                for row in rows
+            ]
+        )
+    elif rows:
+        heads = ("ID", "PID", "STATE", "SINCE", "QUEUES", "JOB")
+        table(
+            heads,
+            [
+                (
+                    row["id"],
+                    str(row["pid"]),
+                    _state(row),
+                    moment(row["started_at"]),
+                    "all" if row["queues"] is None else ", ".join(row["queues"]),
+                    ", ".join(row["jobs"]) or "-",
+                )
+                for row in rows
+            ],
+        )
+    else:
+        note("No worker is running. Start one: queuectl worker start")
+
+
+def _state(row: dict[str, Any]) -> str:
+    """In one word: idle or busy for one that is alive, else what is wrong with it."""
+    if row["state"] == "alive":
+        return "busy" if row["jobs"] else "idle"
+    return str(row["state"])

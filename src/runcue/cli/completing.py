@@ -1,0 +1,67 @@
+"""What the shell offers while somebody types: ids, names and states, read from the queue and never written.
+
+Whatever goes wrong, nothing is offered: a shell that completes is no place for an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from runcue.cli.home import Home
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import runcue
+
+MOST = 200
+"""How many of the latest jobs are looked at."""
+
+STATES = ("pending", "processing", "completed", "failed", "dead", "cancelled")
+
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def _from_queue(ask: Callable[[runcue.Reader], Iterable[str]]) -> Completer:
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        given: dict[str, Any] = context.find_root().params
+        home = Home(given.get("home"), insecure=bool(given.get("insecure")))
+        try:
+            if not home.exists:
+                return []
+            with home.reader() as reader:
+                return sorted(
+                    {one for one in ask(reader) if one.startswith(incomplete) and one.isprintable()}
+                )
+        except Exception:  # noqa: BLE001 (a line on stderr would spoil what is being typed)
+            return []
+
+    return complete
+
+
+def _queues(reader: runcue.Reader) -> list[str]:
+    served = [name for worker in reader.workers() for name in worker["queues"] or ()]
+    return [*reader.paused(), *served, *(work.queue for work in reader.list(limit=MOST))]
+
+
+def _jobs(*states: str) -> Completer:
+    return _from_queue(
+        lambda reader: [job["id"] for state in states or (None,) for job in reader.jobs(state, limit=MOST)]
+    )
+
+
+any_job = _jobs()
+live_job = _jobs("pending", "failed", "processing")
+dead_job = _jobs("dead")
+queue = _from_queue(_queues)
+service = _from_queue(lambda reader: [one["name"] for one in reader.services()])
+queue_or_service = _from_queue(lambda reader: [*_queues(reader), *(one["name"] for one in reader.services())])
+
+
+def setting(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The names of settings."""
+    from runcue.cli.settings import KEYS
+
+    return [name for name in KEYS if name.startswith(incomplete.replace("-", "_"))]

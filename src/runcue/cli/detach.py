@@ -1,0 +1,92 @@
+"""Goes on in the background: a process in a session of its own that holds nothing of where it was started.
+
+`detached(log)` returns twice: in the caller a `Child` to wait for, in the new process a `Parent` to answer. There
+everything is closed but a log file in place of its output, and the pipe for that answer.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+
+from runcue.cli.failure import BUSY, INTERNAL, Failure
+from runcue.cli.lines import open_log
+
+READY = 3
+"""The descriptor on which the new process answers."""
+MOST_DESCRIPTORS = 1 << 20
+UP = b"\0"
+LONGEST = 4096
+"""Bytes of a reason that are passed on."""
+
+
+class Child:
+    """The new process, as the one that made it sees it."""
+
+    def __init__(self, pid: int, ready: int) -> None:
+        self.pid = pid
+        self._ready = ready
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is up; raises why it is not, with its exit code. Ctrl-C ends it."""
+        try:
+            if not select.select([self._ready], [], [], seconds)[0]:
+                raise Failure(
+                    f"Nothing was heard for {seconds:g} s of process {self.pid}, which goes on.", BUSY
+                )
+            word = os.read(self._ready, LONGEST)
+        except KeyboardInterrupt:
+            os.kill(self.pid, signal.SIGTERM)
+            raise
+        if word != UP:
+            code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            raise Failure(word.decode(), code if code > 0 else INTERNAL)
+
+
+class Parent:
+    """Whoever made this process and waits for one answer."""
+
+    def __init__(self, ready: int) -> None:
+        self._ready = ready
+
+    def is_up(self) -> None:
+        """Tell that all is well."""
+        self._answer(UP)
+
+    def is_not_up(self, reason: str) -> None:
+        """Tell why it is not, unless it was told that all is well."""
+        self._answer(reason.encode()[:LONGEST])
+
+    def _answer(self, word: bytes) -> None:
+        if self._ready == -1:
+            return
+        try:
+            os.write(self._ready, word)
+        except BrokenPipeError:
+            return  # nobody waits any more
+        finally:
+            os.close(self._ready)
+            self._ready = -1
+
+
+def detached(log: Path) -> Child | Parent:
+    """Make the new process."""
+    output = open_log(log)
+    ours, theirs = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        os.close(theirs)
+        os.close(output)
+        return Child(pid, ours)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, place in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, place)
+    os.dup2(theirs, READY, inheritable=False)
+    os.closerange(READY + 1, MOST_DESCRIPTORS)
+    return Parent(READY)

@@ -1,0 +1,58 @@
+"""What a command raises to end with one line on stderr and an exit code.
+
+    raise not_found(f"No job {id}. See them: queuectl list")
+
+The text says what, which one, and what to do. It is cleaned before it reaches a terminal.
+"""
+
+from __future__ import annotations
+
+JOB_FAILED = 1
+BAD_INPUT = 2
+STORAGE = 3
+CONFIGURATION = 4
+BUSY = 5
+CONFLICT = 6
+INTERNAL = 70
+TIMED_OUT = 124
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+
+
+class Failure(Exception):
+    """Ends the command: one line on stderr, and this exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.text = text
+        self.code = code
+
+
+def bad_input(text: str) -> Failure:
+    """What was typed or piped in cannot be used (2)."""
+    return Failure(text, BAD_INPUT)
+
+
+def storage(text: str) -> Failure:
+    """The queue's file cannot be read or written (3)."""
+    return Failure(text, STORAGE)
+
+
+def misconfigured(text: str) -> Failure:
+    """The home, its permissions, its version or its settings are in the way (4)."""
+    return Failure(text, CONFIGURATION)
+
+
+def busy(text: str) -> Failure:
+    """Others hold the queue (5)."""
+    return Failure(text, BUSY)
+
+
+def not_found(text: str) -> Failure:
+    """There is no such thing (6)."""
+    return Failure(text, CONFLICT)
+
+
+def conflict(text: str) -> Failure:
+    """It exists already, or is not in a state that allows this (6)."""
+    return Failure(text, CONFLICT)

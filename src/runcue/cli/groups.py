@@ -1,0 +1,133 @@
+"""How verbs are declared, found and explained.
+
+A verb is a click command made by `@verb`, a family of verbs (`dlq list`, `dlq retry`) a group made by `family`:
+
+    @verb("list", examples=["queuectl list --state failed"])
+    @click.option("--limit", …)
+    @click.pass_obj
+    def command(home: Home, limit: int) -> None:
+        \"\"\"List jobs, newest first.\"\"\"
+
+Rules:
+- A program's table names for each verb its module and one line; the module is imported when the verb is used.
+- Help shows one line, then examples, then options. A wrong name gets the nearest right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
+def _write_examples(formatter: click.HelpFormatter, examples: Sequence[str]) -> None:
+    if examples:
+        with formatter.section("Examples"):
+            for example in examples:
+                formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+
+
+class Verb(click.Command):
+    """A command whose help shows examples before options."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
+        more.setdefault("context_settings", HELP)
+        super().__init__(*args, **more)
+        self.examples = tuple(examples)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What it does, examples, usage, options."""
+        self.format_help_text(ctx, formatter)
+        _write_examples(formatter, self.examples)
+        formatter.write_paragraph()
+        self.format_usage(ctx, formatter)
+        self.format_options(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+
+
+class Family(click.Group):
+    """A group whose help shows examples first, and which suggests the nearest name for a wrong one."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
+        more.setdefault("context_settings", HELP)
+        super().__init__(*args, **more)
+        self.examples = tuple(examples)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs in the order in which they were declared."""
+        return list(self.commands)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What it does, examples, usage, options, commands."""
+        self.format_help_text(ctx, formatter)
+        _write_examples(formatter, self.examples)
+        formatter.write_paragraph()
+        self.format_usage(ctx, formatter)
+        self.format_options(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs before the options: they are what most people look for."""
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that was typed, or an error with the one that was meant."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            known = self.list_commands(ctx)
+            raise click.UsageError(f"No command {_short(args[0])!r}.{_nearest(args[0], known)}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Family):
+    """A program: its verbs are imported when they are used. `verbs`: heading → name → (module, one line)."""
+
+    def __init__(self, *args: Any, verbs: Mapping[str, Mapping[str, tuple[str, str]]], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.verbs = verbs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs in the order of the table."""
+        return [name for table in self.verbs.values() for name in table]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb, its module imported now."""
+        for table in self.verbs.values():
+            if cmd_name in table:
+                found = import_module(f"runcue.cli.commands.{table[cmd_name][0]}").command
+                assert isinstance(found, click.Command)
+                return found
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table, one line for each verb; nothing is imported for that."""
+        for heading, table in self.verbs.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, line) for name, (_, line) in table.items()])
+
+
+def verb(name: str, *, examples: Sequence[str] = (), **more: Any) -> Callable[[Callable[..., Any]], Verb]:
+    """Declare a verb; the function's docstring is its help."""
+    return click.command(name, cls=Verb, examples=examples, **more)
+
+
+def family(name: str, *, examples: Sequence[str] = (), **more: Any) -> Callable[[Callable[..., Any]], Family]:
+    """Declare a group of verbs: `@command.command("list", cls=Verb, examples=[…])` adds one to it."""
+    return click.group(name, cls=Family, examples=examples, **more)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 40 else name[:39] + "…"
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches  # only mistakes need it
+
+    found = get_close_matches(name[:80], known, n=1, cutoff=0.5)
+    return f" Did you mean {found[0]!r}?" if found else f" There are: {', '.join(known)}."

@@ -1,0 +1,170 @@
+"""The directory that holds a queue: where it is, and whether it is safe to use.
+
+Rules:
+- `--home`, else `QUEUECTL_HOME`, else `~/.queuectl`. Looking creates nothing; `make()` makes it for its owner alone.
+- Commands in the queue run with their owner's rights. So a home, or a queue in it, that somebody else owns or may
+  write to is refused unless `--insecure` is given.
+- Modes do not hang on the umask, which stays what it was: jobs inherit it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from runcue.cli.failure import Failure, bad_input, misconfigured
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import click
+
+    import runcue
+
+VARIABLE = "QUEUECTL_HOME"
+DATABASE = "queue.db"
+LOG = "worker.log"
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class Home:
+    """Where one queue lives. Whoever asks it for a path gets one whose permissions were looked at."""
+
+    def __init__(self, name: str | None = None, *, insecure: bool = False) -> None:
+        self._name = name
+        self.insecure = insecure
+        self._checked: Path | None = None
+
+    @classmethod
+    def find(cls, path: str | None, insecure: bool) -> Home:
+        """The home that is meant, checked now; nothing is created."""
+        home = cls(path, insecure=insecure)
+        home.check()
+        return home
+
+    @property
+    def path(self) -> Path:
+        """The directory; checked at the first use, so that help is given whatever the home is like."""
+        return self._checked or self.check()
+
+    def check(self) -> Path:
+        """The directory, or the first complaint about it."""
+        place = self.place()
+        for complaint in () if self.insecure else self.complaints():
+            raise complaint
+        self._checked = place
+        return place
+
+    @property
+    def database(self) -> str:
+        """The queue's file."""
+        return str(self.path / DATABASE)
+
+    @property
+    def log(self) -> Path:
+        """What detached workers say."""
+        return self.path / LOG
+
+    def place(self) -> Path:
+        """The directory, not looked at yet."""
+        if self._name == "":
+            raise bad_input("--home is empty. Name a directory, or leave it out.")
+        name = self._name or os.environ.get(VARIABLE) or "~/.queuectl"
+        if "\0" in name:
+            raise bad_input("A home's path cannot hold a NUL.")
+        try:
+            return Path(os.path.abspath(Path(name).expanduser()))  # noqa: PTH100 (resolve() would follow links)
+        except (OSError, RuntimeError) as error:
+            raise misconfigured(
+                f"No home found: {_reason(error)}. Set QUEUECTL_HOME, or use --home DIR."
+            ) from error
+
+    def complaints(self) -> list[Failure]:
+        """What is wrong with the home as it is there: nothing while it is missing."""
+        from runcue.cli.screen import shown
+
+        found = []
+        place = self.place()
+        for path, is_directory in ((place, True), (place / DATABASE, False)):
+            try:
+                status = path.stat()
+            except (FileNotFoundError, NotADirectoryError) as error:
+                if isinstance(error, NotADirectoryError):
+                    found.append(misconfigured(f"{shown(path)} lies below a file. Choose another --home."))
+                continue
+            except PermissionError:
+                found.append(misconfigured(f"{shown(path)} cannot be looked at: permission denied."))
+                continue
+            except (OSError, ValueError) as error:
+                found.append(bad_input(f"{shown(path)} is no usable path: {_reason(error)}."))
+                continue
+            is_kind = stat.S_ISDIR if is_directory else stat.S_ISREG
+            if not is_kind(status.st_mode):
+                kind = "directory" if is_directory else "file"
+                found.append(
+                    misconfigured(f"{shown(path)} is no {kind}. Move it away, or choose another --home.")
+                )
+            elif status.st_uid != os.geteuid():
+                found.append(
+                    misconfigured(
+                        f"{shown(path)} belongs to another user (uid {status.st_uid}), who could make you run "
+                        "anything. Use a home of your own, or --insecure."
+                    )
+                )
+            elif status.st_mode & OTHERS_WRITE:
+                found.append(
+                    misconfigured(
+                        f"Others may write to {shown(path)} and could make you run anything. "
+                        f"Do: chmod go-w {shown(path)}, or use --insecure."
+                    )
+                )
+        return found
+
+    def make(self) -> None:
+        """Create the directory, for its owner alone, when it is missing."""
+        from runcue.cli.screen import shown
+
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.mkdir(mode=0o700)
+            except FileExistsError:
+                self.check()  # whoever made it, and when
+            else:
+                self.path.chmod(0o700)  # the umask may have taken away even our own rights
+        except OSError as error:
+            raise misconfigured(
+                f"{shown(self.path)} cannot be created: {_reason(error)}. Set QUEUECTL_HOME, or use --home."
+            ) from error
+
+    @property
+    def exists(self) -> bool:
+        """True when there is a queue to look at."""
+        try:
+            Path(self.database).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            from runcue.cli.screen import shown
+
+            raise misconfigured(f"{shown(self.database)} cannot be looked at: {_reason(error)}.") from error
+        return True
+
+    def reader(self) -> runcue.Reader:
+        """The queue, to look at: `with home.reader() as reader`. Only when it exists."""
+        from runcue import Reader
+
+        return Reader(self.database)
+
+
+def home_of(context: click.Context) -> Home:
+    """The home that the global options named; commands get it by `@click.pass_obj` as well."""
+    home = context.find_object(Home)
+    assert home is not None, "the top group finds the home before any command runs"
+    return home
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error)

@@ -1,0 +1,272 @@
+"""Jobs: what `enqueue` takes, checked; the one task that runs them; and the Cue that all verbs share.
+
+Rules:
+- Nothing is guessed. A key that is unknown or given twice, a wrong type or a value out of range is refused with one
+  line that names the key and the rule.
+- What hangs on the moment is settled when a job is enqueued and kept with it: its folder, its retries, its timeout.
+- No path is made from an id, and no text of a job reaches a shell but its command.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import msgspec
+
+from runcue.cli.failure import Failure, bad_input, not_found
+from runcue.cli.fields import check, said
+from runcue.cli.screen import clean, note, shown
+from runcue.cli.settings import Settings
+
+if TYPE_CHECKING:
+    import json
+
+    from runcue import Command, Cue, Retry, Work
+    from runcue.cli.home import Home
+
+T = TypeVar("T")
+
+TASK = "shell"
+"""The name of the task that runs commands."""
+MOST_PARAMS = 16 * 1024 * 1024
+"""Bytes that a job takes at most where it is kept; a line of input is shorter anyway."""
+WORDS = {"running": "processing", "failed": "dead"}
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """One job as it was asked for, checked; what is None was left out. Times are seconds."""
+
+    command: str
+    argv: list[str] | None = None
+    id: str | None = None
+    priority: int = 0
+    max_retries: int | None = None
+    timeout: float | None = None
+    delay: float | None = None
+    run_at: float | None = None
+    queue: str = "default"
+    after: list[str] = []
+    key: str | None = None
+    uses: list[str] = []
+    cwd: str | None = None
+    env: dict[str, str] = {}
+
+
+# reading --------------------------------------------------------------------------------------------------
+
+
+def parse_job(text: str | bytes, more: Mapping[str, Any] | None = None) -> Job:
+    """The job of a JSON object; `more` are checked fields that it may leave out, but not contradict."""
+    fields = {key: check(key, value) for key, value in _object(text).items()}
+    for key, value in (more or {}).items():
+        if key == "env" and key in fields:
+            value = _merged(fields[key], value)
+        elif key in fields and fields[key] != value:
+            raise bad_input(
+                f"{key} is {said(fields[key])} in the JSON and {said(value)} beside it. Give it once."
+            )
+        fields[key] = value
+    return make_job(fields)
+
+
+def make_job(fields: Mapping[str, Any]) -> Job:
+    """The job of fields that are checked one by one."""
+    for one, other in (("command", "argv"), ("delay", "run_at")):
+        if one in fields and other in fields:
+            raise bad_input(f"{one} and {other} are both given. Give one of them.")
+    if "argv" in fields:
+        from shlex import join
+
+        return Job(command=join(fields["argv"]), **fields)
+    if "command" not in fields:
+        raise bad_input("command is missing: what is to be run?")
+    return Job(**fields)
+
+
+def _object(text: str | bytes) -> dict[str, object]:
+    try:
+        found = _decoder().decode(text if isinstance(text, str) else text.decode("utf-8-sig"))
+    except RecursionError:
+        raise bad_input("This JSON is nested too deep: a job is a flat object.") from None
+    except UnicodeDecodeError as error:
+        raise bad_input(f"This is no UTF-8 text: byte {error.start + 1} is wrong.") from None
+    except ValueError as error:  # JSONDecodeError, and numbers with too many digits
+        where = f" at character {error.pos + 1}" if hasattr(error, "pos") else ""
+        what = str(getattr(error, "msg", error)).partition(";")[0]
+        raise bad_input(
+            f'This is no JSON: {what}{where}. A job looks like {{"command": "sleep 2"}}.'
+        ) from None
+    if not isinstance(found, dict):
+        raise bad_input(f'A job is a JSON object such as {{"command": "sleep 2"}}, not {said(found)}.')
+    return found
+
+
+@cache
+def _decoder() -> json.JSONDecoder:
+    from json import JSONDecoder
+
+    return JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise bad_input(f"The key {said(twice)} is there twice. Give it once.")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise bad_input(f"{name} is no JSON number.")
+
+
+def _merged(inside: dict[str, str], beside: dict[str, str]) -> dict[str, str]:
+    for name in inside.keys() & beside.keys():
+        if inside[name] != beside[name]:  # values may be secrets: they are not shown
+            raise bad_input(f"env has {said(name)} in the JSON and otherwise beside it. Give it once.")
+    return inside | beside
+
+
+# submitting -----------------------------------------------------------------------------------------------
+
+
+def options_of(job: Job, settings: Settings) -> dict[str, Any]:
+    """The arguments of `Cue.submit` for that job; what it leaves open is settled now."""
+    params: dict[str, Any] = {"command": job.command}
+    if job.argv is not None:
+        params["argv"] = job.argv
+    params["cwd"] = here() if job.cwd is None else job.cwd
+    if job.env:
+        params["env"] = job.env
+    if job.uses:
+        params["uses"] = job.uses
+    attempts = settings.max_retries if job.max_retries is None else job.max_retries
+    options = {
+        "task": TASK,
+        "params": params,
+        "retry": _retry(max(attempts, 1), settings.backoff_base, settings.max_delay),
+        "timeout": (settings.timeout if job.timeout is None else job.timeout) or None,
+        "id": job.id,
+        "priority": job.priority,
+        "queue": job.queue,
+        "delay": job.delay,
+        "run_at": job.run_at,
+        "depends_on": job.after or None,
+        "idempotency_key": job.key,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@cache
+def _retry(attempts: int, base: float, longest: float) -> Retry:
+    from runcue import Retry
+
+    return Retry(max_attempts=attempts, backoff="power", base_delay=base, max_delay=longest, jitter=False)
+
+
+def here() -> str:
+    """The folder that jobs run in unless they say otherwise."""
+    try:
+        folder = os.getcwd()  # noqa: PTH109 (a Path would only be made to be turned back)
+    except FileNotFoundError:
+        raise bad_input("The current folder no longer exists. Give --cwd, or go elsewhere.") from None
+    return str(check("cwd", folder))
+
+
+# the queue ------------------------------------------------------------------------------------------------
+
+
+def open_cue(home: Home, settings: Settings, **more: Any) -> Cue:
+    """The queue of that home, with the task that runs commands. Nothing is opened before it is first used."""
+    from runcue import Cue
+
+    cue = Cue(
+        home.database,
+        age_step=None,
+        retention=settings.retention,
+        output_limit=settings.log_limit,
+        max_params=MOST_PARAMS,
+        **more,
+    )
+
+    cue.task(TASK, executor="subprocess", uses=_uses)(command_of)
+    return cue
+
+
+def _uses(work: Work) -> list[str]:
+    found: list[str] = work.params.get("uses", [])
+    return found
+
+
+def command_of(work: Work) -> Command:
+    """What a worker runs for that job."""
+    from runcue import Command
+
+    params = work.params
+    is_text = "argv" not in params
+    args = params["command"] if is_text else params["argv"]
+    return Command(args, shell=is_text, cwd=params.get("cwd"), env=params.get("env"))
+
+
+def settings_of(home: Home) -> Settings:
+    """The settings that are kept with the queue."""
+    if not home.exists or not os.path.getsize(home.database):  # noqa: PTH202 (empty: somebody is just making it)
+        return Settings()
+    with home.reader() as reader:
+        return Settings.of(reader.config())
+
+
+def ask(home: Home, question: Callable[[Cue, Settings], Awaitable[T]], *, may_create: bool = False) -> T:
+    """Put a question to the queue, or have it change something; no job is started by that."""
+    if not home.exists:
+        if not may_create:
+            raise no_queue(home)
+        home.make()
+    import asyncio
+    import logging
+
+    logging.getLogger("runcue").addHandler(
+        logging.NullHandler()
+    )  # what went wrong is said in one line, at the end
+    settings = settings_of(home)
+
+    async def answer() -> T:
+        cue = open_cue(home, settings)
+        try:
+            return await question(cue, settings)
+        finally:
+            await cue.close()
+
+    return asyncio.run(answer())
+
+
+def no_queue(home: Home) -> Failure:
+    """There is no queue yet, so there is nothing that could be meant."""
+    return not_found(f"There are no jobs in {shown(home.path)} yet. Add one: queuectl enqueue -- echo hello")
+
+
+def no_job(work_id: str) -> Failure:
+    """There is no job of that id."""
+    return not_found(f"No job {work_id}. See them: queuectl list")
+
+
+def end(failures: Sequence[Failure]) -> None:
+    """Say each of these in a line of its own, and end with the exit code of the last; nothing if there are none."""
+    for failure in failures[:-1]:
+        note(f"queuectl: {clean(failure.text)}")
+    if failures:
+        raise failures[-1]
+
+
+# words ----------------------------------------------------------------------------------------------------
+
+
+def word_of(work: Work) -> str:
+    """The state of a job: pending processing completed failed dead cancelled."""
+    if work.state == "pending":
+        return "failed" if work.failures else "pending"
+    return WORDS.get(work.state, str(work.state))

@@ -1,0 +1,211 @@
+"""Where a supervisor's lines go: to the terminal or pipe it was started on, or to a log file.
+
+Rules:
+- Nobody who does not read holds the supervisor up. What a pipe or terminal does not take is kept for a while, and
+  then lost, whole lines at a time; how many is said once there is room again.
+- A pipe that nobody will ever read again is not an error here: `is_closed` tells it.
+- A log file is appended to and private. When it is full it becomes `….1`, whoever else writes to it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from runcue.cli.screen import clean, styled
+
+MOST_KEPT = 256 * 1024
+PIECE = 512
+"""Bytes written at once: as many as go into any pipe that has room, in one piece."""
+LOG_LIMIT = 4 * 1024 * 1024
+CLOSED = {errno.EPIPE, errno.EIO, errno.EBADF}
+"""Nobody reads a pipe any more, or a terminal is gone."""
+LAST_WORDS = 1.0
+"""Seconds that the last lines are given."""
+
+
+class Sink(Protocol):
+    """Takes whole lines."""
+
+    is_closed: bool
+
+    def fileno(self) -> int: ...
+    def put(self, line: str) -> None:
+        """Take a line, at once or as soon as possible."""
+
+    def push(self) -> bool:
+        """Write what can be written now; False while something is left."""
+
+
+class Stream:
+    """A terminal, a pipe or a file that was there already."""
+
+    def __init__(self, descriptor: int, encoding: str) -> None:
+        self._descriptor = descriptor
+        self._encoding = encoding
+        self._left = bytearray()
+        self._lost = 0
+        self.is_closed = False
+
+    def fileno(self) -> int:
+        """Its descriptor, to wait for room."""
+        return self._descriptor
+
+    def put(self, line: str) -> None:
+        """Take a line, at once or as soon as possible."""
+        if self.is_closed:
+            return
+        data = f"{line}\n".encode(self._encoding, "backslashreplace")
+        if len(self._left) + len(data) > MOST_KEPT:
+            self._lost += 1
+            return
+        self._left += data
+        self.push()
+
+    def push(self) -> bool:
+        """Write what can be written now; False while something is left."""
+        while self._left and not self.is_closed:
+            if not self._has_room():
+                return False
+            try:
+                written = os.write(self._descriptor, self._left[:PIECE])
+            except OSError as error:
+                self.is_closed = error.errno in CLOSED
+                self._lost += self._left.count(b"\n")  # such as by a disk that is full
+                self._left.clear()
+                break
+            del self._left[:written]
+            if self._lost and not self._left:
+                self._left += f"({self._lost} lines were lost: nobody read them)\n".encode("ascii")
+                self._lost = 0
+        return True
+
+    def _has_room(self) -> bool:
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        return bool(poll.poll(0))
+
+
+class Log:
+    """The log file of supervisors without a terminal; several may write to it."""
+
+    def __init__(self, path: Path, limit: int = LOG_LIMIT) -> None:
+        self._path = path
+        self._limit = limit
+        self.is_closed = False
+        self._descriptor = open_log(path)
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._descriptor
+
+    def put(self, line: str) -> None:
+        """Append a line."""
+        try:
+            self._keep_small()
+            os.write(self._descriptor, f"{line}\n".encode())
+        except OSError:  # a full disk must not end workers
+            return
+
+    def push(self) -> bool:
+        """Nothing is ever left."""
+        return True
+
+    def _keep_small(self) -> None:
+        ours = os.fstat(self._descriptor)
+        is_there = False
+        try:
+            there = self._path.lstat()
+            is_there = (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+        except FileNotFoundError:
+            is_there = False
+        if is_there and ours.st_size < self._limit:
+            return
+        if is_there:
+            self._path.rename(f"{self._path}.1")
+        fresh = open_log(self._path)
+        for number in (self._descriptor, 1, 2):  # what else is written to our own streams follows
+            os.dup2(fresh, number, inheritable=number in {1, 2})
+        os.close(fresh)
+
+
+def open_log(path: Path) -> int:
+    """The log, opened to append, for its owner alone."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+
+
+class Lines:
+    """What a supervisor says: `job` what becomes of jobs, `note` what else there is to know."""
+
+    def __init__(self, log: Path | None = None, *, is_quiet: bool = False) -> None:
+        self._is_quiet = is_quiet
+        self._format = "%H:%M:%S" if log is None else "%Y-%m-%d %H:%M:%S"
+        self._said: Sink
+        self._noted: Sink
+        if log is None:
+            self._said, self._noted = _standard(sys.stdout, 1), _standard(sys.stderr, 2)
+        else:
+            self._said = self._noted = Log(log)
+
+    @property
+    def is_closed(self) -> bool:
+        """True when nobody will read any more what becomes of jobs."""
+        return self._said.is_closed
+
+    @property
+    def is_terminal(self) -> bool:
+        """True when somebody sits there who could press Ctrl-C."""
+        return os.isatty(self._noted.fileno())
+
+    def job(self, number: int, job: str, text: str) -> None:
+        """What became of a job; nothing when quiet."""
+        if not self._is_quiet:
+            self._said.put(f"{self._now()} worker {number}  {job}  {_painted(text)}")
+
+    def note(self, text: str, *, is_important: bool = True) -> None:
+        """Something else; when quiet only what is important."""
+        if is_important or not self._is_quiet:
+            self._noted.put(f"{self._now()} {text}")
+
+    def waiting(self) -> list[int]:
+        """The descriptors that something is left for."""
+        return [sink.fileno() for sink in (self._said, self._noted) if not sink.push()]
+
+    def finish(self) -> None:
+        """Give what is left a moment to be read."""
+        until = time.monotonic() + LAST_WORDS
+        while (left := self.waiting()) and time.monotonic() < until:
+            select.select([], left, [], 0.05)
+
+    def _now(self) -> str:
+        return time.strftime(self._format)
+
+
+def _standard(stream: object, descriptor: int) -> Stream:
+    flush = getattr(stream, "flush", None)
+    if flush is not None:
+        flush()  # what was said before comes first
+    return Stream(descriptor, getattr(stream, "encoding", None) or "utf-8")
+
+
+def _painted(text: str) -> str:
+    word, _, rest = text.partition(" ")
+    colors = {"completed": "green", "failed:": "yellow", "dead:": "red", "cancelled": "bright_black"}
+    return styled(word, fg=colors.get(word)) + (f" {rest}" if rest else "") if word in colors else text
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things: 1 worker, 2 workers."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def listed(jobs: Sequence[str]) -> str:
+    """The first few of some jobs, and how many more there are."""
+    shown = ", ".join(clean(job) for job in jobs[:3])
+    return shown if len(jobs) <= 3 else f"{shown} and {len(jobs) - 3} more"

@@ -1,0 +1,291 @@
+"""Where `queuectl` and `runcue` begin and end: the verbs, and how every error becomes one line and an exit code.
+
+Rules:
+- Next to nothing is imported before `_run` catches what may happen, so that Ctrl-C is quiet from the start.
+- No traceback for anything that a user can do; QUEUECTL_DEBUG=1 shows those of our own mistakes.
+- Where stdin, stdout or stderr is closed, nothing else can come to take its place.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    import click
+
+    from runcue.cli.failure import Failure
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+DEBUG = "QUEUECTL_DEBUG"
+ALSO_DEBUG = "RUNCUE_DEBUG"
+
+QUEUECTL = {
+    "Jobs": {
+        "enqueue": ("enqueue", "Add jobs: a command, JSON, or a file of them"),
+        "list": ("listing", "List jobs, newest first, and why they wait"),
+        "show": ("show", "Show everything about one job"),
+        "why": ("why", "Say why a job does not run, and until when"),
+        "logs": ("logs", "Show what a job printed"),
+        "wait": ("wait", "Wait for jobs to end; the exit code tells how"),
+        "cancel": ("cancel", "Cancel jobs"),
+        "dlq": ("dlq", "List, retry or purge dead jobs"),
+    },
+    "Workers and limits": {
+        "worker": ("worker", "Start, stop and list workers"),
+        "status": ("status", "Show the whole queue on one screen"),
+        "pause": ("pause", "Start nothing more in a queue or on a service"),
+        "resume": ("resume", "Let a queue or a service go on"),
+        "service": ("service", "Set and list limits that jobs share"),
+    },
+    "Setup": {
+        "config": ("config", "Read and change settings"),
+        "doctor": ("doctor", "Look for trouble, and say what to do"),
+        "completion": ("completion", "Print a shell's completion script"),
+        "demo": ("demo", "See it work in a few seconds"),
+    },
+}
+RUNCUE = {"Commands": {"worker": ("appworker", "Run the workers of an application")}}
+
+EXIT_CODES = """\b
+Exit codes:
+  0    done; a worker stopped gracefully
+  1    a job that was waited for failed
+  2    bad input
+  3    the storage cannot be read or written
+  4    wrong version, permissions or configuration
+  5    others keep the queue busy
+  6    not found, or in conflict with what is there
+  70   a mistake in queuectl itself
+  124  waited for too long
+  130  interrupted by Ctrl-C
+  141  the reader of a pipe went away
+
+\b
+Environment: QUEUECTL_HOME (default ~/.queuectl), NO_COLOR, CLICOLOR_FORCE, QUEUECTL_DEBUG=1
+"""
+
+
+def queuectl() -> None:
+    """The program `queuectl`."""
+    sys.exit(_run("queuectl"))
+
+
+def runcue() -> None:
+    """The program `runcue`."""
+    sys.exit(_run("runcue"))
+
+
+def _run(name: str) -> int:
+    """One command from its arguments to its exit code."""
+    try:
+        _fill_streams()
+        try:
+            code = _invoked(name, sys.argv[1:])
+            _flush()
+        except Exception as error:  # noqa: BLE001 (whatever it is, a user gets one line)
+            code = _told(name, error)
+            _flush()
+    except KeyboardInterrupt:
+        _let_go_of_streams()
+        return 130
+    except BrokenPipeError:
+        _let_go_of_streams()
+        return 141
+    return code
+
+
+def _invoked(name: str, args: list[str]) -> int:
+    import click
+
+    group = program(name)
+    variable = f"_{name.upper()}_COMPLETE"
+    if instruction := os.environ.get(variable):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(group, {}, name, variable, instruction)
+    try:
+        with group.make_context(name, args) as context:
+            group.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    return 0
+
+
+def program(name: str) -> click.Group:
+    """The command group of that program."""
+    return _queuectl() if name == "queuectl" else _runcue()
+
+
+def _queuectl() -> click.Group:
+    import click
+
+    from runcue.cli.groups import LazyGroup
+    from runcue.cli.home import Home
+
+    @click.group(
+        "queuectl",
+        cls=LazyGroup,
+        verbs=QUEUECTL,
+        invoke_without_command=True,
+        epilog=EXIT_CODES,
+        examples=[
+            "queuectl enqueue -- sleep 2",
+            "queuectl worker start --count 2",
+            "queuectl status",
+        ],
+    )
+    @click.option(
+        "--home", metavar="DIR", help="Where the queue is (default: QUEUECTL_HOME, or ~/.queuectl)."
+    )
+    @click.option("--insecure", is_flag=True, help="Use a home that other users own or may write to.")
+    @click.option(
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        show_default=True,
+        help="When to use colour.",
+    )
+    @_version_option("queuectl")
+    @click.pass_context
+    def group(context: click.Context, home: str | None, insecure: bool, color: str) -> None:
+        """A queue of shell commands that survives everything."""
+        context.color = {"auto": None, "always": True, "never": False}[color]
+        context.obj = Home(home, insecure=insecure)
+        if context.invoked_subcommand is None:
+            click.echo(context.get_help())
+
+    return group
+
+
+def _runcue() -> click.Group:
+    import click
+
+    from runcue.cli.groups import LazyGroup
+
+    @click.group(
+        "runcue",
+        cls=LazyGroup,
+        verbs=RUNCUE,
+        invoke_without_command=True,
+        epilog=EXIT_CODES,
+        examples=["runcue worker app:cue --count 2"],
+    )
+    @_version_option("runcue")
+    @click.pass_context
+    def group(context: click.Context) -> None:
+        """Run applications that are written with runcue."""
+        if context.invoked_subcommand is None:
+            click.echo(context.get_help())
+
+    return group
+
+
+def _version_option(name: str) -> Callable[[F], F]:
+    import click
+
+    from runcue import __version__
+
+    return click.version_option(__version__, "--version", prog_name=name, message="%(prog)s %(version)s")
+
+
+# errors ---------------------------------------------------------------------------------------------------
+
+
+def _told(name: str, error: Exception) -> int:
+    """Say in one line on stderr what went wrong; its exit code."""
+    if _is_closed_pipe(error):
+        raise BrokenPipeError from error
+    from runcue.cli.screen import clean, note
+
+    failure = failure_of(error)
+    if os.environ.get(DEBUG) or os.environ.get(ALSO_DEBUG):
+        import traceback
+
+        note("".join(traceback.format_exception(error)).rstrip())
+    whom = name
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        whom = context.command_path
+    if failure.text:
+        note(f"{clean(whom)}: {clean(failure.text)}")
+    return failure.code
+
+
+def failure_of(error: Exception) -> Failure:
+    """What any error means to a user: one line and an exit code."""
+    import click
+
+    from runcue.cli.failure import (
+        BAD_INPUT,
+        BUSY,
+        CONFIGURATION,
+        CONFLICT,
+        INTERNAL,
+        INTERRUPTED,
+        STORAGE,
+        Failure,
+    )
+
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, click.Abort):
+        return Failure("Aborted.", INTERRUPTED)
+    if isinstance(error, click.UsageError):
+        path = f" See: {error.ctx.command_path} --help" if error.ctx is not None else ""
+        return Failure(f"{error.format_message().rstrip('.')}.{path}".replace("?.", "?"), BAD_INPUT)
+    if isinstance(error, click.ClickException):
+        return Failure(error.format_message(), BAD_INPUT)
+    import runcue as library
+
+    for kinds, code in (
+        (library.SchemaTooNew, CONFIGURATION),
+        (library.StorageBusy, BUSY),
+        (library.StoreError, STORAGE),
+        ((library.WorkNotFound, library.DuplicateWork, library.DependencyCycle), CONFLICT),
+        ((library.ConfigError, library.SubmitError), BAD_INPUT),
+    ):
+        if isinstance(error, kinds):
+            return Failure(str(error), code)
+    if isinstance(error, OSError):
+        where = f" {error.filename}:" if error.filename is not None else ""
+        return Failure(f"cannot go on:{where} {error.strerror or error}.", STORAGE)
+    what = f"{type(error).__name__}: {error}"
+    return Failure(f"internal error: {what[:300]}; set {DEBUG}=1 for details", INTERNAL)
+
+
+def _is_closed_pipe(error: BaseException) -> bool:
+    return isinstance(error, BrokenPipeError) and error.filename is None
+
+
+# streams --------------------------------------------------------------------------------------------------
+
+
+def _fill_streams() -> None:
+    """Put /dev/null where stdin, stdout or stderr is closed, lest a file we open takes its number."""
+    while True:
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        if descriptor > 2:
+            os.close(descriptor)
+            return
+        os.set_inheritable(descriptor, True)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def _let_go_of_streams() -> None:
+    """Nothing more is written, so that the interpreter's own flush at its end has nothing to complain about."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

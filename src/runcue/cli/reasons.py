@@ -1,0 +1,201 @@
+"""Why a job waits, in the words of queuectl: a few for a column, a sentence or two for `why`.
+
+runcue tells what holds a job back and until when. Whether there is a worker to take it is told here: a process that
+only submits or looks serves nobody, and a worker may serve some queues only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from runcue.cli.screen import clean, reason_of, span
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import runcue
+
+NOT_GONE = frozenset({"alive", "unresponsive", "unknown"})
+IN_LINE = frozenset({"ready", "order", "not_started", "max_running", "threads", "unknown_task"})
+"""Reasons of jobs that nothing but a worker keeps waiting."""
+
+
+MOST_QUEUES = 10_000
+"""For how many jobs it is looked up which queue they are in, where workers choose."""
+
+
+class Crew:
+    """The workers that serve: who takes which queue, and who is free."""
+
+    def __init__(self, workers: Iterable[Mapping[str, Any]]) -> None:
+        self.members = [one for one in workers if one.get("serving") and one["state"] in NOT_GONE]
+
+    def serves(self, queue: str | None) -> bool:
+        """True when some worker takes jobs of that queue; None stands for any."""
+        return any(queue is None or one["queues"] is None or queue in one["queues"] for one in self.members)
+
+    @property
+    def is_choosy(self) -> bool:
+        """True when some of them take jobs of certain queues only."""
+        return any(one["queues"] is not None for one in self.members)
+
+    @property
+    def free(self) -> int:
+        """How many of them run nothing."""
+        return sum(not one["running"] for one in self.members)
+
+
+def tries(job: Mapping[str, Any]) -> str:
+    """Failed attempts of those a job has in all: 1/3."""
+    return f"{job['attempts']}/{job['max_retries']}"
+
+
+def _left(why: runcue.Explanation, now: float) -> str:
+    return "" if why.until is None else span(max(0.0, why.until - now))
+
+
+def short(
+    why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Crew, queue: str | None = None
+) -> str:
+    """What a job waits for, and how long: `rate openai, 12 s`, `retry 2/3 in 8 s`, `after 2/5`, `no worker`."""
+    left = _left(why, now)
+    ending = f", {left}" if left else ""
+    service = why.service or ""
+    match why.reason:
+        case "retry":
+            return f"retry {job['attempts'] + 1}/{job['max_retries']} in {left or '0 s'}"
+        case "scheduled" | "snoozed":
+            return f"{why.reason}{ending}"
+        case "dependency":
+            done, _, more = why.details.partition(" satisfied")
+            return f"after {done}{more}"
+        case "rate" | "throttled":
+            return f"{why.reason} {service}".rstrip() + ending
+        case "concurrency":
+            return f"concurrency {service}, {why.details}"
+        case "circuit":
+            return f"circuit {service} {why.details}{ending}"
+        case "paused":
+            return f"paused {service}" if service else "queue paused"
+        case "overdue":
+            return "its last run has not ended"
+        case reason if reason in IN_LINE:
+            if not crew.serves(queue):
+                return "no worker" if not crew.members else f"no worker for queue {queue}"
+            return "starts now" if crew.free else "workers busy"
+        case reason:
+            return f"{reason.replace('_', ' ')}{ending}"
+
+
+def waits(
+    reader: runcue.Reader, jobs: Iterable[Mapping[str, Any]], now: float, crew: Crew
+) -> dict[str, tuple[runcue.Explanation, str]]:
+    """What each of these jobs waits for, of those that wait: as it was told, and in few words."""
+    wait = {job["id"]: job for job in jobs if job["state"] in {"pending", "failed"}}
+    if not wait:
+        return {}
+    queues = {}
+    if crew.is_choosy:
+        queues = {work.id: work.queue for work in reader.list("pending", limit=MOST_QUEUES)}
+    whys = reader.explain_many(wait)
+    return {id: (why, short(why, wait[id], now, crew, queues.get(id))) for id, why in whys.items()}
+
+
+def label(text: str) -> str:
+    """What sums up with others: the reason without its numbers."""
+    what, _, _ = text.partition(",")
+    if what.startswith("after "):
+        return "after other jobs"
+    return "retry" if what.startswith("retry ") else what
+
+
+def sentence(
+    why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Crew, queue: str | None
+) -> str:
+    """Why a job does not run, what is ahead of it, until when, and what to do."""
+    text = _told(why, job, now, crew, queue)
+    if job["state"] in {"pending", "failed"} and not crew.members and why.reason not in IN_LINE:
+        return f"{text} No worker is running: queuectl worker start"
+    return text
+
+
+def _told(why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Crew, queue: str | None) -> str:
+    name, left = job["id"], _left(why, now)
+    service = clean(why.service or "")
+    when = f" for another {left}" if left else ""
+    ahead = f" {why.ahead:,} {'job is' if why.ahead == 1 else 'jobs are'} ahead of it." if why.ahead else ""
+    match why.reason:
+        case "running":
+            return f"{name} is running now. Watch it: queuectl logs {name} --follow"
+        case "completed":
+            return f"{name} has completed. See what it printed: queuectl logs {name}"
+        case "failed":
+            tried = "its only attempt" if job["attempts"] == 1 else f"the last of {job['attempts']} attempts"
+            error = reason_of(job["last_error"]).rstrip(".")
+            return f"{name} is dead: {tried} failed: {error}. Run it again: queuectl dlq retry {name}"
+        case "cancelled":
+            return f"{name} was cancelled and will not run."
+        case "retry":
+            return (
+                f"{name} failed {job['attempts']} of {job['max_retries']} times, and is tried again in "
+                f"{left or 'a moment'}. The last error: {reason_of(job['last_error']).rstrip('.')}."
+            )
+        case "scheduled":
+            return f"{name} is not due yet: it runs in {left or 'a moment'}."
+        case "snoozed":
+            return f"{name} asked to be run later{': in ' + left if left else ''}."
+        case "dependency":
+            return _dependency(name, why)
+        case "rate":
+            return (
+                f"{name} waits for the rate limit of {service}{when} ({clean(why.details)}).{ahead} "
+                f"Change it: queuectl service set {service} --rate …"
+            )
+        case "throttled":
+            return f"{name} waits{when}: {service or 'its service'} asked to be left alone.{ahead}"
+        case "concurrency":
+            return (
+                f"{name} waits for a place on {service} ({clean(why.details)}).{ahead} "
+                f"Allow more: queuectl service set {service} --concurrent …"
+            )
+        case "circuit":
+            return (
+                f"{name} waits{when}: the circuit of {service} is {clean(why.details)} because calls "
+                f"kept failing.{ahead} It is tried again by itself."
+            )
+        case "paused":
+            held = service or clean(queue or "default")
+            what = "service" if service else "queue"
+            return f"{name} waits because the {what} {held} is paused.{ahead} Go on: queuectl resume {held}"
+        case "overdue":
+            return f"{name} waits for its last run, which was given up but has not ended yet."
+        case reason if reason in IN_LINE:
+            return _in_line(name, crew, queue, ahead)
+        case reason:
+            return (
+                f"{name} waits: {reason.replace('_', ' ')} {clean(why.details)}.".replace(" .", ".") + ahead
+            )
+
+
+def _dependency(name: str, why: runcue.Explanation) -> str:
+    names = ", ".join(map(clean, why.waits_for[:5])) + (" …" if len(why.waits_for) > 5 else "")
+    said = f"{name} runs after other jobs ({clean(why.details)}). It still waits for: {names}."
+    if "never submitted" in why.details:
+        return f"{said} Enqueue what is missing, or cancel it: queuectl cancel {name}"
+    return said
+
+
+def _in_line(name: str, crew: Crew, queue: str | None, ahead: str) -> str:
+    if not crew.members:
+        return f"{name} is ready, but no worker is running.{ahead} Start one: queuectl worker start"
+    if not crew.serves(queue):
+        where = clean(queue or "default")
+        return (
+            f"{name} is ready, but no worker takes jobs of the queue {where}.{ahead} "
+            f"Start one: queuectl worker start --queue {where}"
+        )
+    if crew.free:
+        return f"{name} is ready and starts in a moment.{ahead}"
+    count = len(crew.members)
+    who = "the only worker is" if count == 1 else f"all {count} workers are"
+    return f"{name} is ready, but {who} busy.{ahead} Start more: queuectl worker start"

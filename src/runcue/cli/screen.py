@@ -1,0 +1,334 @@
+"""Everything that reaches a terminal, a pipe or a file from a command.
+
+Rules:
+- Data goes to stdout, what is said to people to stderr.
+- Text from jobs passes `clean`: nothing in it can move a cursor, ring, set a title or turn the writing round.
+- Colour only where a terminal shows it (NO_COLOR, CLICOLOR_FORCE, `--color`), and never alone: a word says the same.
+- On a terminal tables are aligned and fit; in a pipe they are tab-separated, without a heading.
+- JSON is UTF-8 whatever the locale. Other text is spelled in what the locale can show.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO
+
+import click
+import msgspec
+
+GAP = "  "
+NARROWEST = 4
+"""How far a column is shortened before lines are cut."""
+
+FIRST_ODD = "\u0300"
+"""The first sign that may take no column, or two."""
+
+STATE_COLORS = {
+    "pending": "cyan",
+    "processing": "blue",
+    "completed": "green",
+    "failed": "yellow",
+    "dead": "red",
+    "cancelled": "bright_black",
+    "alive": "green",
+    "unresponsive": "yellow",
+    "gone": "red",
+}
+_STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
+_SPELLED = {"…": "...", "·": "-", "→": "->", "×": "x", "–": "-", "—": "-", "≤": "<=", "≥": ">="}
+_HIDDEN = {*range(0x7F, 0xA0), *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF}
+_JSON_SAFE = {code: f"\\u{code:04x}" for code in sorted(_HIDDEN)}
+
+
+# text -----------------------------------------------------------------------------------------------------
+
+
+def clean(text: str) -> str:
+    """The text on one line, with everything that a terminal would obey or hide spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else _spelled(character) for character in text)
+
+
+def _spelled(character: str) -> str:
+    if character.isspace() and ord(character) > 0x9F:
+        return " "
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def shown(path: object) -> str:
+    """A path as people would type it, cleaned."""
+    name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else str(path)
+    return clean(str(name))
+
+
+def cut(text: str, width: int) -> str:
+    """The text in so many columns, with … where something is left out."""
+    if _width(text) <= width:
+        return text
+    kept, left = [], width - 1
+    for character in text:
+        left -= _width(character)
+        if left < 0:
+            break
+        kept.append(character)
+    return "".join(kept) + "…" if width > 0 else ""
+
+
+def cut_styled(text: str, width: int) -> str:
+    """The same for text with colour in it, which takes no room."""
+    if _width(_STYLE.sub("", text)) <= width:
+        return text
+    parts, left = [], width
+    for part in _STYLE.split(text):
+        is_style = _STYLE.fullmatch(part) is not None
+        parts.append(part if is_style else cut(part, left))
+        left -= 0 if is_style else min(left, _width(part))
+    return "".join(parts)
+
+
+def _width(text: str) -> int:
+    if text.isascii() or max(text) < FIRST_ODD:
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(
+        0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1 for character in text
+    )
+
+
+def span(seconds: float) -> str:
+    """A length of time for people: 0.4 s, 12 s, 4 m 10 s, 2 h 5 m, 3 d."""
+    if seconds != seconds or seconds in (float("inf"), float("-inf")):  # noqa: PLR0124 (that is how NaN is told)
+        return "?"
+    if seconds < 0:
+        return f"-{span(-seconds)}"
+    if round(seconds, 1) < 10 and round(seconds, 1) != round(seconds):
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, name, part_size, part_name in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
+        if whole >= size:
+            part = whole % size // part_size
+            return f"{whole // size} {name}" + (f" {part} {part_name}" if part else "")
+    return f"{whole} s"
+
+
+def moment(epoch: float | None) -> str:
+    """A time exactly as in the jobs view: ISO-8601, UTC, with milliseconds; nothing for None."""
+    if epoch is None:
+        return ""
+    from datetime import UTC, datetime, timedelta
+
+    try:
+        found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=(epoch * 1000 + 0.5) // 1)
+    except (OverflowError, ValueError):
+        return "?"
+    return found.strftime("%Y-%m-%dT%H:%M:%S.") + f"{found.microsecond // 1000:03}Z"
+
+
+# where to -------------------------------------------------------------------------------------------------
+
+
+def is_terminal() -> bool:
+    """True when stdout is a terminal."""
+    return _is_terminal(sys.stdout)
+
+
+def _is_terminal(stream: IO[str] | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def columns() -> int:
+    """How wide the terminal is."""
+    try:
+        given = int(os.environ.get("COLUMNS", "0"))
+    except ValueError:
+        given = 0
+    if given > 0:
+        return given
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except (AttributeError, OSError, ValueError):
+        return 80
+
+
+def lines() -> int:
+    """How many lines the terminal has."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).lines or 24
+    except (AttributeError, OSError, ValueError):
+        return 24
+
+
+def has_color(stream: IO[str] | None) -> bool:
+    """True when colour is wanted there: by --color, else NO_COLOR, else CLICOLOR_FORCE, else on a terminal."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.color is not None:
+        return context.color
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("CLICOLOR_FORCE", "0") not in {"", "0"}:
+        return True
+    return _is_terminal(stream) and os.environ.get("TERM") != "dumb" and os.environ.get("CLICOLOR") != "0"
+
+
+def _write(text: str, *, err: bool = False, end: str = "\n") -> None:
+    stream = sys.stderr if err else sys.stdout
+    if stream is None:
+        return
+    encoding = stream.encoding or "ascii"
+    if not text.isascii() and encoding.lower().replace("_", "-") not in {"utf-8", "utf8"}:
+        text = _spell(text, encoding)
+    click.echo(text + end, err=err, nl=False, color=has_color(stream))
+
+
+def _spell(text: str, encoding: str) -> str:
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        for sign, plain in _SPELLED.items():
+            text = text.replace(sign, plain)
+        return text.encode("ascii" if _is_unknown(encoding) else encoding, "backslashreplace").decode(
+            "ascii" if _is_unknown(encoding) else encoding
+        )
+    return text
+
+
+def _is_unknown(encoding: str) -> bool:
+    from codecs import lookup
+
+    try:
+        lookup(encoding)
+    except LookupError:
+        return True
+    return False
+
+
+def reason_of(error: str | None) -> str:
+    """Why a job failed, on one line and in its own words."""
+    return clean((error or "unknown").partition("\n")[0].removeprefix("CommandFailed: "))
+
+
+def say(text: str = "") -> None:
+    """A line of data or a result, on stdout. Foreign text in it has to be cleaned by the caller."""
+    _write(text)
+
+
+def note(text: str) -> None:
+    """Something for people, on stderr."""
+    _write(text, err=True)
+
+
+def warn(text: str) -> None:
+    """A warning, on stderr."""
+    word = click.style("Warning:", fg="yellow", bold=True) if has_color(sys.stderr) else "Warning:"
+    _write(f"{word} {text}", err=True)
+
+
+def progress(text: str) -> None:
+    """A line on a terminal's stderr that the next one replaces; "" takes it away. Elsewhere nothing."""
+    if _is_terminal(sys.stderr):
+        _write(f"\r{cut(text, columns() - 1)}\x1b[K", err=True, end="")
+
+
+def styled(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
+    """The text in that style where stdout shows colour, and as it is elsewhere."""
+    if not text or not has_color(sys.stdout):
+        return text
+    return click.style(text, fg=fg, bold=bold or None, dim=dim or None)
+
+
+# shapes ---------------------------------------------------------------------------------------------------
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Rows of text, cleaned here: aligned under a heading on a terminal, tab-separated in a pipe."""
+    cells = [[clean(cell) for cell in row] for row in rows]
+    if not is_terminal():
+        for row in cells:
+            say("\t".join(row))
+        return
+    for line in aligned(columns, cells):
+        say(line)
+
+
+def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
+    """The lines of a table that fits the terminal: the widest column gives way first. In a pipe all is shown."""
+    room = columns() - len(indent) if is_terminal() else sys.maxsize
+    widths = [max(map(_width, column)) for column in zip(heads, *rows, strict=True)]
+    while sum(widths) + len(GAP) * (len(widths) - 1) > room and max(widths) > NARROWEST:
+        widest = widths.index(max(widths))
+        widths[widest] -= 1
+    found = []
+    for row in (heads, *rows):
+        parts, left = [], room
+        for head, cell, width in zip(heads, row, widths, strict=True):
+            if left <= 0:
+                break
+            text = cut(cell, min(width, left))
+            padding = " " * (min(width, left) - _width(text))
+            parts.append(_painted(head, text, is_head=row is heads) + padding)
+            left -= width + len(GAP)
+        found.append((indent + GAP.join(parts)).rstrip())
+    return found
+
+
+def fitted(parts: Sequence[str], between: str, indent: int = 0) -> list[str]:
+    """The parts, which may be coloured, on as few lines as the terminal allows; in a pipe on one."""
+    room = columns() - indent if is_terminal() else sys.maxsize
+    found = [parts[0]] if parts else []
+    for part in parts[1:]:
+        longer = found[-1] + between + part
+        if _width(_STYLE.sub("", longer)) <= room:
+            found[-1] = longer
+        else:
+            found.append(part)
+    return found
+
+
+def _painted(head: str, text: str, *, is_head: bool) -> str:
+    if is_head:
+        return styled(text, bold=True)
+    return styled(text, fg=STATE_COLORS.get(text)) if head == "STATE" else text
+
+
+@contextmanager
+def live() -> Iterator[Callable[[Sequence[str]], None]]:
+    """A screen of its own that is drawn over and over, and gone at the end; the last picture stays below it."""
+    last: list[Sequence[str]] = [()]
+
+    def draw(picture: Sequence[str]) -> None:
+        fitting = [cut_styled(line, columns()) for line in picture[: lines() - 1]]
+        if fitting != last[0]:
+            last[0] = fitting
+            _write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in fitting) + "\x1b[J", end="")
+            sys.stdout.flush()
+
+    _write("\x1b[?1049h\x1b[?25l", end="")
+    try:
+        yield draw
+    finally:
+        _write("\x1b[?25h\x1b[?1049l", end="")
+        for line in last[0]:
+            say(line)
+
+
+def show_json(value: object, *, pretty: bool = True) -> None:
+    """One JSON document: on one line in a pipe, indented on a terminal; nothing in it that a terminal obeys."""
+    data = msgspec.json.encode(value)
+    if pretty and is_terminal():
+        data = msgspec.json.format(data, indent=2)
+    text = data.decode().translate(_JSON_SAFE)
+    if sys.stdout is not None:
+        click.echo(text.encode() + b"\n", nl=False)

@@ -1,0 +1,246 @@
+"""Keeps N worker processes alive, and stops them gracefully.
+
+Rules:
+- Workers are processes started anew, each in a session of its own: Ctrl-C reaches the supervisor alone. Each holds a
+  pipe from it, which ends when the supervisor dies in whatever way: then they leave by themselves.
+- A worker that leaves with 0, or by SIGTERM, was told to: it is not replaced. One that dies is, after a pause that
+  grows while it goes on dying. One that cannot even start makes the supervisor give up, with its reason.
+- SIGINT, SIGTERM: let them finish what they run. A second one: put back what runs. A third: kill. SIGUSR1 and SIGHUP
+  are always graceful, SIGQUIT is always at once. Signals in a row within a moment count as one: `timeout` and others
+  send theirs to the process and to its group.
+- Nothing here ever waits for anything but the next thing to happen.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import msgspec
+
+from runcue.cli.failure import (
+    BAD_INPUT,
+    BUSY,
+    CLOSED_PIPE,
+    CONFIGURATION,
+    CONFLICT,
+    INTERNAL,
+    INTERRUPTED,
+    STORAGE,
+)
+from runcue.cli.lines import Lines, counted, listed
+from runcue.cli.screen import clean, span
+from runcue.cli.seat import Seat
+from runcue.cli.signals import COUNTED, Signals
+from runcue.cli.standing import Post
+from runcue.cli.worker import BEGAN, BROKEN, ENDED, NOTE, UP, Orders, Word
+
+FIRST_PAUSE = 0.25
+LONGEST_PAUSE = 30.0
+STEADY = 30.0
+"""Seconds after which a worker that dies is taken for one that had worked well."""
+FALSE_STARTS = 5
+PATIENT_STARTS = 10
+"""How many starts in a row may fail before the supervisor gives up: at the beginning, and when all had worked."""
+ONE_SIGNAL = 0.3
+"""Seconds within which signals count as one."""
+
+HOPELESS = {BAD_INPUT, STORAGE, CONFIGURATION, CONFLICT}
+"""Exit codes of a first start that need not be tried again: the worker said what somebody has to mend."""
+GRACEFUL, AT_ONCE, KILL = 1, 2, 3
+TELLS = {GRACEFUL: signal.SIGTERM, AT_ONCE: signal.SIGQUIT, KILL: signal.SIGKILL}
+
+
+class Supervisor:
+    """Runs `count` workers with the same orders until they have left."""
+
+    def __init__(
+        self,
+        orders: Orders,
+        count: int,
+        lines: Lines,
+        *,
+        on_up: Callable[[], None] | None = None,
+        post: Post | None = None,
+    ) -> None:
+        self._post = nullcontext() if post is None else post
+        self._orders = msgspec.structs.replace(orders, count=count)
+        self._seats = [Seat(number) for number in range(1, count + 1)]
+        self._lines = lines
+        self._on_up = on_up
+        self._level = 0
+        self._told_at = -ONE_SIGNAL
+        self._was_up = False
+        self._done = self._dead = 0
+        self.code = 0
+        self.reason = ""
+        """Why it gave up."""
+
+    def run(self) -> int:
+        """Start the workers, and return when all have left: the exit code."""
+        with Signals() as signals, self._post:
+            for seat in self._seats:
+                self._start(seat)
+            while not all(seat.is_left for seat in self._seats):
+                signals.wait([seat.voice for seat in self._seats], self._lines.waiting(), self._patience())
+                for number in signals.take():
+                    self._heed(number)
+                if self._lines.is_closed and not self._level:
+                    self.code = CLOSED_PIPE
+                    self._stop(GRACEFUL)
+                for seat in self._seats:
+                    self._look_after(seat)
+            self._conclude()
+        self._lines.finish()
+        return self.code
+
+    def _start(self, seat: Seat) -> None:
+        try:
+            seat.start(self._orders)
+        except OSError as error:  # no processes, memory or descriptors left
+            seat.reason = f"A worker cannot be started: {error.strerror or error}."
+            self._after_death(seat, BUSY, "failed")
+
+    def _patience(self) -> float | None:
+        due = [seat.again_at for seat in self._seats if seat.again_at is not None]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    # signals ----------------------------------------------------------------------------------------------
+
+    def _heed(self, number: int) -> None:
+        if number == signal.SIGQUIT:
+            self._stop(AT_ONCE)
+        elif number in {signal.SIGHUP, signal.SIGUSR1}:
+            self._stop(GRACEFUL)
+        elif number in COUNTED:
+            now = time.monotonic()
+            if now - self._told_at >= ONE_SIGNAL:
+                self._told_at = now
+                self._stop(min(self._level + 1, KILL))
+
+    def _stop(self, level: int) -> None:
+        """Have all workers leave, more urgently than before."""
+        if level <= self._level:
+            return
+        self._level = level
+        if level >= AT_ONCE:
+            self.code = self.code or INTERRUPTED
+        for seat in self._seats:
+            seat.again_at = None
+            seat.tell(TELLS[level])
+        jobs = [job for seat in self._seats for job in seat.jobs]
+        if self.reason:
+            return  # which will be said
+        if level == KILL:
+            self._lines.note("Killing the workers; their jobs will run again.")
+        elif level == AT_ONCE:
+            self._lines.note(
+                "Stopping now; what runs is put back." + self._hint("Ctrl-C once more kills it.")
+            )
+        elif jobs:
+            end = "has ended" if len(jobs) == 1 else "have ended"
+            hint = self._hint("Ctrl-C again stops now and puts back what runs.")
+            self._lines.note(f"Stopping when {listed(jobs)} {end}.{hint}", is_important=False)
+        else:
+            self._lines.note("Stopping.", is_important=False)
+
+    def _hint(self, text: str) -> str:
+        return f" {text}" if self._lines.is_terminal else ""
+
+    # workers ----------------------------------------------------------------------------------------------
+
+    def _look_after(self, seat: Seat) -> None:
+        if seat.process is not None:
+            code = seat.process.poll()
+            for word in seat.words():
+                self._hear(seat, word)
+            if code is not None:
+                seat.bury()
+                self._lost(seat, code)
+        elif seat.again_at is not None and time.monotonic() >= seat.again_at:
+            self._start(seat)
+
+    def _hear(self, seat: Seat, word: Word) -> None:
+        if word.kind == UP:
+            seat.is_up = True
+            seat.false_starts = 0
+            if not self._was_up and all(seat.is_up for seat in self._seats):
+                self._all_up()
+        elif word.kind == BROKEN:
+            seat.reason = word.text
+        elif word.kind == NOTE:
+            self._lines.note(f"worker {seat.number}  {word.text}")
+        elif word.job is not None:
+            if word.kind == BEGAN:
+                seat.jobs.append(word.job)
+            elif word.kind == ENDED and word.job in seat.jobs:
+                seat.jobs.remove(word.job)
+                self._done += word.text.startswith("completed")
+                self._dead += word.text.startswith("dead")
+            self._lines.job(seat.number, clean(word.job), word.text)
+
+    def _all_up(self) -> None:
+        self._was_up = True
+        what = counted(len(self._seats), "worker")
+        where = f" on {', '.join(self._orders.queues)}" if self._orders.queues else ""
+        if not self._level:
+            pid = "" if self._lines.is_terminal else f" Supervisor: process {os.getpid()}."
+            hint = self._hint("Ctrl-C lets them finish their jobs and leave.")
+            self._lines.note(f"Started {what}{where}.{pid}{hint}", is_important=False)
+        if self._on_up is not None:
+            self._on_up()
+
+    def _lost(self, seat: Seat, code: int) -> None:
+        """A worker has ended."""
+        if code in {0, -signal.SIGTERM, -signal.SIGINT}:
+            if not self._level:
+                self._lines.note(f"worker {seat.number} was told to leave, and left.", is_important=False)
+        elif self._level:
+            was_meant = self._level > GRACEFUL and code in {-TELLS[AT_ONCE], -TELLS[KILL]}
+            if not was_meant and not self.reason:
+                self.code = self.code or (code if code > 0 else INTERNAL)
+                self._lines.note(f"worker {seat.number} {_ending(code)} instead of leaving{_because(seat)}")
+        else:
+            self._after_death(seat, code, _ending(code))
+
+    def _after_death(self, seat: Seat, code: int, ending: str) -> None:
+        """Somebody died: have another one sit there a little later, or give up."""
+        if not seat.is_up:
+            seat.false_starts += 1
+            is_hopeless = code in HOPELESS and bool(seat.reason) and not self._was_up
+            if is_hopeless or seat.false_starts >= (PATIENT_STARTS if self._was_up else FALSE_STARTS):
+                self.code = code if code in {*HOPELESS, BUSY} else INTERNAL
+                self.reason = seat.reason or f"Workers cannot start: the last one {ending}."
+                self._stop(GRACEFUL)
+                return
+        if time.monotonic() - seat.started_at >= STEADY:
+            seat.deaths = 0
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**seat.deaths)
+        seat.deaths += 1
+        seat.again_at = time.monotonic() + pause
+        at_work = f" while it ran {listed(seat.jobs)}" if seat.jobs else ""
+        self._lines.note(
+            f"worker {seat.number} {ending}{at_work}{_because(seat)} Another one starts in {span(pause)}."
+        )
+
+    def _conclude(self) -> None:
+        if self._was_up and not self.reason:
+            dead = f", {self._dead} dead" if self._dead else ""
+            counts = f" {counted(self._done, 'job')} completed{dead}." if self._orders.app is None else ""
+            self._lines.note(f"Stopped.{counts}", is_important=False)
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _because(seat: Seat) -> str:
+    return f": {seat.reason.rstrip('.')}." if seat.reason else "."

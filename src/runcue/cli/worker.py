@@ -1,0 +1,298 @@
+"""One worker process: a Cue on a home, or one of an application's, until it is told to leave.
+
+Rules:
+- A supervisor starts it with its orders as the only argument, and two pipes: on its *voice* it says what happens, one
+  JSON line each; its *lifeline* ends when the supervisor does.
+- SIGTERM, SIGINT and the end of the lifeline: finish what runs, then leave with 0; more of them change nothing.
+  SIGQUIT: put back what runs, without counting an attempt, and leave with 0.
+- Nobody who does not listen holds it up: what the voice cannot take is lost.
+- Storage that broke for good, and whatever else ends it, is said in one line, with the exit code of every command.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    import logging
+
+    from runcue import Cue, Work
+    from runcue.cli.home import Home
+
+UP = "up"
+BEGAN = "began"
+ENDED = "ended"
+NOTE = "note"
+BROKEN = "broken"
+
+MOST_WORKERS = 64
+"""How many one supervisor takes."""
+LONGEST = 600
+"""Characters of a text that are passed on: a line must go through a pipe in one piece."""
+
+
+class Orders(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a worker process is to do. Either `home` or `app` is given."""
+
+    number: int = 1
+    count: int = 1
+    voice: int = -1
+    lifeline: int = -1
+    home: str | None = None
+    insecure: bool = False
+    app: str | None = None
+    queues: list[str] | None = None
+
+
+class Word(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that a worker says: `kind` is up, began, ended, note or broken."""
+
+    kind: str
+    text: str = ""
+    job: str | None = None
+
+
+class Voice:
+    """Says things to the supervisor, and never waits for it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        os.set_blocking(descriptor, False)
+        os.set_inheritable(descriptor, False)
+
+    def tell(self, kind: str, text: str = "", job: str | None = None) -> None:
+        """Say one thing."""
+        text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+        line = msgspec.json.encode(Word(kind, text, job)) + b"\n"
+        try:
+            os.write(self._descriptor, line)
+        except (BlockingIOError, BrokenPipeError):
+            return  # nobody listens, or not quickly enough
+
+
+def main() -> None:
+    """Be a worker; the supervisor's orders are the first argument."""
+    import signal
+
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # it means to leave: until there is somebody to heed it, at once
+    orders = msgspec.json.decode(sys.argv[1], type=Orders)
+    sys.exit(work(orders, Voice(orders.voice)))
+
+
+def work(orders: Orders, voice: Voice) -> int:
+    """Work until told to leave; the exit code."""
+    from runcue.cli.main import DEBUG, failure_of
+    from runcue.cli.screen import clean
+
+    try:
+        import asyncio
+
+        cue, teller = _cue(orders, voice)
+        asyncio.run(_serve(cue, orders, voice, teller))
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is said in one line)
+        if os.environ.get(DEBUG) or os.environ.get("RUNCUE_DEBUG"):
+            import traceback
+
+            traceback.print_exception(error)
+        failure = failure_of(error)
+        voice.tell(BROKEN, clean(failure.text))
+        return failure.code
+    return 0
+
+
+def _cue(orders: Orders, voice: Voice) -> tuple[Cue, _Teller | None]:
+    if orders.app is not None:
+        from runcue.cli.application import load
+
+        cue = load(orders.app, is_alone=orders.count == 1)
+        _listen(voice, is_app=True)
+        return cue, None
+    import asyncio
+
+    from runcue.cli.home import Home
+    from runcue.cli.jobs import open_cue
+    from runcue.cli.settings import Settings
+
+    home = Home(orders.home, insecure=orders.insecure)
+    cue = open_cue(home, Settings.of(asyncio.run(_stored(home))), max_running=1)
+    _listen(voice, is_app=False)
+    return cue, _Teller(cue, voice)
+
+
+async def _stored(home: Home) -> dict[str, str]:
+    """The settings as they are kept. Unlike a Reader this makes the queue when it is missing, or half made."""
+    from runcue import Cue
+
+    cue = Cue(home.database)
+    try:
+        return await cue.get_config()
+    finally:
+        await cue.close()
+
+
+# living ---------------------------------------------------------------------------------------------------
+
+
+async def _serve(cue: Cue, orders: Orders, voice: Voice, teller: _Teller | None) -> None:
+    import asyncio
+    import signal
+
+    loop = asyncio.get_running_loop()
+    leave, now = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave.set)
+    loop.add_signal_handler(signal.SIGQUIT, _both, leave, now)
+    os.set_inheritable(orders.lifeline, False)
+    loop.add_reader(orders.lifeline, _cut, loop, orders.lifeline, leave)
+    doubt = asyncio.Event()
+    _watch_for_errors(loop, doubt)
+
+    cue.start(orders.queues)
+    await cue.services()  # by then it is entered as a worker, for all to see
+    voice.tell(UP)
+    await _until_told(cue, leave, doubt)
+    graceful = loop.create_task(cue.stop())
+    at_once = loop.create_task(now.wait())
+    await asyncio.wait({graceful, at_once}, return_when=asyncio.FIRST_COMPLETED)
+    at_once.cancel()
+    if not graceful.done():
+        await cue.stop(timeout=0)
+    await graceful
+    await cue.close()
+    if teller is not None:
+        teller.put_back()
+
+
+async def _until_told(cue: Cue, leave: asyncio.Event, doubt: asyncio.Event) -> None:
+    """Wait for the word to leave; raises the reason when no more turns will be taken."""
+    import asyncio
+
+    from runcue import ForkedConnection, SchemaTooNew, StorageReplaced, StoreError
+
+    while not leave.is_set():
+        waits = [asyncio.ensure_future(leave.wait()), asyncio.ensure_future(doubt.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if doubt.is_set():
+            doubt.clear()
+            try:
+                await cue.count()
+            except (StorageReplaced, SchemaTooNew, ForkedConnection):
+                raise
+            except StoreError:
+                continue  # a full disk, a lock: that passes, and is logged
+
+
+def _both(leave: asyncio.Event, now: asyncio.Event) -> None:
+    now.set()
+    leave.set()
+
+
+def _cut(loop: asyncio.AbstractEventLoop, lifeline: int, leave: asyncio.Event) -> None:
+    """The supervisor is gone: nothing is ever written to a lifeline."""
+    loop.remove_reader(lifeline)
+    leave.set()
+
+
+# saying ---------------------------------------------------------------------------------------------------
+
+
+class _Teller:
+    """Says what becomes of the jobs that this worker runs."""
+
+    def __init__(self, cue: Cue, voice: Voice) -> None:
+        self._voice = voice
+        self._running: set[str] = set()
+        cue.on_start(self.began)
+        cue.on_complete(self.completed)
+        cue.on_failure(self.failed)
+        cue.on_cancel(self.cancelled)
+
+    def began(self, work: Work) -> None:
+        """A job starts."""
+        self._running.add(work.id)
+        again = f", attempt {work.attempt}" if work.attempt > 1 else ""
+        self._voice.tell(BEGAN, f"started{again}", work.id)
+
+    def completed(self, work: Work, result: object, duration: float) -> None:
+        """A job ended well."""
+        self._ended(work, f"completed in {_took(duration)}")
+
+    def failed(self, work: Work, error: BaseException, will_retry: bool) -> None:
+        """An attempt ended badly."""
+        import time
+
+        from runcue.cli.screen import clean, span
+
+        reason = clean(str(error).partition("\n")[0][:200]) or type(error).__name__
+        if not will_retry:
+            self._ended(work, f"dead: {reason}")
+            return
+        pause = max(0.0, (work.next_retry_at or 0.0) - time.time())
+        most = "" if work.retry is None else f"/{work.retry.max_attempts}"
+        self._ended(work, f"failed: {reason}; retry {work.failures + 1}{most} in {span(pause)}")
+
+    def cancelled(self, work: Work) -> None:
+        """A job was cancelled."""
+        self._ended(work, "cancelled")
+
+    def put_back(self) -> None:
+        """What was still running when all had to end at once waits again."""
+        for job in sorted(self._running):
+            self._voice.tell(ENDED, "put back: it will run again", job)
+
+    def _ended(self, work: Work, text: str) -> None:
+        self._running.discard(work.id)
+        self._voice.tell(ENDED, text, work.id)
+
+
+def _took(seconds: float) -> str:
+    from runcue.cli.screen import span
+
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.1 else span(seconds)
+
+
+def _listen(voice: Voice, *, is_app: bool) -> None:
+    """Pass on what runcue logs: all of it on a home; for an application only if it set up no logging itself."""
+    import logging
+
+    from runcue.cli.screen import clean
+
+    logger = logging.getLogger("runcue")
+
+    class Passing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            event = getattr(record, "runcue", {}).get("event", "")
+            if is_app or not event.startswith("work_"):  # jobs are told of in their own words
+                voice.tell(NOTE, clean(record.getMessage()))
+
+    if not is_app:
+        logger.propagate = False
+        logger.addHandler(Passing(logging.WARNING))
+    elif not logger.hasHandlers():
+        logger.addHandler(Passing(logging.INFO))
+        logger.setLevel(logging.INFO)
+
+
+def _watch_for_errors(loop: asyncio.AbstractEventLoop, doubt: asyncio.Event) -> None:
+    """Whenever runcue or the loop logs an error, have somebody ask whether the queue still works."""
+    import logging
+
+    class Doubting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            loop.call_soon_threadsafe(doubt.set)
+
+    for name in ("runcue", "asyncio"):
+        logging.getLogger(name).addHandler(Doubting(logging.ERROR))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Runs the real command line, each test in a home of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.cli import stock as stocked
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Watch = Callable[..., tuple[int, str]]
+
+PROGRAM = (sys.executable, "-m", "runcue.cli")
+LEFT_OUT = (
+    "QUEUECTL_",
+    "RUNCUE_",
+    "NO_COLOR",
+    "CLICOLOR",
+    "FORCE_COLOR",
+    "COLUMNS",
+    "PYTHONIOENCODING",
+    "TERM",
+)
+PATIENCE = 45.0
+
+
+def environment(home: Path, more: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """The environment of a command: the home, and nothing of ours that would change how it behaves."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
+    found |= {"QUEUECTL_HOME": str(home), "PYTHONUTF8": "1"}
+    for name, value in (more or {}).items():
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = value
+    return found
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The home of this test's queue; it does not exist yet."""
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def queuectl(home: Path) -> Run:
+    """`queuectl("list", "--json", input="", env={"NO_COLOR": "1"})`: the real executable, to its end."""
+
+    def run(
+        *args: str,
+        input: str | None = None,  # noqa: A002 (named as in subprocess.run)
+        env: Mapping[str, str | None] | None = None,
+        cwd: Path | None = None,
+        timeout: float = PATIENCE,
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*PROGRAM, *args],
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env=environment(home, env),
+            cwd=cwd,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def on_terminal(home: Path) -> Watch:
+    """`on_terminal("list", columns=20)`: the same on a terminal; its exit code and all that it showed."""
+
+    def run(*args: str, columns: int = 80, env: Mapping[str, str | None] | None = None) -> tuple[int, str]:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        child = subprocess.Popen(
+            [*PROGRAM, *args],
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment(home, {"TERM": "xterm", **(env or {})}),
+        )
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := _read(ours):
+                shown += piece
+            code = child.wait(PATIENCE)
+        finally:
+            os.close(ours)
+            child.kill()
+            child.wait()
+        return code, shown.decode().replace("\r\n", "\n")
+
+    return run
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # Linux says so when nobody has the other side any more
+        return b""
+
+
+@pytest.fixture(scope="session")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a queue with a job in every state; only for reading."""
+    return stocked.make(tmp_path_factory.mktemp("stock") / "home")

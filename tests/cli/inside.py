@@ -1,0 +1,97 @@
+"""The command line inside the test's own process: quicker than the executable, where that adds nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from runcue.cli.home import Home
+from runcue.cli.jobs import open_cue
+from runcue.cli.main import queuectl
+from runcue.cli.settings import Settings
+
+WORKER = """
+import asyncio, sys
+from runcue.cli.home import Home
+from runcue.cli.jobs import open_cue, settings_of
+
+async def work(home):
+    async with open_cue(home, settings_of(home), max_running=2):
+        await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(work(Home(sys.argv[1])))
+"""
+
+
+@contextmanager
+def worker(home: Path) -> Iterator[None]:
+    """A process beside the test that runs jobs of that home."""
+    with subprocess.Popen([sys.executable, "-c", WORKER, str(home)], stdin=subprocess.PIPE) as process:
+        try:
+            yield
+        finally:
+            process.communicate(timeout=45)
+
+
+class Told(NamedTuple):
+    """What a command said, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Inside:
+    """`inside("enqueue", "--id", "a", "--", "true")`: that command to its end, on the queue of one home."""
+
+    def __init__(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        self.home = home
+        monkeypatch.setenv("QUEUECTL_HOME", str(home))
+        for name in ("NO_COLOR", "CLICOLOR_FORCE", "COLUMNS", "QUEUECTL_DEBUG"):
+            monkeypatch.delenv(name, raising=False)
+
+    def __call__(self, *args: str, input: bytes | str = b"") -> Told:  # noqa: A002 (named as in subprocess.run)
+        data = input.encode() if isinstance(input, str) else input
+        with self._monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["queuectl", *args])
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+            with pytest.raises(SystemExit) as ended:
+                queuectl()
+        out, err = self._capsys.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Told(code, out, err)
+
+    def work(self) -> None:
+        """Run all jobs, until none is left that could."""
+        asyncio.run(self._work())
+
+    async def _work(self) -> None:
+        cue = open_cue(Home(str(self.home)), Settings(), max_running=2)
+        async with asyncio.timeout(40):
+            async with cue:
+                await cue.join()
+            await cue.close()
+
+
+def refused(told: Told, code: int, *words: str) -> None:
+    """It ended with that exit code, and said why in one line with these words in it."""
+    assert told.code == code, told
+    assert not told.out, told
+    assert told.err.startswith("queuectl"), told
+    assert told.err.count("\n") == 1, told
+    assert told.err.isprintable() or told.err.rstrip("\n").isprintable(), told
+    for word in words:
+        assert word in told.err, told

@@ -1,0 +1,59 @@
+"""`queuectl demo` shows what a queue does, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.cli.conftest import Run, environment
+from tests.cli.crew import BOUND, QUEUECTL, children_of, gone, until
+
+
+def test_the_demo_tells_its_story_and_leaves_nothing_behind(
+    queuectl: Run, home: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    done = queuectl("demo", env={"TMPDIR": str(place)})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.index("build  completed") < done.stdout.index("test  started")
+    for line in (
+        "$ queuectl worker start --count 2",
+        "broken  dead: exit code 1: no such host",
+        "6 jobs completed.",
+        "broken was tried 2 times",
+    ):
+        assert line in done.stdout
+    assert [line.strip() for line in done.stdout.splitlines()[-3:]] == [
+        "queuectl enqueue -- echo hello",
+        "queuectl worker start",
+        "queuectl status",
+    ]
+    assert list(place.iterdir()) == []
+    assert not home.exists()
+
+
+def test_an_interrupted_demo_leaves_nothing_behind_either(home: Path, tmp_path: Path) -> None:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    process = subprocess.Popen(
+        [*QUEUECTL, "demo"],
+        env=environment(home, {"TMPDIR": str(place)}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "build  started" in line:
+            break
+    processes = [pid for child in children_of(process.pid) for pid in (child, *children_of(child))]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(BOUND) == 130
+    process.communicate()
+    until(lambda: gone(processes), "its workers end")
+    assert len(processes) == 3
+    assert list(place.iterdir()) == []

@@ -1,0 +1,209 @@
+"""`queuectl dlq`: dead jobs are listed, retried and purged."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import runcue
+from tests.cli.conftest import environment
+from tests.cli.inside import Inside, refused
+
+COLUMNS = [
+    "id", "command", "state", "attempts", "max_retries", "priority", "created_at", "updated_at", "next_run_at",
+    "last_error", "worker_id",
+]  # fmt: skip
+
+
+@pytest.fixture
+def inside(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
+    return Inside(home, monkeypatch, capsys)
+
+
+@pytest.fixture
+def dead(inside: Inside) -> Inside:
+    """A queue with two dead jobs, one that waits for the second of them and died of it, and one that completed."""
+    lines = [
+        {"id": "one", "command": "echo bye; exit 1", "max_retries": 0},
+        {"id": "two", "command": "test -e flag", "max_retries": 0, "cwd": str(inside.home)},
+        {"id": "three", "command": "true", "after": ["two"]},
+        {"id": "fine", "command": "true"},
+    ]
+    inside("enqueue", input="\n".join(map(json.dumps, lines)))
+    inside.work()
+    return inside
+
+
+def states(home: Path) -> dict[str, str]:
+    with runcue.Reader(home / "queue.db") as reader:
+        return {row["id"]: row["state"] for row in reader.jobs()}
+
+
+def test_list_shows_dead_jobs_and_why_they_died(dead: Inside) -> None:
+    told = dead("dlq", "list")
+    assert (told.code, told.err) == (0, "")
+    rows = {row[0]: row for row in (line.split("\t") for line in told.out.splitlines())}
+    assert rows["one"][1] == "1"
+    assert rows["one"][3:] == ["echo bye; exit 1", "exit code 1: bye"]
+    assert rows["three"][3:] == ["true", "prerequisite_failed"]
+    assert set(rows) == {"one", "two", "three"}
+
+
+def test_list_as_json_has_the_columns_of_the_jobs_view(dead: Inside) -> None:
+    found = json.loads(dead("dlq", "list", "--json").out)
+    assert [list(row) for row in found] == [COLUMNS] * 3
+    assert {row["state"] for row in found} == {"dead"}
+    assert len(json.loads(dead("dlq", "list", "--json", "--limit", "1").out)) == 1
+
+
+def test_list_says_when_there_is_more(dead: Inside) -> None:
+    told = dead("dlq", "list", "--limit", "2")
+    assert len(told.out.splitlines()) == 2
+    assert "--limit" in told.err
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1000000000000", "x"])
+def test_a_limit_that_makes_no_sense_is_refused(inside: Inside, limit: str) -> None:
+    refused(inside("dlq", "list", "--limit", limit), 2, "limit")
+
+
+def test_an_empty_dlq_is_no_error(inside: Inside, home: Path) -> None:
+    assert inside("dlq", "list") == (0, "", "No dead jobs.\n")
+    assert inside("dlq", "list", "--json") == (0, "[]\n", "")
+    assert inside("dlq", "retry", "--all") == (0, "requeued 0, skipped 0\n", "")
+    assert inside("dlq", "purge", "--all") == (0, "purged 0, skipped 0\n", "")
+    assert not home.exists()
+
+
+def test_a_dead_job_is_tried_again(dead: Inside, home: Path) -> None:
+    (home / "flag").touch()
+    assert dead("dlq", "retry", "two") == (0, "requeued 1, skipped 0\n", "")
+    assert states(home)["two"] == "pending"
+    dead.work()
+    assert states(home) == {"one": "dead", "two": "completed", "three": "dead", "fine": "completed"}
+
+
+def test_all_are_tried_again_in_the_order_in_which_they_came(dead: Inside, home: Path) -> None:
+    (home / "flag").touch()
+    assert dead("dlq", "retry", "--all").out == "requeued 3, skipped 0\n"
+    dead.work()
+    assert states(home) == {"one": "dead", "two": "completed", "three": "completed", "fine": "completed"}
+
+
+def test_what_is_not_dead_is_skipped_and_told(dead: Inside, home: Path) -> None:
+    told = dead("dlq", "retry", "three", "fine", "two", "nobody")
+    assert (told.code, told.out) == (6, "requeued 2, skipped 2\n")
+    assert (
+        told.err
+        == "queuectl: fine is completed, not dead.\nqueuectl: No job nobody. See them: queuectl list\n"
+    )
+    assert states(home)["three"] == "pending", "what it waits for was retried before it"
+
+
+def test_what_runs_after_a_dead_job_is_not_retried_without_it(dead: Inside, home: Path) -> None:
+    told = dead("dlq", "retry", "three")
+    assert (told.code, told.out) == (6, "requeued 0, skipped 1\n")
+    assert told.err == "queuectl: three runs after two, which is dead.\n"
+    assert states(home)["three"] == "dead"
+
+
+def test_what_runs_after_a_cancelled_job_cannot_be_retried(inside: Inside) -> None:
+    lines = [{"id": "a", "command": "true"}, *({"command": "true", "after": "a"} for _ in range(12))]
+    inside("enqueue", input="\n".join(map(json.dumps, lines)))
+    inside("cancel", "a")
+    told = inside("dlq", "retry", "--all")
+    assert (told.code, told.out) == (0, "requeued 0, skipped 12\n")
+    assert len(told.err.splitlines()) == 11
+    assert told.err.endswith("runs after a, which is cancelled.\nand 2 more\n")
+
+
+def test_what_comes_first_in_a_file_may_run_after_what_comes_later(inside: Inside, home: Path) -> None:
+    lines = [
+        {"id": "b", "command": "true", "after": "a"},
+        {"id": "a", "command": "test -e flag", "max_retries": 0, "cwd": str(home)},
+    ]
+    inside("enqueue", input="\n".join(map(json.dumps, lines)))
+    inside.work()
+    (home / "flag").touch()
+    assert inside("dlq", "retry", "--all").out == "requeued 2, skipped 0\n"
+    inside.work()
+    assert states(home) == {"a": "completed", "b": "completed"}
+
+
+def test_a_cancelled_job_is_not_dead(inside: Inside, home: Path) -> None:
+    inside("enqueue", "--id", "a", "--", "true")
+    inside("cancel", "a")
+    told = inside("dlq", "retry", "a")
+    assert (told.code, told.out) == (6, "requeued 0, skipped 1\n")
+    assert states(home) == {"a": "cancelled"}
+
+
+def test_eight_at_once_retry_a_job_once(dead: Inside, home: Path) -> None:
+    command = [sys.executable, "-m", "runcue.cli", "dlq", "retry", "one"]
+    started = [
+        subprocess.Popen(
+            command, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(8)
+    ]
+    told = [(*process.communicate(timeout=45), process.returncode) for process in started]
+    assert sorted(code for _, _, code in told) == [0, *[6] * 7], told
+    dead.work()
+    with runcue.Reader(home / "queue.db") as reader:
+        work = reader.get("one")
+    assert work is not None
+    assert work.failures == 1, "since it was retried"
+    assert len(work.history) == 2, "it ran once before and once since"
+
+
+def test_purge_off_a_terminal_needs_a_yes(dead: Inside, home: Path) -> None:
+    refused(dead("dlq", "purge"), 2, "3 dead jobs", "--yes")
+    refused(dead("dlq", "purge", "one"), 2, "1 dead job for good", "--yes")
+    assert len(states(home)) == 4
+
+
+def test_a_dry_run_prints_ids_and_deletes_nothing(dead: Inside, home: Path) -> None:
+    assert dead("dlq", "purge", "--dry-run") == (0, "one\ntwo\nthree\n", "")
+    assert dead("dlq", "purge", "--dry-run", "two") == (0, "two\n", "")
+    assert len(states(home)) == 4
+
+
+def test_purged_jobs_are_gone_with_what_they_printed(dead: Inside, home: Path) -> None:
+    assert list((home / "queue.db.files").iterdir())
+    assert dead("dlq", "purge", "one", "--yes") == (0, "purged 1, skipped 0\n", "")
+    assert set(states(home)) == {"two", "three", "fine"}
+    assert not list((home / "queue.db.files").iterdir())
+    assert dead("dlq", "purge", "--all", "-y") == (0, "purged 2, skipped 0\n", "")
+    assert states(home) == {"fine": "completed"}
+    assert dead("enqueue", "--id", "one", "--", "true").code == 0, "its id is free again"
+
+
+def test_purge_touches_nothing_when_one_of_them_is_not_dead(dead: Inside, home: Path) -> None:
+    refused(dead("dlq", "purge", "one", "fine", "--yes"), 6, "fine is completed, not dead")
+    assert len(states(home)) == 4
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [(b"y\n", 0, 1), (b"\n", 2, 4)])
+def test_purge_asks_on_a_terminal(dead: Inside, home: Path, answer: bytes, code: int, left: int) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    done = subprocess.run(
+        [sys.executable, "-m", "runcue.cli", "dlq", "purge"],
+        env=environment(home), stdin=theirs, capture_output=True, timeout=45, check=False,
+    )  # fmt: skip
+    os.close(theirs)
+    os.close(ours)
+    assert done.returncode == code, done
+    assert b"Delete 3 dead jobs" in done.stderr
+    assert len(states(home)) == left
+
+
+@pytest.mark.parametrize("args", [["retry"], ["retry", "a", "--all"], ["purge", "a", "--all"], ["retri"]])
+def test_what_cannot_be_meant_is_refused(inside: Inside, args: list[str]) -> None:
+    refused(inside("dlq", *args), 2)

@@ -1,0 +1,289 @@
+"""What keeps workers alive: deaths, signals, lines that nobody reads, and who may be signalled."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runcue.cli.lines import Log, Stream
+from runcue.cli.standing import Post, send, standing
+from tests.cli.conftest import environment
+from tests.cli.crew import BOUND, QUEUECTL, Crew, Supervisor, children_of, gone, lives, until
+
+
+@pytest.fixture
+def crew(home: Path) -> Iterator[Crew]:
+    with Crew(home) as crew:
+        yield crew
+
+
+def slow(folder: Path) -> dict[str, str]:
+    """A job that can be seen to run, and ends when somebody makes the file `go`."""
+    return {"id": "slow", "command": f"touch {folder}/runs; until test -e {folder}/go; do sleep 0.05; done"}
+
+
+# signals --------------------------------------------------------------------------------------------------
+
+
+def test_workers_whose_supervisor_was_killed_finish_their_jobs_and_leave(crew: Crew, tmp_path: Path) -> None:
+    crew.enqueue(slow(tmp_path), {"id": "next", "command": "true", "after": ["slow"]})
+    supervisor = crew.start("--count", "2")
+    until((tmp_path / "runs").exists, "the job starts")
+    workers = children_of(supervisor.pid)
+    assert len(workers) == 2
+    supervisor.signal(signal.SIGKILL)
+    supervisor.wait()
+    until(lambda: any(not lives(pid) for pid in workers), "the idle one leaves")
+    assert crew.jobs()["slow"]["state"] == "processing"
+    (tmp_path / "go").touch()
+    until(lambda: gone(workers), "they leave")
+    jobs = crew.jobs()
+    assert (jobs["slow"]["state"], jobs["next"]["state"]) == ("completed", "pending")
+    assert crew.workers() == []
+
+
+def test_signals_in_one_moment_are_one_and_a_later_one_stops_at_once(crew: Crew, tmp_path: Path) -> None:
+    crew.enqueue(slow(tmp_path))
+    supervisor = crew.start()
+    until((tmp_path / "runs").exists, "the job starts")
+    [worker] = children_of(supervisor.pid)
+    assert os.getsid(worker) == worker
+    supervisor.signal(signal.SIGINT)
+    supervisor.signal(signal.SIGTERM)
+    supervisor.until("Stopping when slow has ended.")
+
+    def again() -> bool:
+        supervisor.signal(signal.SIGTERM)
+        return "Stopping now; what runs is put back." in supervisor.said()
+
+    assert "Stopping now" not in supervisor.said()
+    until(again, "to stop now")
+    assert supervisor.wait() == 130
+    assert gone([worker])
+    job = crew.jobs()["slow"]
+    assert (job["state"], job["attempts"]) == ("pending", 0)
+
+
+def test_a_third_signal_kills_what_does_not_want_to_end(crew: Crew, tmp_path: Path) -> None:
+    crew.enqueue(
+        {"id": "deaf", "command": f"trap '' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"}
+    )
+    supervisor = crew.start()
+    pid = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the job starts"))
+
+    def again() -> bool:
+        supervisor.signal(signal.SIGINT)
+        return supervisor.process.poll() is not None
+
+    until(again, "to be killed")
+    assert supervisor.wait() == 130
+    assert "Killing the workers; their jobs will run again." in supervisor.said()
+    until(lambda: gone([pid]), "the job ends with its worker")
+
+
+def test_a_worker_that_was_told_to_leave_is_not_replaced(crew: Crew, tmp_path: Path) -> None:
+    crew.enqueue(slow(tmp_path))
+    supervisor = crew.start("--count", "2")
+    until((tmp_path / "runs").exists, "the job starts")
+    owner = crew.jobs()["slow"]["worker_id"]
+    [busy] = [row["pid"] for row in crew.workers() if row["id"] == owner]
+    [idle] = [row["pid"] for row in crew.workers() if row["id"] != owner]
+    for _ in range(3):  # as often as one likes: it stays graceful
+        os.kill(busy, signal.SIGTERM)
+    (tmp_path / "go").touch()
+    until(lambda: not lives(busy), "it leaves")
+    supervisor.until("was told to leave, and left.")
+    assert crew.jobs()["slow"]["state"] == "completed"
+    assert children_of(supervisor.pid) == [idle]
+    os.kill(idle, signal.SIGQUIT)
+    assert supervisor.wait() == 0
+
+
+def test_a_terminal_that_is_closed_is_a_graceful_stop(crew: Crew) -> None:
+    supervisor = crew.start()
+    supervisor.signal(signal.SIGHUP)
+    assert supervisor.wait() == 0
+
+
+# deaths ---------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_kills_its_worker_is_dead_after_three_times_and_others_go_on(crew: Crew) -> None:
+    crew.enqueue(
+        {"id": "poison", "command": "kill -9 $PPID; sleep 5"},
+        *({"id": f"job{n}", "command": "true"} for n in range(4)),
+    )
+    supervisor = crew.start("--count", "2")
+    jobs = crew.until_state("dead", "poison")
+    assert "worker" in jobs["poison"]["last_error"]
+    crew.until_state("completed", *(id for id in jobs if id != "poison"))
+    assert supervisor.said().count("was killed by SIGKILL while it ran poison") == 3
+    until(lambda: len(crew.workers()) == 2, "all are there again")
+    supervisor.signal(signal.SIGTERM)
+    assert supervisor.wait() == 0
+
+
+def test_workers_that_cannot_start_make_the_supervisor_give_up_with_their_reason(
+    crew: Crew, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text("import os\nos._exit(9)\n")
+    script = (
+        "import runcue.cli.supervisor as s\ns.FIRST_PAUSE = 0.01\n"
+        "from runcue.cli.main import runcue\nruncue()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "worker", "app:cue"],
+        env=environment(crew.home),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=False,
+    )
+    assert done.returncode == 70
+    assert done.stderr.count("ended with exit code 9. Another one starts in") == 4
+    assert done.stderr.endswith("Workers cannot start: the last one ended with exit code 9.\n")
+
+
+def test_a_worker_whose_file_was_exchanged_says_so_and_another_one_goes_on(crew: Crew) -> None:
+    crew.enqueue({"id": "old", "command": "true"})
+    supervisor = crew.start()
+    crew.until_state("completed")
+    for path in crew.home.glob("queue.db*"):
+        if path.is_file():
+            path.unlink()
+    crew.enqueue({"id": "new", "command": "true"})
+    crew.until_state("completed", "new")
+    assert "ended with exit code 3" in supervisor.said()
+    supervisor.signal(signal.SIGTERM)
+    assert supervisor.wait() == 0
+
+
+# lines ----------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_who_goes_away_ends_the_workers_gracefully(crew: Crew) -> None:
+    crew.enqueue(*({"id": f"job{n}", "command": "true"} for n in range(3)))
+    process = subprocess.Popen(
+        [*QUEUECTL, "worker", "start"],
+        env=environment(crew.home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(BOUND) == 141
+    assert crew.workers() == []
+
+
+def test_lines_that_nobody_reads_hold_nobody_up_and_are_counted() -> None:
+    reading, writing = os.pipe()
+    try:
+        stream = Stream(writing, "ascii")
+        for _ in range(20_000):
+            stream.put("x" * 79 + "…")
+        assert not stream.push()
+        read = b""
+        while select.select([reading], [], [], 0)[0]:
+            read += os.read(reading, 65536)
+            stream.push()
+        *lines, last = read.decode("ascii").splitlines()
+        assert set(lines) == {"x" * 79 + "\\u2026"}
+        assert last == f"({20_000 - len(lines)} lines were lost: nobody read them)"
+    finally:
+        os.close(reading)
+    stream.put("for nobody")
+    assert stream.push()
+    assert stream.is_closed
+    os.close(writing)
+
+
+def test_a_full_disk_costs_lines_and_nothing_else() -> None:
+    with Path("/dev/full").open("wb") as full:
+        stream = Stream(full.fileno(), "utf-8")
+        stream.put("one")
+        assert stream.push()
+        assert not stream.is_closed
+
+
+def test_a_log_is_private_and_stays_small_whoever_writes_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[tuple[int, int]] = []
+    real = os.dup2
+
+    def dup2(one: int, other: int, inheritable: bool = True) -> int:
+        if other in {1, 2}:
+            kept.append((one, other))
+            return other
+        return real(one, other, inheritable)
+
+    monkeypatch.setattr(os, "dup2", dup2)  # the test's own output stays where it is
+    path = tmp_path / "worker.log"
+    one, other = Log(path, 1000), Log(path, 1000)
+    for number in range(30):
+        (one, other)[number % 2].put(f"{number:>60}")
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["worker.log", "worker.log.1"]
+    assert all(file.stat().st_size < 1100 and stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
+    assert path.read_text().split()[-1] == "29"
+    numbers = [int(word) for file in reversed(files) for word in file.read_text().split()]
+    assert numbers == list(range(numbers[0], 30))
+    assert len(kept) >= 4
+    for log in (one, other):
+        os.close(log.fileno())
+
+
+# who may be signalled -------------------------------------------------------------------------------------
+
+
+def test_a_supervisor_stands_only_while_it_lives(tmp_path: Path) -> None:
+    assert standing(tmp_path) == []
+    with Post(tmp_path):
+        [one] = standing(tmp_path)
+        assert (one.pid, one.host) == (os.getpid(), os.uname().nodename)
+        assert one.lives()
+        assert stat.S_IMODE((tmp_path / "supervisors").stat().st_mode) == 0o700
+    assert not one.lives()
+    assert standing(tmp_path) == []
+    left = tmp_path / "supervisors" / "1-dead"
+    left.write_text('{"pid": 1, "host": "here"}')  # as a killed one leaves it
+    assert standing(tmp_path) == []
+    assert not left.exists()
+
+
+def test_a_process_that_took_over_a_pid_is_never_signalled() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        assert not send(process.pid, signal.SIGKILL, lambda: False)
+        assert process.poll() is None
+        assert send(process.pid, signal.SIGKILL, lambda: True)
+        assert process.wait(BOUND) == -signal.SIGKILL
+        assert not send(process.pid, signal.SIGKILL, lambda: True)
+    finally:
+        process.kill()
+
+
+def test_stop_ends_a_supervisor_that_has_no_worker_at_the_moment(crew: Crew) -> None:
+    script = "import runcue.cli.supervisor as s\ns.FIRST_PAUSE = 60\nfrom runcue.cli.main import queuectl\nqueuectl()"
+    supervisor = Supervisor(
+        [sys.executable, "-c", script, "worker", "start"], environment(crew.home), crew.home.parent
+    )
+    try:
+        supervisor.until("Started ")
+        [worker] = children_of(supervisor.pid)
+        os.kill(worker, signal.SIGKILL)
+        supervisor.until("Another one starts in")
+        assert crew.run("worker", "stop").stdout == "Stopped a supervisor without workers.\n"
+        assert supervisor.wait() == 0
+    finally:
+        supervisor.end()
