@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from runcue.bus import Bus
 from runcue.clock import SystemClock
 from runcue.complaints import Complaints
-from runcue.core.explain import HERE, OWN_POOL, POOL, THREADS
+from runcue.core.explain import OWN_POOL, POOL, THREADS
 from runcue.core.failure import describe
 from runcue.core.limits import Limits
+from runcue.core.places import HERE
 from runcue.core.plan import Declare, Lost, Tell
 from runcue.core.scheduler import Scheduler
 from runcue.engine import Engine

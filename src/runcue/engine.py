@@ -83,6 +83,7 @@ class Engine:
         self._questions = questions
         self._drain = drain
         self._inbox: list[Item] = []
+        self._is_full = False
         self._replies: dict[int, tuple[Item, asyncio.Future[Any]]] = {}
         self._late: dict[int, Any] = {}
         self.waiters = Waiters(self._loop, store)
@@ -255,9 +256,14 @@ class Engine:
 
     # asking the engine ------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """Another process did something: take a turn, and look who waited for that."""
-        self._wake.set()
+    def wake(self, is_urgent: bool = True) -> None:
+        """Another process did something: take a turn, and look who waited for that.
+
+        A process that cannot start anything more need not know at once, unless it must: it catches up with its next
+        turn.
+        """
+        if is_urgent or not self._is_full:
+            self._wake.set()
         self._bus.heard()
         self.waiters.recheck()
 
@@ -401,7 +407,7 @@ class Engine:
             logger.error("nothing can be kept, trying again every %g s: %s", STORE_PAUSE, error)
 
     def _act(self, plan: Plan) -> None:
-        self._head = plan.head
+        self._head, self._is_full = plan.head, plan.is_full
         for item, answer in plan.replies:
             self._answer(item, answer)
         for token in plan.stop:

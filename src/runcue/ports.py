@@ -90,8 +90,9 @@ class Store(Protocol):
         """Refuse a result that cannot be kept (not inline only: memory keeps anything)."""
         ...
 
-    def listen(self, changed: Callable[[], None], lost: Callable[[str], None]) -> None:
-        """Say when another process committed something, and when one died (not inline only)."""
+    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
+        """Say when another process committed something (True when this process must see it), and when one died (not
+        inline only)."""
         ...
 
     def serve(self, queues: frozenset[str] | None) -> None:

@@ -26,9 +26,10 @@ from runcue import given
 from runcue.callbacks import DatabaseCheck
 from runcue.core import parse
 from runcue.core.asking import Questions
-from runcue.core.explain import HERE, OWN_POOL, POOL, THREADS
+from runcue.core.explain import OWN_POOL, POOL, THREADS
 from runcue.core.limits import Limits
 from runcue.core.model import Spec, Work, WorkState
+from runcue.core.places import HERE
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
 from runcue.errors import (

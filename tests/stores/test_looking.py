@@ -167,7 +167,7 @@ async def test_an_idle_process_takes_no_turns_while_its_file_is_there(
     monkeypatch.setattr(files, "identity", noted)
     store = opened(path)
     turns: list[None] = []
-    store.listen(lambda: turns.append(None), lambda worker: None)
+    store.listen(lambda is_urgent: turns.append(None), lambda worker: None)
     for _ in range(int(PATIENCE / 0.005)):
         if len(looks) > 5:
             break

@@ -20,6 +20,8 @@ from runcue.errors import ForkedConnection, StorageFull, StorageReplaced, StoreE
 from runcue.stores import presence as module
 from runcue.stores.presence import (
     KEPT_WAKES,
+    NEWS,
+    URGENT,
     Heart,
     Presence,
     Turnstile,
@@ -270,7 +272,7 @@ def test_a_thousand_joins_and_leaves_rob_nobody(
     for crowd in crowds:
         assert crowd.hear() == {(True, True, True), (False, False)}
     assert living.ask("presence.is_in_place") is True
-    assert living.ask("presence.drain()") is True
+    assert living.ask("set(presence.drain())") == {NEWS[0]}
     assert here.is_in_place
     assert workers(directory) == ["here", "living"]
 
@@ -320,9 +322,17 @@ def test_a_poke_wakes_a_process_that_sleeps(here: Presence, start: Callable[...,
     assert peer.hear() == "sleeping"
     assert here.poke(["peer"]) == []
     assert peer.hear() is True
-    assert peer.ask("presence.drain()") is True
-    assert peer.ask("presence.drain()") is False
+    assert peer.ask("presence.drain()") == b"."
+    assert peer.ask("presence.drain()") == b""
     assert peer.ask("select.select([presence], [], [], 0)[0]") == []
+
+
+def test_a_poke_says_for_whom_something_was_left(here: Presence, start: Callable[..., Peer]) -> None:
+    one, two = start("one"), start("two")
+    assert here.poke(["one", "two"], {"two"}) == []
+    assert here.poke(["one", "two"]) == []
+    assert one.ask("presence.drain()") == 2 * NEWS
+    assert two.ask("presence.drain()") == URGENT + NEWS
 
 
 def test_who_does_not_listen_is_poked_until_it_is_full_and_then_has_been_told(
@@ -349,8 +359,8 @@ def test_the_dead_and_strangers_are_named_by_poke(here: Presence, start: Callabl
     killed.kill()
     assert here.poke(everybody) == ["left", "killed", "stranger"]
     assert here.poke(everybody) == ["left", "killed", "stranger"]
-    assert peer.ask("presence.drain()") is True
-    assert not here.drain()
+    assert peer.ask("presence.drain()") == 3 * NEWS
+    assert here.drain() == b""
 
 
 def test_a_peer_whose_files_were_made_anew_is_reached(here: Presence, directory: Path) -> None:

@@ -78,7 +78,7 @@ def told(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
 async def test_a_turn_stands_when_the_others_cannot_be_woken(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(presence: Presence, ids: Any) -> list[str]:
+    def fail(presence: Presence, *given: Any) -> list[str]:
         raise StoreError("Too many open files")
 
     monkeypatch.setattr(Presence, "poke", fail)
@@ -473,7 +473,7 @@ async def test_pruning_goes_on_while_there_is_more_in_small_steps(
         await hand.turn(lambda plan, turn: plan.grants.extend([Grant("api", 1.0)] * 12))
         for number in range(1, 41):
             change(path, "INSERT INTO events VALUES (?1, 1, ?1, 1, x'5B5D')", number - 1000)
-        store.listen(lambda: None, lambda worker: None)
+        store.listen(lambda is_urgent: None, lambda worker: None)
         store._turns.put(store._prune_quietly)
 
         def left() -> tuple[int, ...]:

@@ -16,12 +16,11 @@ from runcue.core.asking import Asking
 from runcue.core.ledger import HELD, Ledger, waits_for_wall
 from runcue.core.limits import Blocked, Service
 from runcue.core.model import Record, WorkState
+from runcue.core.places import HERE
 from runcue.core.ready import Lane
 
 THREADS = "#threads"
 OWN_POOL = "#process_pool"
-HERE = "#running"
-"""Everything that runs in one process, where that is limited."""
 POOL = "process_pool"
 """What all processes share of it, when an application declares a service of that name."""
 FULL = frozenset({"rate", "concurrency"})

@@ -127,6 +127,7 @@ class Ledger(Waiting):
             self._let_guests_go()
             for lane in self.ready.lanes.values():
                 lane.line.written()
+        plan.is_full = self.is_full
         before = self._head
         told = before.told + len(plan.events)
         plan.head = Head(before.revision, self._seq, self._token, told, self.now, self.pending, self.running,
@@ -470,13 +471,7 @@ class Ledger(Waiting):
         self._kept.drop(record)
         self._ended[record.state] -= 1
         self.plan.purged.append(record.id)
-        found = self.found
-        del found.records[record.id]
-        if not record.spec.is_named:  # unknown, it would pass for one that ended well
-            found.forgotten[record.id] = record.state
-        found.keys = {key: owner for key, owner in found.keys.items() if owner.id != record.id}
-        for dependents in found.dependents.values():
-            dependents[:] = [one for one in dependents if one.id != record.id]
+        self.unlearn(record)
 
     def revive(self, record: Record) -> Record:
         """A final work becomes live again, with a fresh budget and a new place among its equals."""

@@ -70,6 +70,16 @@ class Mind:
         self.keys_looked_up: set[str] = set()
         self.walks: dict[Revive, tuple[list[str], set[str]]] = {}  # how far each has got (outcome.py)
 
+    def unlearn(self, record: Record) -> None:
+        """That stored work is gone as of this turn: whoever asks for it finds nothing."""
+        found = self.found
+        del found.records[record.id]
+        if not record.spec.is_named:  # unknown, it would pass for one that ended well
+            found.forgotten[record.id] = record.state
+        found.keys = {key: owner for key, owner in found.keys.items() if owner.id != record.id}
+        for dependents in found.dependents.values():
+            dependents[:] = [one for one in dependents if one.id != record.id]
+
     # one work ---------------------------------------------------------------------------------------------
 
     def latest(self, work_id: str) -> Record | None:

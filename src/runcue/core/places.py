@@ -21,6 +21,8 @@ from runcue.core.state import Grant
 CIRCUIT_EVENTS = {"open": "circuit_opened", "half_open": "circuit_half_open", "closed": "circuit_closed"}
 RATE_LIMITED_EVERY = 1.0
 Granted: TypeAlias = tuple[list[Service], float, float]
+HERE = "#running"
+"""Everything that runs in one process, where that is limited."""
 WANTS = "#wants "
 """What a service is called where a process says that it wants more places in it."""
 NOBODY = Spec("", "", b"", ())
@@ -97,6 +99,12 @@ class Places(Mind):
         self.records[record.id] = record
         self.plan.records[record.id] = record
         self.plan.rewritten.add(record.id)
+
+    @property
+    def is_full(self) -> bool:
+        """True when this process can start nothing more, whatever there is to start."""
+        here = self.ready.services.get(HERE)
+        return here is not None and here.active >= here.cap
 
     def own_places(self) -> dict[str, int]:
         """How many places the attempts of this process take up in each service that others share."""

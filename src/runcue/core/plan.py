@@ -226,9 +226,9 @@ class Plan:
     """Everything one turn decided."""
 
     __slots__ = ("active", "again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "forget",
-                 "grants", "head", "is_notable", "is_whole", "keyed", "lost", "mail", "pressure", "purged", "queues",
-                 "rated", "records", "replies", "revived", "rewritten", "services", "shelves", "start", "stop",
-                 "wake_at")  # fmt: skip
+                 "grants", "head", "is_full", "is_notable", "is_whole", "keyed", "lost", "mail", "pressure", "purged",
+                 "queues", "rated", "records", "replies", "revived", "rewritten", "services", "shelves", "start",
+                 "stop", "wake_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -274,6 +274,8 @@ class Plan:
         """How many places in each service the attempts of this process take up, when that changed."""
         self.head = NO_HEAD
         self.replies: list[tuple[Item, Any]] = []
+        self.is_full = False
+        """True when this process can start nothing more, whatever there is to start."""
         self.is_whole = False
         """True when the turn looked at everything; False when it only took the inbox in."""
         self.wake_at: float = float("inf")

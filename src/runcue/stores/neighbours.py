@@ -19,12 +19,14 @@ from collections.abc import Callable, Mapping
 
 from runcue.errors import StoreError
 from runcue.loops import tell
-from runcue.stores.presence import Presence
+from runcue.stores.presence import URGENT, Presence
 
 logger = logging.getLogger("runcue")
 
 LOOK_AROUND = 0.5
 """Seconds between two looks at the other processes, besides being told."""
+MANY = 4096
+"""So many pokes at once may be all that fit: what came after them was not told."""
 TROUBLE_EVERY = 60.0
 
 EndLeftovers = Callable[[str], bool]
@@ -64,14 +66,14 @@ class Neighbours:
         self._end_leftovers = end_leftovers
         self._is_on_loop = is_on_loop
         self._loop = asyncio.get_running_loop()
-        self._changed: Callable[[], None] = _nobody
+        self._changed: Callable[[bool], None] = _nobody
         self._lost: Callable[[str], None] = _nobody
         self._timer: asyncio.TimerHandle | None = None
         self._watches: dict[str, int | None] = {}  # worker → a descriptor of its process, where there is one
         self._ending: set[str] = set()
         self._is_closed = False
 
-    def listen(self, changed: Callable[[], None], lost: Callable[[str], None]) -> None:
+    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died."""
         self._changed, self._lost = changed, lost
         self._loop.add_reader(self._presence.fileno(), self._poked)
@@ -84,7 +86,7 @@ class Neighbours:
     def notice(self) -> None:
         """Something is not as it was, whoever did that: have a turn taken that finds out."""
         if not self._is_closed:
-            self._changed()
+            self._changed(True)
 
     def close(self) -> None:
         """Look at nobody any more."""
@@ -102,8 +104,8 @@ class Neighbours:
         return {name: pid for name, pid in self._peers().items() if name != self._presence.worker_id}
 
     def _poked(self) -> None:
-        self._presence.drain()
-        self._changed()
+        said = self._presence.drain()
+        self._changed(URGENT in said or len(said) >= MANY)
 
     def _look_around(self) -> None:
         """While there are others: look now and then who died, in case nobody noticed or told."""
@@ -113,7 +115,7 @@ class Neighbours:
             self._unwatch(worker)
         if others:
             self._timer = self._loop.call_later(LOOK_AROUND, self._look_around)
-            self._changed()
+            self._changed(True)
         for worker, pid in others.items():
             self._watch(worker, pid)
             self._ask(worker)

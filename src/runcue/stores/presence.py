@@ -24,7 +24,7 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,6 +35,8 @@ FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.02
 DOOR_PATIENCE = 3.0
 KEPT_WAKES = 64
+NEWS, URGENT = b".", b"!"
+"""What a poke says: that something changed, or that something was left for whom it wakes."""
 WAKE_SIZE = 65_536  # what waits in a FIFO on most systems
 
 _WORKER_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
@@ -381,19 +383,21 @@ class Presence:
         _check_open(self._is_open, self._pid, self._path)
         return self._wake
 
-    def drain(self) -> bool:
-        """Take in all pokes so far; False when there was none."""
+    def drain(self) -> bytes:
+        """Take in all pokes so far: what they say, nothing when there was none."""
         _check_open(self._is_open, self._pid, self._path)
-        waited = False
+        said = b""
         try:
             for _ in range(64):  # what is left after that makes the descriptor readable again
-                waited = bool(os.read(self._wake, WAKE_SIZE))
+                said += os.read(self._wake, WAKE_SIZE)
         except BlockingIOError:
-            return waited
-        return waited
+            return said
+        return said
 
-    def poke(self, worker_ids: Iterable[str]) -> list[str]:
+    def poke(self, worker_ids: Iterable[str], urgent: Container[str] = ()) -> list[str]:
         """Wake these workers, and say which of them cannot be reached any more: ask if they are alive.
+
+        Those in `urgent` are told that something was left for them.
 
         One that could not be told is no reason not to tell the others; the first such trouble is raised then.
         """
@@ -402,7 +406,7 @@ class Presence:
         with self._guard, _no_sigpipe():
             for one in worker_ids:
                 try:
-                    if one != self.worker_id and not self._poke(one):
+                    if one != self.worker_id and not self._poke(one, URGENT if one in urgent else NEWS):
                         gone.append(one)
                 except StoreError as error:
                     troubles.append(error)
@@ -410,10 +414,10 @@ class Presence:
             raise troubles[0]
         return gone
 
-    def _poke(self, worker_id: str) -> bool:
+    def _poke(self, worker_id: str, word: bytes) -> bool:
         kept = self._wakes.pop(worker_id, None)
         if kept is not None:
-            if _told(kept):
+            if _told(kept, word):
                 self._wakes[worker_id] = kept
                 return True
             close(kept)  # gone, or its files were made anew
@@ -426,7 +430,7 @@ class Presence:
             if error.errno in {errno.ENXIO, errno.ENOENT}:
                 return False
             raise _failure("write to", path, error) from error
-        if not _told(opened):
+        if not _told(opened, word):
             close(opened)
             return False
         self._wakes[worker_id] = opened
@@ -519,9 +523,9 @@ class Presence:
         self._lock = self._wake = -1
 
 
-def _told(wake: int) -> bool:
+def _told(wake: int, word: bytes) -> bool:
     try:
-        os.write(wake, b"!")
+        os.write(wake, word)
     except BlockingIOError:
         return True  # as many pokes wait there as fit
     except BrokenPipeError:

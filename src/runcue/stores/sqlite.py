@@ -313,7 +313,7 @@ class SqliteStore:
         if plan.purged:
             self._remove_files(plan.purged)
         try:
-            self._presence.poke(self._tables.peers)
+            self._presence.poke(self._tables.peers, {worker for worker, _ in plan.mail})
         except (OSError, StoreError) as error:  # they look by themselves a little later
             self._trouble("cannot wake the other processes", error)
 
@@ -393,7 +393,7 @@ class SqliteStore:
 
     # the other processes ----------------------------------------------------------------------------------
 
-    def listen(self, changed: Callable[[], None], lost: Callable[[str], None]) -> None:
+    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died."""
         self._neighbours.listen(changed, lost)
         self._prune_in(PRUNE_EVERY)

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from runcue.core.events import Told
 from runcue.core.lifecycle import finished, move, started
-from runcue.core.model import Record
+from runcue.core.model import Attempt, Record, WorkState
 from runcue.core.parse import Rate
 from runcue.core.plan import Key, Lacks, Library, Plan
 from runcue.core.state import BreakerState, Grant, Limits, ServiceState
@@ -147,6 +147,76 @@ async def dependents_are_found_in_the_order_they_came(open_store: Open) -> None:
         expect("whole records", found.dependents["a"], [hand.kept["w4"]])
 
 
+async def purged_work_leaves_no_trace(open_store: Open) -> None:
+    """What is purged is found by nobody: not by its id, its key or what it needs. What is beside it stays.
+
+    Of an id that runcue made it stays known how it ended: unknown, it would pass for one that ended well.
+    """
+    async with hands(open_store) as [hand]:
+        named, *others = _failed(1, 2, 3)
+        await hand.write(replace(named, spec=replace(named.spec, is_named=True)), *others)
+        await hand.turn(lambda plan, turn: plan.purged.extend(["w1", "w3"]))
+        for work_id in ("w1", "w3"):
+            del hand.kept[work_id]
+        await hand.compare()
+        found = await hand.look(lambda turn: turn.read(Lacks({"w1", "w2", "w3"}, {"k1", "k2"}, {"need"})))
+        expect("by id", found.records, {"w2": hand.kept["w2"]})
+        expect("by key", found.keys, {"k2": hand.kept["w2"]})
+        expect("dependents", found.dependents, {"need": [hand.kept["w2"]]})
+        expect("forgotten", found.forgotten, {"w3": WorkState.FAILED})
+
+
+async def a_purged_id_may_be_used_again_in_the_same_turn(open_store: Open) -> None:
+    """New work with the id and the key of purged work is new: nothing of the old one is left in it."""
+    async with hands(open_store) as [hand]:
+        await hand.write(*_failed(1, 2))
+        fresh = pending(3, id="w1", is_named=True, idempotency_key="k1")
+
+        def change(plan: Plan, turn: Turn) -> None:
+            plan.purged.append("w1")
+            del hand.kept["w1"]
+            hand.put(plan, fresh)
+
+        await hand.turn(change)
+        await hand.compare()
+        found = await hand.look(lambda turn: turn.read(Lacks({"w1"}, {"k1"}, {"need"})))
+        expect("by id", found.records, {"w1": fresh})
+        expect("by key", found.keys, {"k1": fresh})
+        expect("dependents", found.dependents, {"need": [hand.kept["w2"]]})
+
+
+def _failed(*numbers: int) -> list[Record]:
+    """New work that failed already, with a key, a need and a history."""
+    line = Attempt(1, NOW, 0.5, "ValueError: no", "me")
+    return [
+        replace(pending(seq, idempotency_key=f"k{seq}", depends_on=("need",)), state=WorkState.FAILED, error="x",
+                completed_at=NOW, spent=1, failures=1, history=(line,), shelf=None, place=0.0)
+        for seq in numbers
+    ]  # fmt: skip
+
+
+async def texts_are_kept_and_deleted(open_store: Open) -> None:
+    """What an application keeps with its queue comes back as it was; None deletes it."""
+    text = "ü \u2028 \0 \n ' \" 🎈"
+    async with hands(open_store) as [hand]:
+        expect("nothing yet", await hand.store.config(), {})
+        await hand.turn(lambda plan, turn: plan.config.update(a="1", b="", c=text))
+        expect("all", await hand.store.config(), {"a": "1", "b": "", "c": text})
+        await hand.turn(lambda plan, turn: plan.config.update(a="2", b=None, never=None))
+        expect("changed", await hand.store.config(), {"a": "2", "c": text})
+
+        def change(plan: Plan, turn: Turn) -> None:
+            plan.config["a"] = "3"
+            raise ZeroDivisionError
+
+        try:
+            await hand.turn(change)
+        except ZeroDivisionError:
+            expect("a turn that came to nothing", await hand.store.config(), {"a": "2", "c": text})
+        await hand.write(pending(1))
+        expect("as it was", await hand.store.config(), {"a": "2", "c": text})
+
+
 async def time_never_goes_back(open_store: Open) -> None:
     """Each turn begins no earlier than the one before."""
     async with hands(open_store) as [hand]:
@@ -163,6 +233,9 @@ EVERY: tuple[Check, ...] = (
     a_decision_reads_what_it_names,
     a_key_leads_to_whoever_took_it_last,
     dependents_are_found_in_the_order_they_came,
+    purged_work_leaves_no_trace,
+    a_purged_id_may_be_used_again_in_the_same_turn,
+    texts_are_kept_and_deleted,
     time_never_goes_back,
 )
 
@@ -368,6 +441,29 @@ async def a_turn_that_failed_begins_anew(open_store: Open) -> None:
         expect("shelves", told and told.shelves, {"ready/call": (NOW + 1, 1)})
 
 
+async def others_find_the_texts_and_miss_what_was_purged(open_store: Open) -> None:
+    """Both are the same for every process, and for one that comes when all have left."""
+    async with hands(open_store, 2) as [one, other]:
+        await one.write(*_failed(1, 2))
+        await other.turn()
+
+        def change(plan: Plan, turn: Turn) -> None:
+            plan.purged.append("w1")
+            plan.config["a"] = "1"
+
+        await one.turn(change)
+        del one.kept["w1"]
+        await other.compare()
+        expect("texts", await other.store.config(), {"a": "1"})
+        kept = one.kept
+    late = Hand(open_store(), kept)
+    try:
+        await late.compare()
+        expect("texts", await late.store.config(), {"a": "1"})
+    finally:
+        await late.store.close()
+
+
 async def events_are_read_by_number(open_store: Open) -> None:
     """Numbered from 1 without a gap, in the order of the turns, for every process, from any number on."""
     async with hands(open_store, 2) as [one, other]:
@@ -421,7 +517,7 @@ async def a_commit_wakes_the_others(open_store: Open) -> None:
         await one.write(pending(1))
         await other.write(pending(2))
         heard = asyncio.Event()
-        other.store.listen(heard.set, lambda worker: None)
+        other.store.listen(lambda is_urgent: heard.set(), lambda worker: None)
         await one.turn()
         await one.write(pending(3))
         try:
@@ -453,6 +549,7 @@ SHARED: tuple[Check, ...] = (
     changes_are_told_to_others_once,
     an_empty_shelf_is_told,
     a_turn_that_failed_begins_anew,
+    others_find_the_texts_and_miss_what_was_purged,
     events_are_read_by_number,
     results_are_read_with_their_events,
     a_commit_wakes_the_others,

@@ -143,7 +143,7 @@ async def hands(open_store: Open, amount: int = 1) -> AsyncIterator[list[Hand]]:
     hands = [Hand(open_store(), kept) for _ in range(amount)]
     for hand in hands:
         if not hand.store.is_inline:
-            hand.store.listen(lambda: None, lambda worker: None)
+            hand.store.listen(lambda is_urgent: None, lambda worker: None)
     try:
         yield hands
     finally:
