@@ -73,6 +73,10 @@ gate: pytest ## The tests, and every branch of core/ taken
 changelog: .venv/.test ## Show what the fragments in changelog.d will say
 	@$(BIN)/towncrier build --draft
 
+.PHONY: picture
+picture: .venv/.test ## Go on the tour of the README, and draw what a terminal shows
+	@$(BIN)/python tools/picture.py
+
 .PHONY: lock
 lock: .venv/.run ## Pin the dependencies anew (ARGS=--upgrade for newer ones)
 	tools/lock.sh $(ARGS)

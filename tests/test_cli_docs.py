@@ -1,0 +1,132 @@
+"""What is written about queuectl is true: the reference, the tour in the README, the guide, and the picture.
+
+Commands in a ```console block begin with `$ `. Those of the tour and of the guide run in their order on a
+terminal, in a home of their own. A line that a page shows below a command is one of those
+that the command shows; `…` stands for whatever differs from day to day.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+import pytest
+
+from runcue.cli.main import QUEUECTL
+from tools import cli_reference, picture
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+GUIDE = ROOT / "docs" / "guides" / "shell-queue.md"
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+COMMENT = re.compile(r"\s+# .*$")
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def section(page: Path, title: str) -> str:
+    """One section of a page, from its heading to the next of the same depth."""
+    found = re.search(
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert found is not None, f"{page.name} has no section {title!r}"
+    return found[1]
+
+
+def commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """The commands in the blocks of a page, each with the lines that the page shows below it."""
+    for block in BLOCK.findall(text):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *shown = part.splitlines()
+            yield COMMENT.sub("", command), [line for line in shown if line]
+
+
+def is_shown(line: str, text: str) -> bool:
+    """True when a terminal showed that line, but for what `…` stands for."""
+    pattern = ".*".join(map(re.escape, line.split("…")))
+    return re.search(rf"^{pattern}$", STYLE.sub("", text), re.MULTILINE) is not None
+
+
+def test_a_line_is_compared_but_for_what_differs() -> None:
+    assert is_shown("in …, well", "one\n\x1b[1min\x1b[0m 3 s, well\ntwo")
+    assert not is_shown("in …, well", "in 3 s, ill")
+    assert not is_shown("in", "in 3 s")
+
+
+def test_commands_are_found_with_what_is_shown_below_them() -> None:
+    text = "```console\n$ one  # first\nshown\n\n$ two '# no comment'\n```\n\n```text\n$ three\n```\n"
+    assert list(commands(text)) == [("one", ["shown"]), ("two '# no comment'", [])]
+
+
+# ------------------------------------------------------------------------------------------- the reference
+
+
+def test_the_reference_is_what_help_says_now() -> None:
+    assert cli_reference.PAGE.read_text("utf-8") == cli_reference.page(), "run: python tools/cli_reference.py"
+
+
+def test_the_reference_shows_what_a_terminal_shows() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "runcue.cli", "service", "set", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=45,
+        check=True,
+    ).stdout
+    assert f"#### queuectl service set\n\n```text\n{shown}```\n" in cli_reference.page()
+
+
+@pytest.mark.parametrize("verb", [verb for table in QUEUECTL.values() for verb in table])
+def test_the_guide_speaks_of_every_verb(verb: str) -> None:
+    assert re.search(rf"(queuectl|`){re.escape(f' {verb}')}|`{verb}\b", GUIDE.read_text("utf-8")), verb
+
+
+# ------------------------------------------------------------------------------------------------- the tour
+
+
+def test_the_picture_shows_the_tour() -> None:
+    tour = [command for command, _ in commands(section(README, "queuectl: a queue for the terminal"))]
+    assert tour == [step.command for step in picture.TOUR]
+    assert f"]({picture.PICTURE.relative_to(ROOT).as_posix()})" in README.read_text("utf-8")
+    drawn = picture.PICTURE.read_text("utf-8")
+    words = [word for step in picture.TOUR for word in step.command.split()]
+    assert [word for word in words if f">{escape(word)}</text>" not in drawn] == []
+
+
+def test_the_picture_shows_nothing_of_the_machine_it_was_made_on() -> None:
+    drawn = picture.PICTURE.read_text("utf-8")
+    texts = re.findall(r">([^<>]*)</text>", drawn)
+    assert [text for text in texts if re.match(r"/[a-z]+/|20[0-9][0-9]-(?!01-31)", text)] == []
+    assert re.findall(r"https?://[^\"]*", drawn) == ["http://www.w3.org/2000/svg"]
+
+
+def test_what_does_not_fit_is_not_drawn() -> None:
+    with pytest.raises(ValueError, match="cut"):
+        picture.svg("x" * (picture.COLUMNS + 1))
+
+
+def test_the_tour_goes_as_the_readme_says(tmp_path: Path) -> None:
+    seen = {}
+    for step, text, code in picture.session(tmp_path):
+        assert code == step.code, f"{step.command}: {text}"
+        seen[step.command] = text
+    assert "LAST FAILURES" in seen["queuectl status"]
+    assert "call-3" in seen["queuectl list"]
+    assert "No such file" in seen["queuectl dlq list"]
+    assert "1 data.csv" in seen["queuectl wait report && queuectl logs report"]
+    assert "Stopped 2 workers." in seen["queuectl worker stop"]
+
+
+def test_the_guide_goes_as_it_says(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    try:
+        for command, lines in commands(GUIDE.read_text("utf-8")):
+            if shutil.which(command.split()[0]) is None and not command.startswith("queuectl"):
+                continue
+            text, code = picture.on_terminal(command, tmp_path)
+            assert code == 0, f"{command}: {text}"
+            assert [line for line in lines if not is_shown(line, text)] == [], f"{command}: {text}"
+    finally:
+        picture.on_terminal("queuectl worker stop --now", tmp_path)
