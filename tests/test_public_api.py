@@ -153,7 +153,9 @@ def test_older_code_finds_its_models() -> None:
 
 
 def test_the_test_kit_has_its_own_names() -> None:
-    assert set(runcue.testing.__all__) == {"Deadlock", "VirtualLoop", "run", "settle"}
+    assert set(runcue.testing.__all__) == {
+        "Deadlock", "VirtualLoop", "fail_commit", "fill_disk", "kill", "run", "settle",
+    }  # fmt: skip
 
 
 def test_importing_runcue_loads_next_to_nothing() -> None:

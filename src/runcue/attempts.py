@@ -106,6 +106,17 @@ class Attempts:
         elif run.task is not None and run.executor.can_stop:
             run.task.cancel()
 
+    def abandon(self) -> None:
+        """Cancel everything; whatever becomes of it no longer matters to anybody."""
+        self._put = _nobody
+        runs, self.runs = list(self.runs.values()), {}
+        for run in runs:
+            run.is_given_up = True
+            if run.timer is not None:
+                run.timer.cancel()
+            if run.task is not None:
+                run.task.cancel()
+
     async def _attempt(self, run: Run, task: Registered, entering: Entering | None) -> None:
         record = run.record
         run.has_begun = True
@@ -128,7 +139,7 @@ class Attempts:
             outcome = Outcome(record.id, record.token, result)
         if entering is not None and not run.has_entered and outcome.failure is not LATE:
             self.entered(run, self.clock.now())
-        del self.runs[record.token]
+        self.runs.pop(record.token, None)
         run.task = None  # a task, its coroutine and its run would otherwise wait for the collector
         if run.timer is not None:
             run.timer.cancel()
@@ -190,6 +201,10 @@ class Attempts:
         is_excluded = classify(timeout, self._tasks[record.spec.task].retry.retry_on).kind == "permanent"
         failure = TIMEOUT_FOR_GOOD if is_excluded else TIMEOUT
         self._put(Outcome(record.id, record.token, None, failure, timeout, has_ended=False))
+
+
+def _nobody(item: Item) -> None:
+    """Stands in where nobody listens any more."""
 
 
 class Entering(msgspec.Struct, eq=False):

@@ -261,6 +261,16 @@ class System:
         self.bus.end()
         await self.store.close(bool(self.engine.attempts.runs))
 
+    def abandon(self) -> None:
+        """Let go of everything as if this process had died."""
+        self.engine.abandon()
+        self.judge.close()
+        self.bus.end()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        if not self.store.is_inline:
+            self.store.abandon()
+
     def _is_at_work(self) -> bool:
         """True while a handler runs in a thread of ours, which goes on when the loop is closed."""
         threads = self.executors["thread"]

@@ -246,6 +246,15 @@ class Engine:
         self._set_alarm(float("inf"))
         self.disappoint(error)
 
+    def abandon(self) -> None:
+        """Nothing of it runs any more, here and now, and nobody is told: as if its process had died."""
+        task, self._loop_task = self._loop_task, None
+        if task is not None:
+            task.cancel()
+        self._may_start = False
+        self._set_alarm(float("inf"))
+        self.attempts.abandon()
+
     def disappoint(self, error: Callable[[], Exception]) -> None:
         """Nothing will happen any more: whoever waits for something gets the error."""
         replies = [future for _, future in self._replies.values()]

@@ -99,6 +99,10 @@ class Store(Protocol):
         """Tell the others which queues this process serves (not inline only)."""
         ...
 
+    def abandon(self) -> None:
+        """Let go of everything here and now, and say nothing: as if this process had died (not inline only)."""
+        ...
+
     async def close(self, still_running: bool = False) -> None:
         """Let go of everything; but for what tells others that this process lives, while code of it still runs."""
         ...

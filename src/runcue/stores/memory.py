@@ -106,6 +106,9 @@ class MemoryStore:
     def serve(self, queues: frozenset[str] | None) -> None:
         """Nobody else is here."""
 
+    def abandon(self) -> None:
+        """Nobody else is here."""
+
     async def close(self, still_running: bool = False) -> None:
         """Let go of everything."""
         self._records.clear()

@@ -484,6 +484,9 @@ class SqliteStore:
 
     def abandon(self) -> None:
         """Let go of all descriptors, here and now, and say nothing: to others it is as if this process had died."""
+        self._is_closed = True
+        if self._pruning is not None:
+            self._pruning.cancel()
         self._neighbours.close()
         if self._heart is not None:
             self._heart.close()

@@ -10,9 +10,11 @@
     assert run(main()) == 3600.0  # and it took no time
 
 `run` is `asyncio.run` on a `VirtualLoop`. `settle` ends the present instant. `Deadlock` is raised where real
-time would hang. docs/testing.md shows how to run a whole pytest suite this way.
+time would hang. `kill`, `fail_commit` and `fill_disk` let things happen to a Cue (faults.py). docs/testing.md shows
+how to run a whole pytest suite this way.
 """
 
+from runcue.testing.faults import fail_commit, fill_disk, kill
 from runcue.testing.virtual import Deadlock, VirtualLoop, run, settle
 
-__all__ = ["Deadlock", "VirtualLoop", "run", "settle"]
+__all__ = ["Deadlock", "VirtualLoop", "fail_commit", "fill_disk", "kill", "run", "settle"]
