@@ -1,0 +1,1 @@
+"""runcue-sim: the real engine against mock services, on virtual time."""
