@@ -149,7 +149,7 @@ class Reader:
         return self._read(lambda tables: self._explained(tables, work_id))
 
     def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
-        """The same for those of these works that there are, without counting what is ahead of each."""
+        """The same for those of these works that there are, as if there were no others."""
         wanted = [given.work_id(one) for one in ids]
         return self._read(lambda tables: self._each_explained(tables, wanted))
 

@@ -76,14 +76,14 @@ def test_a_limit_that_makes_no_sense_is_refused(inside: Inside, limit: str) -> N
 def test_an_empty_dlq_is_no_error(inside: Inside, home: Path) -> None:
     assert inside("dlq", "list") == (0, "", "No dead jobs.\n")
     assert inside("dlq", "list", "--json") == (0, "[]\n", "")
-    assert inside("dlq", "retry", "--all") == (0, "requeued 0, skipped 0\n", "")
-    assert inside("dlq", "purge", "--all") == (0, "purged 0, skipped 0\n", "")
+    assert inside("dlq", "retry", "--all") == (0, "Requeued 0 jobs\n", "")
+    assert inside("dlq", "purge", "--all") == (0, "Purged 0 jobs\n", "")
     assert not home.exists()
 
 
 def test_a_dead_job_is_tried_again(dead: Inside, home: Path) -> None:
     (home / "flag").touch()
-    assert dead("dlq", "retry", "two") == (0, "requeued 1, skipped 0\n", "")
+    assert dead("dlq", "retry", "two") == (0, "Requeued 1 job\n", "")
     assert states(home)["two"] == "pending"
     dead.work()
     assert states(home) == {"one": "dead", "two": "completed", "three": "dead", "fine": "completed"}
@@ -91,14 +91,14 @@ def test_a_dead_job_is_tried_again(dead: Inside, home: Path) -> None:
 
 def test_all_are_tried_again_in_the_order_in_which_they_came(dead: Inside, home: Path) -> None:
     (home / "flag").touch()
-    assert dead("dlq", "retry", "--all").out == "requeued 3, skipped 0\n"
+    assert dead("dlq", "retry", "--all").out == "Requeued 3 jobs\n"
     dead.work()
     assert states(home) == {"one": "dead", "two": "completed", "three": "completed", "fine": "completed"}
 
 
 def test_what_is_not_dead_is_skipped_and_told(dead: Inside, home: Path) -> None:
     told = dead("dlq", "retry", "three", "fine", "two", "nobody")
-    assert (told.code, told.out) == (6, "requeued 2, skipped 2\n")
+    assert (told.code, told.out) == (6, "Requeued 2 jobs, skipped 2\n")
     assert (
         told.err
         == "queuectl: fine is completed, not dead.\nqueuectl: No job nobody. See them: queuectl list\n"
@@ -108,7 +108,7 @@ def test_what_is_not_dead_is_skipped_and_told(dead: Inside, home: Path) -> None:
 
 def test_what_runs_after_a_dead_job_is_not_retried_without_it(dead: Inside, home: Path) -> None:
     told = dead("dlq", "retry", "three")
-    assert (told.code, told.out) == (6, "requeued 0, skipped 1\n")
+    assert (told.code, told.out) == (6, "Requeued 0 jobs, skipped 1\n")
     assert told.err == "queuectl: three runs after two, which is dead.\n"
     assert states(home)["three"] == "dead"
 
@@ -118,7 +118,7 @@ def test_what_runs_after_a_cancelled_job_cannot_be_retried(inside: Inside) -> No
     inside("enqueue", input="\n".join(map(json.dumps, lines)))
     inside("cancel", "a")
     told = inside("dlq", "retry", "--all")
-    assert (told.code, told.out) == (0, "requeued 0, skipped 12\n")
+    assert (told.code, told.out) == (0, "Requeued 0 jobs, skipped 12\n")
     assert len(told.err.splitlines()) == 11
     assert told.err.endswith("runs after a, which is cancelled.\nand 2 more\n")
 
@@ -131,7 +131,7 @@ def test_what_comes_first_in_a_file_may_run_after_what_comes_later(inside: Insid
     inside("enqueue", input="\n".join(map(json.dumps, lines)))
     inside.work()
     (home / "flag").touch()
-    assert inside("dlq", "retry", "--all").out == "requeued 2, skipped 0\n"
+    assert inside("dlq", "retry", "--all").out == "Requeued 2 jobs\n"
     inside.work()
     assert states(home) == {"a": "completed", "b": "completed"}
 
@@ -140,7 +140,7 @@ def test_a_cancelled_job_is_not_dead(inside: Inside, home: Path) -> None:
     inside("enqueue", "--id", "a", "--", "true")
     inside("cancel", "a")
     told = inside("dlq", "retry", "a")
-    assert (told.code, told.out) == (6, "requeued 0, skipped 1\n")
+    assert (told.code, told.out) == (6, "Requeued 0 jobs, skipped 1\n")
     assert states(home) == {"a": "cancelled"}
 
 
@@ -176,10 +176,10 @@ def test_a_dry_run_prints_ids_and_deletes_nothing(dead: Inside, home: Path) -> N
 
 def test_purged_jobs_are_gone_with_what_they_printed(dead: Inside, home: Path) -> None:
     assert list((home / "queue.db.files").iterdir())
-    assert dead("dlq", "purge", "one", "--yes") == (0, "purged 1, skipped 0\n", "")
+    assert dead("dlq", "purge", "one", "--yes") == (0, "Purged 1 job\n", "")
     assert set(states(home)) == {"two", "three", "fine"}
     assert not list((home / "queue.db.files").iterdir())
-    assert dead("dlq", "purge", "--all", "-y") == (0, "purged 2, skipped 0\n", "")
+    assert dead("dlq", "purge", "--all", "-y") == (0, "Purged 2 jobs\n", "")
     assert states(home) == {"fine": "completed"}
     assert dead("enqueue", "--id", "one", "--", "true").code == 0, "its id is free again"
 

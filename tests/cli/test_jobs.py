@@ -277,19 +277,20 @@ def test_a_folder_that_is_gone_is_no_place_to_enqueue_from(
     assert caught.value.code == 2
 
 
-def test_an_argument_list_meets_no_shell(tmp_path: Path) -> None:
+def test_an_argument_list_meets_no_shell() -> None:
     job = parsed(argv=["echo", "$HOME; rm -rf /"])
     assert job.command == "echo '$HOME; rm -rf /'"
-    command = command_of(Work("a", "shell", options_of(job, Settings())["params"]))
+    command = command_of("home", Work("a", "shell", options_of(job, Settings())["params"]))
     assert command.args == ["echo", "$HOME; rm -rf /"]
     assert not command.shell
 
 
-def test_a_command_is_the_shells_with_its_folder_and_environment(tmp_path: Path) -> None:
+def test_a_command_is_the_shells_with_its_folder_and_environment() -> None:
     job = parsed(command="echo $A", env={"A": "1"}, cwd="/tmp")
-    command = command_of(Work("a", "shell", options_of(job, Settings())["params"]))
-    assert (command.args, command.shell, command.cwd, command.env) == ("echo $A", True, "/tmp", {"A": "1"})
-    assert not list(tmp_path.iterdir())
+    command = command_of("home", Work("a", "shell", options_of(job, Settings())["params"]))
+    assert (command.args, command.shell, command.cwd) == ("echo $A", True, "/tmp")
+    own = {"QUEUECTL_HOME": "home", "QUEUECTL_JOB_ID": "a", "QUEUECTL_ATTEMPT": "1"}
+    assert command.env == own | {"A": "1"}
 
 
 def test_several_failures_are_a_line_each_and_the_last_ends_it(capsys: pytest.CaptureFixture[str]) -> None:

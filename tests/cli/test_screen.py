@@ -45,7 +45,7 @@ def test_what_is_cleaned_can_still_be_read() -> None:
     ("seconds", "text"),
     [
         (0, "0 s"),
-        (0.04, "0 s"),
+        (0.04, "40 ms"),
         (0.42, "0.4 s"),
         (9.96, "10 s"),
         (12, "12 s"),

@@ -53,6 +53,16 @@ def job_id(text: str) -> str:
     return _id("id", text)
 
 
+def name(key: str, text: str) -> str:
+    """The name of a queue or a service that is asked for."""
+    return _name(key, text)
+
+
+def unicode(key: str, text: str) -> str:
+    """Text that is passed on to other processes, which take Unicode only."""
+    return _text(key, text)
+
+
 def duration(key: str, text: str, *, low: float = 0) -> float:
     """A length of time that an option gives."""
     return _span(low)(key, text)

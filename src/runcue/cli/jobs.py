@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
@@ -193,7 +193,7 @@ def open_cue(home: Home, settings: Settings, **more: Any) -> Cue:
         **more,
     )
 
-    cue.task(TASK, executor="subprocess", uses=_uses)(command_of)
+    cue.task(TASK, executor="subprocess", uses=_uses)(partial(command_of, str(home.path)))
     return cue
 
 
@@ -202,14 +202,15 @@ def _uses(work: Work) -> list[str]:
     return found
 
 
-def command_of(work: Work) -> Command:
-    """What a worker runs for that job."""
+def command_of(home: str, work: Work) -> Command:
+    """What a worker runs for that job, which can tell from its environment which one it is."""
     from runcue import Command
 
     params = work.params
+    own = {"QUEUECTL_HOME": home, "QUEUECTL_JOB_ID": work.id, "QUEUECTL_ATTEMPT": str(work.attempt)}
     is_text = "argv" not in params
     args = params["command"] if is_text else params["argv"]
-    return Command(args, shell=is_text, cwd=params.get("cwd"), env=params.get("env"))
+    return Command(args, shell=is_text, cwd=params.get("cwd"), env=own | params.get("env", {}))
 
 
 def settings_of(home: Home) -> Settings:

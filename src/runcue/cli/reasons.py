@@ -119,6 +119,22 @@ def sentence(
     return text
 
 
+ENDS = {
+    "prerequisite_failed": "it never ran, because a job that it was to run after is dead",
+    "prerequisite_cancelled": "it never ran, because a job that it was to run after was cancelled",
+    "prerequisite_lost": "it never ran, because a job that it was to run after was lost with a damaged file",
+    "worker_lost": "every worker that ran it died",
+}
+"""Deaths that are not the doing of the job's command."""
+
+
+def _end(job: Mapping[str, Any]) -> str:
+    """How a job died."""
+    error, failures = reason_of(job["last_error"]).rstrip("."), job["attempts"]
+    tried = "its only attempt" if failures == 1 else f"the last of {failures} attempts"
+    return ENDS.get(error) or (f"{tried} failed: {error}" if failures else error)
+
+
 def _told(why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Crew, queue: str | None) -> str:
     name, left = job["id"], _left(why, now)
     service = clean(why.service or "")
@@ -130,9 +146,7 @@ def _told(why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Cre
         case "completed":
             return f"{name} has completed. See what it printed: queuectl logs {name}"
         case "failed":
-            tried = "its only attempt" if job["attempts"] == 1 else f"the last of {job['attempts']} attempts"
-            error = reason_of(job["last_error"]).rstrip(".")
-            return f"{name} is dead: {tried} failed: {error}. Run it again: queuectl dlq retry {name}"
+            return f"{name} is dead: {_end(job)}. Run it again: queuectl dlq retry {name}"
         case "cancelled":
             return f"{name} was cancelled and will not run."
         case "retry":

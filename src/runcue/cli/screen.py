@@ -62,8 +62,11 @@ def _spelled(character: str) -> str:
 
 def shown(path: object) -> str:
     """A path as people would type it, cleaned."""
-    name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else str(path)
-    return clean(str(name))
+    name = str(os.fspath(path) if isinstance(path, (str, os.PathLike)) else path)
+    own = os.environ.get("HOME", "").rstrip("/")
+    if own and (name == own or name.startswith(f"{own}/")):
+        name = f"~{name[len(own) :]}"
+    return clean(name)
 
 
 def cut(text: str, width: int) -> str:
@@ -102,11 +105,13 @@ def _width(text: str) -> int:
 
 
 def span(seconds: float) -> str:
-    """A length of time for people: 0.4 s, 12 s, 4 m 10 s, 2 h 5 m, 3 d."""
+    """A length of time for people: 15 ms, 0.4 s, 12 s, 4 m 10 s, 2 h 5 m, 3 d."""
     if seconds != seconds or seconds in (float("inf"), float("-inf")):  # noqa: PLR0124 (that is how NaN is told)
         return "?"
     if seconds < 0:
         return f"-{span(-seconds)}"
+    if 0 < seconds < 0.1:
+        return f"{max(1, round(seconds * 1000))} ms"
     if round(seconds, 1) < 10 and round(seconds, 1) != round(seconds):
         return f"{seconds:.1f} s"
     whole = round(seconds)

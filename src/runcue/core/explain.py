@@ -57,10 +57,19 @@ def explain(ledger: Ledger, record: Record, now: float, wall: float, is_started:
 def explain_alone(
     ledger: Ledger, records: Iterable[Record], now: float, wall: float, is_started: bool
 ) -> Iterator[Explanation]:
-    """The same for each of these as if nothing were ahead of it: what a glance at many needs, and no more."""
+    """The same for each of these as if nothing else were there: what a glance at many needs, and no more."""
     lines = _Lines(ledger, now, is_started)
+    candidates: list[Record] = []
     for record in records:
-        yield _own_reason(ledger, record, now, wall, is_started) or lines.why(record)
+        why = _own_reason(ledger, record, now, wall, is_started)
+        if why is None:
+            candidates.append(record)
+        else:
+            yield why
+    candidates.sort(key=lambda record: _key(ledger, record))
+    for record in candidates:
+        yield lines.why(record)
+        lines.join(record)
 
 
 def explain_pending(

@@ -44,10 +44,11 @@ def command(context: click.Context, name: str, count: int, queues: tuple[str, ..
     (RUNCUE_DEBUG=1 shows its traceback).
     """
     from runcue.cli.application import check
+    from runcue.cli.fields import unicode
     from runcue.cli.lines import Lines
     from runcue.cli.supervisor import Supervisor
 
-    orders = Orders(app=check(name), queues=sorted(set(queues)) or None)
+    orders = Orders(app=check(name), queues=sorted({unicode("queue", one) for one in queues}) or None)
     supervisor = Supervisor(orders, count, Lines(is_quiet=quiet))
     code = supervisor.run()
     if supervisor.reason:

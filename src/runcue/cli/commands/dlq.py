@@ -54,7 +54,7 @@ def list_dead(home: Home, limit: int, as_json: bool) -> None:
         note("No dead jobs.")
         return
     rows = [
-        (job["id"], str(job["attempts"]), job["updated_at"], job["command"], reason_of(job["last_error"]))
+        (job["id"], str(job["attempts"]), _died(job), job["command"], reason_of(job["last_error"]))
         for job in jobs[:limit]
     ]
     table(("ID", "TRIES", "DIED", "COMMAND", "ERROR"), rows)
@@ -76,7 +76,7 @@ def retry(home: Home, ids: tuple[str, ...], everything: bool) -> None:
     if everything:
         wanted = _dead(home)
     failures = ask(home, lambda cue, _: _retried(cue, wanted)) if home.exists or wanted else []
-    say(f"requeued {len(wanted) - len(failures)}, skipped {len(failures)}")
+    say(_sum("Requeued", len(wanted) - len(failures), len(failures)))
     if not everything:
         end(failures)
     for failure in failures[:NAMED]:
@@ -119,7 +119,7 @@ def purge(home: Home, ids: tuple[str, ...], everything: bool, yes: bool, dry_run
     if wanted:
         _confirm(len(wanted), yes)
         failures = ask(home, lambda cue, _: _purged(cue, wanted))
-    say(f"purged {len(wanted) - len(failures)}, skipped {len(failures)}")
+    say(_sum("Purged", len(wanted) - len(failures), len(failures)))
     if ids:
         end(failures)
 
@@ -204,6 +204,19 @@ async def _retry(cue: Cue, one: str) -> Failure | None:
     except DuplicateWork as error:
         return conflict(f"{one} shares its key with {error.work_id}, which was enqueued later.")
     return conflict(f"{one} is no longer dead: somebody else has just retried it.")
+
+
+def _died(job: dict[str, Any]) -> str:
+    """When: to the second on a terminal, which has little room."""
+    from runcue.cli.screen import is_terminal
+
+    at = str(job["updated_at"])
+    return f"{at[:10]} {at[11:19]}" if is_terminal() else at
+
+
+def _sum(verb: str, done: int, skipped: int) -> str:
+    text = f"{verb} {done:,} job{'s' * (done != 1)}"
+    return f"{text}, skipped {skipped:,}" if skipped else text
 
 
 async def _purged(cue: Cue, ids: Sequence[str]) -> list[Failure]:

@@ -218,6 +218,8 @@ def _from_file(file: str, given: dict[str, Any]) -> list[Numbered]:
     for name in ("id", "key"):
         if name in given:
             raise bad_input(f"--{name} is for one job. Give each its own in its line.")
+    if not file:
+        raise bad_input("--file is empty. Name a file, or - for stdin.")
     if file == STDIN:
         if sys.stdin is None:
             raise bad_input("stdin is closed: there is nothing to read.")

@@ -6,7 +6,8 @@ import click
 
 from runcue.cli.completing import queue_or_service
 from runcue.cli.failure import bad_input, not_found
-from runcue.cli.fields import check, said
+from runcue.cli.fields import name as checked_name
+from runcue.cli.fields import said
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.jobs import ask, no_queue
@@ -33,7 +34,7 @@ def command(home: Home, name: str, is_queue: bool) -> None:
 
 def hold(home: Home, name: str, is_queue: bool, *, is_paused: bool) -> str:
     """Pause or resume what is meant; whether it is a service or a queue."""
-    name = check("queue", name)
+    name = checked_name("name", name)
     services: set[str] = set()
     queues = {DEFAULT}
     if home.exists:

@@ -8,7 +8,8 @@ import click
 
 from runcue.cli.completing import service
 from runcue.cli.failure import bad_input
-from runcue.cli.fields import check, duration, said
+from runcue.cli.fields import duration, said
+from runcue.cli.fields import name as checked_name
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home
 
@@ -61,7 +62,7 @@ def change(
     from runcue.cli.jobs import ask
     from runcue.cli.screen import say
 
-    name = check("queue", name)
+    name = checked_name("service", name)
     given: dict[str, Any] = {}
     if rates:
         given["rate"] = _rates(rates)

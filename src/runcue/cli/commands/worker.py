@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from runcue.cli.failure import Failure, bad_input
+from runcue.cli.fields import unicode
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home
 from runcue.cli.screen import clean, moment, note, say, show_json, shown, table
@@ -67,6 +68,8 @@ def start(context: click.Context, count: int, queues: tuple[str, ...], detach: b
     """
     home = context.find_object(Home)
     assert home is not None
+    for key, text in (("the home", str(home.path)), *(("queue", one) for one in queues)):
+        unicode(key, text)
     home.make()
     orders = Orders(home=str(home.path), insecure=home.insecure, queues=sorted(set(queues)) or None)
     if detach:
