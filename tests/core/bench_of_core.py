@@ -25,6 +25,7 @@ from runcue.core.plan import (
     Outcome,
     Pause,
     Plan,
+    Purge,
     Revive,
     Submit,
     Verdicts,
@@ -53,6 +54,13 @@ class Shelf:
         self._by_key: dict[str, str] = {}
 
     def commit(self, plan: Plan) -> None:
+        for work_id in plan.purged:  # their ids and keys may belong to new work
+            purged = self.records.pop(work_id)
+            key = purged.spec.idempotency_key
+            if key is not None and self._by_key[key] == work_id:
+                del self._by_key[key]
+            if not purged.spec.is_named:
+                self.forgotten[work_id] = purged.state
         for record in plan.records.values():
             self.records[record.id] = record
             key = record.spec.idempotency_key
@@ -125,7 +133,7 @@ class Bench:
         self.plans.append(plan)
         self.store.commit(plan)
         self.tokens.update((record.id, record.token) for record in plan.start)
-        self._entered = [Entered(record.token, self.now) for record in plan.start if self.enters_at_once]
+        self._entered = [Entered([(record.token, self.now)]) for record in plan.start if self.enters_at_once]
         return plan
 
     def after(self, seconds: float, *items: Item) -> Plan:
@@ -213,13 +221,16 @@ class Bench:
 
     def enter(self, work_id: str) -> Plan:
         """The latest attempt of that work enters its handler now."""
-        return self.turn(Entered(self.tokens[work_id], self.now))
+        return self.turn(Entered([(self.tokens[work_id], self.now)]))
 
     def cancel(self, work_id: str, *, cascade: bool = False) -> Any:
         return self.reply(Cancel(work_id, cascade))
 
     def revive(self, work_id: str, *, cascade: bool = False) -> Any:
         return self.reply(Revive(work_id, cascade))
+
+    def purge(self, *work_ids: str) -> Any:
+        return self.reply(Purge([*work_ids]))
 
     def pause(self, name: str) -> Any:
         return self.reply(Pause(name, True))

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from runcue.core.model import Attempt, Record, Spec, WorkState
-from runcue.core.retry import Retry
 from runcue.core.parse import Rate
+from runcue.core.retry import BACKOFFS, Retry
 from runcue.core.state import BreakerState, Grant, Head, Limits, ServiceState, Worker
 from runcue.errors import Permanent, StorageCorrupt
 from runcue.stores import codec
@@ -43,6 +43,11 @@ attempts = st.builds(
     error=text,
     worker=st.none() | text,
 )
+seconds = st.floats(0, 1e6) | st.integers(0, 10**6)
+retries = st.builds(
+    Retry, max_attempts=st.integers(1, 10**6), backoff=st.sampled_from(BACKOFFS), base_delay=seconds,
+    max_delay=seconds, jitter=st.booleans(),
+)  # fmt: skip
 specs = st.builds(
     Spec,
     id=text,
@@ -60,6 +65,7 @@ specs = st.builds(
     idempotency_key=st.none() | text,
     on_failed=text,
     is_named=st.booleans(),
+    retry=st.none() | retries,
 )
 
 
@@ -259,11 +265,14 @@ def test_no_more_is_remembered_than_is_good() -> None:
     insert(connection, PLAIN)
     [row] = connection.execute(codec.SELECT).fetchall()
     for number in range(codec.MOST_REMEMBERED + 10):
-        spec = replace(PLAIN_SPEC, task=f"task{number}", services=(f"service{number}",))
+        own = Retry(number + 1)
+        spec = replace(PLAIN_SPEC, task=f"task{number}", services=(f"service{number}",), retry=own)
         written = codec.insert_row(replace(PLAIN, spec=spec), 1.0)
-        record = codec.read_row((*row[:2], spec.task, *row[3:6], written[6], *row[7:]))
-        assert (record.spec.task, record.spec.services) == (spec.task, spec.services)
-    for remembered in (codec._names, codec._lists, codec._texts):
+        record = codec.read_row(
+            (*row[:2], spec.task, *row[3:6], written[6], *row[7:16], written[16], *row[17:])
+        )
+        assert (record.spec.task, record.spec.services, record.spec.retry) == (spec.task, spec.services, own)
+    for remembered in (codec._names, codec._lists, codec._texts, codec._policies, codec._retries):
         assert len(remembered) <= codec.MOST_REMEMBERED
 
 
@@ -285,6 +294,25 @@ def test_no_more_is_remembered_than_is_good() -> None:
         ("result", "{", "JSON"),
         ("result", "[" * 100_000, "JSON"),
         ("token", 1.5, "token"),
+        ("retry", "{", "JSON"),
+        ("retry", "", "JSON"),
+        ("retry", 3, "retry"),
+        ("retry", b"3", "retry"),
+        ("retry", "[3]", "retry"),
+        ("retry", '"often"', "retry"),
+        ("retry", "-1", "retry"),
+        ("retry", "NaN", "JSON"),
+        ("retry", '{"max_attempts":0}', "retry"),
+        ("retry", '{"max_attempts":"3"}', "retry"),
+        ("retry", '{"max_attempts":1e400}', "JSON"),
+        ("retry", '{"backoff":[]}', "retry"),
+        ("retry", '{"base_delay":{}}', "retry"),
+        ("retry", '{"base_delay":-1}', "retry"),
+        ("retry", '{"jitter":null}', "retry"),
+        ("retry", '{"retry_on":[1]}', "retry"),
+        ("retry", '{"tries":3}', "retry"),
+        ("retry", '{"":{}}', "retry"),
+        ("retry", "[" * 100_000, "JSON"),
     ],
 )
 def test_a_row_that_makes_no_sense_is_refused_with_its_id(name: str, value: object, told: str) -> None:
@@ -296,6 +324,24 @@ def test_a_row_that_makes_no_sense_is_refused_with_its_id(name: str, value: obje
         codec.read_row(tuple(row))
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_works_own_retries_are_stored_so_that_any_tool_can_read_them() -> None:
+    connection = database()
+    insert(connection, FULL)
+    assert column(connection, "retry ->> '$.max_attempts'") == 7
+    assert column(connection, "retry ->> '$.backoff'") == "power"
+    assert column(connection, "retry ->> '$.retry_on'") is None
+    connection.execute("""UPDATE work_units SET retry = '{"max_attempts": 4, "base_delay": 2}'""")
+    assert stored(connection, "w2").spec.retry == Retry(4, base_delay=2)
+    connection.execute("UPDATE work_units SET retry = NULL")
+    assert stored(connection, "w2").spec.retry is None
+
+
+def test_equal_retries_come_back_as_the_same_object() -> None:
+    connection = database()
+    insert(connection, FULL)
+    assert stored(connection, "w2").spec.retry is stored(connection, "w2").spec.retry
 
 
 def test_a_row_with_too_few_or_too_many_columns_is_refused() -> None:
@@ -427,7 +473,7 @@ services = st.builds(
 )  # fmt: skip
 workers = st.builds(
     Worker, id=text, host=text, boot=text, pid=whole, started_at=real, queues=st.none() | names,
-    active=st.dictionaries(text, st.integers(-10, 10), max_size=3),
+    is_serving=st.booleans(), active=st.dictionaries(text, st.integers(-10, 10), max_size=3),
 )  # fmt: skip
 heads = st.builds(Head, **{one.name: real if one.name == "now" else whole for one in fields(Head)})
 
@@ -490,7 +536,7 @@ def test_a_grant_comes_back_as_it_was(grant: Grant) -> None:
 
 
 SERVICE = ("api", 1, "[]", None, 300.0, 0, 0.0, 0, None, *[None] * 9)
-WORKER = ("w", "host", "boot", 1, 1.0, None, "{}")
+WORKER = ("w", "host", "boot", 1, 1.0, None, 1, "{}")
 
 
 @pytest.mark.parametrize(
@@ -503,8 +549,8 @@ WORKER = ("w", "host", "boot", 1, 1.0, None, "{}")
         (codec.read_service, ("api", "many", *SERVICE[2:]), "service 'api'"),
         (codec.read_service, (*SERVICE[:8], "api", *SERVICE[9:]), "circuit of service 'api'"),
         (codec.read_worker, (*WORKER[:3], "pid", *WORKER[4:]), "worker 'w'"),
-        (codec.read_worker, (*WORKER[:6], '{"api": "x"}'), "worker 'w'"),
-        (codec.read_worker, (*WORKER[:5], "night", "{}"), "worker 'w'"),
+        (codec.read_worker, (*WORKER[:7], '{"api": "x"}'), "worker 'w'"),
+        (codec.read_worker, (*WORKER[:5], "night", 1, "{}"), "worker 'w'"),
         (codec.read_grant, ("api", None, 1), "service_log"),
     ],
 )

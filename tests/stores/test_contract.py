@@ -181,7 +181,7 @@ async def test_a_mistake_in_the_tables_is_found_out(
 async def test_a_commit_that_nobody_hears_of_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Presence, "poke", lambda presence, ids: [])
+    monkeypatch.setattr(Presence, "poke", lambda presence, *given: [])
     monkeypatch.setattr(contract, "PATIENCE", 0.1)
     monkeypatch.setattr("runcue.stores.neighbours.LOOK_AROUND", 1000.0)
     await broken(contract.a_commit_wakes_the_others, sqlite(tmp_path))

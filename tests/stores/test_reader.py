@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import runcue
@@ -25,9 +26,11 @@ from runcue.errors import (
     StorageReplaced,
     StoreError,
 )
+from runcue.executors.output import stem
 from runcue.stores import presence
+from runcue.stores.schema import VERSION
 from runcue.stores.tables import Tables
-from runcue.testing import run
+from runcue.testing import run, settle
 
 PATIENCE = 30.0
 
@@ -268,13 +271,351 @@ def test_not_all_of_a_long_queue_is_read_to_explain_its_last_work(
         assert (reader.explain("w999").ahead, read < 600) == (300, True)
 
 
+def test_many_are_explained_at_once_as_if_there_were_no_others(path: Path) -> None:
+    async def look(cue: Cue, reader: Reader) -> None:
+        cue.start()
+        await cue.submit_many({"task": "call", "id": f"w{n}"} for n in range(13))
+        await cue.submit("note", id="later", delay=60)
+        await cue.submit("note", id="after", depends_on=["w12", "later"])
+        await cue.wait("w9")
+        found = reader.explain_many(["after", "w12", "nobody", "w0", "later", "w11", "w12"])
+        assert {work_id: (why.reason, why.ahead) for work_id, why in found.items()} == {
+            "after": ("dependency", 0), "w12": ("rate", 1), "w0": ("completed", 0), "later": ("scheduled", 0),
+            "w11": ("rate", 0),
+        }  # fmt: skip
+        for work_id, why in found.items():
+            alone = reader.explain(work_id)
+            assert (why.state, why.reason, why.service, why.waits_for) == (
+                alone.state,
+                alone.reason,
+                alone.service,
+                alone.waits_for,
+            )
+        until = found["w12"].until
+        assert until is not None
+        assert until > reader.now()
+        assert reader.explain_many([]) == {}
+        await cue.cancel("later")
+        await cue.stop()
+
+    run(together(path, look), limit=30)
+
+
+def test_with_nobody_there_nothing_of_many_starts(path: Path) -> None:
+    used(path)
+    with Reader(path) as reader:
+        found = reader.explain_many(["p0", "good", "bad"])
+    assert {work_id: (why.reason, why.details) for work_id, why in found.items()} == {
+        "p0": ("not_started", "nobody has the queue open"),
+        "good": ("completed", ""),
+        "bad": ("failed", "ConnectionError: no line"),
+    }
+
+
+def test_works_of_one_task_that_use_different_services_are_explained_each_by_its_own(path: Path) -> None:
+    async def main() -> None:
+        cue = Cue(path)
+        cue.service("full", concurrent=1)
+        cue.service("free")
+
+        @cue.task(uses=lambda work: work.params["uses"])
+        async def call(work: runcue.Work) -> None:
+            await asyncio.sleep(60)
+
+        async with cue:
+            for service in ("full", "free"):
+                for number in range(2):
+                    await cue.submit(call, id=f"{service}{number}", params={"uses": service})
+            await settle()
+            with Reader(path) as reader:
+                found = reader.explain_many(["free1", "full1", "full0"])
+            assert {work_id: (why.reason, why.service) for work_id, why in found.items()} == {
+                "free1": ("running", None),
+                "full1": ("concurrency", "full"),
+                "full0": ("running", None),
+            }
+        await cue.close()
+
+    run(main(), limit=1000)
+
+
+# --- What is kept beside the work -----------------------------------------------------------------
+
+
+def change(path: Path, statement: str, *bindings: Any) -> None:
+    """Change something by hand, which nobody should do."""
+    connection = apsw.Connection(str(path))
+    connection.execute(statement, bindings)
+    connection.close()
+
+
+def test_held_back_queues_and_kept_texts_are_shown(path: Path) -> None:
+    used(path)
+
+    async def look(cue: Cue, reader: Reader) -> None:
+        assert (reader.paused(), reader.config()) == ([], {})
+        await cue.pause("night")
+        await cue.pause("default")
+        await cue.pause("api")
+        await cue.set_config({"b": "2", "a": "1"})
+        assert (reader.paused(), reader.config()) == (["default", "night"], {"a": "1", "b": "2"})
+        await cue.resume("default")
+        assert reader.paused() == ["night"]
+
+    run(together(path, look))
+    change(path, "INSERT INTO config VALUES ('odd', 7), ('blob', x'ff')")
+    with Reader(path) as reader:
+        assert reader.config() == {"a": "1", "b": "2"}
+
+
+def test_the_time_of_the_queue_never_lies_before_what_was_written_last(path: Path) -> None:
+    used(path)
+    with Reader(path) as reader:
+        last = max(event.at for event in reader.events())
+        first, second = reader.now(), reader.now()
+    assert last <= first <= second
+
+
+# --- What commands printed ------------------------------------------------------------------------
+
+
+def printed(path: Path, work_id: str, attempt: int = 1, ending: str = "out") -> Path:
+    """The file of what an attempt printed, in a folder that is there."""
+    folder = path.with_name(f"{path.name}.files")
+    folder.mkdir(exist_ok=True)
+    return folder / f"{stem(work_id, attempt)}.{ending}"
+
+
+def test_what_a_command_printed_is_read_in_pieces(path: Path) -> None:
+    used(path)
+    text = bytes(range(256)) * 40
+    printed(path, "good").write_bytes(text)
+    with Reader(path) as reader:
+        whole = reader.output("good")
+        assert (whole.data, whole.start, whole.end, whole.attempt) == (text, 0, len(text), 1)
+        found, start = b"", 0
+        for _ in range(20):
+            piece = reader.output("good", start=start, limit=1000)
+            assert (piece.start, piece.end) == (start, start + len(piece.data))
+            if not piece.data:
+                break
+            assert len(piece.data) <= 1000
+            found, start = found + piece.data, piece.end
+        assert (found, start) == (text, len(text))
+        assert reader.output("good", start=250, limit=3).data == text[250:253]
+
+
+def test_what_is_printed_while_somebody_follows_is_read_from_where_he_was(path: Path) -> None:
+    used(path)
+    file = printed(path, "good")
+    with Reader(path) as reader:
+        assert reader.output("good").data == b""
+        at, seen = 0, []
+        for words in (b"one ", b"two ", b"three"):
+            with file.open("ab") as writing:
+                writing.write(words)
+            piece = reader.output("good", start=at)
+            seen.append(piece.data)
+            at = piece.end
+            again = reader.output("good", start=at)
+            assert (again.data, again.start, again.end) == (b"", at, at)
+        assert seen == [b"one ", b"two ", b"three"]
+
+
+def test_each_stream_and_each_attempt_has_its_own(path: Path) -> None:
+    used(path)
+    for attempt in (1, 2):
+        for ending in ("out", "err"):
+            printed(path, "shaky", attempt, ending).write_text(f"{ending} {attempt}")
+    with Reader(path) as reader:
+        last = reader.output("shaky")
+        assert (last.data, last.attempt) == (b"out 2", 2)
+        assert reader.output("shaky", "stderr").data == b"err 2"
+        assert reader.output("shaky", "stderr", attempt=1).data == b"err 1"
+        assert reader.output("shaky", "stdout", attempt=1).data == b"out 1"
+        missing = reader.output("shaky", attempt=3, start=5)
+        assert (missing.data, missing.start, missing.end, missing.attempt) == (b"", 5, 5, 3)
+
+
+def test_where_nothing_was_printed_there_is_nothing(path: Path) -> None:
+    used(path)
+    with Reader(path) as reader:
+        for work_id in ("good", "p0", "nobody"):
+            found = reader.output(work_id)
+            assert (found.data, found.start, found.end, found.attempt) == (b"", 0, 0, 1)
+    assert not path.with_name(f"{path.name}.files").exists()
+
+
+def test_what_is_no_longer_kept_of_a_long_output_is_passed_over(path: Path) -> None:
+    used(path)
+    hole, text = 1 << 20, b"the end of it" * 1000
+    with printed(path, "good").open("wb") as writing:
+        writing.seek(hole)
+        writing.write(text)
+    with Reader(path) as reader:
+        found = reader.output("good")
+        assert (found.data, found.start, found.end) == (text, hole, hole + len(text))
+        assert reader.output("good", start=hole // 2, limit=5).data == text[:5]
+        later = reader.output("good", start=hole + 4, limit=3)
+        assert (later.data, later.start) == (text[4:7], hole + 4)
+        assert reader.output("good", start=found.end).data == b""
+
+
+def test_an_output_that_became_shorter_is_read_from_its_beginning(path: Path) -> None:
+    used(path)
+    file = printed(path, "good")
+    file.write_bytes(b"a long text")
+    with Reader(path) as reader:
+        at = reader.output("good").end
+        file.write_bytes(b"new")
+        found = reader.output("good", start=at)
+        assert (found.data, found.start, found.end) == (b"new", 0, 3)
+        file.write_bytes(b"")
+        assert reader.output("good", start=3).data == b""
+
+
+@pytest.mark.parametrize(
+    "work_id",
+    ["../../etc/passwd", "../queue", "/etc/passwd", ".", "..", "a/b", "~root", "a b", "ü", "=abc", "a.1.out"],
+)
+def test_no_id_leads_out_of_the_folder(path: Path, work_id: str) -> None:
+    used(path)
+    for outside in (path.parent / "passwd", path.parent / "queue.1.out", path.parent / "etc"):
+        outside.write_text("secret")
+    file = printed(path, work_id)
+    assert file.parent == path.with_name(f"{path.name}.files")
+    with Reader(path) as reader:
+        assert reader.output(work_id).data == b""
+        file.write_text("mine")
+        assert reader.output(work_id).data == b"mine"
+
+
+def test_no_link_in_the_folder_is_followed(path: Path) -> None:
+    used(path)
+    secret = path.parent / "secret"
+    secret.write_text("secret")
+    printed(path, "good").symlink_to(secret)
+    with Reader(path) as reader, pytest.raises(OSError, match="symbolic link"):
+        reader.output("good")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"work_id": ""},
+        {"stream": "stdin"},
+        {"attempt": 0},
+        {"attempt": "1"},
+        {"start": -1},
+        {"start": 0.5},
+        {"limit": 0},
+    ],
+    ids=str,
+)
+def test_wrong_questions_about_output_are_refused(path: Path, wrong: dict[str, Any]) -> None:
+    used(path)
+    with Reader(path) as reader, pytest.raises(InvalidOption):
+        reader.output(**{"work_id": "good", **wrong})
+
+
+# --- How the file is ------------------------------------------------------------------------------
+
+
+def problems(path: Path) -> list[str]:
+    with Reader(path) as reader:
+        found: list[str] = reader.health()["problems"]
+    return found
+
+
+def test_a_sound_file_has_no_problems_and_says_how_large_it_is(path: Path) -> None:
+    used(path)
+    with Reader(path) as reader:
+        assert reader.health() == {
+            "sqlite": apsw.sqlite_lib_version(),
+            "schema": VERSION,
+            "size": path.stat().st_size,
+            "log_size": 0,
+            "problems": [],
+        }
+
+
+def test_a_file_that_is_in_use_has_a_log_and_no_problems(path: Path) -> None:
+    async def look(cue: Cue, reader: Reader) -> None:
+        await cue.submit("note", delay=60)
+        found = reader.health()
+        assert (found["problems"], found["log_size"] > 0) == ([], True)
+
+    run(together(path, look))
+
+
+@pytest.mark.parametrize(
+    ("counter", "said"),
+    [
+        ("pending", "3 works are pending, but the counter says 8"),
+        ("running", "0 works are running, but the counter says 5"),
+        ("failed", "1 works are failed, but the counter says 6"),
+    ],
+)
+def test_counters_that_are_wrong_are_named(path: Path, counter: str, said: str) -> None:
+    used(path)
+    change(path, f"UPDATE head SET {counter} = {counter} + 5")
+    assert problems(path) == [said]
+
+
+def test_what_retention_deleted_is_no_problem(path: Path) -> None:
+    used(path)
+    change(path, "DELETE FROM work_units WHERE state IN ('completed', 'cancelled')")
+    assert problems(path) == []
+
+
+def test_damaged_work_that_was_set_aside_is_counted(path: Path) -> None:
+    used(path)
+    change(path, "UPDATE work_units SET services = 'x' WHERE id IN ('p0', 'p2')")
+
+    async def main() -> None:
+        cue = queue(path)
+        async with cue:
+            await cue.join()
+        await cue.close()
+
+    run(main())
+    assert problems(path) == ["2 damaged works are set aside and do not run"]
+
+
+def test_damage_that_sqlite_finds_is_told_in_its_words(path: Path) -> None:
+    used(path)
+    swap = "UPDATE sqlite_schema SET sql = replace(sql, 'failed''', 'completed''')"
+    change(path, f"PRAGMA writable_schema = ON; {swap} WHERE name = 'work_units_failed'")
+    found = problems(path)
+    assert found
+    assert all(line.startswith("SQLite: ") for line in found)
+    assert "work_units_failed" in found[0]
+
+
+def test_damage_that_cannot_be_read_past_is_an_error_that_names_the_file(path: Path) -> None:
+    used(path)
+    connection = apsw.Connection(str(path))
+    place: Any = connection.execute(
+        "SELECT rootpage, page_size FROM sqlite_schema, pragma_page_size WHERE name = 'events'"
+    ).fetchall()[0]
+    connection.close()
+    page, size = place
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(bytes(size))
+    with Reader(path) as reader, pytest.raises(StorageCorrupt, match="malformed"):
+        reader.health()
+
+
 # --- Leaving no trace -----------------------------------------------------------------------------
 
 
 def everything(reader: Reader) -> list[Any]:
     """Ask all there is to ask."""
     return [reader.count(), reader.list(), reader.get("good"), reader.dead(), list(reader.events()),
-            reader.services(), reader.workers(), reader.explain("p0")]  # fmt: skip
+            reader.services(), reader.workers(), reader.explain("p0"), reader.explain_many(["p0", "good"]),
+            reader.jobs(), reader.job_counts(), reader.paused(), reader.config(), reader.health(),
+            reader.output("good"), reader.now() > 0]  # fmt: skip
 
 
 def test_nothing_is_created_or_changed_while_nobody_is_there(path: Path) -> None:
