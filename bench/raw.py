@@ -100,6 +100,31 @@ def lives(path: str, count: int, *, in_one: bool) -> float:
     return took
 
 
+def lives_in_line(path: str, count: int) -> float:
+    """The same three writes, but everything is inserted before the first is started: the queue is full at first."""
+    connection = open_file(path)
+    try:
+        mould = Mould(typical())
+        write, many = connection.execute, connection.executemany
+        began = perf_counter()
+        for numbers in batches(count):
+            write("BEGIN IMMEDIATE")
+            many(codec.INSERT, mould.inserts(numbers))
+            write("COMMIT")
+        for numbers in batches(count):
+            write("BEGIN IMMEDIATE")
+            many(codec.START, mould.starts(numbers))
+            write(codec.GRANT_INSERT, codec.grant_row(Grant("outside", 1.8e9, len(numbers))))
+            write("COMMIT; BEGIN IMMEDIATE")
+            many(codec.FINISH, mould.finishes(numbers))
+            write("COMMIT")
+        took = perf_counter() - began
+        check(connection, count)
+    finally:
+        connection.close()
+    return took
+
+
 def check(connection: apsw.Connection, count: int) -> None:
     """Say so when that many works did not complete."""
     [(found,)] = connection.execute(

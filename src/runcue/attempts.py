@@ -15,7 +15,7 @@ import msgspec
 
 from runcue.core.failure import Failure, classify
 from runcue.core.model import Record
-from runcue.core.plan import Ended, Entered, Item, Outcome, Plan
+from runcue.core.plan import Ended, Entered, Entry, Item, Outcome, Plan
 from runcue.errors import CommandFailed
 from runcue.ports import Clock, Executor, Registered, Store, TooLate
 from runcue.running import Report, Run, RunningWork, current_run
@@ -49,9 +49,9 @@ class Attempts:
         self._report = report
         self._may_block = may_block
         self.runs: dict[int, Run] = {}
-        self._entering: list[Run] = []
+        self._entering: list[Entering] = []
         """Attempts whose handlers are entered in this step of the loop."""
-        self._entries: list[tuple[int, float]] | None = None
+        self._entries: list[Entry] | None = None
         """What the item in the inbox says that tells of entries; None when there is none."""
 
     def are_awaited(self) -> bool:
@@ -138,7 +138,7 @@ class Attempts:
         else:
             outcome = Outcome(record.id, record.token, result)
         if entering is not None and not run.has_entered and outcome.failure is not LATE:
-            self.entered(run, self.clock.now())
+            self.entered(run, self.clock.now(), entering.began)
         self.runs.pop(record.token, None)
         run.task = None  # a task, its coroutine and its run would otherwise wait for the collector
         if run.timer is not None:
@@ -149,8 +149,8 @@ class Attempts:
         else:
             self._put(outcome)
 
-    def entered(self, run: Run, at: float) -> None:
-        """The handler was entered: rates and the timeout count from here."""
+    def entered(self, run: Run, at: float, began: float | None) -> None:
+        """The handler was entered: rates and the timeout count from here. Its call may have begun earlier."""
         if run.has_entered:
             return
         run.has_entered = True
@@ -161,24 +161,24 @@ class Attempts:
             if self._entries is None:
                 self._entries = []
                 self._put(Entered(self._entries))
-            self._entries.append((run.record.token, at))
+            self._entries.append((run.record.token, at, at if began is None else began))
 
     def take_entries(self) -> None:
         """The next turn takes what was put so far: entries from now on are for another one."""
         self._entries = None
 
-    def enters(self, run: Run) -> None:
+    def enters(self, entering: Entering) -> None:
         """The handler is entered in this step of the loop: told after that, together with others."""
         if not self._entering:
             self._loop.call_soon(self._have_entered)
-        self._entering.append(run)
+        self._entering.append(entering)
 
     def _have_entered(self) -> None:
-        runs, self._entering = self._entering, []
+        these, self._entering = self._entering, []
         at = self.clock.now()
-        for run in runs:
-            if not run.has_entered:
-                self.entered(run, at)
+        for entering in these:
+            if not entering.run.has_entered:
+                self.entered(entering.run, at, entering.began)
 
     def _set_timer(self, run: Run) -> None:
         run.timer = self._loop.call_later(run.record.spec.timeout or 0.0, self._time_out, run)
@@ -213,19 +213,24 @@ class Entering(msgspec.Struct, eq=False):
     attempts: Attempts
     run: Run
     latest: float | None
+    began: float | None = None
+    """When it was last found to be in time."""
 
     def check(self) -> None:
         """Raise TooLate where other processes count the call from an earlier moment on. From any thread."""
-        if self.latest is not None and self.attempts.clock.now() > self.latest:
-            raise TooLate
+        if self.latest is not None:
+            self.began = self.attempts.clock.now()
+            if self.began > self.latest:
+                raise TooLate
 
     def soon(self) -> None:
         """It is entered in this step of the loop."""
-        self.attempts.enters(self.run)
+        self.attempts.enters(self)
 
     def __call__(self, at: float | None) -> None:
         """It was entered, then or now. On the loop only."""
-        self.attempts.entered(self.run, self.attempts.clock.now() if at is None else at)
+        at = self.attempts.clock.now() if at is None else at
+        self.attempts.entered(self.run, at, self.began)
 
 
 def task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[Any]]:

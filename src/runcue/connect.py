@@ -137,11 +137,11 @@ def end_leftovers(target: str, worker: str) -> bool:
     return jobs.end_leftovers(jobs_folder(target, worker))
 
 
-def forget_output(target: str, ids: list[str]) -> None:
+def forget_output(target: str, works: list[tuple[str, int]]) -> None:
     """Delete what the commands of these works printed; they are forgotten themselves."""
     from runcue.executors import printed
 
-    printed.forget(target, ids)
+    printed.forget(target, works)
 
 
 class System:

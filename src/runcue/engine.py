@@ -83,7 +83,7 @@ class Engine:
         self._questions = questions
         self._drain = drain
         self._inbox: list[Item] = []
-        self._is_full = False
+        self._is_full = self._has_news = False
         self._replies: dict[int, tuple[Item, asyncio.Future[Any]]] = {}
         self._late: dict[int, Any] = {}
         self.waiters = Waiters(self._loop, store)
@@ -273,6 +273,8 @@ class Engine:
         """
         if is_urgent or not self._is_full:
             self._wake.set()
+        else:
+            self._has_news = True
         self._bus.heard()
         self.waiters.recheck()
 
@@ -417,6 +419,9 @@ class Engine:
 
     def _act(self, plan: Plan) -> None:
         self._head, self._is_full = plan.head, plan.is_full
+        if self._has_news and not plan.is_full:  # they may have come after this turn had looked
+            self._has_news = False
+            self._wake.set()
         for item, answer in plan.replies:
             self._answer(item, answer)
         for token in plan.stop:

@@ -133,7 +133,9 @@ class Bench:
         self.plans.append(plan)
         self.store.commit(plan)
         self.tokens.update((record.id, record.token) for record in plan.start)
-        self._entered = [Entered([(record.token, self.now)]) for record in plan.start if self.enters_at_once]
+        self._entered = [
+            Entered([(record.token, self.now, self.now)]) for record in plan.start if self.enters_at_once
+        ]
         return plan
 
     def after(self, seconds: float, *items: Item) -> Plan:
@@ -221,7 +223,7 @@ class Bench:
 
     def enter(self, work_id: str) -> Plan:
         """The latest attempt of that work enters its handler now."""
-        return self.turn(Entered([(self.tokens[work_id], self.now)]))
+        return self.turn(Entered([(self.tokens[work_id], self.now, self.now)]))
 
     def cancel(self, work_id: str, *, cascade: bool = False) -> Any:
         return self.reply(Cancel(work_id, cascade))

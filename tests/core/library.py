@@ -240,7 +240,7 @@ class Process(Bench):
             self.tokens[record.id] = record.token
             self.runs[record.token] = record
             if self.enters_at_once:
-                self._entered.append(Entered([(record.token, self.now)]))
+                self._entered.append(Entered([(record.token, self.now, self.now)]))
 
     @property
     def active(self) -> dict[str, int]:

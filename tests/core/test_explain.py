@@ -450,6 +450,8 @@ def test_a_service_without_limits_shows_only_what_runs() -> None:
         "concurrent": None,
         "rates": [],
         "circuit": None,
+        "circuit_threshold": None,
+        "circuit_timeout": 300.0,
         "paused": False,
         "blocked": None,
         "until": None,

@@ -4,6 +4,7 @@ import pytest
 
 from runcue.core.failure import Failure
 from runcue.core.limits import LEAST_SLACK, MOST_SLACK
+from runcue.core.places import HALF_LIFE
 from runcue.core.plan import Entered, Outcome
 from runcue.core.state import Grant
 from tests.core.bench_of_core import Bench, limits
@@ -59,23 +60,31 @@ def test_one_that_was_stopped_for_an_hour_does_not_make_others_wait_for_hours() 
 def test_calls_that_take_longer_to_begin_than_is_usual_are_given_more_at_once() -> None:
     bench = late_bench()
     bench.submit("a")
-    bench.after(0.009, Entered([(bench.tokens["a"], bench.now + 0.009)]))
+    bench.after(0.009, Entered([(bench.tokens["a"], bench.now + 0.009, bench.now + 0.009)]))
     bench.submit("b")
     assert slack(bench) == pytest.approx(0.018)
 
 
 def test_when_calls_begin_at_once_again_it_comes_down_in_time() -> None:
-    bench = late_bench((100_000, 1.0))
+    bench = late_bench()
     bench.submit("a")
-    bench.after(0.25, Entered([(bench.tokens["a"], bench.now + 0.25)]))
+    bench.after(0.25, Entered([(bench.tokens["a"], bench.now + 0.25, bench.now + 0.25)]))
+    given = []
+    for name in "bcdef":
+        bench.submit(name)
+        given.append(slack(bench))
+        bench.after(HALF_LIFE)
+    assert given[:3] == [pytest.approx(0.5), pytest.approx(0.25), pytest.approx(0.125)]
+    bench.after(10 * HALF_LIFE)
+    bench.submit("last")
+    assert slack(bench) == pytest.approx(LEAST_SLACK)
+
+
+def test_a_handler_that_holds_the_loop_itself_is_no_delay() -> None:
+    bench = late_bench()
+    bench.submit("a")
+    bench.after(3.0, Entered([(bench.tokens["a"], bench.now + 3.0, bench.now + 0.001)]))
     bench.submit("b")
-    assert slack(bench) == pytest.approx(0.5)
-    for number in range(5000):
-        work_id = f"w{number}"
-        bench.submit(work_id)
-        bench.turn(Entered([(bench.tokens[work_id], bench.now)]))
-        bench.finish(work_id)
-    bench.submit("c")
     assert slack(bench) == pytest.approx(LEAST_SLACK)
 
 

@@ -475,7 +475,7 @@ def test_a_rate_declared_after_a_start_was_granted_is_never_wider_for_it(enters:
     scheduler, token = started_with(Limits("a", rates=(Rate(5, 60.0),)), Limits("b"))
     take_in(scheduler, Declare(Limits("b", rates=(Rate(1, 60.0),))))
     if enters:
-        take_in(scheduler, Entered([(token, NOW + 1)]))
+        take_in(scheduler, Entered([(token, NOW + 1, NOW + 1)]))
     take_in(scheduler, Outcome("w", token))
     services = scheduler.ledger.ready.services
     assert services["b"].room(NOW + 1000) == 1

@@ -535,7 +535,7 @@ def test_two_answers_of_one_attempt_count_once() -> None:
 
 def test_an_answer_nobody_waits_for_is_dropped() -> None:
     bench = Bench()
-    bench.turn(Outcome("never", 99), Ended("never", 98), Entered([(97, bench.now)]))
+    bench.turn(Outcome("never", 99), Ended("never", 98), Entered([(97, bench.now, bench.now)]))
     assert (bench.plan.records, bench.told("stale_completion")) == ({}, [None])
 
 

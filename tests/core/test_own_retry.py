@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from runcue.core.explain import HERE, explain_alone
+from runcue.core.explain import explain_alone
 from runcue.core.limits import Limits
+from runcue.core.places import HERE
 from runcue.core.plan import Submit
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule

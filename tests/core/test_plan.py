@@ -37,6 +37,6 @@ def test_a_plan_shows_how_much_of_what_it_decided() -> None:
     record = Record("w", SPEC, 1, 10.0, 10.0)
     plan.records["w"] = record
     plan.start += [record, record]
-    plan.replies.append((Entered([(1, 10.0)]), None))
+    plan.replies.append((Entered([(1, 10.0, 10.0)]), None))
     plan.wake_at = 12.5
     assert repr(plan) == "<Plan records=1 start=2 replies=1 wake_at=12.5>"

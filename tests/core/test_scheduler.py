@@ -997,7 +997,9 @@ def test_the_same_items_at_the_same_times_give_the_same_plans() -> None:
         bench.submit(*[f"w{number}" for number in range(8)], services=["api", "other"])
         for number in range(20):
             bench.after(
-                1, *[bench.failure(work_id) for work_id in bench.running], Entered([(number, bench.now)])
+                1,
+                *[bench.failure(work_id) for work_id in bench.running],
+                Entered([(number, bench.now, bench.now)]),
             )
             bench.turn(Pause("other", bool(number % 3)))
         return [f"{plan} {plan.events}" for plan in bench.plans]
@@ -1010,3 +1012,13 @@ def test_a_plan_says_what_it_holds() -> None:
     bench.submit("a")
     assert repr(bench.plan) == f"<Plan records=1 start=1 events=3 replies=1 wake_at={START + 1}>"
     assert repr(Plan()) == "<Plan wake_at=inf>"
+
+
+def test_a_place_is_kept_for_nobody_whose_queue_is_paused() -> None:
+    bench = Bench(limits("cap", concurrent=1), limits("both", concurrent=1))
+    bench.submit("a", services=["cap"])
+    bench.submit("b", services=["cap", "both"], queue="nightly")
+    bench.submit("c", services=["both"])
+    assert bench.running == ["a"]
+    bench.turn(Pause("nightly", True))
+    assert bench.started == ["c"]

@@ -157,7 +157,7 @@ def test_a_late_grant_was_not_used_and_counts_for_nobody() -> None:
     one.enters_at_once = False
     one.submit("a")
     one.turn(Outcome("a", one.tokens["a"], None, LATE))
-    one.turn(Entered([(one.tokens["a"], one.now)]))
+    one.turn(Entered([(one.tokens["a"], one.now, one.now)]))
     one.may_start = False
     one.submit("b", "c")
     other.turn()

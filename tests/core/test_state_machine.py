@@ -598,7 +598,8 @@ class Machine(RuleBasedStateMachine):
         for token in entering:
             model.enter(token)
         plan = bench.turn(
-            *[Entered([(token, bench.now)]) for token in entering], *[item for item, _ in self.inbox]
+            *[Entered([(token, bench.now, bench.now)]) for token in entering],
+            *[item for item, _ in self.inbox],
         )
         for _, follow in self.inbox:
             follow(plan)

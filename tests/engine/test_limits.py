@@ -419,7 +419,7 @@ async def test_a_function_that_chooses_nonsense_is_refused_at_submit(answer: Any
     @cue.task("call", uses=choose)
     async def call(work: Work) -> None: ...
 
-    with pytest.raises(runcue.SubmitError, match="'call'|'unknown'"):
+    with pytest.raises(runcue.SubmitError, match=r"'call'|'unknown'"):
         await cue.submit("call")
     assert sum((await cue.count()).values()) == 0
 

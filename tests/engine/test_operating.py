@@ -7,6 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import runcue
@@ -80,6 +81,26 @@ async def test_nothing_knows_purged_work_any_more() -> None:
                 await question
             assert not caught.value.forgotten
         assert await cue.cancel("a") is False
+
+
+async def test_a_file_keeps_no_row_of_purged_work(tmp_path: Path) -> None:
+    path = tmp_path / "shared.db"
+    cue = failing(store=path)
+    async with cue:
+        await cue.wait(await cue.submit("call", id="need"))
+        retry = {"max_attempts": 2, "base_delay": 1}
+        await cue.wait(await cue.submit("call", id="a", params=BAD, depends_on=["need"], retry=retry))
+        assert await cue.purge("a") is True
+    await cue.close()
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    for question in (
+        "SELECT 1 FROM work_units WHERE id = 'a'",
+        "SELECT 1 FROM attempts WHERE work_id = 'a'",
+        "SELECT 1 FROM dependencies WHERE work_id = 'a'",
+        "SELECT 1 FROM forgotten",
+    ):
+        assert connection.execute(question).fetchall() == []
+    connection.close()
 
 
 async def test_what_depends_on_purged_work_afterwards_does_not_run_as_if_it_had_succeeded() -> None:

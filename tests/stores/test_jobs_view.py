@@ -188,6 +188,11 @@ def test_a_worker_is_named_only_while_it_runs_the_job(path: Path) -> None:
     assert [row["worker_id"] for row in view(path).values() if row["worker_id"]] == []
 
 
+def test_a_worker_whose_code_still_runs_for_work_that_waits_or_ended_is_not_named(left: Path) -> None:
+    change(left, "UPDATE work_units SET leased_by = 'somebody' WHERE id IN ('again', 'lost')")
+    assert [row["worker_id"] for row in view(left).values() if row["worker_id"]] == []
+
+
 def test_the_command_of_a_job_is_its_command_and_of_other_work_its_task(left: Path) -> None:
     found = view(left)
     assert found["lost"]["command"] == "false --loudly"
@@ -262,6 +267,11 @@ def test_a_reader_gives_the_rows_of_the_view(path: Path) -> None:
                 assert reader.jobs(word) == [row for row in reader.jobs() if row["state"] == word]
                 assert reader.jobs(word) != []
             assert {row["id"] for row in reader.jobs(queue="night")} == {"dropped", "again", "soon"}
+            assert {row["id"] for row in reader.jobs(queue="default")} == found.keys() - {
+                "dropped",
+                "again",
+                "soon",
+            }
             assert [row["id"] for row in reader.jobs("failed", queue="night")] == ["again"]
             assert reader.jobs(queue="nobody") == []
             assert [row["id"] for row in reader.jobs(ids=["done", "nobody", "last", "done"])] == [

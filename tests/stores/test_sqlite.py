@@ -461,7 +461,7 @@ async def test_pruning_goes_on_while_there_is_more_in_small_steps(
     monkeypatch.setattr(pruning, "SOME", 5)
     steps = []
 
-    def noted(*given: Any) -> tuple[list[str], bool]:
+    def noted(*given: Any) -> tuple[list[tuple[str, int]], bool]:
         steps.append(pruning.prune(*given))
         return steps[-1]
 
@@ -553,12 +553,12 @@ def test_a_rate_longer_than_a_month_holds_after_a_restart(path: Path) -> None:
 
 
 async def test_files_of_pruned_work_are_deleted_after_it(path: Path) -> None:
-    forgotten: list[tuple[list[str], str]] = []
+    forgotten: list[tuple[list[tuple[str, int]], str]] = []
 
-    def forget(ids: list[str]) -> None:
+    def forget(works: list[tuple[str, int]]) -> None:
         with Reader(path) as reader:
-            assert all(reader.get(work_id) is None for work_id in ids)
-        forgotten.append((ids, threading.current_thread().name))
+            assert all(reader.get(work_id) is None for work_id, _ in works)
+        forgotten.append((works, threading.current_thread().name))
         raise PermissionError("not yours")
 
     async with hand_on(path, retention=3600.0, forget_files=forget) as (hand, store):
@@ -567,7 +567,7 @@ async def test_files_of_pruned_work_are_deleted_after_it(path: Path) -> None:
         await hand.write(*[finished(hand.kept[f"w{n}"], n, 2.0) for n in (1, 2)])
         store._turns.put(store._prune_quietly)
         await until(lambda: bool(forgotten))
-        assert forgotten == [(["w1", "w2"], "runcue-store")]
+        assert forgotten == [([("w1", 1), ("w2", 1)], "runcue-store")]
         assert store.prune() == 0
     assert len(forgotten) == 1, "nothing to forget, nobody called"
 

@@ -14,6 +14,7 @@ from runcue.core.events import Told, is_final
 from runcue.core.limits import Service
 from runcue.core.mind import Mind
 from runcue.core.model import Record, Spec
+from runcue.core.plan import Entry
 from runcue.core.ready import Lane, Ready
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import Grant
@@ -29,8 +30,8 @@ NOBODY = Spec("", "", b"", ())
 NOT_RATED: Granted = ([], 0.0, 0.0)
 SAFE = 2.0
 """How much longer than it usually takes a call may take to begin."""
-LEARNING = 0.002
-"""How much of the difference to what was believed each call that began sooner changes that."""
+HALF_LIFE = 10.0
+"""Seconds after which half of a delay that did not happen again is forgotten."""
 
 
 class Places(Mind):
@@ -47,8 +48,8 @@ class Places(Mind):
         self.unentered: dict[int, Granted] = {}
         """Services with a rate that granted a start whose handler was not entered yet, when they did, and from when
         on other processes count it."""
-        self._lag = 0.0
-        """How long it takes from a grant to the handler: a slow disk or a busy loop takes its time."""
+        self._lag = self._lagged_at = 0.0
+        """How long it took from a grant to the handler at most, lately: a slow disk or a busy loop takes its time."""
         self._was_late_at = -math.inf
         self.epochs: dict[int, list[tuple[Service, Breaker, int]]] = {}
         self._told_limited_at: dict[str, float] = {}
@@ -153,14 +154,20 @@ class Places(Mind):
             self.tell("service_rate_limited", service=service.name, until=blocked.until,
                       details=blocked.details)  # fmt: skip
 
+    @property
+    def lag(self) -> float:
+        """How long a call has to be given to begin, by what was seen lately."""
+        return self._lag * 2.0 ** ((self._lagged_at - self.now) / HALF_LIFE) if self._lag else 0.0
+
     def slack(self, services: list[Service]) -> float:
         """How long after its grant a call may begin. It has to be possible, or nothing would ever begin."""
-        return max(min(service.slack for service in services), SAFE * self._lag)
+        return max(min(service.slack for service in services), SAFE * self.lag)
 
-    def entered(self, entries: list[tuple[int, float]]) -> None:
+    def entered(self, entries: list[Entry]) -> None:
         """Granted starts entered their handlers: their windows count from then on."""
         touched: list[Service] = []
-        for token, at in entries:
+        longest = 0.0
+        for token, at, began in entries:
             services, granted_at, _ = self.unentered.pop(token, NOT_RATED)
             for service in services:
                 service.entered(at)
@@ -168,17 +175,18 @@ class Places(Mind):
                 for service in services:
                     self.ready.touch(service)
                 touched = services
-            lag = at - granted_at
-            if services:
-                self._lag = lag if lag > self._lag else self._lag + (lag - self._lag) * LEARNING
+            if services and began - granted_at > longest:
+                longest = began - granted_at
+        if longest > self.lag:
+            self._lag, self._lagged_at = longest, self.now
 
     def was_late(self, token: int) -> None:
         """A call could not begin in time: the next are given more, up to what this one would have needed."""
         if token in self.unentered and self._was_late_at < self.now:
             self._was_late_at = self.now
             services, granted_at, _ = self.unentered[token]
-            enough = max(2 * self._lag, min(service.slack for service in services))
-            self._lag = min(enough, max(self._lag, self.now - granted_at))
+            enough = max(2 * self.lag, min(service.slack for service in services))
+            self._lag, self._lagged_at = min(enough, max(self.lag, self.now - granted_at)), self.now
 
     def judge_circuits(self, token: int, verdict: bool | None) -> None:
         """An attempt ended well, badly, or in a way that proves nothing about its services."""

@@ -58,10 +58,14 @@ class Ended(msgspec.Struct, eq=False, gc=False):
     has_answer: bool = False
 
 
-class Entered(msgspec.Struct, eq=False):
-    """Granted starts have entered their handlers at these times: rates count from there."""
+Entry = tuple[int, float, float]
+"""The token of a granted start, from when on rates count it, and when its call began."""
 
-    entries: list[tuple[int, float]]
+
+class Entered(msgspec.Struct, eq=False):
+    """Granted starts have entered their handlers: rates count from there."""
+
+    entries: list[Entry]
 
 
 class Verdicts(msgspec.Struct, eq=False):

@@ -381,6 +381,8 @@ class Ready:
 
     def _may_keep(self, lane: Lane, now: float) -> bool:
         """True while a lane still lacks nothing but a running slot in the service it waits for."""
+        if lane.queue.is_paused:
+            return False
         if isinstance(lane.where, Service):
             blocked = lane.where.blocked(now)
             if blocked is not None and blocked.reason != "concurrency":

@@ -58,11 +58,11 @@ def _first_data(file: int, start: int) -> int:
         return start
 
 
-def forget(target: str, ids: Iterable[str]) -> None:
-    """Delete what the commands of these works printed."""
+def forget(target: str, works: Iterable[tuple[str, int]]) -> None:
+    """Delete what the commands of these works printed, in all their attempts: ids, and the number of the last one."""
     folder = files_folder(target)
     if folder.is_dir():
-        names = {stem(work_id, 0).rpartition(".")[0] for work_id in ids}
-        for path in folder.iterdir():
-            if path.name.rsplit(".", 2)[0] in names:
-                path.unlink(missing_ok=True)
+        for work_id, attempts in works:
+            for attempt in range(1, attempts + 1):
+                for ending in ENDINGS.values():
+                    (folder / f"{stem(work_id, attempt)}.{ending}").unlink(missing_ok=True)

@@ -12,8 +12,10 @@ import apsw
 
 from runcue.stores import codec
 
+Deleted = tuple[str, int]
+"""The id of work that is no longer kept, and the number of its last attempt."""
 PRUNABLE = (
-    "SELECT id FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ? "
+    "SELECT id, attempt FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ? "
     "AND NOT EXISTS (SELECT 1 FROM dependencies JOIN work_units AS other ON other.id = work_id "
     "WHERE needs = work_units.id AND other.state IN ('pending', 'running')) ORDER BY completed_at LIMIT ?"
 )
@@ -38,10 +40,10 @@ SOME = 500
 
 def prune(
     connection: apsw.Connection, now: float, finished_before: float | None, granted_before: float
-) -> tuple[list[str], bool]:
+) -> tuple[list[Deleted], bool]:
     """Delete some of what ended long ago, but nothing that pending work depends on.
 
-    The ids of that work, and whether there may be more of anything.
+    That work, and whether there may be more of anything.
     """
     services = [codec.read_service(row) for row in connection.execute(codec.SERVICE_SELECT)]
     longest = max((rate.per for service in services for rate in service.limits.rates), default=0.0)
@@ -52,20 +54,26 @@ def prune(
         return [], is_full
     connection.execute(OLD_EVENTS, (finished_before, SOME))
     is_full = is_full or connection.changes() >= SOME
-    rows: list[Any] = connection.execute(PRUNABLE, (finished_before, SOME)).fetchall()
-    connection.executemany(REMEMBER, rows)
-    old = [name for (name,) in rows]
-    delete(connection, old)
+    old: list[Any] = connection.execute(PRUNABLE, (finished_before, SOME)).fetchall()
+    names = [(name,) for name, _ in old]
+    connection.executemany(REMEMBER, names)
+    _delete(connection, names)
     return old, is_full or len(old) >= SOME
 
 
-def purge(connection: apsw.Connection, ids: list[str]) -> None:
+def purge(connection: apsw.Connection, ids: list[str]) -> list[Deleted]:
     """Delete work as if it had never been; but an id of ours that is unknown would pass for one that ended well."""
-    connection.executemany(REMEMBER_MADE, [(name,) for name in ids])
-    delete(connection, ids)
+    names = [(name,) for name in ids]
+    attempts: dict[Any, Any] = {}
+    for name in names:
+        attempts.update(
+            connection.execute("SELECT id, attempt FROM work_units WHERE id = ?", name).fetchall()
+        )
+    connection.executemany(REMEMBER_MADE, names)
+    _delete(connection, names)
+    return list(attempts.items())
 
 
-def delete(connection: apsw.Connection, ids: list[str]) -> None:
-    """Delete work that ended."""
+def _delete(connection: apsw.Connection, names: list[tuple[str]]) -> None:
     for statement in DELETE:
-        connection.executemany(statement, [(name,) for name in ids])
+        connection.executemany(statement, names)

@@ -37,7 +37,7 @@ from runcue.stores.errands import Errands
 from runcue.stores.file import check_same, identity, open_file, translate, undo
 from runcue.stores.looking import Looking
 from runcue.stores.neighbours import EndLeftovers, Neighbours, Trouble
-from runcue.stores.pruning import prune
+from runcue.stores.pruning import Deleted, prune
 from runcue.stores.schema import shown
 from runcue.stores.tables import Tables
 
@@ -142,7 +142,7 @@ class SqliteStore:
         log_retention: float = 86400.0,
         clock: Clock | None = None,
         end_leftovers: EndLeftovers | None = None,
-        forget_files: Callable[[list[str]], None] | None = None,
+        forget_files: Callable[[list[Deleted]], None] | None = None,
         is_at_work: Callable[[], bool] = lambda: True,
     ) -> None:
         """`forget_files` deletes what belongs to these works beside the file, in the store's thread.
@@ -261,6 +261,8 @@ class SqliteStore:
             return plan
         tables.write(plan, before, now, self._lease)
         crashpoint("turn.written")
+        if plan.purged:  # while nobody else can use their ids
+            self._remove_files(tables.deleted)
         self._commit()
         tables.written(plan)
         return plan
@@ -307,11 +309,9 @@ class SqliteStore:
             self._trouble("a connection was not closed properly", error)
 
     def _tell(self, plan: Plan) -> None:
-        """After a commit: wake the others, and clear away what the dead and the deleted left."""
+        """After a commit: wake the others, and clear away what the dead left."""
         if plan.lost:
             self._sweep(plan.lost)
-        if plan.purged:
-            self._remove_files(plan.purged)
         try:
             self._presence.poke(self._tables.peers, {worker for worker, _ in plan.mail})
         except (OSError, StoreError) as error:  # they look by themselves a little later
@@ -438,25 +438,25 @@ class SqliteStore:
         """Let go of some of what is older than anybody wants it; how much work that was."""
         return len(self._prune()[0])
 
-    def _prune(self) -> tuple[list[str], bool]:
+    def _prune(self) -> tuple[list[Deleted], bool]:
         now = self.clock.now()
 
-        def job() -> tuple[list[str], bool]:
+        def job() -> tuple[list[Deleted], bool]:
             kept = None if self._retention is None else now - self._retention
             tables = self._tables
             done = prune(tables.connection, tables.head().now, kept, now - self._log_retention)
             tables.connection.execute("COMMIT")
             return done
 
-        ids, is_full = self._transact(job)
-        if ids:
-            self._remove_files(ids)
-        return ids, is_full
+        old, is_full = self._transact(job)
+        if old:
+            self._remove_files(old)
+        return old, is_full
 
-    def _remove_files(self, ids: list[str]) -> None:
+    def _remove_files(self, deleted: list[Deleted]) -> None:
         if self._forget_files is not None:
             try:
-                self._forget_files(ids)
+                self._forget_files(deleted)
             except Exception as error:  # noqa: BLE001 (whatever it is, the work itself is gone)
                 self._trouble("cannot delete the files of old work", error)
 

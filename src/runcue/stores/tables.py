@@ -20,7 +20,7 @@ from runcue.core.state import Head, Worker
 from runcue.errors import StorageCorrupt
 from runcue.stores import codec, journal
 from runcue.stores.aside import Aside
-from runcue.stores.pruning import purge
+from runcue.stores.pruning import Deleted, purge
 
 Row = tuple[Any, ...]
 BEFORE_ALL: Key = (float("-inf"), 0)
@@ -72,6 +72,8 @@ class Tables:
         """True when the counters are others than the last turn believed: the next one is told."""
         self._active: dict[str, int] = {}
         self._registering: Worker | None = None
+        self.deleted: list[Deleted] = []
+        """What the turn under way deleted, for whoever removes what else there is of it."""
         self.peers: Mapping[str, int] = {}
         """The workers that were there when this process last looked, with their pids."""
 
@@ -319,7 +321,7 @@ class Tables:
         """Everything a turn decided."""
         revision = before.revision + 1
         if plan.purged:  # their ids may belong to new work
-            purge(self.connection, plan.purged)
+            self.deleted = purge(self.connection, plan.purged)
         self._write_records(plan, before, now, now + lease)
         many = self.connection.executemany
         if plan.dependent:
