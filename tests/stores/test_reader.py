@@ -495,7 +495,15 @@ def test_no_link_in_the_folder_is_followed(path: Path) -> None:
     secret = path.parent / "secret"
     secret.write_text("secret")
     printed(path, "good").symlink_to(secret)
-    with Reader(path) as reader, pytest.raises(OSError, match="symbolic link"):
+    with Reader(path) as reader, pytest.raises(StoreError, match="symbolic link"):
+        reader.output("good")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
+def test_what_is_no_file_in_the_folder_is_not_read(path: Path, make: Callable[[Path], None]) -> None:
+    used(path)
+    make(printed(path, "good"))
+    with Reader(path) as reader, pytest.raises(StoreError, match="no file of ours"):
         reader.output("good")
 
 

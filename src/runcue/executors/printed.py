@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from runcue.errors import StoreError, quoted
 from runcue.executors.output import stem
 
 ENDINGS: Final = {"stdout": "out", "stderr": "err"}
@@ -33,10 +35,16 @@ def read(folder: Path, work_id: str, attempt: int, stream: str, start: int, limi
     """The next piece of that stream, past what is no longer kept of it; empty when there is no more."""
     path = folder / f"{stem(work_id, attempt)}.{ENDINGS[stream]}"
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return Output(b"", start, start, attempt)
+    except OSError as error:
+        raise StoreError(
+            f"{quoted(str(path))} cannot be read: {error.strerror or error}.", str(path)
+        ) from error
     try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise StoreError(f"{quoted(str(path))} is no file of ours. Move it away.", str(path))
         if start > os.fstat(file).st_size:  # it was emptied or shortened since: what there is now is new
             start = 0
         start = _first_data(file, start)

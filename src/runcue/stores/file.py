@@ -395,8 +395,8 @@ def _read_through(name: str, flags: int) -> apsw.Connection:
         path = connection.filename
         if version < VERSION:
             raise StoreError(
-                f"{shown(path)} was made by an older runcue (schema {version}, now {VERSION}). Open it once for "
-                "writing to migrate it.",
+                f"{shown(path)} was made by an older runcue (schema {version}, now {VERSION}). Open it once with "
+                "a Cue, or any queuectl command that changes something, to bring it up to date.",
                 path,
             )
         check_tables(connection)
