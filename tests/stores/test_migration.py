@@ -245,7 +245,7 @@ def test_a_reader_says_in_one_line_what_to_do_with_an_old_file(path: Path, old: 
     assert "\n" not in said
     assert str(path)[-20:] in said
     assert "schema 1, now 2" in said
-    assert "migrate" in said
+    assert "with a Cue" in said
     assert path.read_bytes() == before
     assert version(path) == 1
 
