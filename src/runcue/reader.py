@@ -59,6 +59,8 @@ SOME_EVENTS = 256
 TRIES = 100
 """How often a file that changes under our eyes is read again before that is an error."""
 
+LARGEST = 2**63 - 1
+"""The last byte that a file can have."""
 MOST_AHEAD = 10_000
 """How many works one explanation reads at most."""
 
@@ -171,7 +173,7 @@ class Reader:
             attempt = 1 if work is None else work.attempt
         folder = files_folder(str(Path(self._path).absolute()))
         return read(
-            folder, work_id, whole(1)(attempt, "attempt"), stream, whole(0)(start, "start"), given.rows(limit)
+            folder, work_id, whole(1)(attempt, "attempt"), stream, whole(0, LARGEST)(start, "start"), given.rows(limit)
         )
 
     # what happens -----------------------------------------------------------------------------------------

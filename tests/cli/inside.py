@@ -21,7 +21,8 @@ from runcue.cli.settings import Settings
 WORKER = """
 import asyncio, sys
 from runcue.cli.home import Home
-from runcue.cli.jobs import open_cue, settings_of
+from runcue.cli.jobs import open_cue
+from runcue.cli.settings import settings_of
 
 async def work(home):
     async with open_cue(home, settings_of(home), max_running=2):
@@ -39,6 +40,30 @@ def worker(home: Path) -> Iterator[None]:
             yield
         finally:
             process.communicate(timeout=45)
+
+
+FORGETTING = """
+import asyncio, sys
+from runcue.stores import sqlite
+sqlite.PRUNE_EVERY = 0.02
+import runcue
+from runcue.cli.home import Home
+from runcue.cli.jobs import open_cue
+from runcue.cli.settings import Settings
+
+async def forget(home):
+    async with asyncio.timeout(40), open_cue(home, Settings(retention=0)):
+        with runcue.Reader(home.database) as reader:
+            while reader.jobs("completed") or reader.jobs("cancelled"):
+                await asyncio.sleep(0.02)
+
+asyncio.run(forget(Home(sys.argv[1])))
+"""
+
+
+def forget(home: Path) -> None:
+    """Have what has completed or was cancelled deleted, as if its time had come."""
+    subprocess.run([sys.executable, "-c", FORGETTING, str(home)], check=True, timeout=45)
 
 
 class Told(NamedTuple):

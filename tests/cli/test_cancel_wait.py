@@ -13,7 +13,7 @@ import pytest
 import runcue
 from tests.cli.conftest import environment
 from tests.cli.crew import until
-from tests.cli.inside import Inside, refused, worker
+from tests.cli.inside import Inside, forget, refused, worker
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -125,13 +125,78 @@ def test_wait_has_an_end(inside: Inside) -> None:
     refused(inside("wait", "--all", "--timeout", "0.2s"), 124, "and 2 more")
 
 
-def test_a_job_that_vanishes_is_not_waited_for_any_longer(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def vanishing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], None]:
+    """`vanishing("a", end)`: while somebody waits for `a`, and has seen it twice, `end` happens."""
+
+    def prepare(wanted: str, end: Callable[[], None]) -> None:
+        real, looks = runcue.Reader.get, []
+
+        def get(reader: runcue.Reader, id: str) -> runcue.Work | None:
+            if id == wanted and "wait" in sys.argv:
+                looks.append(id)
+                if len(looks) <= 2:
+                    return runcue.Work(id, "shell")
+                if len(looks) == 3:
+                    end()
+            return real(reader, id)
+
+        monkeypatch.setattr(runcue.Reader, "get", get)
+
+    return prepare
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["id given", "id made"])
+def test_a_job_that_completed_and_is_no_longer_kept_has_not_failed(
+    inside: Inside, home: Path, vanishing: Callable[..., None], is_named: bool
+) -> None:
+    one = inside("enqueue", "-q", *(["--id", "a"] if is_named else []), "--", "true").out.strip()
+    inside.work()
+    vanishing(one, lambda: forget(home))
+    assert inside("wait", one) == (0, f"{one} completed, and is no longer kept\n", "")
+
+
+def test_a_job_that_was_purged_meanwhile_has_failed(inside: Inside, vanishing: Callable[..., None]) -> None:
+    inside("enqueue", "--id", "a", "--max-retries", "0", "--", "false")
+    inside.work()
+    purge = [sys.executable, "-m", "runcue.cli", "dlq", "purge", "a", "--yes"]
+    vanishing("a", lambda: subprocess.run(purge, check=True, capture_output=True, timeout=45))
+    assert inside("wait", "a") == (1, "a is gone: it was purged\n", "")
+
+
+def test_a_job_that_may_have_been_cancelled_has_not_completed(
+    inside: Inside, home: Path, vanishing: Callable[..., None]
 ) -> None:
     inside("enqueue", "--id", "a", "--", "true")
-    answers = iter([runcue.Work("a", "shell"), runcue.Work("a", "shell"), None])
-    monkeypatch.setattr(runcue.Reader, "get", lambda reader, id: next(answers))
-    assert inside("wait", "a") == (1, "a is gone: it was purged\n", "")
+
+    def end() -> None:
+        cancel = [sys.executable, "-m", "runcue.cli", "cancel", "a"]
+        subprocess.run(cancel, check=True, capture_output=True, timeout=45)
+        forget(home)
+
+    vanishing("a", end)
+    assert inside("wait", "a") == (1, "a has ended, how is no longer kept\n", "")
+
+
+def test_a_job_that_is_no_longer_kept_is_not_unknown(inside: Inside, home: Path) -> None:
+    inside("enqueue", "--id", "a", "--", "true")
+    inside.work()
+    forget(home)
+    refused(inside("wait", "a"), 6, "a has ended and is no longer kept")
+
+
+def test_jobs_that_have_ended_are_told_without_a_pause(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"j{number}" for number in range(200)]
+    inside("enqueue", input="\n".join(f'{{"id": "{id}", "command": "true"}}' for id in [*ids, "last"]))
+    inside("cancel", *ids)
+    monkeypatch.setattr("runcue.cli.commands.wait.time.sleep", lambda seconds: pytest.fail("it pauses"))
+    told = inside("wait", *ids, "--timeout", "0")
+    assert (told.code, told.err) == (1, "")
+    assert told.out.splitlines() == [f"{id} cancelled" for id in ids]
+    refused_late = inside("wait", "last", *ids, "--timeout", "0")
+    assert (refused_late.code, refused_late.out.count("cancelled")) == (124, 200)
 
 
 def test_more_jobs_than_one_look_is_at_are_all_waited_for(inside: Inside, home: Path) -> None:
@@ -165,3 +230,9 @@ def test_wait_says_what_it_wants(inside: Inside, args: list[str]) -> None:
 def test_an_unknown_job_is_not_waited_for(inside: Inside) -> None:
     inside("enqueue", "--id", "a", "--", "true")
     refused(inside("wait", "a", "nobody"), 6, "No job nobody")
+
+
+@pytest.mark.parametrize("verb", ["cancel", "wait", "logs", "show", "why"])
+def test_an_unknown_job_gets_the_nearest(inside: Inside, verb: str) -> None:
+    inside("enqueue", "--id", "build", "--", "true")
+    refused(inside(verb, "biuld"), 6, "No job biuld. Did you mean build?")

@@ -124,12 +124,20 @@ def test_a_setting_is_kept_read_back_and_taken_back(queuectl: Run, home: Path) -
     assert (said.returncode, said.stdout, said.stderr) == (0, "", "max_retries is now 5.\n")
     assert queuectl("config", "get", "max_retries").stdout == "5\n"
     listed = msgspec.json.decode(queuectl("config", "list", "--json").stdout)
-    assert listed["max_retries"] == {"value": "5", "default": "3"}
+    assert listed["max_retries"] == {"value": 5, "default": 3}
+    assert listed["timeout"] == {"value": None, "default": None}
+    assert listed["retention"] == {"value": 604800, "default": 604800}
     assert list(listed) == list(KEYS)
     assert queuectl("config", "set", "max-retries", "default").returncode == 0
     assert msgspec.json.decode(queuectl("config", "get", "max_retries", "--json").stdout) == {
-        "max_retries": "3"
+        "max_retries": 3
     }
+
+
+def test_help_says_for_whom_a_setting_holds(queuectl: Run) -> None:
+    said = " ".join(queuectl("config", "set", "--help").stdout.split())
+    assert "retention and log_limit" in said
+    assert "workers that are started later" in said
 
 
 @pytest.mark.parametrize("value", ["-1", "abc"])

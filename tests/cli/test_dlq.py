@@ -13,7 +13,7 @@ import pytest
 
 import runcue
 from tests.cli.conftest import environment
-from tests.cli.inside import Inside, refused
+from tests.cli.inside import Inside, forget, refused
 
 COLUMNS = [
     "id", "command", "state", "attempts", "max_retries", "priority", "created_at", "updated_at", "next_run_at",
@@ -123,6 +123,45 @@ def test_what_runs_after_a_cancelled_job_cannot_be_retried(inside: Inside) -> No
     assert told.err.endswith("runs after a, which is cancelled.\nand 2 more\n")
 
 
+def test_what_runs_after_a_purged_job_is_not_retried(dead: Inside, home: Path) -> None:
+    dead("dlq", "purge", "two", "--yes")
+    told = dead("dlq", "retry", "three")
+    assert (told.code, told.out) == (6, "Requeued 0 jobs, skipped 1\n")
+    assert told.err == "queuectl: three runs after two, which is no longer there.\n"
+    told = dead("dlq", "retry", "--all")
+    assert (told.code, told.out) == (0, "Requeued 1 job, skipped 1\n")
+    assert told.err == "three runs after two, which is no longer there.\n"
+    assert states(home) == {"one": "pending", "three": "dead", "fine": "completed"}
+    assert dead("enqueue", "--id", "two", "--", "true").code == 0
+    assert dead("dlq", "retry", "three").code == 0, "it is there again"
+    dead.work()
+    assert states(home)["three"] == "completed"
+
+
+def test_what_ran_after_a_job_that_is_no_longer_kept_is_retried(inside: Inside, home: Path) -> None:
+    inside("enqueue", "--id", "old", "--", "true")
+    inside(
+        "enqueue",
+        "--id",
+        "new",
+        "--after",
+        "old",
+        "--max-retries",
+        "0",
+        "--",
+        "test",
+        "-e",
+        str(home / "flag"),
+    )
+    inside.work()
+    forget(home)
+    assert states(home) == {"new": "dead"}
+    (home / "flag").touch()
+    assert inside("dlq", "retry", "new") == (0, "Requeued 1 job\n", "")
+    inside.work()
+    assert inside("wait", "new").code == 0
+
+
 def test_what_comes_first_in_a_file_may_run_after_what_comes_later(inside: Inside, home: Path) -> None:
     lines = [
         {"id": "b", "command": "true", "after": "a"},
@@ -202,6 +241,12 @@ def test_purge_asks_on_a_terminal(dead: Inside, home: Path, answer: bytes, code:
     assert done.returncode == code, done
     assert b"Delete 3 dead jobs" in done.stderr
     assert len(states(home)) == left
+
+
+def test_an_unknown_job_gets_the_nearest(dead: Inside) -> None:
+    for verb in ("retry", "purge"):
+        told = dead("dlq", verb, "thre", "--yes") if verb == "purge" else dead("dlq", verb, "thre")
+        assert told.err == "queuectl: No job thre. Did you mean three?\n"
 
 
 @pytest.mark.parametrize("args", [["retry"], ["retry", "a", "--all"], ["purge", "a", "--all"], ["retri"]])

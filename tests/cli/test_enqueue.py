@@ -242,9 +242,21 @@ def test_a_key_enqueues_once(inside: Inside, home: Path) -> None:
     assert len(jobs(home)) == 3
 
 
+def test_a_key_with_an_id_of_its_own_enqueues_once_and_says_so(inside: Inside, home: Path) -> None:
+    assert inside("enqueue", "--id", "z", "--key", "Z", "--", "true").out == "Enqueued z\n"
+    again = inside("enqueue", "--id", "z", "--key", "Z", "--", "true")
+    assert again == Told(0, "Already enqueued: z has the key 'Z'\n", "")
+    lines = '{"id": "z", "command": "true", "key": "Z"}\n{"id": "y", "command": "true", "key": "Y"}'
+    refused(inside("enqueue", input=lines.replace("true", "false")), 6, "'Z' belongs to z")
+    assert len(jobs(home)) == 1
+
+
 def test_a_job_after_one_that_is_not_there_is_refused(inside: Inside, home: Path) -> None:
-    refused(inside("enqueue", "--after", "nobody", "--", "true"), 6, "No job nobody to run after")
+    refused(inside("enqueue", "--after", "nobody", "--", "true"), 6, "No job nobody to run after. See them")
     assert not jobs(home)
+    inside("enqueue", "--id", "build", "--", "true")
+    line = '{"command": "true", "after": "biuld"}'
+    refused(inside("enqueue", input=f"\n{line}"), 6, "line 2: No job biuld to run after. Did you mean build?")
 
 
 def test_a_job_after_a_dead_one_is_warned_of(inside: Inside) -> None:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import runcue
-from runcue.cli.failure import Failure, bad_input, busy, conflict, misconfigured, not_found, storage
+from runcue.cli.failure import Failure, bad_input, conflict, misconfigured, not_found
 from runcue.cli.groups import Family, LazyGroup, Verb
 from runcue.cli.home import Home
 from runcue.cli.main import failure_of, program
@@ -72,6 +72,14 @@ def test_help_documents_the_exit_codes(queuectl: Run) -> None:
     assert said.returncode == 0
     for code in (0, 1, 2, 3, 4, 5, 6, 70, 124, 130, 141):
         assert f"\n    {code} " in said.stdout
+
+
+def test_the_help_of_runcue_speaks_of_runcue() -> None:
+    said = CliRunner().invoke(program("runcue"), ["--help"]).output
+    assert "RUNCUE_DEBUG" in said
+    assert "queuectl" not in said.lower()
+    for code in (0, 2, 3, 4, 5, 70, 130, 141):
+        assert f"\n    {code} " in said
 
 
 def test_no_arguments_give_help(queuectl: Run) -> None:
@@ -135,9 +143,7 @@ def test_a_wrong_word_gets_one_line_and_the_right_one(
     [
         (Failure("x", 124), 124),
         (bad_input("x"), 2),
-        (storage("x"), 3),
         (misconfigured("x"), 4),
-        (busy("x"), 5),
         (not_found("x"), 6),
         (conflict("x"), 6),
         (click.Abort(), 130),
@@ -287,9 +293,9 @@ def test_a_home_that_others_may_write_to_is_refused(bits: int, home: Path) -> No
     home.mkdir()
     home.chmod(bits)
     with pytest.raises(Failure, match="chmod go-w") as refused:
-        Home.find(str(home), insecure=False)
+        Home(str(home)).check()
     assert refused.value.code == 4
-    assert Home.find(str(home), insecure=True).path == home
+    assert Home(str(home), insecure=True).path == home
 
 
 @pytest.mark.parametrize("bits", [0o660, 0o606])
@@ -299,7 +305,7 @@ def test_a_queue_that_others_may_write_to_is_refused(bits: int, home: Path) -> N
     file.touch()
     file.chmod(bits)
     with pytest.raises(Failure, match=r"queue\.db") as refused:
-        Home.find(str(home), insecure=False)
+        Home(str(home)).check()
     assert refused.value.code == 4
 
 
@@ -316,11 +322,11 @@ def test_a_home_of_another_user_is_refused_even_to_root(queuectl: Run, home: Pat
 
 def test_the_option_beats_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEUECTL_HOME", str(tmp_path / "variable"))
-    assert Home.find(str(tmp_path / "option"), insecure=False).path == tmp_path / "option"
-    assert Home.find(None, insecure=False).path == tmp_path / "variable"
+    assert Home(str(tmp_path / "option")).path == tmp_path / "option"
+    assert Home().path == tmp_path / "variable"
     monkeypatch.setenv("QUEUECTL_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert Home.find(None, insecure=False).path == tmp_path / ".queuectl"
+    assert Home().path == tmp_path / ".queuectl"
 
 
 def test_a_home_that_is_no_directory_is_refused(tmp_path: Path) -> None:
@@ -328,11 +334,11 @@ def test_a_home_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     file.touch()
     for path in (file, file / "below"):
         with pytest.raises(Failure) as refused:
-            Home.find(str(path), insecure=False)
+            Home(str(path)).check()
         assert refused.value.code == 4
     for name in ("a\0b", "x" * 5000):
         with pytest.raises(Failure) as refused:
-            Home.find(name, insecure=False)
+            Home(name).check()
         assert refused.value.code == 2
 
 
@@ -343,7 +349,8 @@ def test_looking_creates_nothing(queuectl: Run, home: Path) -> None:
 
 
 def test_somebody_elses_directory_that_came_first_is_looked_at(home: Path) -> None:
-    ours = Home.find(str(home), insecure=False)
+    ours = Home(str(home))
+    assert ours.check() == home
     home.mkdir()
     home.chmod(0o777)
     with pytest.raises(Failure, match="Others may write"):

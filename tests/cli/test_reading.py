@@ -20,6 +20,7 @@ import runcue
 from runcue.cli import main
 from runcue.cli.reasons import Crew, label, sentence, short
 from tests.cli.conftest import PATIENCE, PROGRAM, Run, Watch, environment
+from tests.cli.crew import Crew as Workers
 from tests.cli.stock import NASTY, STATES
 
 COLUMNS = [
@@ -233,7 +234,12 @@ BUSY = {**WORKER, "running": 1}
         (explained("rate", service="openai"), "rate openai"),
         (explained("retry", until=108.0), "retry 2/3 in 8 s"),
         (explained("retry", until=99.0), "retry 2/3 in 0 s"),
-        (explained("dependency", details="2/5 satisfied"), "after 2/5"),
+        (explained("dependency", details="2/5 satisfied", waits_for=("a", "b", "c")), "after 2/5"),
+        (explained("dependency", details="0/1 satisfied", waits_for=("build",)), "after build"),
+        (
+            explained("dependency", details="0/1 satisfied, 1 never submitted", waits_for=("ghost",)),
+            "after 0/1, 1 never submitted",
+        ),
         (explained("circuit", service="ssh", details="open", until=350.0), "circuit ssh open, 4 m 10 s"),
         (explained("concurrency", service="api", details="2/2 running"), "concurrency api, 2/2 running"),
         (explained("paused", service="api"), "paused api"),
@@ -260,6 +266,12 @@ def test_what_holds_a_job_back_in_few_words(why: runcue.Explanation, text: str) 
         ([WORKER, BUSY], "starts now", "starts in a moment"),
         ([BUSY], "workers busy", "the only worker is busy"),
         ([BUSY, BUSY], "workers busy", "all 2 workers are busy"),
+        (
+            [BUSY, {**WORKER, "queues": ["mail"]}],
+            "workers busy",
+            "the only worker of the queue default is busy. Start more: queuectl worker start --queue default",
+        ),
+        ([BUSY, {**WORKER, "queues": ["mail", "default"]}], "starts now", "starts in a moment"),
     ],
 )
 def test_a_job_that_only_waits_for_a_worker_says_so(
@@ -270,10 +282,19 @@ def test_a_job_that_only_waits_for_a_worker_says_so(
     assert words in sentence(explained(reason), JOB, 100.0, crew, "default")
 
 
+def test_a_job_that_is_older_than_thousands_knows_its_queue(invoke: Invoke, home: Path) -> None:
+    with Workers(home) as crew:
+        crew.enqueue({"id": "old", "command": "true", "queue": "paper"})
+        crew.enqueue(*({"command": "true", "queue": "post"} for _ in range(10_001)))
+        crew.start("--queue", "mail")
+        _, out, _ = invoke(home, "list", "--queue", "paper")
+    assert out.split("\t")[-1] == "no worker for queue paper\n"
+
+
 def test_reasons_sum_up_without_their_numbers() -> None:
     assert label("rate openai, 12 s") == "rate openai"
     assert label("retry 2/3 in 8 s") == "retry"
-    assert label("after 2/5, 1 never submitted") == "after other jobs"
+    assert label("after 2/5, 1 never submitted") == label("after build") == "after other jobs"
     assert label("no worker") == "no worker"
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import runcue
+from tests.cli.conftest import PATIENCE, PROGRAM, Watch, environment
 from tests.cli.inside import Inside, refused
 
 
@@ -31,17 +36,17 @@ def rates(home: Path, name: str) -> list[str]:
 
 def test_a_service_is_made_before_there_is_a_job(inside: Inside, home: Path) -> None:
     told = inside("service", "set", "api", "--rate", "60/min", "--rate", "1000/day", "--concurrent", "4")
-    assert told == (0, "api: 60/min, 1000/day, 4 at once\n", "")
+    assert told == (0, "Service api: 60/min, 1000/day, 4 at once\n", "")
     assert rates(home, "api") == ["60/min", "1000/day"]
     assert service(home, "api")["concurrent"] == 4
 
 
 def test_what_is_not_given_stays_as_it_is_and_none_takes_it_away(inside: Inside, home: Path) -> None:
     inside("service", "set", "api", "--rate", "60/min", "--concurrent", "4")
-    assert inside("service", "set", "api", "--concurrent", "2").out == "api: 60/min, 2 at once\n"
-    assert inside("service", "set", "api", "--rate", "none").out == "api: 2 at once\n"
-    assert inside("service", "set", "api", "--concurrent", "None").out == "api: no limits\n"
-    assert inside("service", "set", "api").out == "api: no limits\n"
+    assert inside("service", "set", "api", "--concurrent", "2").out == "Service api: 60/min, 2 at once\n"
+    assert inside("service", "set", "api", "--rate", "none").out == "Service api: 2 at once\n"
+    assert inside("service", "set", "api", "--concurrent", "None").out == "Service api: no limits\n"
+    assert inside("service", "set", "api").out == "Service api: no limits\n"
     assert rates(home, "api") == []
 
 
@@ -88,11 +93,62 @@ def test_services_are_listed(inside: Inside) -> None:
     inside("service", "set", "disk", "--circuit-threshold", "3")
     inside("pause", "disk")
     rows = [line.split("\t") for line in inside("service", "list").out.splitlines()]
-    assert rows == [["api", "0/4", "0 of 60/min", "-", "open"], ["disk", "0/-", "-", "closed", "paused"]]
+    assert rows == [["api", "0/4", "0 of 60/min", "-", "open"], ["disk", "0", "-", "closed", "paused"]]
     found = json.loads(inside("service", "list", "--json").out)
     assert [one["name"] for one in found] == ["api", "disk"]
     assert found[1]["paused"] is True
     assert found[1]["seconds"] is None
+
+
+def test_circuits_are_shown_where_there_are_any(inside: Inside, on_terminal: Watch) -> None:
+    inside("service", "set", "api", "--rate", "60/min")
+    for verb in (("service", "list"), ("status",)):
+        shown = on_terminal(*verb, env={"NO_COLOR": "1"})[1]
+        assert re.search(r"^SERVICE +RUNNING +RATE +NOW$", shown, re.MULTILINE)
+        assert re.search(r"^api +0 +0 of 60/min +open$", shown, re.MULTILINE)
+    inside("service", "set", "disk", "--concurrent", "2", "--circuit-threshold", "3")
+    for verb in (("service", "list"), ("status",)):
+        shown = on_terminal(*verb, env={"NO_COLOR": "1"})[1]
+        assert re.search(r"^SERVICE +RUNNING +RATE +CIRCUIT +NOW$", shown, re.MULTILINE)
+        assert re.search(r"^api +0 +0 of 60/min +- +open$", shown, re.MULTILINE)
+        assert re.search(r"^disk +0/2 +- +closed +open$", shown, re.MULTILINE)
+
+
+def test_changes_at_once_do_not_undo_each_other(home: Path) -> None:
+    changes = [("--rate", "60/min"), ("--concurrent", "4"), ("--circuit-threshold", "3")]
+    for number in range(3):
+        started = [
+            subprocess.Popen(
+                [*PROGRAM, "service", "set", f"api{number}", *change],
+                env=environment(home),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for change in changes
+        ]
+        told = [(*process.communicate(timeout=PATIENCE), process.returncode) for process in started]
+        assert [code for _, _, code in told] == [0] * len(changes), told
+        found = service(home, f"api{number}")
+        assert (rates(home, found["name"]), found["concurrent"], found["circuit"]) == (
+            ["60/min"],
+            4,
+            "closed",
+        )
+
+
+def test_a_change_waits_for_the_one_before_it_but_not_for_ever(
+    inside: Inside, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runcue.cli.commands.service.PATIENCE", 0.1)
+    inside("service", "set", "api", "--rate", "60/min")
+    descriptor = os.open(home, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        refused(inside("service", "set", "api", "--concurrent", "1"), 5, "Try again")
+    finally:
+        os.close(descriptor)
+    assert inside("service", "set", "api", "--concurrent", "1").code == 0
 
 
 def test_jobs_keep_to_a_services_limits(inside: Inside, home: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from runcue.cli.lines import Log, Stream
-from runcue.cli.standing import Post, send, standing
+from runcue.cli.stopping import Post, send, standing
 from tests.cli.conftest import environment
 from tests.cli.crew import BOUND, QUEUECTL, Crew, Supervisor, children_of, gone, lives, until
 
@@ -198,7 +199,7 @@ def test_lines_that_nobody_reads_hold_nobody_up_and_are_counted() -> None:
             stream.push()
         *lines, last = read.decode("ascii").splitlines()
         assert set(lines) == {"x" * 79 + "\\u2026"}
-        assert last == f"({20_000 - len(lines)} lines were lost: nobody read them)"
+        assert last == f"({20_000 - len(lines):,} lines lost: nobody read on)"
     finally:
         os.close(reading)
     stream.put("for nobody")
@@ -243,6 +244,84 @@ def test_a_log_is_private_and_stays_small_whoever_writes_to_it(
         os.close(log.fileno())
 
 
+def test_a_log_that_two_find_full_at_once_is_moved_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        os, "dup2", lambda one, other, inheritable=True: _dup2_but_streams(one, other, inheritable)
+    )
+    path = tmp_path / "worker.log"
+    one, other = Log(path, 100), Log(path, 100)
+    one.put("x" * 100)
+    real = Path.rename
+
+    def rename(self: Path, target: str) -> Path:
+        moved = real(self, target)
+        monkeypatch.setattr(Path, "rename", real)
+        other.put("meanwhile")  # it has found the log full, too
+        return moved
+
+    monkeypatch.setattr(Path, "rename", rename)
+    one.put("after")
+    other.put("at last")
+    assert Path(f"{path}.1").read_text() == "x" * 100 + "\nmeanwhile\n"
+    assert path.read_text() == "after\nat last\n"
+    for log in (one, other):
+        os.close(log.fileno())
+
+
+def test_of_those_who_wait_to_move_a_full_log_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        os, "dup2", lambda one, other, inheritable=True: _dup2_but_streams(one, other, inheritable)
+    )
+    path = tmp_path / "worker.log"
+    one, other = Log(path, 100), Log(path, 100)
+    one.put("x" * 100)
+    real = fcntl.flock
+
+    def flock(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        one.put("first")  # between finding it full and moving it
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    other.put("second")
+    assert Path(f"{path}.1").read_text() == "x" * 100 + "\n"
+    assert path.read_text() == "first\nsecond\n"
+    for log in (one, other):
+        os.close(log.fileno())
+
+
+def _dup2_but_streams(one: int, other: int, inheritable: bool) -> int:
+    """The test's own output stays where it is."""
+    if other in {1, 2}:
+        return other
+    os.close(other)
+    copy = fcntl.fcntl(one, fcntl.F_DUPFD, other)
+    assert copy == other
+    return copy
+
+
+def test_lines_that_a_log_does_not_take_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "worker.log"
+    log = Log(path)
+    real = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    for _ in range(3):
+        log.put("lost")
+    monkeypatch.setattr(os, "write", real)
+    log.put("one")
+    log.put("two")
+    assert path.read_text() == "(3 lines lost: they could not be written)\none\ntwo\n"
+    os.close(log.fileno())
+
+
 # who may be signalled -------------------------------------------------------------------------------------
 
 
@@ -271,6 +350,51 @@ def test_a_process_that_took_over_a_pid_is_never_signalled() -> None:
         assert not send(process.pid, signal.SIGKILL, lambda: True)
     finally:
         process.kill()
+
+
+def garble(crew: Crew) -> None:
+    """Damage all of the queue's file but its name, under those who have it open."""
+    import apsw
+
+    connection = apsw.Connection(str(crew.database))
+    connection.pragma("wal_checkpoint", "TRUNCATE")
+    connection.close()
+    with crew.database.open("r+b") as file:
+        file.write(b"\xa5" * crew.database.stat().st_size)
+
+
+def test_stop_ends_the_workers_of_a_damaged_queue_and_says_what_is_wrong(crew: Crew, tmp_path: Path) -> None:
+    crew.enqueue(slow(tmp_path))
+    supervisor = crew.start("--count", "2")
+    workers = children_of(supervisor.pid)
+    until((tmp_path / "runs").exists, "the job starts")
+    garble(crew)
+    with crew.begun("worker", "stop") as stopping:
+        supervisor.until("Stopping when slow has ended.")
+        (tmp_path / "go").touch()
+        out, err = stopping.communicate(timeout=BOUND)
+    assert (stopping.returncode, out) == (3, "Stopped 1 supervisor with all workers.\n")
+    assert err.count("\n") == 1
+    assert "queue.db" in err
+    assert supervisor.wait() == 3
+    assert gone(workers)
+    said = supervisor.said()
+    assert "slow  ended, but its result could not be kept: it will run again" in said
+    assert "What became of slow could not be kept." in said
+
+
+def test_stop_goes_on_when_the_queue_is_damaged_while_it_waits(crew: Crew, tmp_path: Path) -> None:
+    crew.enqueue(slow(tmp_path))
+    supervisor = crew.start()
+    until((tmp_path / "runs").exists, "the job starts")
+    with crew.begun("worker", "stop") as stopping:
+        assert stopping.stderr is not None
+        assert stopping.stderr.readline() == "Waiting for 1 running: slow\n"
+        crew.database.rename(tmp_path / "away")
+        (tmp_path / "go").touch()
+        out, _ = stopping.communicate(timeout=BOUND)
+    assert (stopping.returncode, out) == (3, "Stopped 1 supervisor with all workers.\n")
+    supervisor.wait()
 
 
 def test_stop_ends_a_supervisor_that_has_no_worker_at_the_moment(crew: Crew) -> None:

@@ -9,10 +9,13 @@ import stat
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+import runcue
+from runcue.cli import worker
 from runcue.cli.commands.worker import command
 from tests.cli.crew import BOUND, Crew, end, gone, until
 
@@ -237,6 +240,44 @@ def test_a_detached_supervisor_that_dies_leaves_its_last_words(crew: Crew) -> No
     first, last = done.stderr.splitlines()
     assert "supervisors" in first
     assert last == f"queuectl: The workers did not start. Log: {crew.home}/worker.log"
+
+
+def test_workers_bring_the_file_of_an_older_version_to_this_one(crew: Crew) -> None:
+    import apsw
+
+    crew.enqueue({"id": "job", "command": "true"})
+    connection = apsw.Connection(str(crew.database))
+    connection.execute(
+        "DROP VIEW jobs; DROP INDEX work_units_retrying; ALTER TABLE work_units DROP COLUMN retry; "
+        "ALTER TABLE workers DROP COLUMN is_serving; PRAGMA user_version = 1"
+    ).fetchall()
+    connection.close()
+    supervisor = crew.start()
+    crew.until_state("completed")
+    supervisor.signal(signal.SIGTERM)
+    assert supervisor.wait() == 0
+
+
+def test_a_worker_opens_the_queue_once_with_the_settings_that_are_kept(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew.enqueue({"id": "job", "command": "true"})
+    assert crew.run("config", "set", "log-limit", "1M").returncode == 0
+    opened: list[dict[str, Any]] = []
+    real = runcue.Cue
+
+    def cue(path: str, **options: Any) -> runcue.Cue:
+        opened.append(options)
+        return real(path, **options)
+
+    monkeypatch.setattr(runcue, "Cue", cue)
+    reading, writing = os.pipe()
+    try:
+        worker._cue(worker.Orders(home=str(crew.home)), worker.Voice(writing))
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert [options["output_limit"] for options in opened] == [1024 * 1024]
 
 
 def test_a_damaged_setting_stops_nobody(crew: Crew) -> None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 MOST = 200
 """How many of the latest jobs are looked at."""
 
-STATES = ("pending", "processing", "completed", "failed", "dead", "cancelled")
-
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
@@ -41,9 +39,10 @@ def _from_queue(ask: Callable[[runcue.Reader], Iterable[str]]) -> Completer:
     return complete
 
 
-def _queues(reader: runcue.Reader) -> list[str]:
-    served = [name for worker in reader.workers() for name in worker["queues"] or ()]
-    return [*reader.paused(), *served, *(work.queue for work in reader.list(limit=MOST))]
+def _queues(reader: runcue.Reader) -> set[str]:
+    from runcue.cli.lookup import queues
+
+    return queues(reader)
 
 
 def _jobs(*states: str) -> Completer:

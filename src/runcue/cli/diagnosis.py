@@ -17,7 +17,7 @@ import msgspec
 from runcue.cli.failure import BUSY, CONFIGURATION, STORAGE
 from runcue.cli.home import DATABASE, Home
 from runcue.cli.reasons import Crew
-from runcue.cli.screen import clean, shown, span
+from runcue.cli.screen import clean, counted, shown, span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def crew(reader: runcue.Reader) -> Iterator[Finding]:
     left = sum(one["running"] for one in reader.workers() if one["state"] == "gone")
     if states["alive"]:
         busy = sum(one["running"] > 0 for one in states["alive"])
-        yield ok(f"{_many(len(states['alive']), 'worker')} alive, {busy} busy")
+        yield ok(f"{counted(len(states['alive']), 'worker')} alive, {busy} busy")
     for one in states["unresponsive"]:
         yield warning(
             f"Worker {clean(one['id'])} (pid {one['pid']}) has not moved for {span(one['silent_for'] or 0)}",
@@ -164,7 +164,7 @@ def crew(reader: runcue.Reader) -> Iterator[Finding]:
         )
     if left:
         yield warning(
-            f"{_many(left, 'job')} ran under a worker that is gone",
+            f"{counted(left, 'job')} ran under a worker that is gone",
             "Nothing is lost: the next worker takes over."
             + ("" if states["alive"] else " Start one: queuectl worker start"),
         )
@@ -179,7 +179,7 @@ def waiting(reader: runcue.Reader) -> Iterator[Finding]:
     if number and not crew_now.members:
         verb = "waits" if number == 1 else "wait"
         yield warning(
-            f"{_many(number, 'job')} {verb} and no worker is running", "Start one: queuectl worker start"
+            f"{counted(number, 'job')} {verb} and no worker is running", "Start one: queuectl worker start"
         )
     for queue in sorted({work.queue for work in works}):
         if crew_now.members and not crew_now.serves(queue):
@@ -199,12 +199,12 @@ def waiting(reader: runcue.Reader) -> Iterator[Finding]:
     ]
     if lonely:
         yield warning(
-            f"{_many(len(lonely), 'job')} cannot run, being after jobs that were never enqueued: "
+            f"{counted(len(lonely), 'job')} cannot run, being after jobs that were never enqueued: "
             + ", ".join(lonely[:5]),
             f"See: queuectl why {lonely[0]}. Enqueue what is missing, or cancel.",
         )
     if counts["dead"]:
-        yield ok(f"{_many(counts['dead'], 'dead job')} (queuectl dlq list)")
+        yield ok(f"{counted(counts['dead'], 'dead job')} (queuectl dlq list)")
 
 
 def services(reader: runcue.Reader) -> Iterator[Finding]:
@@ -242,7 +242,3 @@ def size(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" or number >= 10 else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:,.1f} TiB"
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")

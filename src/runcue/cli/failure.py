@@ -33,19 +33,9 @@ def bad_input(text: str) -> Failure:
     return Failure(text, BAD_INPUT)
 
 
-def storage(text: str) -> Failure:
-    """The queue's file cannot be read or written (3)."""
-    return Failure(text, STORAGE)
-
-
 def misconfigured(text: str) -> Failure:
     """The home, its permissions, its version or its settings are in the way (4)."""
     return Failure(text, CONFIGURATION)
-
-
-def busy(text: str) -> Failure:
-    """Others hold the queue (5)."""
-    return Failure(text, BUSY)
 
 
 def not_found(text: str) -> Failure:

@@ -9,7 +9,8 @@ A verb is a click command made by `@verb`, a family of verbs (`dlq list`, `dlq r
         \"\"\"List jobs, newest first.\"\"\"
 
 Rules:
-- A program's table names for each verb its module and one line; the module is imported when the verb is used.
+- A program's table names for each verb its module and one line; the module is imported when the verb is used. Where
+  the command is not named `command` there, its name follows after a colon.
 - Help shows one line, then examples, then options. A wrong name gets the nearest right one.
 """
 
@@ -100,7 +101,8 @@ class LazyGroup(Family):
         """The verb, its module imported now."""
         for table in self.verbs.values():
             if cmd_name in table:
-                found = import_module(f"runcue.cli.commands.{table[cmd_name][0]}").command
+                module, _, name = table[cmd_name][0].partition(":")
+                found = getattr(import_module(f"runcue.cli.commands.{module}"), name or "command")
                 assert isinstance(found, click.Command)
                 return found
         return None

@@ -35,13 +35,6 @@ class Home:
         self.insecure = insecure
         self._checked: Path | None = None
 
-    @classmethod
-    def find(cls, path: str | None, insecure: bool) -> Home:
-        """The home that is meant, checked now; nothing is created."""
-        home = cls(path, insecure=insecure)
-        home.check()
-        return home
-
     @property
     def path(self) -> Path:
         """The directory; checked at the first use, so that help is given whatever the home is like."""

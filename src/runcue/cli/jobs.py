@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
-from runcue.cli.failure import Failure, bad_input, not_found
+from runcue.cli.failure import Failure, bad_input
 from runcue.cli.fields import check, said
-from runcue.cli.screen import clean, note, shown
-from runcue.cli.settings import Settings
+from runcue.cli.lookup import no_queue
+from runcue.cli.screen import clean, note
+from runcue.cli.settings import Settings, settings_of
 
 if TYPE_CHECKING:
     import json
@@ -213,14 +214,6 @@ def command_of(home: str, work: Work) -> Command:
     return Command(args, shell=is_text, cwd=params.get("cwd"), env=own | params.get("env", {}))
 
 
-def settings_of(home: Home) -> Settings:
-    """The settings that are kept with the queue."""
-    if not home.exists or not os.path.getsize(home.database):  # noqa: PTH202 (empty: somebody is just making it)
-        return Settings()
-    with home.reader() as reader:
-        return Settings.of(reader.config())
-
-
 def ask(home: Home, question: Callable[[Cue, Settings], Awaitable[T]], *, may_create: bool = False) -> T:
     """Put a question to the queue, or have it change something; no job is started by that."""
     if not home.exists:
@@ -245,14 +238,15 @@ def ask(home: Home, question: Callable[[Cue, Settings], Awaitable[T]], *, may_cr
     return asyncio.run(answer())
 
 
-def no_queue(home: Home) -> Failure:
-    """There is no queue yet, so there is nothing that could be meant."""
-    return not_found(f"There are no jobs in {shown(home.path)} yet. Add one: queuectl enqueue -- echo hello")
+async def was_ended(cue: Cue, work_id: str) -> bool:
+    """Of a job that is not there: True when it ended and is no longer kept, False when nobody ever knew it."""
+    from runcue import WorkNotFound
 
-
-def no_job(work_id: str) -> Failure:
-    """There is no job of that id."""
-    return not_found(f"No job {work_id}. See them: queuectl list")
+    try:
+        await cue.explain(work_id)
+    except WorkNotFound as error:
+        return error.forgotten
+    return False
 
 
 def end(failures: Sequence[Failure]) -> None:

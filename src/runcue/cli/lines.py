@@ -4,21 +4,22 @@ Rules:
 - Nobody who does not read holds the supervisor up. What a pipe or terminal does not take is kept for a while, and
   then lost, whole lines at a time; how many is said once there is room again.
 - A pipe that nobody will ever read again is not an error here: `is_closed` tells it.
-- A log file is appended to and private. When it is full it becomes `….1`, whoever else writes to it.
+- A log file is appended to and private. When it is full it becomes `….1`, whoever else writes to it: of those who
+  find it full at the same time one moves it, and the others follow. Lines that it did not take are counted, too.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from runcue.cli.screen import clean, styled
+from runcue.cli.screen import counted, styled
 
 MOST_KEPT = 256 * 1024
 PIECE = 512
@@ -82,7 +83,7 @@ class Stream:
                 break
             del self._left[:written]
             if self._lost and not self._left:
-                self._left += f"({self._lost} lines were lost: nobody read them)\n".encode("ascii")
+                self._left += f"({counted(self._lost, 'line')} lost: nobody read on)\n".encode("ascii")
                 self._lost = 0
         return True
 
@@ -98,6 +99,7 @@ class Log:
     def __init__(self, path: Path, limit: int = LOG_LIMIT) -> None:
         self._path = path
         self._limit = limit
+        self._lost = 0
         self.is_closed = False
         self._descriptor = open_log(path)
 
@@ -106,33 +108,48 @@ class Log:
         return self._descriptor
 
     def put(self, line: str) -> None:
-        """Append a line."""
+        """Append a line, and how many were lost before it."""
+        lost = f"({counted(self._lost, 'line')} lost: they could not be written)\n" if self._lost else ""
+        data = f"{lost}{line}\n".encode()
         try:
             self._keep_small()
-            os.write(self._descriptor, f"{line}\n".encode())
+            is_whole = os.write(self._descriptor, data) == len(data)
         except OSError:  # a full disk must not end workers
-            return
+            is_whole = False
+        self._lost = 0 if is_whole else self._lost + 1
 
     def push(self) -> bool:
         """Nothing is ever left."""
         return True
 
     def _keep_small(self) -> None:
-        ours = os.fstat(self._descriptor)
-        is_there = False
-        try:
-            there = self._path.lstat()
-            is_there = (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
-        except FileNotFoundError:
-            is_there = False
-        if is_there and ours.st_size < self._limit:
+        if self._is_there() and self._has_room():
             return
-        if is_there:
-            self._path.rename(f"{self._path}.1")
-        fresh = open_log(self._path)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # somebody else is about to move it: we follow with our next line
+        try:
+            if self._is_there():
+                self._path.rename(f"{self._path}.1")
+            fresh = open_log(self._path)
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         for number in (self._descriptor, 1, 2):  # what else is written to our own streams follows
             os.dup2(fresh, number, inheritable=number in {1, 2})
         os.close(fresh)
+
+    def _has_room(self) -> bool:
+        return os.fstat(self._descriptor).st_size < self._limit
+
+    def _is_there(self) -> bool:
+        """True while the file that we have open is the one of that name."""
+        ours = os.fstat(self._descriptor)
+        try:
+            there = self._path.lstat()
+        except FileNotFoundError:
+            return False
+        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
 
 def open_log(path: Path) -> int:
@@ -198,14 +215,3 @@ def _painted(text: str) -> str:
     word, _, rest = text.partition(" ")
     colors = {"completed": "green", "failed:": "yellow", "dead:": "red", "cancelled": "bright_black"}
     return styled(word, fg=colors.get(word)) + (f" {rest}" if rest else "") if word in colors else text
-
-
-def counted(number: int, what: str) -> str:
-    """A number of things: 1 worker, 2 workers."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def listed(jobs: Sequence[str]) -> str:
-    """The first few of some jobs, and how many more there are."""
-    shown = ", ".join(clean(job) for job in jobs[:3])
-    return shown if len(jobs) <= 3 else f"{shown} and {len(jobs) - 3} more"

@@ -40,7 +40,7 @@ QUEUECTL = {
         "worker": ("worker", "Start, stop and list workers"),
         "status": ("status", "Show the whole queue on one screen"),
         "pause": ("pause", "Start nothing more in a queue or on a service"),
-        "resume": ("resume", "Let a queue or a service go on"),
+        "resume": ("pause:resume", "Let a queue or a service go on"),
         "service": ("service", "Set and list limits that jobs share"),
     },
     "Setup": {
@@ -52,7 +52,8 @@ QUEUECTL = {
 }
 RUNCUE = {"Commands": {"worker": ("appworker", "Run the workers of an application")}}
 
-EXIT_CODES = """\b
+ENDINGS = {
+    "queuectl": """\b
 Exit codes:
   0    done; a worker stopped gracefully
   1    a job that was waited for failed
@@ -68,7 +69,23 @@ Exit codes:
 
 \b
 Environment: QUEUECTL_HOME (default ~/.queuectl), NO_COLOR, CLICOLOR_FORCE, QUEUECTL_DEBUG=1
-"""
+""",
+    "runcue": """\b
+Exit codes:
+  0    the workers stopped gracefully
+  2    bad input: there is no such Cue
+  3    the storage cannot be read or written
+  4    wrong version or permissions, or the application raised while it was imported
+  5    others keep the queue busy
+  70   a mistake in runcue itself, or workers that die as they start
+  130  told to stop at once
+  141  the reader of a pipe went away
+
+\b
+Environment: NO_COLOR, CLICOLOR_FORCE, RUNCUE_DEBUG=1
+""",
+}
+"""What the help of each program ends with."""
 
 
 def queuectl() -> None:
@@ -133,7 +150,7 @@ def _queuectl() -> click.Group:
         cls=LazyGroup,
         verbs=QUEUECTL,
         invoke_without_command=True,
-        epilog=EXIT_CODES,
+        epilog=ENDINGS["queuectl"],
         examples=[
             "queuectl enqueue -- sleep 2",
             "queuectl worker start --count 2",
@@ -173,7 +190,7 @@ def _runcue() -> click.Group:
         cls=LazyGroup,
         verbs=RUNCUE,
         invoke_without_command=True,
-        epilog=EXIT_CODES,
+        epilog=ENDINGS["runcue"],
         examples=["runcue worker app:cue --count 2"],
     )
     @_version_option("runcue")

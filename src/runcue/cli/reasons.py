@@ -20,29 +20,30 @@ IN_LINE = frozenset({"ready", "order", "not_started", "max_running", "threads", 
 """Reasons of jobs that nothing but a worker keeps waiting."""
 
 
-MOST_QUEUES = 10_000
-"""For how many jobs it is looked up which queue they are in, where workers choose."""
-
-
 class Crew:
-    """The workers that serve: who takes which queue, and who is free."""
+    """The workers that serve: who takes which queue, and who is free. None stands for any queue."""
 
     def __init__(self, workers: Iterable[Mapping[str, Any]]) -> None:
         self.members = [one for one in workers if one.get("serving") and one["state"] in NOT_GONE]
 
+    def of(self, queue: str | None) -> list[Mapping[str, Any]]:
+        """Those who take jobs of that queue."""
+        return [
+            one for one in self.members if queue is None or one["queues"] is None or queue in one["queues"]
+        ]
+
     def serves(self, queue: str | None) -> bool:
-        """True when some worker takes jobs of that queue; None stands for any."""
-        return any(queue is None or one["queues"] is None or queue in one["queues"] for one in self.members)
+        """True when some worker takes jobs of that queue."""
+        return bool(self.of(queue))
+
+    def is_free(self, queue: str | None) -> bool:
+        """True when one of those runs nothing."""
+        return any(not one["running"] for one in self.of(queue))
 
     @property
     def is_choosy(self) -> bool:
         """True when some of them take jobs of certain queues only."""
         return any(one["queues"] is not None for one in self.members)
-
-    @property
-    def free(self) -> int:
-        """How many of them run nothing."""
-        return sum(not one["running"] for one in self.members)
 
 
 def tries(job: Mapping[str, Any]) -> str:
@@ -68,6 +69,8 @@ def short(
             return f"{why.reason}{ending}"
         case "dependency":
             done, _, more = why.details.partition(" satisfied")
+            if len(why.waits_for) == 1 and not more:
+                return f"after {why.waits_for[0]}"
             return f"after {done}{more}"
         case "rate" | "throttled":
             return f"{why.reason} {service}".rstrip() + ending
@@ -82,7 +85,7 @@ def short(
         case reason if reason in IN_LINE:
             if not crew.serves(queue):
                 return "no worker" if not crew.members else f"no worker for queue {queue}"
-            return "starts now" if crew.free else "workers busy"
+            return "starts now" if crew.is_free(queue) else "workers busy"
         case reason:
             return f"{reason.replace('_', ' ')}{ending}"
 
@@ -94,9 +97,8 @@ def waits(
     wait = {job["id"]: job for job in jobs if job["state"] in {"pending", "failed"}}
     if not wait:
         return {}
-    queues = {}
-    if crew.is_choosy:
-        queues = {work.id: work.queue for work in reader.list("pending", limit=MOST_QUEUES)}
+    works = [reader.get(id) for id in wait] if crew.is_choosy else []
+    queues = {work.id: work.queue for work in works if work is not None}
     whys = reader.explain_many(wait)
     return {id: (why, short(why, wait[id], now, crew, queues.get(id))) for id, why in whys.items()}
 
@@ -208,8 +210,10 @@ def _in_line(name: str, crew: Crew, queue: str | None, ahead: str) -> str:
             f"{name} is ready, but no worker takes jobs of the queue {where}.{ahead} "
             f"Start one: queuectl worker start --queue {where}"
         )
-    if crew.free:
+    if crew.is_free(queue):
         return f"{name} is ready and starts in a moment.{ahead}"
-    count = len(crew.members)
-    who = "the only worker is" if count == 1 else f"all {count} workers are"
-    return f"{name} is ready, but {who} busy.{ahead} Start more: queuectl worker start"
+    count = len(crew.of(queue))
+    where = "" if count == len(crew.members) else f" of the queue {clean(queue or 'default')}"
+    who = f"the only worker{where} is" if count == 1 else f"all {count} workers{where} are"
+    more = f" --queue {clean(queue or 'default')}" if where else ""
+    return f"{name} is ready, but {who} busy.{ahead} Start more: queuectl worker start{more}"

@@ -24,8 +24,14 @@ GAP = "  "
 NARROWEST = 4
 """How far a column is shortened before lines are cut."""
 
+FEW = 3
+"""How many jobs are named where there may be many."""
+
 FIRST_ODD = "\u0300"
 """The first sign that may take no column, or two."""
+
+STATES = ("pending", "processing", "completed", "failed", "dead", "cancelled")
+"""The states of a job, in the order in which they are told."""
 
 STATE_COLORS = {
     "pending": "cyan",
@@ -124,6 +130,17 @@ def span(seconds: float) -> str:
             part = whole % size // part_size
             return f"{whole // size} {name}" + (f" {part} {part_name}" if part else "")
     return f"{whole} s"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things: 1 worker, 2,000 workers."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def listed(jobs: Sequence[str]) -> str:
+    """The first few of some jobs, and how many more there are."""
+    first = ", ".join(clean(job) for job in jobs[:FEW])
+    return first if len(jobs) <= FEW else f"{first} and {len(jobs) - FEW:,} more"
 
 
 def moment(epoch: float | None) -> str:

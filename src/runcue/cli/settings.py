@@ -6,6 +6,7 @@ that somebody damaged gives the default and a warning, and stops nobody.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +15,10 @@ import msgspec
 
 from runcue.cli.failure import Failure, bad_input
 from runcue.cli.screen import clean, cut, warn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from runcue.cli.home import Home
 
 KIB = 1024
 MIB = KIB * KIB
@@ -149,6 +154,19 @@ class Settings(msgspec.Struct, frozen=True):
     def text(self, name: str) -> str:
         """One value as it is stored and shown."""
         return KEYS[name].write(getattr(self, name))
+
+    def number(self, name: str) -> int | float | None:
+        """One value as a number: seconds, bytes, times; None where there is no limit."""
+        value: int | float | None = getattr(self, name)
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def settings_of(home: Home) -> Settings:
+    """The settings that are kept with the queue; the defaults while there is none, or nothing in its file yet."""
+    if not home.exists or not os.path.getsize(home.database):  # noqa: PTH202 (empty: somebody is just making it)
+        return Settings()
+    with home.reader() as reader:
+        return Settings.of(reader.config())
 
 
 def key_of(name: str) -> str:

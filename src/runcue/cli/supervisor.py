@@ -8,16 +8,23 @@ Rules:
 - SIGINT, SIGTERM: let them finish what they run. A second one: put back what runs. A third: kill. SIGUSR1 and SIGHUP
   are always graceful, SIGQUIT is always at once. Signals in a row within a moment count as one: `timeout` and others
   send theirs to the process and to its group.
+- What whoever started us wants to have ignored (`nohup`, a job in the background) stays ignored. Once all workers
+  have left no signal means anything any more: all that is left to do is to end, with the code that was earned.
 - Nothing here ever waits for anything but the next thing to happen.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import FrameType
+from typing import Self
 
 import msgspec
 
@@ -31,11 +38,9 @@ from runcue.cli.failure import (
     INTERRUPTED,
     STORAGE,
 )
-from runcue.cli.lines import Lines, counted, listed
-from runcue.cli.screen import clean, span
-from runcue.cli.seat import Seat
-from runcue.cli.signals import COUNTED, Signals
-from runcue.cli.standing import Post
+from runcue.cli.lines import Lines
+from runcue.cli.screen import clean, counted, listed, span
+from runcue.cli.stopping import Post
 from runcue.cli.worker import BEGAN, BROKEN, ENDED, NOTE, UP, Orders, Word
 
 FIRST_PAUSE = 0.25
@@ -48,10 +53,133 @@ PATIENT_STARTS = 10
 ONE_SIGNAL = 0.3
 """Seconds within which signals count as one."""
 
+COUNTED = (signal.SIGINT, signal.SIGTERM)
+"""Signals of which a second one means more than the first."""
+HEEDED = (*COUNTED, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
+
 HOPELESS = {BAD_INPUT, STORAGE, CONFIGURATION, CONFLICT}
 """Exit codes of a first start that need not be tried again: the worker said what somebody has to mend."""
 GRACEFUL, AT_ONCE, KILL = 1, 2, 3
 TELLS = {GRACEFUL: signal.SIGTERM, AT_ONCE: signal.SIGQUIT, KILL: signal.SIGKILL}
+
+
+class Signals:
+    """The signals that a supervisor heeds, as something that can be waited for."""
+
+    def __enter__(self) -> Self:
+        self._ours, self._theirs = os.pipe()
+        os.set_blocking(self._ours, False)
+        os.set_blocking(self._theirs, False)
+        for number in (*HEEDED, signal.SIGCHLD):
+            if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _noted)
+        signal.set_wakeup_fd(self._theirs, warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.set_wakeup_fd(-1)
+        for number in HEEDED:
+            signal.signal(number, signal.SIG_IGN)
+        os.close(self._ours)
+        os.close(self._theirs)
+
+    def wait(self, readable: list[int], writable: list[int], seconds: float | None) -> None:
+        """Until a signal comes, something can be read or written, or so much time has passed."""
+        poll = select.poll()
+        for descriptor in (self._ours, *readable):
+            if descriptor != -1:
+                poll.register(descriptor, select.POLLIN)
+        for descriptor in writable:
+            poll.register(descriptor, select.POLLOUT)
+        poll.poll(None if seconds is None else seconds * 1000 + 1)
+
+    def take(self) -> bytes:
+        """The numbers of the signals that came."""
+        try:
+            return os.read(self._ours, 1024)
+        except BlockingIOError:
+            return b""
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """The number has gone through the pipe already."""
+
+
+class Seat:
+    """The place of one worker: its process, what it said, and what became of those before it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.process: subprocess.Popen[bytes] | None = None
+        self.voice = self.lifeline = -1
+        self.heard = b""
+        self.is_up = False
+        self.started_at = 0.0
+        self.jobs: list[str] = []
+        self.reason = ""
+        self.deaths = self.false_starts = 0
+        self.again_at: float | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """True when nobody sits here and nobody will."""
+        return self.process is None and self.again_at is None
+
+    def start(self, orders: Orders) -> None:
+        """Start a worker here."""
+        voice, theirs = os.pipe()
+        lifeline, self.lifeline = os.pipe()
+        orders = msgspec.structs.replace(orders, number=self.number, voice=theirs, lifeline=lifeline)
+        self.voice, self.heard, self.is_up, self.reason = voice, b"", False, ""
+        self.jobs.clear()
+        self.again_at = None
+        self.started_at = time.monotonic()
+        os.set_blocking(voice, False)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "runcue.cli.worker", msgspec.json.encode(orders).decode()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL if orders.app is None else None,
+                pass_fds=(theirs, lifeline),
+                start_new_session=True,
+            )
+        except OSError:
+            self._close()
+            raise
+        finally:
+            os.close(theirs)
+            os.close(lifeline)
+
+    def words(self) -> list[Word]:
+        """What the worker has said since the last time."""
+        while self.voice != -1:
+            try:
+                data = os.read(self.voice, 65536)
+            except BlockingIOError:
+                break
+            if not data:
+                os.close(self.voice)
+                self.voice = -1
+                break
+            self.heard += data
+        *lines, self.heard = self.heard.split(b"\n")
+        return [msgspec.json.decode(line, type=Word) for line in lines]
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send the worker a signal, if there is one."""
+        if self.process is not None:
+            self.process.send_signal(number)
+
+    def bury(self) -> None:
+        """The worker is gone."""
+        self.process = None
+        self._close()
+
+    def _close(self) -> None:
+        for descriptor in (self.voice, self.lifeline):
+            if descriptor != -1:
+                os.close(descriptor)
+        self.voice = self.lifeline = -1
 
 
 class Supervisor:

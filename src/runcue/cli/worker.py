@@ -6,6 +6,7 @@ Rules:
 - SIGTERM, SIGINT and the end of the lifeline: finish what runs, then leave with 0; more of them change nothing.
   SIGQUIT: put back what runs, without counting an attempt, and leave with 0.
 - Nobody who does not listen holds it up: what the voice cannot take is lost.
+- A job that ended and whose result could not be kept is said, and the exit code is 3: it will run again.
 - Storage that broke for good, and whatever else ends it, is said in one line, with the exit code of every command.
 """
 
@@ -16,6 +17,8 @@ import sys
 
 import msgspec
 
+from runcue.cli.failure import STORAGE, Failure
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
     from runcue import Cue, Work
     from runcue.cli.home import Home
+    from runcue.cli.settings import Settings
 
 UP = "up"
 BEGAN = "began"
@@ -114,27 +118,26 @@ def _cue(orders: Orders, voice: Voice) -> tuple[Cue, _Teller | None]:
         cue = load(orders.app, is_alone=orders.count == 1)
         _listen(voice, is_app=True)
         return cue, None
-    import asyncio
-
     from runcue.cli.home import Home
     from runcue.cli.jobs import open_cue
-    from runcue.cli.settings import Settings
 
     home = Home(orders.home, insecure=orders.insecure)
-    cue = open_cue(home, Settings.of(asyncio.run(_stored(home))), max_running=1)
+    cue = open_cue(home, _settings(home), max_running=1)
     _listen(voice, is_app=False)
     return cue, _Teller(cue, voice)
 
 
-async def _stored(home: Home) -> dict[str, str]:
-    """The settings as they are kept. Unlike a Reader this makes the queue when it is missing, or half made."""
-    from runcue import Cue
+def _settings(home: Home) -> Settings:
+    """The settings as they are kept; what cannot be read is half made, or is told by the Cue that opens it next."""
+    from runcue import StorageBusy, StoreError
+    from runcue.cli.settings import Settings, settings_of
 
-    cue = Cue(home.database)
     try:
-        return await cue.get_config()
-    finally:
-        await cue.close()
+        return settings_of(home)
+    except StorageBusy:
+        raise
+    except StoreError:
+        return Settings()
 
 
 # living ---------------------------------------------------------------------------------------------------
@@ -167,7 +170,7 @@ async def _serve(cue: Cue, orders: Orders, voice: Voice, teller: _Teller | None)
     await graceful
     await cue.close()
     if teller is not None:
-        teller.put_back()
+        teller.conclude(was_graceful=not now.is_set())
 
 
 async def _until_told(cue: Cue, leave: asyncio.Event, doubt: asyncio.Event) -> None:
@@ -224,7 +227,9 @@ class _Teller:
 
     def completed(self, work: Work, result: object, duration: float) -> None:
         """A job ended well."""
-        self._ended(work, f"completed in {_took(duration)}")
+        from runcue.cli.screen import span
+
+        self._ended(work, f"completed in {span(duration)}")
 
     def failed(self, work: Work, error: BaseException, will_retry: bool) -> None:
         """An attempt ended badly."""
@@ -244,20 +249,18 @@ class _Teller:
         """A job was cancelled."""
         self._ended(work, "cancelled")
 
-    def put_back(self) -> None:
-        """What was still running when all had to end at once waits again."""
-        for job in sorted(self._running):
-            self._voice.tell(ENDED, "put back: it will run again", job)
+    def conclude(self, *, was_graceful: bool) -> None:
+        """What was still running when all had to end at once waits again; otherwise its result could not be kept."""
+        left = sorted(self._running)
+        what = "ended, but its result could not be kept" if was_graceful else "put back"
+        for job in left:
+            self._voice.tell(ENDED, f"{what}: it will run again", job)
+        if left and was_graceful:
+            raise Failure(f"What became of {', '.join(left)} could not be kept.", STORAGE)
 
     def _ended(self, work: Work, text: str) -> None:
         self._running.discard(work.id)
         self._voice.tell(ENDED, text, work.id)
-
-
-def _took(seconds: float) -> str:
-    from runcue.cli.screen import span
-
-    return f"{seconds * 1000:.0f} ms" if seconds < 0.1 else span(seconds)
 
 
 def _listen(voice: Voice, *, is_app: bool) -> None:

@@ -11,7 +11,8 @@ from runcue.cli.failure import Failure, conflict
 from runcue.cli.fields import job_id
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.jobs import ask, end, no_job, word_of
+from runcue.cli.jobs import ask, end, word_of
+from runcue.cli.lookup import no_job
 from runcue.cli.screen import say
 
 TYPE_CHECKING = False
@@ -28,10 +29,10 @@ def command(home: Home, ids: tuple[str, ...]) -> None:
     Jobs that were to run after a cancelled one are dead.
     """
     wanted = [job_id(one) for one in dict.fromkeys(ids)]
-    end(ask(home, lambda cue, _: _cancelled(cue, wanted)))
+    end(ask(home, lambda cue, _: _cancelled(home, cue, wanted)))
 
 
-async def _cancelled(cue: Cue, ids: Sequence[str]) -> list[Failure]:
+async def _cancelled(home: Home, cue: Cue, ids: Sequence[str]) -> list[Failure]:
     """Those that could not be cancelled, and why."""
     failures = []
     for one in ids:
@@ -41,5 +42,5 @@ async def _cancelled(cue: Cue, ids: Sequence[str]) -> list[Failure]:
             say(f"Cancelled {one}" + (", which was running and is told to stop" if was_running else ""))
             continue
         work = await cue.get(one)
-        failures.append(no_job(one) if work is None else conflict(f"{one} is {word_of(work)} already."))
+        failures.append(no_job(home, one) if work is None else conflict(f"{one} is {word_of(work)} already."))
     return failures

@@ -18,26 +18,26 @@ from runcue.cli.home import Home
     ],
 )
 def command() -> None:
-    """Read and change settings; they hold for jobs that are enqueued from then on."""
+    """Read and change settings; they hold for jobs that are enqueued, and workers that start, from then on."""
 
 
 @command.command("list", cls=Verb, examples=["queuectl config list --json"])
-@click.option("--json", "as_json", is_flag=True, help="Print an object: name → value and default.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print an object: name → value and default, as numbers."
+)
 @click.pass_obj
 def list_all(home: Home, as_json: bool) -> None:
     """Show all settings, and which were changed."""
     from runcue.cli.screen import show_json, table
-    from runcue.cli.settings import KEYS, Settings
+    from runcue.cli.settings import KEYS, Settings, settings_of
 
-    settings = stored(home)
-    defaults = Settings()
-    values = {name: (settings.text(name), defaults.text(name)) for name in KEYS}
+    settings, defaults = settings_of(home), Settings()
     if as_json:
-        show_json({name: {"value": value, "default": default} for name, (value, default) in values.items()})
+        show_json({name: {"value": settings.number(name), "default": defaults.number(name)} for name in KEYS})
         return
     table(
         ("SETTING", "VALUE", "DEFAULT", "MEANING"),
-        [(name, value, default, KEYS[name].line) for name, (value, default) in values.items()],
+        [(name, settings.text(name), defaults.text(name), key.line) for name, key in KEYS.items()],
     )
 
 
@@ -48,14 +48,14 @@ def list_all(home: Home, as_json: bool) -> None:
 def get(home: Home, key: str, as_json: bool) -> None:
     """Print one setting."""
     from runcue.cli.screen import say, show_json
-    from runcue.cli.settings import key_of
+    from runcue.cli.settings import key_of, settings_of
 
     name = key_of(key)
-    value = stored(home).text(name)
+    settings = settings_of(home)
     if as_json:
-        show_json({name: value})
+        show_json({name: settings.number(name)})
     else:
-        say(value)
+        say(settings.text(name))
 
 
 @command.command(
@@ -68,7 +68,10 @@ def get(home: Home, key: str, as_json: bool) -> None:
 @click.argument("value")
 @click.pass_obj
 def change(home: Home, key: str, value: str) -> None:
-    """Change one setting, for jobs that are enqueued from then on; `default` takes the change back."""
+    """Change one setting, for jobs that are enqueued from then on; `default` takes the change back.
+
+    retention and log_limit are no property of a job: they hold for workers that are started later.
+    """
     from runcue.cli.jobs import ask
     from runcue.cli.screen import note
     from runcue.cli.settings import KEYS, Settings, check, key_of
@@ -80,18 +83,3 @@ def change(home: Home, key: str, value: str) -> None:
     note(
         f"{name} is now {Settings().text(name) if text is None else KEYS[name].write(KEYS[name].read(text))}."
     )
-
-
-def stored(home: Home) -> Settings:
-    """The settings of the queue; the defaults while there is none."""
-    from runcue.cli.settings import Settings
-
-    if not home.exists:
-        return Settings()
-    with home.reader() as reader:
-        return Settings.of(reader.config())
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from runcue.cli.settings import Settings

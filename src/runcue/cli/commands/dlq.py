@@ -13,7 +13,9 @@ from runcue.cli.failure import Failure, bad_input, conflict
 from runcue.cli.fields import job_id
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home
-from runcue.cli.jobs import ask, end, no_job, no_queue, word_of
+from runcue.cli.jobs import ask, end, was_ended, word_of
+from runcue.cli.lookup import no_job, no_queue
+from runcue.cli.screen import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +69,10 @@ def list_dead(home: Home, limit: int, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Retry every dead job.")
 @click.pass_obj
 def retry(home: Home, ids: tuple[str, ...], everything: bool) -> None:
-    """Have dead jobs tried again, each with all its attempts."""
+    """Have dead jobs tried again, each with all its attempts.
+
+    What a job runs after has to be there still, or to be retried with it.
+    """
     from runcue.cli.screen import clean, note, say
 
     if bool(ids) is everything:
@@ -75,7 +80,7 @@ def retry(home: Home, ids: tuple[str, ...], everything: bool) -> None:
     wanted = [job_id(one) for one in dict.fromkeys(ids)]
     if everything:
         wanted = _dead(home)
-    failures = ask(home, lambda cue, _: _retried(cue, wanted)) if home.exists or wanted else []
+    failures = ask(home, lambda cue, _: _retried(home, cue, wanted)) if home.exists or wanted else []
     say(_sum("Requeued", len(wanted) - len(failures), len(failures)))
     if not everything:
         end(failures)
@@ -137,31 +142,32 @@ def _not_dead(home: Home, ids: Sequence[str]) -> list[Failure]:
         raise no_queue(home)
     with home.reader() as reader:
         found = ((one, reader.get(one)) for one in ids)
-        return [failure for one, work in found if (failure := _complaint(one, work)) is not None]
+        return [failure for one, work in found if (failure := _complaint(home, one, work)) is not None]
 
 
-def _complaint(one: str, work: Work | None) -> Failure | None:
+def _complaint(home: Home, one: str, work: Work | None) -> Failure | None:
     if work is None:
-        return no_job(one)
+        return no_job(home, one)
     return None if work.state == "failed" else conflict(f"{one} is {word_of(work)}, not dead.")
 
 
 def _confirm(number: int, yes: bool) -> None:
     if yes:
         return
-    what = "1 dead job" if number == 1 else f"{number:,} dead jobs"
+    what = counted(number, "dead job")
     if sys.stdin is None or not sys.stdin.isatty():
         raise bad_input(f"This would delete {what} for good. Add --yes if that is meant, or see --dry-run.")
     if not click.confirm(f"Delete {what} and what they printed, for good?", err=True):
         raise bad_input("Nothing was deleted.")
 
 
-async def _retried(cue: Cue, ids: Sequence[str]) -> list[Failure]:
+async def _retried(home: Home, cue: Cue, ids: Sequence[str]) -> list[Failure]:
     """Those that could not be retried, and why. Of the others, what some run after is retried before them."""
     from graphlib import TopologicalSorter
 
     works = dict(zip(ids, await _each(cue.get, ids), strict=True))
-    failures = {one: found for one, work in works.items() if (found := _complaint(one, work)) is not None}
+    complaints = {one: _complaint(home, one, work) for one, work in works.items()}
+    failures = {one: found for one, found in complaints.items() if found is not None}
     needs = {one: work.depends_on for one, work in works.items() if work is not None and one not in failures}
     lost = await _lost(cue, {need for after in needs.values() for need in after if need not in needs})
     order = []
@@ -171,15 +177,20 @@ async def _retried(cue: Cue, ids: Sequence[str]) -> list[Failure]:
             failures[one] = conflict(f"{one} runs after {need}, which is {lost.get(need, 'not retried')}.")
         elif one in needs:
             order.append(one)
-    answers = await _each(lambda one: _retry(cue, one), order)
+    answers = await _each(lambda one: _retry(home, cue, one), order)
     return [*failures.values(), *(failure for failure in answers if failure is not None)]
 
 
 async def _lost(cue: Cue, ids: set[str]) -> dict[str, str]:
-    """Those of these jobs that nothing can run after: dead and cancelled ones."""
-    found = await _each(cue.get, sorted(ids))
-    return {
-        work.id: word_of(work) for work in found if work is not None and work.state in {"failed", "cancelled"}
+    """Those of these jobs that nothing can run after, and why: dead and cancelled ones, and those that are purged."""
+    works = dict(zip(ids, await _each(cue.get, [*ids]), strict=True))
+    missing = [one for one, work in works.items() if work is None]
+    ended = await _each(lambda one: was_ended(cue, one), missing)
+    lost = {one: "no longer there" for one, has_ended in zip(missing, ended, strict=True) if not has_ended}
+    return lost | {
+        work.id: word_of(work)
+        for work in works.values()
+        if work is not None and work.state in {"failed", "cancelled"}
     }
 
 
@@ -193,14 +204,14 @@ async def _each(question: Callable[[str], Awaitable[T]], ids: Sequence[str]) -> 
     return answers
 
 
-async def _retry(cue: Cue, one: str) -> Failure | None:
+async def _retry(home: Home, cue: Cue, one: str) -> Failure | None:
     from runcue import DuplicateWork, WorkNotFound
 
     try:
         if await cue.retry(one):
             return None
     except WorkNotFound:
-        return no_job(one)
+        return no_job(home, one)
     except DuplicateWork as error:
         return conflict(f"{one} shares its key with {error.work_id}, which was enqueued later.")
     return conflict(f"{one} is no longer dead: somebody else has just retried it.")
@@ -215,7 +226,7 @@ def _died(job: dict[str, Any]) -> str:
 
 
 def _sum(verb: str, done: int, skipped: int) -> str:
-    text = f"{verb} {done:,} job{'s' * (done != 1)}"
+    text = f"{verb} {counted(done, 'job')}"
     return f"{text}, skipped {skipped:,}" if skipped else text
 
 

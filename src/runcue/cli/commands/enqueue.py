@@ -22,8 +22,9 @@ from runcue.cli.failure import BAD_INPUT, Failure, bad_input, conflict, not_foun
 from runcue.cli.fields import LocalTime, check, said
 from runcue.cli.groups import Verb
 from runcue.cli.home import Home
-from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job
-from runcue.cli.screen import is_terminal, note, progress, say, shown, warn
+from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job, was_ended
+from runcue.cli.lookup import no_job
+from runcue.cli.screen import counted, is_terminal, note, progress, say, shown, warn
 
 if TYPE_CHECKING:
     from runcue import Cue
@@ -117,6 +118,8 @@ def command(
     for _, job in jobs:
         if job.key is not None and job.id is None:
             job.id = _new_id()
+    named = [job.id for _, job in jobs if job.key is not None and job.id is not None]
+    there = _there(home, named)
     ids = (
         ask(home, lambda cue, settings: _accepted(home, cue, settings, jobs), may_create=True) if jobs else []
     )
@@ -124,7 +127,7 @@ def command(
         for one in ids:
             say(one)
         return
-    _tell(jobs, ids, time.monotonic() - began)
+    _tell(jobs, ids, there, time.monotonic() - began)
     if ids and is_terminal():
         from runcue.cli.reasons import Crew
 
@@ -139,9 +142,18 @@ def _new_id() -> str:
     return f"{int(time.time() * 1000):011x}-{os.urandom(6).hex()}"
 
 
-def _tell(jobs: Sequence[Numbered], ids: Sequence[str], spent: float) -> None:
-    """What came of it."""
-    old = [one for one, (_, job) in zip(ids, jobs, strict=True) if job.key is not None and one != job.id]
+def _there(home: Home, ids: Sequence[str]) -> set[str]:
+    """Those of these jobs that are there already."""
+    if not ids or not home.exists:
+        return set()
+    with home.reader() as reader:
+        return {row["id"] for row in reader.jobs(ids=ids, limit=len(ids))}
+
+
+def _tell(jobs: Sequence[Numbered], ids: Sequence[str], there: set[str], spent: float) -> None:
+    """What came of it; `there` are those that had been there before."""
+    pairs = [(one, job) for one, (_, job) in zip(ids, jobs, strict=True) if job.key is not None]
+    old = [one for one, job in pairs if one != job.id or one in there]
     if len(ids) == 1:
         key = said(jobs[0][1].key)
         say(f"Already enqueued: {ids[0]} has the key {key}" if old else f"Enqueued {ids[0]}")
@@ -149,7 +161,7 @@ def _tell(jobs: Sequence[Numbered], ids: Sequence[str], spent: float) -> None:
     new = len(ids) - len(old)
     took = f"{spent * 1000:.0f} ms" if spent < 1 else f"{spent:.1f} s"
     rest = f", {len(old):,} were there already" if old else ""
-    say(f"Enqueued {new:,} job{'' if new == 1 else 's'} in {took}{rest}")
+    say(f"Enqueued {counted(new, 'job')} in {took}{rest}")
 
 
 # reading --------------------------------------------------------------------------------------------------
@@ -314,8 +326,6 @@ async def _check_services(cue: Cue, jobs: Sequence[Numbered]) -> None:
 
 async def _check_after(home: Home, cue: Cue, jobs: Sequence[Numbered]) -> None:
     """A job that waits for one that nobody knows would wait for ever."""
-    from runcue import WorkNotFound
-
     own = {job.id for _, job in jobs}
     needs = {need: number for number, job in reversed(jobs) for need in job.after if need not in own}
     if not needs:
@@ -328,13 +338,8 @@ async def _check_after(home: Home, cue: Cue, jobs: Sequence[Numbered]) -> None:
         state = states.get(need)
         if state in {"dead", "cancelled"}:
             warn(f"{need} is {state}: what is to run after it is dead at once.")
-        elif state is None:
-            try:
-                await cue.explain(need)
-            except WorkNotFound as error:
-                if not error.forgotten:
-                    text = f"{_at(number)}No job {need} to run after. See them: queuectl list"
-                    raise not_found(text) from error
+        elif state is None and not await was_ended(cue, need):
+            raise not_found(_at(number) + no_job(home, need, " to run after").text)
 
 
 def _check_folders(jobs: Sequence[Numbered]) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from runcue.cli.completing import STATES, queue
+from runcue.cli.completing import queue
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+from runcue.cli.screen import STATES
 
 SHORT_COMMAND = 60
 SHORT_ERROR = 60

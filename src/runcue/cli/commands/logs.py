@@ -65,7 +65,7 @@ def command(
     Its stdout goes to stdout and its stderr to stderr. Control characters are
     spelled out, in a pipe as on a terminal; --raw leaves them.
     """
-    from runcue.cli.looking import the_job
+    from runcue.cli.lookup import the_job
 
     if follow and attempt is not None:
         raise bad_input("--follow goes with the job from attempt to attempt. Leave --attempt out.")
@@ -88,7 +88,7 @@ def _followed(reader: Reader, work: Work, printed: _Printed) -> Work:
         time.sleep(pause)
         found = reader.get(work.id)
         if found is None:
-            raise not_found(f"{work.id} is gone: it was purged.")
+            raise not_found(f"{work.id} is gone: it was purged, or is no longer kept.")
         if found.attempt != work.attempt:
             printed.show(work.attempt)
             printed.finish()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from runcue.cli.completing import service
-from runcue.cli.failure import bad_input
+from runcue.cli.failure import BUSY, Failure, bad_input
 from runcue.cli.fields import duration, said
 from runcue.cli.fields import name as checked_name
 from runcue.cli.groups import Verb, family
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from runcue import Cue
 
 NONE = "none"
+PATIENCE = 10.0
+"""Seconds that a change waits for those before it."""
 
 
 @family(
@@ -78,7 +82,34 @@ def change(
         cue.service(name, **(_limits(before.get(name)) | given))
         return next(one for one in await cue.services() if one["name"] == name)
 
-    say(f"{name}: {_told(ask(home, declare, may_create=True))}")
+    with _alone(home):
+        found = ask(home, declare, may_create=True)
+    say(f"Service {name}: {_told(found)}")
+
+
+@contextmanager
+def _alone(home: Home) -> Iterator[None]:
+    """No other `service set` in between: what is not given is read, and written as it was."""
+    import fcntl
+    import os
+    import time
+
+    home.make()
+    until = time.monotonic() + PATIENCE
+    descriptor = os.open(home.path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    text = "Another `service set` has been at it for some time. Try again in a moment."
+                    raise Failure(text, BUSY) from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @command.command("list", cls=Verb, examples=["queuectl service list", "queuectl service list --json"])
@@ -86,32 +117,20 @@ def change(
 @click.pass_obj
 def list_all(home: Home, as_json: bool) -> None:
     """List services: their limits, how much of them is used, and what holds them back."""
-    from runcue.cli.screen import note, show_json, span, table
+    from runcue.cli.screen import is_terminal, note, show_json, table
+    from runcue.cli.services import as_table, services
 
     found: list[dict[str, Any]] = []
     if home.exists:
         with home.reader() as reader:
-            now = reader.now()
-            found = [_timed(one, now) for one in reader.services()]
+            found = services(reader)
     if as_json:
         show_json(found)
         return
     if not found:
         note("No services. Make one: queuectl service set openai --rate 60/min")
         return
-    rows = []
-    for one in found:
-        left = "" if one["seconds"] is None else f", {span(one['seconds'])}"
-        rows.append(
-            (
-                one["name"],
-                f"{one['running']}/{one['concurrent'] or '-'}",
-                ", ".join(f"{rate['used']} of {rate['rate']}" for rate in one["rates"]) or "-",
-                one["circuit"] or "-",
-                "paused" if one["paused"] else f"{one['blocked']}{left}" if one["blocked"] else "open",
-            )
-        )
-    table(("SERVICE", "RUNNING", "RATE", "CIRCUIT", "NOW"), rows)
+    table(*as_table(found, all_columns=not is_terminal()))
 
 
 def _number(option: str, text: str) -> int | None:
@@ -150,9 +169,3 @@ def _told(service: dict[str, Any]) -> str:
     if service["circuit"] is not None:
         parts.append("with a circuit breaker")
     return ", ".join(parts) or "no limits"
-
-
-def _timed(service: dict[str, Any], now: float) -> dict[str, Any]:
-    """The same with the seconds that it is still held back, in place of a time that only the queue knows."""
-    left = None if service["until"] is None else round(max(0.0, service["until"] - now), 3)
-    return {**{name: value for name, value in service.items() if name != "until"}, "seconds": left}

@@ -25,7 +25,7 @@ MASK = "***"
 @click.pass_obj
 def command(home: Home, id: str, as_json: bool) -> None:
     """Show everything about one job: what it is, how it stands, and every attempt that failed."""
-    from runcue.cli.looking import the_job
+    from runcue.cli.lookup import the_job
     from runcue.cli.reasons import Crew, sentence
     from runcue.cli.screen import show_json
 

@@ -9,7 +9,15 @@ import click
 
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+from runcue.cli.screen import STATES, moment
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import runcue
+
+MOST_EXPLAINED = 250
+"""How many waiting jobs are asked for their reason; of the rest only the number is told."""
+LAST_FAILURES = 5
 INTERVAL = 0.25
 """Seconds between two looks of `--watch`."""
 
@@ -36,12 +44,10 @@ def command(home: Home, watch: bool, as_json: bool) -> None:
 
 
 def _look(home: Home) -> dict[str, Any]:
-    from runcue.cli.overview import nothing, overview
-
     if not home.exists:
-        return nothing()
+        return _nothing()
     with home.reader() as reader:
-        return overview(reader)
+        return _overview(reader)
 
 
 def _watch(home: Home, as_json: bool) -> None:
@@ -85,6 +91,80 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
+# as data ------------------------------------------------------------------------------------------------
+
+
+def _nothing() -> dict[str, Any]:
+    """How a queue stands that nobody has made yet."""
+    return {
+        "jobs": dict.fromkeys(STATES, 0),
+        "workers": [],
+        "services": [],
+        "paused": [],
+        "waiting": [],
+        "failures": [],
+    }
+
+
+def _overview(reader: runcue.Reader) -> dict[str, Any]:
+    """How a queue stands."""
+    from runcue.cli.services import services
+
+    workers = [one for one in reader.workers() if one["serving"]]
+    now = reader.now()
+    counts = reader.job_counts()
+    return {
+        "jobs": {state: counts[state] for state in STATES},
+        "workers": [{**one, "started_at": moment(one["started_at"])} for one in workers],
+        "services": services(reader),
+        "paused": reader.paused(),
+        "waiting": _waiting(reader, counts, workers, now),
+        "failures": _failures(reader, counts),
+    }
+
+
+def _waiting(
+    reader: runcue.Reader, counts: dict[str, int], workers: list[dict[str, Any]], now: float
+) -> list[dict[str, Any]]:
+    """Why jobs wait, each reason with its number and the shortest time left, most frequent first."""
+    if not counts["pending"] + counts["failed"]:
+        return []
+    from runcue.cli.reasons import Crew, label, waits
+
+    jobs = [job for state in ("pending", "failed") for job in reader.jobs(state, limit=MOST_EXPLAINED)]
+    numbers: Counter[str] = Counter()
+    soonest: dict[str, float] = {}
+    for why, text in waits(reader, jobs, now, Crew(workers)).values():
+        reason = label(text)
+        numbers[reason] += 1
+        if why.until is not None:
+            soonest[reason] = min(soonest.get(reason, why.until), why.until)
+    found: list[dict[str, Any]] = [
+        {"reason": reason, "jobs": number, "seconds": _seconds(soonest.get(reason), now)}
+        for reason, number in numbers.most_common()
+    ]
+    rest = counts["pending"] + counts["failed"] - sum(numbers.values())
+    if rest > 0:
+        found.append({"reason": "not looked at", "jobs": rest, "seconds": None})
+    return found
+
+
+def _seconds(until: float | None, now: float) -> float | None:
+    return None if until is None else round(max(0.0, until - now), 3)
+
+
+def _failures(reader: runcue.Reader, counts: dict[str, int]) -> list[dict[str, Any]]:
+    """The last failures: jobs that died or wait for their retry."""
+    found = [
+        job
+        for state in ("dead", "failed")
+        if counts[state]
+        for job in reader.jobs(state, limit=LAST_FAILURES)
+    ]
+    found.sort(key=lambda job: job["updated_at"] or "", reverse=True)
+    return found[:LAST_FAILURES]
+
+
 # as text --------------------------------------------------------------------------------------------------
 
 
@@ -98,7 +178,7 @@ def lines_of(found: dict[str, Any], *, is_there: bool) -> list[str]:
     if found["services"]:
         lines += ["", *_services(found["services"])]
     if found["failures"]:
-        lines += ["", *_failures(found["failures"])]
+        lines += ["", *_failed(found["failures"])]
     if advice := _advice(found, is_there=is_there):
         lines += ["", advice]
     return lines
@@ -146,22 +226,14 @@ def _reason(one: dict[str, Any]) -> str:
     return f"{one['jobs']:,} {clean(one['reason'])}{left}"
 
 
-def _services(services: list[dict[str, Any]]) -> list[str]:
-    from runcue.cli.screen import aligned, clean, span
+def _services(found: list[dict[str, Any]]) -> list[str]:
+    from runcue.cli.screen import aligned
+    from runcue.cli.services import as_table
 
-    rows = []
-    for one in services:
-        rates = ", ".join(f"{rate['used']} of {rate['rate']}" for rate in one["rates"])
-        limit = "" if one["concurrent"] is None else f"/{one['concurrent']}"
-        left = "" if one["seconds"] is None else f", {span(one['seconds'])}"
-        now = "paused" if one["paused"] else f"{one['blocked']}{left}" if one["blocked"] else "open"
-        rows.append(
-            (clean(one["name"]), f"{one['running']}{limit}", rates or "-", one["circuit"] or "-", now)
-        )
-    return aligned(("SERVICE", "RUNNING", "RATE", "CIRCUIT", "NOW"), rows)
+    return aligned(*as_table(found, all_columns=False))
 
 
-def _failures(jobs: list[dict[str, Any]]) -> list[str]:
+def _failed(jobs: list[dict[str, Any]]) -> list[str]:
     from runcue.cli.reasons import tries
     from runcue.cli.screen import aligned, clean, reason_of
 

@@ -14,12 +14,13 @@ from collections.abc import Iterable
 import click
 
 from runcue.cli.completing import live_job
-from runcue.cli.failure import JOB_FAILED, TIMED_OUT, Failure, bad_input
+from runcue.cli.failure import JOB_FAILED, TIMED_OUT, Failure, bad_input, not_found
 from runcue.cli.fields import duration, job_id
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.jobs import end, no_job, no_queue, word_of
-from runcue.cli.screen import STATE_COLORS, is_terminal, note, reason_of, say, span, styled
+from runcue.cli.jobs import ask, end, was_ended, word_of
+from runcue.cli.lookup import no_job, no_queue
+from runcue.cli.screen import STATE_COLORS, counted, is_terminal, note, reason_of, say, span, styled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,14 +61,31 @@ def command(home: Home, ids: tuple[str, ...], everything: bool, timeout: str | N
             return
         raise no_queue(home)
     with home.reader() as reader:
-        watch = _Watch(reader, limit)
-        end([no_job(one) for one in wanted if reader.get(one) is None])
-        while left := wanted or _unfinished(reader):
-            watch.wait_for(left)
-            if wanted:
-                break
+        watch = _Watch(home, reader, limit)
+        end([_missing(home, reader, one) for one in wanted if reader.get(one) is None])
+        if wanted:
+            watch.wait_for(wanted, may_have_ended=True)
+        while everything and (left := _unfinished(reader)):
+            watch.wait_for(left, may_have_ended=False)
     if watch.failed:
         raise Failure("", JOB_FAILED)
+
+
+def _missing(home: Home, reader: Reader, one: str) -> Failure:
+    if _is_noted(reader, one):
+        return not_found(f"{one} has ended and is no longer kept.")
+    return no_job(home, one)
+
+
+def _is_noted(reader: Reader, one: str) -> bool:
+    """Of a job that is not there: True when it is noted that there was such a one."""
+    from runcue import WorkNotFound
+
+    try:
+        reader.explain(one)
+    except WorkNotFound as error:
+        return error.forgotten
+    return False
 
 
 def _unfinished(reader: Reader) -> list[str]:
@@ -77,18 +95,22 @@ def _unfinished(reader: Reader) -> list[str]:
 class _Watch:
     """Looks at jobs until they have ended, and counts those that did not end well."""
 
-    def __init__(self, reader: Reader, limit: float) -> None:
+    def __init__(self, home: Home, reader: Reader, limit: float) -> None:
+        self._home = home
         self._reader = reader
+        self._cancelled = reader.job_counts()["cancelled"]
         self._limit = limit
         self._until = time.monotonic() + limit
         self._has_hinted = not is_terminal()
         self.failed = 0
 
-    def wait_for(self, ids: Iterable[str]) -> None:
-        """Return when all of these have ended."""
+    def wait_for(self, ids: Iterable[str], *, may_have_ended: bool) -> None:
+        """Return when all of these have ended; where some may have already, all are looked at before any pause."""
         left, pause = deque(ids), SHORTEST
+        unseen = len(left) if may_have_ended else 0
         while left:
             number = len(left)
+            unseen -= min(number, SOME)
             for _ in range(min(number, SOME)):
                 one = left.popleft()
                 work = self._reader.get(one)
@@ -96,18 +118,18 @@ class _Watch:
                     left.append(one)
                 else:
                     self._ended(one, work)
+            if not left or unseen > 0:
+                continue
             rest = self._until - time.monotonic()
-            if left and rest <= 0:
+            if rest <= 0:
                 raise self._too_long(left)
             pause = min(pause * 1.5, LONGEST) if len(left) == number else SHORTEST
-            if left:
-                self._hint()
-                time.sleep(min(pause, rest))
+            self._hint()
+            time.sleep(min(pause, rest))
 
     def _ended(self, one: str, work: Work | None) -> None:
         if work is None:
-            self.failed += 1
-            say(f"{one} is gone: it was purged")
+            self._vanished(one)
             return
         word = word_of(work)
         self.failed += word != "completed"
@@ -115,9 +137,26 @@ class _Watch:
         if word == "completed" and work.started_at is not None and work.completed_at is not None:
             text += f" in {span(work.completed_at - work.started_at)}"
         elif word == "dead":
-            tries = f" after {work.failures} attempt{'s' * (work.failures != 1)}" if work.failures else ""
+            tries = f" after {counted(work.failures, 'attempt')}" if work.failures else ""
             text += f"{tries}: {reason_of(work.error)}"
         say(text)
+
+    def _vanished(self, one: str) -> None:
+        """It ended between two looks, and is no longer kept: tell what is known of it."""
+        if _is_noted(self._reader, one):  # it completed or was cancelled
+            is_known = self._reader.job_counts()["cancelled"] == self._cancelled
+        elif ask(self._home, lambda cue, _: was_ended(cue, one)):  # of those only what completed is not noted
+            is_known = True
+        else:
+            self.failed += 1
+            say(f"{one} is gone: it was purged")
+            return
+        self.failed += not is_known
+        say(
+            f"{one} completed, and is no longer kept"
+            if is_known
+            else f"{one} has ended, how is no longer kept"
+        )
 
     def _too_long(self, left: Iterable[str]) -> Failure:
         names = list(left)

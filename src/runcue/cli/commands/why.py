@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import click
 
 from runcue.cli.completing import any_job
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import runcue
 
 
 @verb("why", examples=["queuectl why job1", "queuectl why job1 --json"])
@@ -17,7 +24,7 @@ from runcue.cli.home import Home
 @click.pass_obj
 def command(home: Home, id: str, as_json: bool) -> None:
     """Say why a job does not run, what is ahead of it, until when, and what to do."""
-    from runcue.cli.looking import explained, the_job
+    from runcue.cli.lookup import the_job
     from runcue.cli.reasons import Crew, sentence
     from runcue.cli.screen import say, show_json
 
@@ -25,6 +32,22 @@ def command(home: Home, id: str, as_json: bool) -> None:
         why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
     text = sentence(why, job, now, crew, work.queue)
     if as_json:
-        show_json({"id": id, "state": job["state"], **explained(why, now), "text": text})
+        show_json({"id": id, "state": job["state"], **_explained(why, now), "text": text})
     else:
         say(text)
+
+
+def _explained(why: runcue.Explanation, now: float) -> dict[str, Any]:
+    """An explanation as data: `until` as a time, `seconds` from now until then."""
+    from runcue.cli.screen import moment
+
+    left = None if why.until is None else max(0.0, why.until - now)
+    return {
+        "reason": why.reason,
+        "details": why.details,
+        "until": None if left is None else moment(time.time() + left),
+        "seconds": None if left is None else round(left, 3),
+        "ahead": why.ahead,
+        "service": why.service,
+        "waits_for": list(why.waits_for),
+    }

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from runcue.cli.failure import Failure, bad_input
-from runcue.cli.fields import unicode
+from runcue.cli.failure import Failure
+from runcue.cli.fields import duration, unicode
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home
-from runcue.cli.screen import clean, moment, note, say, show_json, shown, table
+from runcue.cli.screen import clean, counted, moment, note, say, show_json, shown, table
 from runcue.cli.worker import MOST_WORKERS, Orders
 
 TYPE_CHECKING = False
@@ -79,7 +79,7 @@ def start(context: click.Context, count: int, queues: tuple[str, ...], detach: b
 
 def _supervised(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> int:
     from runcue.cli.lines import Lines
-    from runcue.cli.standing import Post
+    from runcue.cli.stopping import Post
     from runcue.cli.supervisor import Supervisor
 
     supervisor = Supervisor(orders, count, Lines(is_quiet=is_quiet), post=Post(home.path))
@@ -92,8 +92,8 @@ def _supervised(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> in
 def _detached(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> int:
     """Have a process of its own supervise; returns when the workers are up, or raises why they are not."""
     from runcue.cli.detach import Parent, detached
-    from runcue.cli.lines import Lines, counted
-    from runcue.cli.standing import Post
+    from runcue.cli.lines import Lines
+    from runcue.cli.stopping import Post
     from runcue.cli.supervisor import Supervisor
 
     other = detached(home.log)
@@ -141,26 +141,26 @@ def _tail(log: Path) -> list[str]:
 def stop(home: Home, now: bool, timeout: str | None) -> None:
     """Have all workers finish their job and leave, and wait until they have.
 
-    Ctrl-C ends the waiting only; so does --timeout, with exit code 124.
+    Ctrl-C ends the waiting only; so does --timeout, with exit code 124. Where the queue cannot be read the
+    supervisors leave with their workers all the same, and the exit code tells what is wrong with it.
     """
-    from runcue.cli.leaving import Leaving
-    from runcue.cli.lines import counted
-    from runcue.cli.settings import seconds
+    from runcue.cli.stopping import Leaving
 
-    try:
-        patience = None if timeout is None else seconds(timeout)
-    except ValueError as error:
-        raise bad_input(f"--timeout cannot be '{clean(timeout or '')[:40]}': expected {error}.") from None
+    patience = None if timeout is None else duration("--timeout", timeout)
     leaving = Leaving(home, at_once=now)
     try:
         leaving.wait(patience)
     except KeyboardInterrupt:
         note("Not waiting any longer. The workers leave when their jobs have ended.")
         raise
-    if leaving.seen:
-        say(f"Stopped {counted(len(leaving.seen), 'worker')}.")
+    if leaving.unreadable is not None:
+        if leaving.supervisors:
+            say(f"Stopped {counted(len(leaving.supervisors), 'supervisor')} with all workers.")
+        raise leaving.unreadable
+    if leaving.workers:
+        say(f"Stopped {counted(len(leaving.workers), 'worker')}.")
     else:
-        say("Stopped a supervisor without workers." if leaving.told else "No worker is running.")
+        say("Stopped a supervisor without workers." if leaving.supervisors else "No worker is running.")
 
 
 # list -----------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def stop(home: Home, now: bool, timeout: str | None) -> None:
 @click.pass_obj
 def list_workers(home: Home, as_json: bool) -> None:
     """List the workers: who they are, since when, and what each runs."""
-    from runcue.cli.leaving import workers
+    from runcue.cli.stopping import workers
 
     rows = []
     if home.exists:

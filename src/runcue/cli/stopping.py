@@ -1,0 +1,271 @@
+"""Who works on a home, and how they are told to leave.
+
+Rules:
+- A supervisor holds a lock on a file of its own below the home. The lock alone says whether it lives; the file says
+  who it is. What is left of dead ones is removed by whoever looks.
+- Supervisors are told first, so that nobody is replaced; then every worker on this host, whoever started it. They are
+  told once each, and whoever turns up while we wait is told as well.
+- Supervisors need no queue to be found: where it cannot be read they and their workers leave all the same.
+- Waiting changes nothing: who gives it up leaves the workers leaving.
+- A pid may mean somebody else by the time it is used. So the process is taken hold of first, then it is asked
+  whether the one that was meant still lives, and only then the signal is sent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from runcue.cli.failure import TIMED_OUT, Failure, misconfigured
+from runcue.cli.screen import clean, counted, listed, note, warn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runcue import Reader, StoreError
+    from runcue.cli.home import Home
+
+FOLDER = "supervisors"
+LOOK_EVERY = 0.1
+"""Seconds between two looks at who is left."""
+
+
+# who is there ---------------------------------------------------------------------------------------------
+
+
+class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A supervisor: its pid and host, and the file that it holds while it lives."""
+
+    pid: int
+    host: str
+    path: str = ""
+
+    def lives(self) -> bool:
+        """True while it does."""
+        return _is_held(Path(self.path))
+
+
+class Post:
+    """The lock of this process's own supervisor, from `with` to its end."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / FOLDER
+        name = f"{os.getpid()}-{os.urandom(4).hex()}"
+        self._path = self._folder / name
+        self._new = self._folder / f".{name}"
+        self._descriptor = -1
+
+    def __enter__(self) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._descriptor = os.open(self._new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        facts = Standing(os.getpid(), os.uname().nodename)
+        os.write(self._descriptor, msgspec.json.encode(facts))
+        self._new.rename(self._path)
+
+    def __exit__(self, *error: object) -> None:
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def standing(home: Path) -> list[Standing]:
+    """The supervisors that live on this home."""
+    try:
+        paths = sorted(path for path in (home / FOLDER).iterdir() if not path.name.startswith("."))
+    except FileNotFoundError:
+        return []
+    found = []
+    for path in paths:
+        if _is_held(path):
+            try:
+                facts = msgspec.json.decode(path.read_bytes(), type=Standing)
+            except (FileNotFoundError, msgspec.MsgspecError):
+                continue  # it has just ended, or somebody else's file lies here
+            found.append(msgspec.structs.replace(facts, path=str(path)))
+        else:
+            path.unlink(missing_ok=True)
+    return found
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def workers(reader: Reader) -> list[dict[str, Any]]:
+    """The workers that live, or are dead and still have jobs in their name; `jobs` are what each runs."""
+    running: dict[str, list[str]] = {}
+    for row in reader.jobs("processing", limit=1000):
+        running.setdefault(str(row["worker_id"]), []).append(str(row["id"]))
+    found = [row | {"jobs": running.get(row["id"], [])} for row in reader.workers() if row["serving"]]
+    return [row for row in found if row["state"] != "gone" or row["jobs"]]
+
+
+# having them leave ----------------------------------------------------------------------------------------
+
+
+class Leaving:
+    """One order to leave, from giving it to its being obeyed."""
+
+    def __init__(self, home: Home, *, at_once: bool) -> None:
+        self._home = home
+        self._at_once = at_once
+        self._told: set[str] = set()
+        """Whoever was told: supervisors by their file, workers by their id."""
+        self._elsewhere: set[str] = set()
+        self._busy: list[str] | None = None
+        self._reader: Reader | None = None
+        self.supervisors: set[str] = set()
+        """The supervisors that had to leave, by their files."""
+        self.workers: set[str] = set()
+        """The workers that had to leave, as far as the queue could be read."""
+        self.unreadable: StoreError | None = None
+        """Why the queue could not be read, so that only supervisors were told."""
+
+    def wait(self, seconds: float | None) -> None:
+        """Tell them all, and wait until all have left; raises when that takes too long."""
+        until = None if seconds is None else time.monotonic() + seconds
+        with ExitStack() as stack:
+            self._open(stack)
+            while left := self._look():
+                if until is not None and time.monotonic() >= until:
+                    busy = f" ({listed(self._busy)})" if self._busy else ""
+                    raise Failure(
+                        f"{left} still there{busy}. They leave when they can; to put their jobs back: "
+                        "queuectl worker stop --now",
+                        TIMED_OUT,
+                    )
+                time.sleep(LOOK_EVERY)
+
+    def _open(self, stack: ExitStack) -> None:
+        from runcue import StoreError
+
+        if self._home.exists:
+            try:
+                self._reader = stack.enter_context(self._home.reader())
+            except StoreError as error:
+                self.unreadable = error
+
+    def _look(self) -> str:
+        """Tell whoever was not told yet; who is left, in words."""
+        here = self._here()  # before anybody is told: who is gone by then could not be counted
+        supervisors = self._tell_supervisors()
+        self._tell_workers(here)
+        self._say(
+            [job for row in here for job in row["jobs"]], [row for row in here if row["state"] != "alive"]
+        )
+        if here:
+            return f"{counted(len(here), 'worker')} {'is' if len(here) == 1 else 'are'}"
+        return "A supervisor is" if supervisors else ""
+
+    def _tell_supervisors(self) -> list[Standing]:
+        """Those that are left, each told."""
+        found = [one for one in standing(self._home.path) if one.host == os.uname().nodename]
+        self.supervisors.update(one.path for one in found)
+        for one in found:
+            self._tell(one.path, one.pid, signal.SIGQUIT if self._at_once else signal.SIGUSR1, one.lives)
+        return found
+
+    def _here(self) -> list[dict[str, Any]]:
+        """The workers on this host that live; none where the queue cannot be read."""
+        from runcue import StoreError
+
+        if self._reader is None:
+            return []
+        try:
+            rows = [row for row in workers(self._reader) if row["state"] != "gone"]
+        except StoreError as error:
+            self.unreadable, self._reader = error, None
+            return []
+        here = [row for row in rows if self._is_here(row)]
+        self.workers.update(row["id"] for row in here)
+        return here
+
+    def _tell_workers(self, here: list[dict[str, Any]]) -> None:
+        number = signal.SIGQUIT if self._at_once else signal.SIGTERM
+        for row in here:
+            self._tell(row["id"], row["pid"], number, partial(self._lives, row["id"]))
+
+    def _lives(self, worker_id: str) -> bool:
+        """True while that worker does; where that cannot be read any more it is left to its supervisor."""
+        from runcue import StoreError
+
+        if self._reader is None:
+            return False
+        try:
+            rows = self._reader.workers()
+        except StoreError as error:
+            self.unreadable, self._reader = error, None
+            return False
+        return any(row["id"] == worker_id and row["state"] != "gone" for row in rows)
+
+    def _tell(self, key: str, pid: int, number: signal.Signals, lives: Callable[[], bool]) -> None:
+        """Tell it, unless it was told."""
+        if key not in self._told:
+            self._told.add(key)
+            try:
+                send(pid, number, lives)
+            except PermissionError:
+                raise misconfigured(f"Process {pid} is another user's: stop it as that user.") from None
+
+    def _is_here(self, row: dict[str, Any]) -> bool:
+        if row["host"] == os.uname().nodename:
+            return True
+        if row["id"] not in self._elsewhere:
+            self._elsewhere.add(row["id"])
+            warn(f"Worker {row['id']} is on {clean(row['host'])} (pid {row['pid']}): stop it there.")
+        return False
+
+    def _say(self, jobs: list[str], stuck: list[dict[str, Any]]) -> None:
+        """Who is still busy, whenever that has changed."""
+        for row in stuck:
+            if f"stuck {row['id']}" not in self._told:
+                self._told.add(f"stuck {row['id']}")
+                warn(
+                    f"Worker {row['id']} (pid {row['pid']}) does not move. If it was stopped: kill -CONT {row['pid']}"
+                )
+        if jobs and jobs != self._busy:
+            note(f"Waiting for {len(jobs)} running: {listed(jobs)}")
+        self._busy = jobs
+
+
+def send(pid: int, number: signal.Signals, lives: Callable[[], bool]) -> bool:
+    """Send a signal to that process if it is still the one that is meant; False when it is gone.
+
+    Raises PermissionError where the process is another user's.
+    """
+    try:
+        descriptor = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+    except ProcessLookupError:
+        return False
+    try:
+        if not lives():
+            return False
+        if descriptor is None:
+            os.kill(pid, number)
+        else:
+            signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+    return True
