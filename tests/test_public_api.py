@@ -18,8 +18,8 @@ TYPING = Path(__file__).parent / "typing" / "api.py"
 PUBLIC = {
     "__version__",
     # what an application holds, and what it is given
-    "Attempt", "Command", "Cue", "Event", "Explanation", "PriorityContext", "Reader", "Rescue", "Retry", "RunningWork", "Work",
-    "WorkState", "WorkUnit",
+    "Attempt", "Command", "Cue", "Event", "Explanation", "PriorityContext", "Reader", "Rescue", "Retry",
+    "RunningWork", "Work", "WorkState", "WorkUnit",
     # mending
     "recover",
     # ready-made callbacks

@@ -172,9 +172,8 @@ class Reader:
             work = self.get(work_id)
             attempt = 1 if work is None else work.attempt
         folder = files_folder(str(Path(self._path).absolute()))
-        return read(
-            folder, work_id, whole(1)(attempt, "attempt"), stream, whole(0, LARGEST)(start, "start"), given.rows(limit)
-        )
+        number, first = whole(1)(attempt, "attempt"), whole(0, LARGEST)(start, "start")
+        return read(folder, work_id, number, stream, first, given.rows(limit))
 
     # what happens -----------------------------------------------------------------------------------------
 

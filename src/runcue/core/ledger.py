@@ -66,7 +66,7 @@ class Ledger(Waiting):
         self._kept = Kept(settings.keep_finished)
         self._risked = ""
         self._risk_until = 0.0
-        self._set_aside: deque[str] = deque()
+        self._set_aside: deque[tuple[str, float]] = deque()
         self._head = NO_HEAD
         self.is_starting = False
         """True while this process may start something."""
@@ -329,7 +329,7 @@ class Ledger(Waiting):
         if record.crashes < MOST_CRASHES - 1:
             return True
         if self.now < self._risk_until and self._risked in self.records and self._risked != record.id:
-            self._set_aside.append(record.id)
+            self._set_aside.append((record.id, self._risk_until))
             self.place(replace(record, next_retry_at=self._risk_until))
             return False
         self._risked, self._risk_until = record.id, self.now + PROBATION
@@ -339,8 +339,14 @@ class Ledger(Waiting):
         """The one that was risked did no harm: the next may come."""
         self._risked = ""
         while self._set_aside:
-            record = self.live(self._set_aside.popleft())
-            if record is not None and not record.token and str(record.shelf) == LATER:
+            work_id, until = self._set_aside.popleft()
+            record = self.live(work_id)
+            if (
+                record is not None
+                and not record.token
+                and str(record.shelf) == LATER
+                and record.next_retry_at == until
+            ):
                 self.place(replace(record, next_retry_at=None))
                 return
 
@@ -356,10 +362,10 @@ class Ledger(Waiting):
         if token in self.unentered:
             self.returned(token)
         if token in self.overdue:
-            self._code_ended(self.overdue.pop(token))
+            self.code_ended(self.overdue.pop(token))
         return lane
 
-    def _code_ended(self, work_id: str) -> None:
+    def code_ended(self, work_id: str) -> None:
         """The code of an attempt that was given up is over: its work may go on, whoever it was that gave it up."""
         was_held = self.held.pop(work_id, None) is not None
         record = self.live(work_id) if was_held or not self.is_whole else None

@@ -198,9 +198,16 @@ class Mind:
         """The next work of a lane: brought to mind, but for what this turn has changed already."""
         assert self.library is not None
         page = self.library.page(lane.shelf, after, limit)
-        fresh = [one for one in page if one.id not in self.plan.records and self._met(one) is None]
-        for record in fresh:
-            self.records[record.id] = record
+        fresh: list[Record] = []
+        for one in page:
+            if one.id in self.plan.records:
+                continue
+            known = self._met(one)
+            if known is None:
+                self.records[one.id] = one
+                fresh.append(one)
+            elif one.id in self.guests:  # in mind for another reason, and not in the line yet
+                fresh.append(known)
         end = (page[-1].place, page[-1].seq) if page else after
         return fresh, end, len(page) >= limit
 

@@ -29,7 +29,10 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
     token = outcome.token
     if record is None or record.token != token:
         if outcome.has_ended:  # else its code still runs and keeps its places: `Ended` will come
-            _tell_stale(ledger, outcome.id, ledger.release(token))
+            lane = ledger.release(token)
+            if lane is None and not ledger.is_whole:
+                ledger.code_ended(outcome.id)
+            _tell_stale(ledger, outcome.id, lane)
         return
     failure = outcome.failure
     if failure is None:
@@ -63,6 +66,8 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
 def ended(ledger: Ledger, item: Ended) -> None:
     """The code of an attempt that was given up is over: its places are free, its work may go on."""
     lane = ledger.release(item.token)
+    if lane is None and not ledger.is_whole:
+        ledger.code_ended(item.id)
     if item.has_answer:
         _tell_stale(ledger, item.id, lane)
 

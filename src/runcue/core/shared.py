@@ -108,15 +108,16 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: boo
     else:
         ledger.heads[name] = first
     parts = shelf_parts(name)
-    if parts is None or not is_foreign:  # what this process did itself its lanes know already
+    if parts is None:
         return
     queue, task, services = parts
     lane = ledger.find_lane(Spec("", task, b"", services, queue))
     if lane is None:
         return  # not a task of this program: left alone
     if lane.shelf != name:  # since this was submitted, the task came to choose its services in another way
-        for record in ledger.shelf(name):
-            ledger.place(record)
+        if is_foreign:  # what this process did itself is in its place already
+            for record in ledger.shelf(name):
+                ledger.place(record)
         return
     line = lane.line
     if line.is_untouched:
@@ -221,6 +222,8 @@ def _counts(service: Service, record: Record) -> Breaker | None:
     breaker = service.breaker
     if breaker is None or breaker.running <= 0 or (record.started_at or 0.0) < breaker.changed_at:
         return None
+    if breaker.state != "closed" and record.started_at == breaker.changed_at:
+        return None  # it was started in the moment before
     return breaker
 
 

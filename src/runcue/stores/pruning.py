@@ -64,14 +64,12 @@ def prune(
 def purge(connection: apsw.Connection, ids: list[str]) -> list[Deleted]:
     """Delete work as if it had never been; but an id of ours that is unknown would pass for one that ended well."""
     names = [(name,) for name in ids]
-    attempts: dict[Any, Any] = {}
+    deleted: list[Any] = []
     for name in names:
-        attempts.update(
-            connection.execute("SELECT id, attempt FROM work_units WHERE id = ?", name).fetchall()
-        )
+        deleted += connection.execute("SELECT id, attempt FROM work_units WHERE id = ?", name).fetchall()
     connection.executemany(REMEMBER_MADE, names)
     _delete(connection, names)
-    return list(attempts.items())
+    return deleted
 
 
 def _delete(connection: apsw.Connection, names: list[tuple[str]]) -> None:

@@ -1,0 +1,78 @@
+"""What went wrong once when processes shared a file, each in the smallest world that shows it (on virtual time)."""
+
+import asyncio
+from pathlib import Path
+
+import runcue
+from runcue import Cue, Work
+from runcue.testing import fail_commit
+
+
+async def test_work_that_others_depend_on_is_started_though_it_was_in_mind_for_them(tmp_path: Path) -> None:
+    async def work(work: Work) -> None: ...
+
+    one, two = Cue(tmp_path / "queue.db"), Cue(tmp_path / "queue.db")
+    for cue in (one, two):
+        cue.task("work")(work)
+    await one.submit("work", id="a")
+    await one.close()
+    two.start()
+    await two.submit_many([{"task": "work", "id": "b"}, {"task": "work", "id": "c", "depends_on": ["a"]}])
+    await two.join(timeout=60)
+    assert (await two.count())[runcue.WorkState.COMPLETED] == 3
+    await two.close()
+
+
+async def test_work_is_not_held_for_ever_when_its_code_ends_in_a_turn_that_is_not_kept(
+    tmp_path: Path,
+) -> None:
+    cue = Cue(tmp_path / "queue.db")
+
+    @cue.task("work", retry=3, timeout=1)
+    async def work(work: Work) -> str:
+        if work.attempt > 1:
+            return "done"
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1)  # it takes a second to give up
+        fail_commit(cue, took_place=False)  # and the disk says no just then
+        return "too late"
+
+    cue.start()
+    await cue.submit("work", id="a")
+    assert await cue.result("a", timeout=60) == "done"
+    await cue.close()
+
+
+async def test_the_first_of_a_lane_of_which_nothing_was_read_is_known(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def make() -> Cue:
+        cue = runcue.Cue(tmp_path / "queue.db")
+        cue.service("api", concurrent=1)
+
+        async def work(work: Work) -> None:
+            order.append(work.id)
+            await asyncio.sleep(1)
+
+        cue.task("x", uses="api")(work)
+        cue.task("y", uses="api")(work)
+        return cue
+
+    one = make()
+    await one.submit_many(
+        [
+            {"task": "x", "id": "busy", "priority": 2},
+            {"task": "x", "id": "low x", "priority": 1},
+            {"task": "y", "id": "low y"},
+        ]
+    )
+    await one.close()
+    two = make()
+    two.start()
+    await asyncio.sleep(0.5)
+    await two.submit("y", id="high", priority=9)
+    await two.join(timeout=60)
+    assert order == ["busy", "high", "low x", "low y"]
+    await two.close()
