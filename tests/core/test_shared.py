@@ -8,10 +8,22 @@ from msgspec.structs import replace
 from runcue.core.asking import Allowance, Questions
 from runcue.core.deadlines import armed
 from runcue.core.failure import Failure
-from runcue.core.line import READY
+from runcue.core.line import READY, shelf_name
 from runcue.core.model import Spec, WorkState
 from runcue.core.outcome import STOPPED
-from runcue.core.plan import Cancel, Declare, Ended, Entered, Lost, Outcome, Pause, Serve, Submit, Verdicts
+from runcue.core.plan import (
+    Cancel,
+    Changes,
+    Declare,
+    Ended,
+    Entered,
+    Lost,
+    Outcome,
+    Pause,
+    Serve,
+    Submit,
+    Verdicts,
+)
 from runcue.core.retry import Retry
 from runcue.core.scheduler import Scheduler
 from runcue.core.settings import Rule, Settings
@@ -953,3 +965,35 @@ def test_a_scheduler_that_shares_nothing_counts_for_its_store_too() -> None:
     assert (plan.head.seq, plan.head.running, plan.head.now) == (1, 1, 1.0)
     assert list(plan.services) == ["api"]
     assert plan.active is None
+
+
+def test_a_call_from_the_moment_of_the_trip_has_no_part_in_the_probe() -> None:
+    _, one, other = two(limits(concurrent=5, circuit_threshold=1, circuit_timeout=10))
+    one.submit("a", "b")
+    one.turn(Outcome("a", one.tokens["a"], None, Failure("error", "boom")))  # in the very moment of the start
+    one.may_start = False
+    other.after(10)
+    other.submit("c")
+    breaker = other.scheduler.ledger.ready.services["api"].breaker
+    assert breaker is not None
+    assert (breaker.state, breaker.running) == ("half_open", 1)
+    other.turn(Lost("one"))
+    assert (breaker.state, breaker.running) == ("half_open", 1)
+
+
+def test_the_answer_of_an_attempt_that_nobody_knows_changes_nothing() -> None:
+    shared, one, _ = two(limits(concurrent=1))
+    one.submit("a")
+    before = dict(shared.records)
+    one.turn(Outcome("nobody", 77, "late"), Ended("nobody either", 78))
+    assert shared.records == before
+
+
+def test_news_of_its_own_about_a_shelf_that_is_no_lane_of_its_own_are_only_noted() -> None:
+    _, one, _ = two(limits(concurrent=1), rules={"task": Rule(Retry(), services=("api",))})
+    one.submit("a")
+    ledger = one.scheduler.ledger
+    shelf = shelf_name("task", "default", ("api",))
+    one.scheduler.catch_up(Changes(ledger._head, is_foreign=False, shelves={shelf: (5.0, 99)}))
+    assert ledger.heads[shelf] == (5.0, 99)
+    assert one.running == ["a"]
