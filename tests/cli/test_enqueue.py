@@ -113,9 +113,10 @@ def test_lines_may_refer_to_each_other_in_any_order(inside: Inside, home: Path) 
     assert job(home, "b").depends_on == ("a",)
 
 
-def test_an_empty_file_is_no_job_and_no_error(inside: Inside, tmp_path: Path) -> None:
+def test_a_file_without_a_job_is_refused(inside: Inside, home: Path, tmp_path: Path) -> None:
     (tmp_path / "none").write_text("\n")
-    assert inside("enqueue", "--file", str(tmp_path / "none")).out.startswith("Enqueued 0 jobs")
+    refused(inside("enqueue", "--file", str(tmp_path / "none")), 2, "none holds no job")
+    assert not home.exists()
 
 
 def test_many_lines_are_one_commit(inside: Inside, home: Path) -> None:
@@ -135,10 +136,10 @@ def test_many_lines_are_one_commit(inside: Inside, home: Path) -> None:
     [
         ([], ["Nothing to enqueue", "queuectl enqueue -- sleep 2"]),
         (["sleep", "2"], ["'sleep' is no JSON object", "queuectl enqueue -- sleep"]),
-        (["--"], ["argv"]),
+        (["--"], ["A program is missing after --"]),
         (["--", ""], ["argv[0]"]),
         (["{"], ["no JSON"]),
-        (['{"command": "a"}', '{"command": "b"}'], ["no JSON object"]),
+        (['{"command": "a"}', '{"command": "b"}'], ["is too much"]),
         (['{"command": "a"}', "--file", "x"], ["both given"]),
         (['{"command": "a"}', "--", "b"], ["command and argv"]),
         (["--command", "a", "--", "b"], ["command and argv"]),
@@ -238,7 +239,7 @@ def test_a_key_enqueues_once(inside: Inside, home: Path) -> None:
     assert inside("enqueue", "-q", "--key", "daily", "--id", "other", "--", "true").out == first
     refused(inside("enqueue", "--key", "daily", "--", "false"), 6, "'daily' belongs to", "another key")
     lines = '{"command": "x", "key": "k"}\n{"command": "x", "key": "k"}\n{"command": "y", "key": "l"}'
-    assert ", 1 were there already" in inside("enqueue", input=lines).out
+    assert ", 1 was there already" in inside("enqueue", input=lines).out
     assert len(jobs(home)) == 3
 
 

@@ -312,5 +312,5 @@ def test_states_have_the_words_of_queuectl(state: str, failures: int, word: str)
 
 
 def test_a_reason_is_one_clean_line() -> None:
-    assert reason_of("CommandFailed: exit code 3: \x1b[2J\nmore") == "exit code 3: \\x1b[2J"
+    assert reason_of("CommandFailed: exit code 3: \x1b[2J\nmore") == "exit code 3"
     assert reason_of(None) == "unknown"

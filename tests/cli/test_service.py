@@ -93,7 +93,7 @@ def test_services_are_listed(inside: Inside) -> None:
     inside("service", "set", "disk", "--circuit-threshold", "3")
     inside("pause", "disk")
     rows = [line.split("\t") for line in inside("service", "list").out.splitlines()]
-    assert rows == [["api", "0/4", "0 of 60/min", "-", "open"], ["disk", "0", "-", "closed", "paused"]]
+    assert rows == [["api", "0/4", "0 of 60/min", "-", "ready"], ["disk", "0", "-", "closed", "paused"]]
     found = json.loads(inside("service", "list", "--json").out)
     assert [one["name"] for one in found] == ["api", "disk"]
     assert found[1]["paused"] is True
@@ -105,13 +105,13 @@ def test_circuits_are_shown_where_there_are_any(inside: Inside, on_terminal: Wat
     for verb in (("service", "list"), ("status",)):
         shown = on_terminal(*verb, env={"NO_COLOR": "1"})[1]
         assert re.search(r"^SERVICE +RUNNING +RATE +NOW$", shown, re.MULTILINE)
-        assert re.search(r"^api +0 +0 of 60/min +open$", shown, re.MULTILINE)
+        assert re.search(r"^api +0 +0 of 60/min +ready$", shown, re.MULTILINE)
     inside("service", "set", "disk", "--concurrent", "2", "--circuit-threshold", "3")
     for verb in (("service", "list"), ("status",)):
         shown = on_terminal(*verb, env={"NO_COLOR": "1"})[1]
         assert re.search(r"^SERVICE +RUNNING +RATE +CIRCUIT +NOW$", shown, re.MULTILINE)
-        assert re.search(r"^api +0 +0 of 60/min +- +open$", shown, re.MULTILINE)
-        assert re.search(r"^disk +0/2 +- +closed +open$", shown, re.MULTILINE)
+        assert re.search(r"^api +0 +0 of 60/min +- +ready$", shown, re.MULTILINE)
+        assert re.search(r"^disk +0/2 +- +closed +ready$", shown, re.MULTILINE)
 
 
 def test_changes_at_once_do_not_undo_each_other(home: Path) -> None:

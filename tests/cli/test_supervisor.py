@@ -407,7 +407,7 @@ def test_stop_ends_a_supervisor_that_has_no_worker_at_the_moment(crew: Crew) -> 
         [worker] = children_of(supervisor.pid)
         os.kill(worker, signal.SIGKILL)
         supervisor.until("Another one starts in")
-        assert crew.run("worker", "stop").stdout == "Stopped a supervisor without workers.\n"
+        assert crew.run("worker", "stop").stdout == "Stopped 1 supervisor.\n"
         assert supervisor.wait() == 0
     finally:
         supervisor.end()

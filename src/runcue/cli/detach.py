@@ -76,8 +76,9 @@ def detached(log: Path) -> Child | Parent:
     """Make the new process."""
     output = open_log(log)
     ours, theirs = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed from the start
+            stream.flush()
     pid = os.fork()
     if pid:
         os.close(theirs)

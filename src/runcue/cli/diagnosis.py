@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from runcue.cli.failure import BUSY, CONFIGURATION, STORAGE
+from runcue.cli.failure import BRING_UP_TO_DATE, BUSY, CONFIGURATION, STORAGE, is_old
 from runcue.cli.home import DATABASE, Home
 from runcue.cli.reasons import Crew
-from runcue.cli.screen import clean, counted, shown, span
+from runcue.cli.screen import clean, counted, quoted, shown, span, typed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,26 +138,35 @@ def storage(reader: runcue.Reader, facts: dict[str, Any]) -> Iterator[Finding]:
 
 
 def damage(error: Exception) -> Finding:
-    """A file that could not be read at all."""
+    """A file that could not be read at all; to recover it is advised only where it is damaged."""
     import runcue as library
 
     text = clean(str(error)).rstrip(".")
     if isinstance(error, library.SchemaTooNew):
         return Finding("problem", text, "Install a newer runcue.", CONFIGURATION)
+    if is_old(error):
+        return Finding("problem", text.partition(". ")[0], BRING_UP_TO_DATE, CONFIGURATION)
     if isinstance(error, library.StorageBusy):
         return Finding("problem", text, "Try again in a moment.", BUSY)
+    if not isinstance(error, library.StorageCorrupt) or "--recover" not in text:
+        return Finding("problem", text, "", STORAGE)
     return Finding("problem", text, "Stop the workers, then: queuectl doctor --recover", STORAGE)
 
 
 def crew(reader: runcue.Reader) -> Iterator[Finding]:
     """Workers: who lives, who does not move, and what those that are gone left behind."""
+    from runcue.cli.stopping import is_stopped
+
     workers = [one for one in reader.workers() if one["serving"]]
     states = {state: [one for one in workers if one["state"] == state] for state in ("alive", "unresponsive")}
     left = sum(one["running"] for one in reader.workers() if one["state"] == "gone")
     if states["alive"]:
         busy = sum(one["running"] > 0 for one in states["alive"])
         yield ok(f"{counted(len(states['alive']), 'worker')} alive, {busy} busy")
-    for one in states["unresponsive"]:
+    stopped = [one for one in workers if is_stopped(one)]
+    for one in stopped:
+        yield warning(f"Worker {clean(one['id'])} is stopped", f"Let it go on: kill -CONT {one['pid']}")
+    for one in (one for one in states["unresponsive"] if one not in stopped):
         yield warning(
             f"Worker {clean(one['id'])} (pid {one['pid']}) has not moved for {span(one['silent_for'] or 0)}",
             f"See what it does; if it hangs: kill -9 {one['pid']}. What it ran is run again.",
@@ -185,12 +194,12 @@ def waiting(reader: runcue.Reader) -> Iterator[Finding]:
         if crew_now.members and not crew_now.serves(queue):
             yield warning(
                 f"Jobs wait in the queue {clean(queue)}, which no worker serves",
-                f"Start one: queuectl worker start --queue {clean(queue)}",
+                f"Start one: queuectl worker start --queue {quoted(queue)}",
             )
     for queue in paused:
         if reader.jobs("pending", queue=queue, limit=1) or reader.jobs("failed", queue=queue, limit=1):
             yield warning(
-                f"Jobs wait in the queue {clean(queue)}, which is paused", f"queuectl resume {clean(queue)}"
+                f"Jobs wait in the queue {clean(queue)}, which is paused", f"queuectl resume {typed(queue)}"
             )
     lonely = [
         clean(why.work_id)
@@ -217,7 +226,7 @@ def services(reader: runcue.Reader) -> Iterator[Finding]:
                 "It is tried again by itself; see why: queuectl list --state failed",
             )
         if one["paused"]:
-            yield warning(f"The service {name} is paused", f"Go on: queuectl resume {name}")
+            yield warning(f"The service {name} is paused", f"Go on: queuectl resume {typed(one['name'])}")
 
 
 def settings(reader: runcue.Reader) -> Iterator[Finding]:

@@ -19,6 +19,11 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 
 
+OLD = "was made by an older runcue"
+"""What runcue says of a file that has to be brought up to date before it can be looked at."""
+BRING_UP_TO_DATE = "Bring it up to date: queuectl worker start, or any command that changes something"
+
+
 class Failure(Exception):
     """Ends the command: one line on stderr, and this exit code."""
 
@@ -26,6 +31,11 @@ class Failure(Exception):
         super().__init__(text)
         self.text = text
         self.code = code
+
+
+def is_old(error: Exception) -> bool:
+    """True when a file cannot be looked at only because an older version made it."""
+    return OLD in str(error)
 
 
 def bad_input(text: str) -> Failure:

@@ -132,16 +132,16 @@ class Home:
 
     @property
     def exists(self) -> bool:
-        """True when there is a queue to look at."""
+        """True when there is a queue to look at; an empty file is one that somebody is just making."""
+        file = Path(self.database)
         try:
-            Path(self.database).lstat()
+            return file.stat().st_size > 0
         except (FileNotFoundError, NotADirectoryError):
-            return False
+            return file.is_symlink()
         except OSError as error:
             from runcue.cli.screen import shown
 
             raise misconfigured(f"{shown(self.database)} cannot be looked at: {_reason(error)}.") from error
-        return True
 
     def reader(self) -> runcue.Reader:
         """The queue, to look at: `with home.reader() as reader`. Only when it exists."""

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
-from runcue.cli.failure import Failure, bad_input
+from runcue.cli.failure import Failure, bad_input, is_old
 from runcue.cli.fields import check, said
 from runcue.cli.lookup import no_queue
 from runcue.cli.screen import clean, note
-from runcue.cli.settings import Settings, settings_of
+from runcue.cli.settings import Settings
 
 if TYPE_CHECKING:
     import json
 
-    from runcue import Command, Cue, Retry, Work
+    from runcue import Command, Cue, Reader, Retry, Work
     from runcue.cli.home import Home
 
 T = TypeVar("T")
@@ -34,6 +34,8 @@ TASK = "shell"
 """The name of the task that runs commands."""
 MOST_PARAMS = 16 * 1024 * 1024
 """Bytes that a job takes at most where it is kept; a line of input is shorter anyway."""
+KEEPING = Settings(retention=None)
+"""What a Cue is opened with before the settings are known: it deletes nothing."""
 WORDS = {"running": "processing", "failed": "dead"}
 
 
@@ -215,7 +217,10 @@ def command_of(home: str, work: Work) -> Command:
 
 
 def ask(home: Home, question: Callable[[Cue, Settings], Awaitable[T]], *, may_create: bool = False) -> T:
-    """Put a question to the queue, or have it change something; no job is started by that."""
+    """Put a question to the queue, or have it change something; no job is started by that.
+
+    A file that an older version made is brought up to date.
+    """
     if not home.exists:
         if not may_create:
             raise no_queue(home)
@@ -226,16 +231,28 @@ def ask(home: Home, question: Callable[[Cue, Settings], Awaitable[T]], *, may_cr
     logging.getLogger("runcue").addHandler(
         logging.NullHandler()
     )  # what went wrong is said in one line, at the end
-    settings = settings_of(home)
 
     async def answer() -> T:
-        cue = open_cue(home, settings)
+        cue = open_cue(home, KEEPING)
         try:
-            return await question(cue, settings)
+            return await question(cue, Settings.of(await cue.get_config()))
         finally:
             await cue.close()
 
     return asyncio.run(answer())
+
+
+def reading(home: Home) -> Reader:
+    """The queue to look at, for verbs that change it: a file of an older version is brought up to date for that."""
+    from runcue import StoreError
+
+    try:
+        return home.reader()
+    except StoreError as error:
+        if not is_old(error):
+            raise
+    ask(home, lambda cue, _: cue.count())
+    return home.reader()
 
 
 async def was_ended(cue: Cue, work_id: str) -> bool:

@@ -13,7 +13,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any, TypeVar
 
     import click
@@ -125,7 +125,14 @@ def _invoked(name: str, args: list[str]) -> int:
     if instruction := os.environ.get(variable):
         from click.shell_completion import shell_complete
 
-        return shell_complete(group, {}, name, variable, instruction)
+        try:
+            return shell_complete(group, {}, name, variable, instruction)
+        except (KeyError, ValueError) as error:
+            from runcue.cli.failure import bad_input
+
+            raise bad_input(
+                f"{variable} is set, but not by a shell that completes: {error} is wrong."
+            ) from error
     try:
         with group.make_context(name, args) as context:
             group.invoke(context)
@@ -218,8 +225,13 @@ def _told(name: str, error: Exception) -> int:
     """Say in one line on stderr what went wrong; its exit code."""
     if _is_closed_pipe(error):
         raise BrokenPipeError from error
+    from click.exceptions import NoArgsIsHelpError
+
     from runcue.cli.screen import clean, note
 
+    if isinstance(error, NoArgsIsHelpError):
+        note(error.format_message())
+        return error.exit_code
     failure = failure_of(error)
     if os.environ.get(DEBUG) or os.environ.get(ALSO_DEBUG):
         import traceback
@@ -240,6 +252,7 @@ def failure_of(error: Exception) -> Failure:
 
     from runcue.cli.failure import (
         BAD_INPUT,
+        BRING_UP_TO_DATE,
         BUSY,
         CONFIGURATION,
         CONFLICT,
@@ -247,6 +260,7 @@ def failure_of(error: Exception) -> Failure:
         INTERRUPTED,
         STORAGE,
         Failure,
+        is_old,
     )
 
     if isinstance(error, Failure):
@@ -254,12 +268,18 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, click.Abort):
         return Failure("Aborted.", INTERRUPTED)
     if isinstance(error, click.UsageError):
+        text = error.format_message()
+        if isinstance(error, click.NoSuchOption):
+            text = f"No such option {error.option_name[:40]!r}.{_near(error.option_name, error.possibilities or ())}"
         path = f" See: {error.ctx.command_path} --help" if error.ctx is not None else ""
-        return Failure(f"{error.format_message().rstrip('.')}.{path}".replace("?.", "?"), BAD_INPUT)
+        return Failure(f"{text.rstrip('.')}.{path}".replace("?.", "?"), BAD_INPUT)
     if isinstance(error, click.ClickException):
         return Failure(error.format_message(), BAD_INPUT)
     import runcue as library
 
+    if isinstance(error, library.StoreError) and is_old(error):
+        what = str(error).partition(". ")[0]
+        return Failure(f"{what}. {BRING_UP_TO_DATE}", CONFIGURATION)
     for kinds, code in (
         (library.SchemaTooNew, CONFIGURATION),
         (library.StorageBusy, BUSY),
@@ -274,6 +294,15 @@ def failure_of(error: Exception) -> Failure:
         return Failure(f"cannot go on:{where} {error.strerror or error}.", STORAGE)
     what = f"{type(error).__name__}: {error}"
     return Failure(f"internal error: {what[:300]}; set {DEBUG}=1 for details", INTERNAL)
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    """The option that may be meant by that one, if any is near."""
+    from difflib import get_close_matches  # only mistakes need it
+
+    plain = {one.lstrip("-"): one for one in names}
+    near = get_close_matches(name.lstrip("-")[:80], plain, n=1)
+    return f" Did you mean {plain[near[0]]!r}?" if near else ""
 
 
 def _is_closed_pipe(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runcue.cli.screen import clean, reason_of, span
+from runcue.cli.screen import clean, quoted, reason_of, span, typed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,10 +111,37 @@ def label(text: str) -> str:
     return "retry" if what.startswith("retry ") else what
 
 
+def again(reader: runcue.Reader, work: runcue.Work) -> str:
+    """How a dead job is run again: with all that it runs after and is dead too; nothing for any other job."""
+    if work.state != "failed":
+        return ""
+    left, found = [work], {work.id: work}
+    while left:
+        one = left.pop()
+        if one.error not in NEVER_RAN:
+            continue
+        needs = [need for need in map(reader.get, one.depends_on) if need is not None]
+        dead = [need for need in needs if need.state == "failed"]
+        if not dead or any(need.state == "cancelled" for need in needs):
+            return "It cannot be retried, as what it is to run after is gone or cancelled: enqueue it anew."
+        left += [need for need in dead if need.id not in found]
+        found |= {need.id: need for need in dead}
+        if len(found) > NAMED:
+            return "Run it again with all that it runs after: queuectl dlq retry --all"
+    return f"Run {'it' if len(found) == 1 else 'them'} again: queuectl dlq retry {' '.join(reversed(found))}"
+
+
 def sentence(
-    why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Crew, queue: str | None
+    why: runcue.Explanation,
+    job: Mapping[str, Any],
+    now: float,
+    crew: Crew,
+    queue: str | None,
+    again: str = "",
 ) -> str:
-    """Why a job does not run, what is ahead of it, until when, and what to do."""
+    """Why a job does not run, what is ahead of it, until when, and what to do; of a dead one how it is run again."""
+    if why.reason == "failed":
+        return f"{job['id']} is dead: {_end(job)}. {again}".rstrip()
     text = _told(why, job, now, crew, queue)
     if job["state"] in {"pending", "failed"} and not crew.members and why.reason not in IN_LINE:
         return f"{text} No worker is running: queuectl worker start"
@@ -128,6 +155,9 @@ ENDS = {
     "worker_lost": "every worker that ran it died",
 }
 """Deaths that are not the doing of the job's command."""
+NEVER_RAN = frozenset(ENDS) - {"worker_lost"}
+NAMED = 10
+"""How many jobs are named in a command that is advised."""
 
 
 def _end(job: Mapping[str, Any]) -> str:
@@ -139,7 +169,7 @@ def _end(job: Mapping[str, Any]) -> str:
 
 def _told(why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Crew, queue: str | None) -> str:
     name, left = job["id"], _left(why, now)
-    service = clean(why.service or "")
+    service, call = clean(why.service or ""), typed(why.service or "")
     when = f" for another {left}" if left else ""
     ahead = f" {why.ahead:,} {'job is' if why.ahead == 1 else 'jobs are'} ahead of it." if why.ahead else ""
     match why.reason:
@@ -147,8 +177,6 @@ def _told(why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Cre
             return f"{name} is running now. Watch it: queuectl logs {name} --follow"
         case "completed":
             return f"{name} has completed. See what it printed: queuectl logs {name}"
-        case "failed":
-            return f"{name} is dead: {_end(job)}. Run it again: queuectl dlq retry {name}"
         case "cancelled":
             return f"{name} was cancelled and will not run."
         case "retry":
@@ -165,14 +193,14 @@ def _told(why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Cre
         case "rate":
             return (
                 f"{name} waits for the rate limit of {service}{when} ({clean(why.details)}).{ahead} "
-                f"Change it: queuectl service set {service} --rate …"
+                f"Change it: queuectl service set --rate … {call}"
             )
         case "throttled":
             return f"{name} waits{when}: {service or 'its service'} asked to be left alone.{ahead}"
         case "concurrency":
             return (
                 f"{name} waits for a place on {service} ({clean(why.details)}).{ahead} "
-                f"Allow more: queuectl service set {service} --concurrent …"
+                f"Allow more: queuectl service set --concurrent … {call}"
             )
         case "circuit":
             return (
@@ -180,9 +208,10 @@ def _told(why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Cre
                 f"kept failing.{ahead} It is tried again by itself."
             )
         case "paused":
-            held = service or clean(queue or "default")
+            held = why.service or queue or "default"
             what = "service" if service else "queue"
-            return f"{name} waits because the {what} {held} is paused.{ahead} Go on: queuectl resume {held}"
+            advice = f"Go on: queuectl resume {typed(held)}"
+            return f"{name} waits because the {what} {clean(held)} is paused.{ahead} {advice}"
         case "overdue":
             return f"{name} waits for its last run, which was given up but has not ended yet."
         case reason if reason in IN_LINE:
@@ -205,15 +234,15 @@ def _in_line(name: str, crew: Crew, queue: str | None, ahead: str) -> str:
     if not crew.members:
         return f"{name} is ready, but no worker is running.{ahead} Start one: queuectl worker start"
     if not crew.serves(queue):
-        where = clean(queue or "default")
+        where = queue or "default"
         return (
-            f"{name} is ready, but no worker takes jobs of the queue {where}.{ahead} "
-            f"Start one: queuectl worker start --queue {where}"
+            f"{name} is ready, but no worker takes jobs of the queue {clean(where)}.{ahead} "
+            f"Start one: queuectl worker start --queue {quoted(where)}"
         )
     if crew.is_free(queue):
         return f"{name} is ready and starts in a moment.{ahead}"
     count = len(crew.of(queue))
     where = "" if count == len(crew.members) else f" of the queue {clean(queue or 'default')}"
     who = f"the only worker{where} is" if count == 1 else f"all {count} workers{where} are"
-    more = f" --queue {clean(queue or 'default')}" if where else ""
+    more = f" --queue {quoted(queue or 'default')}" if where else ""
     return f"{name} is ready, but {who} busy.{ahead} Start more: queuectl worker start{more}"

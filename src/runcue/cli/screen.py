@@ -42,9 +42,16 @@ STATE_COLORS = {
     "cancelled": "bright_black",
     "alive": "green",
     "unresponsive": "yellow",
+    "stopped": "yellow",
     "gone": "red",
 }
 _STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
+_ESCAPES = (
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*(?:[@-~]|$)|(?:\x1b[\]PX^_]|[\x9d\x90])[^\x07\x1b\n]*(?:\x07|\x1b\\|$)"
+    r"|\x1b[ -/]*[0-~]|\x1b$"
+)
+"""What a terminal would obey: a sequence as a whole, even one that was cut off at the end of the text."""
+_SIGNAL = r"signal:([A-Z0-9+-]+)"
 _SPELLED = {"…": "...", "·": "-", "→": "->", "×": "x", "–": "-", "—": "-", "≤": "<=", "≥": ">="}
 _HIDDEN = {*range(0x7F, 0xA0), *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF}
 _JSON_SAFE = {code: f"\\u{code:04x}" for code in sorted(_HIDDEN)}
@@ -130,6 +137,18 @@ def span(seconds: float) -> str:
             part = whole % size // part_size
             return f"{whole // size} {name}" + (f" {part} {part_name}" if part else "")
     return f"{whole} s"
+
+
+def typed(name: str) -> str:
+    """A name as it has to be typed as an argument of a command."""
+    return f"-- {quoted(name)}" if name.startswith("-") else quoted(name)
+
+
+def quoted(name: str) -> str:
+    """A name as it has to be typed behind an option."""
+    from shlex import quote
+
+    return quote(clean(name))
 
 
 def counted(number: int, what: str) -> str:
@@ -238,8 +257,12 @@ def _is_unknown(encoding: str) -> bool:
 
 
 def reason_of(error: str | None) -> str:
-    """Why a job failed, on one line and in its own words."""
-    return clean((error or "unknown").partition("\n")[0].removeprefix("CommandFailed: "))
+    """Why a job failed, on one line and in its own words, without what it would have done to a terminal."""
+    text = re.sub(_ESCAPES, "", error or "").removeprefix("CommandFailed: ").strip()
+    if found := re.match(_SIGNAL, text):
+        name = f"signal {found[1]}" if found[1].isdigit() else f"SIG{found[1]}"
+        text = f"killed by {name}{text[found.end() :]}"
+    return clean(text.partition("\n")[0].rstrip(" :")) or "unknown"
 
 
 def say(text: str = "") -> None:
@@ -266,7 +289,7 @@ def progress(text: str) -> None:
 
 def styled(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
     """The text in that style where stdout shows colour, and as it is elsewhere."""
-    if not text or not has_color(sys.stdout):
+    if not text or not (fg or bold or dim) or not has_color(sys.stdout):
         return text
     return click.style(text, fg=fg, bold=bold or None, dim=dim or None)
 
@@ -300,7 +323,8 @@ def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "
                 break
             text = cut(cell, min(width, left))
             padding = " " * (min(width, left) - _width(text))
-            parts.append(_painted(head, text, is_head=row is heads) + padding)
+            color = STATE_COLORS.get(cell) if head == "STATE" else None
+            parts.append(styled(text, fg=color, bold=row is heads) + padding)
             left -= width + len(GAP)
         found.append((indent + GAP.join(parts)).rstrip())
     return found
@@ -317,12 +341,6 @@ def fitted(parts: Sequence[str], between: str, indent: int = 0) -> list[str]:
         else:
             found.append(part)
     return found
-
-
-def _painted(head: str, text: str, *, is_head: bool) -> str:
-    if is_head:
-        return styled(text, bold=True)
-    return styled(text, fg=STATE_COLORS.get(text)) if head == "STATE" else text
 
 
 @contextmanager

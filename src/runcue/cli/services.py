@@ -43,7 +43,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
         f"{one['running']}{limit}",
         ", ".join(f"{rate['used']} of {rate['rate']}" for rate in one["rates"]) or "-",
         one["circuit"] or "-",
-        "paused" if one["paused"] else f"{one['blocked']}{left}" if one["blocked"] else "open",
+        "paused" if one["paused"] else f"{one['blocked']}{left}" if one["blocked"] else "ready",
     )
 
 

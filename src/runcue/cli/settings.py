@@ -6,7 +6,6 @@ that somebody damaged gives the default and a warning, and stops nobody.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -61,7 +60,7 @@ def _number(low: float, high: float) -> Callable[[str], float]:
     def read(text: str) -> float:
         found = _NUMBER.fullmatch(text.strip())
         if found is None or found[2] or not low <= float(found[1]) <= high:
-            raise ValueError(f"a number from {low:g} to {high:,g}")
+            raise ValueError(f"a number from {low:g} to {high:,.0f}")
         return float(found[1])
 
     return read
@@ -162,8 +161,8 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def settings_of(home: Home) -> Settings:
-    """The settings that are kept with the queue; the defaults while there is none, or nothing in its file yet."""
-    if not home.exists or not os.path.getsize(home.database):  # noqa: PTH202 (empty: somebody is just making it)
+    """The settings that are kept with the queue; the defaults while there is none."""
+    if not home.exists:
         return Settings()
     with home.reader() as reader:
         return Settings.of(reader.config())

@@ -119,6 +119,17 @@ def workers(reader: Reader) -> list[dict[str, Any]]:
     return [row for row in found if row["state"] != "gone" or row["jobs"]]
 
 
+def is_stopped(row: dict[str, Any]) -> bool:
+    """True for a worker on this host that somebody stopped, as by SIGSTOP; False where that cannot be told."""
+    if row["host"] != os.uname().nodename or row["state"] == "gone":
+        return False
+    try:
+        facts = Path(f"/proc/{row['pid']}/stat").read_bytes()
+    except OSError:  # it has just ended, or this is no Linux
+        return False
+    return facts.rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"])
+
+
 # having them leave ----------------------------------------------------------------------------------------
 
 
@@ -149,7 +160,7 @@ class Leaving:
                 if until is not None and time.monotonic() >= until:
                     busy = f" ({listed(self._busy)})" if self._busy else ""
                     raise Failure(
-                        f"{left} still there{busy}. They leave when they can; to put their jobs back: "
+                        f"{left} still there{busy}, to leave as soon as possible. To put running jobs back: "
                         "queuectl worker stop --now",
                         TIMED_OUT,
                     )
@@ -170,7 +181,8 @@ class Leaving:
         supervisors = self._tell_supervisors()
         self._tell_workers(here)
         self._say(
-            [job for row in here for job in row["jobs"]], [row for row in here if row["state"] != "alive"]
+            [job for row in here for job in row["jobs"]],
+            [row for row in here if row["state"] != "alive" or is_stopped(row)],
         )
         if here:
             return f"{counted(len(here), 'worker')} {'is' if len(here) == 1 else 'are'}"
@@ -239,9 +251,8 @@ class Leaving:
         for row in stuck:
             if f"stuck {row['id']}" not in self._told:
                 self._told.add(f"stuck {row['id']}")
-                warn(
-                    f"Worker {row['id']} (pid {row['pid']}) does not move. If it was stopped: kill -CONT {row['pid']}"
-                )
+                what = "is stopped. Let it go on" if is_stopped(row) else "does not move. If it was stopped"
+                warn(f"Worker {row['id']} (pid {row['pid']}) {what}: kill -CONT {row['pid']}")
         if jobs and jobs != self._busy:
             note(f"Waiting for {len(jobs)} running: {listed(jobs)}")
         self._busy = jobs

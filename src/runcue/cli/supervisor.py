@@ -344,6 +344,11 @@ class Supervisor:
                 self.reason = seat.reason or f"Workers cannot start: the last one {ending}."
                 self._stop(GRACEFUL)
                 return
+        if self._orders.home is not None and not os.path.isdir(self._orders.home):  # noqa: PTH112 (text as it came)
+            self.code = STORAGE
+            self.reason = f"The home is gone{_because(seat)}"
+            self._stop(GRACEFUL)
+            return
         if time.monotonic() - seat.started_at >= STEADY:
             seat.deaths = 0
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**seat.deaths)

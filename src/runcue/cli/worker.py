@@ -130,14 +130,19 @@ def _cue(orders: Orders, voice: Voice) -> tuple[Cue, _Teller | None]:
 def _settings(home: Home) -> Settings:
     """The settings as they are kept; what cannot be read is half made, or is told by the Cue that opens it next."""
     from runcue import StorageBusy, StoreError
+    from runcue.cli.failure import is_old
+    from runcue.cli.jobs import reading
     from runcue.cli.settings import Settings, settings_of
 
     try:
         return settings_of(home)
     except StorageBusy:
         raise
-    except StoreError:
-        return Settings()
+    except StoreError as error:
+        if not is_old(error):
+            return Settings()
+    with reading(home) as reader:
+        return Settings.of(reader.config())
 
 
 # living ---------------------------------------------------------------------------------------------------
@@ -214,6 +219,8 @@ class _Teller:
     def __init__(self, cue: Cue, voice: Voice) -> None:
         self._voice = voice
         self._running: set[str] = set()
+        self._last: tuple[str, int] | None = None
+        """The job and the attempt whose start was told last."""
         cue.on_start(self.began)
         cue.on_complete(self.completed)
         cue.on_failure(self.failed)
@@ -221,6 +228,9 @@ class _Teller:
 
     def began(self, work: Work) -> None:
         """A job starts."""
+        if self._last == (work.id, work.attempt):
+            return  # a start that had to be granted anew is told again
+        self._last = work.id, work.attempt
         self._running.add(work.id)
         again = f", attempt {work.attempt}" if work.attempt > 1 else ""
         self._voice.tell(BEGAN, f"started{again}", work.id)

@@ -13,7 +13,7 @@ from runcue.cli.failure import Failure, bad_input, conflict
 from runcue.cli.fields import job_id
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home
-from runcue.cli.jobs import ask, end, was_ended, word_of
+from runcue.cli.jobs import ask, end, reading, was_ended, word_of
 from runcue.cli.lookup import no_job, no_queue
 from runcue.cli.screen import counted
 
@@ -133,14 +133,14 @@ def _dead(home: Home) -> list[str]:
     """The ids of all dead jobs, oldest first."""
     if not home.exists:
         return []
-    with home.reader() as reader:
+    with reading(home) as reader:
         return [job["id"] for job in reversed(reader.jobs("dead", limit=MANY))]
 
 
 def _not_dead(home: Home, ids: Sequence[str]) -> list[Failure]:
     if not home.exists:
         raise no_queue(home)
-    with home.reader() as reader:
+    with reading(home) as reader:
         found = ((one, reader.get(one)) for one in ids)
         return [failure for one, work in found if (failure := _complaint(home, one, work)) is not None]
 
@@ -157,7 +157,9 @@ def _confirm(number: int, yes: bool) -> None:
     what = counted(number, "dead job")
     if sys.stdin is None or not sys.stdin.isatty():
         raise bad_input(f"This would delete {what} for good. Add --yes if that is meant, or see --dry-run.")
-    if not click.confirm(f"Delete {what} and what they printed, for good?", err=True):
+    if not click.confirm(
+        f"Delete {what} and what {'it' if number == 1 else 'they'} printed, for good?", err=True
+    ):
         raise bad_input("Nothing was deleted.")
 
 

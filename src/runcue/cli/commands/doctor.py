@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,7 +75,7 @@ def _tell_json(home: Home, facts: dict[str, Any], findings: list[Finding], code:
         {
             "healthy": code == 0,
             "exit_code": code,
-            "home": str(home.place()),
+            "home": os.fsencode(home.place()).decode("utf-8", "backslashreplace"),
             "versions": versions,
             "size": facts.get("size"),
             "log_size": facts.get("log_size"),

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from runcue.cli.completing import any_job, queue, service
-from runcue.cli.failure import BAD_INPUT, Failure, bad_input, conflict, not_found
+from runcue.cli.failure import BAD_INPUT, STORAGE, Failure, bad_input, conflict, not_found
 from runcue.cli.fields import LocalTime, check, said
 from runcue.cli.groups import Verb
 from runcue.cli.home import Home
-from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job, was_ended
+from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job, reading, was_ended
 from runcue.cli.lookup import no_job
-from runcue.cli.screen import counted, is_terminal, note, progress, say, shown, warn
+from runcue.cli.screen import counted, is_terminal, listed, note, progress, quoted, say, shown, typed, warn
 
 if TYPE_CHECKING:
     from runcue import Cue
@@ -120,15 +120,21 @@ def command(
             job.id = _new_id()
     named = [job.id for _, job in jobs if job.key is not None and job.id is not None]
     there = _there(home, named)
-    ids = (
-        ask(home, lambda cue, settings: _accepted(home, cue, settings, jobs), may_create=True) if jobs else []
-    )
-    if quiet:
-        for one in ids:
-            say(one)
-        return
-    _tell(jobs, ids, there, time.monotonic() - began)
-    if ids and is_terminal():
+    ids = ask(home, lambda cue, settings: _accepted(home, cue, settings, jobs), may_create=True)
+    try:
+        if quiet:
+            for one in ids:
+                say(one)
+        else:
+            _tell(jobs, ids, there, time.monotonic() - began)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        text = f"Enqueued {listed(ids)}, but that could not be printed: {error.strerror}."
+        raise Failure(text, STORAGE) from error
+    if not quiet and is_terminal():
         from runcue.cli.reasons import Crew
 
         with home.reader() as reader:
@@ -146,7 +152,7 @@ def _there(home: Home, ids: Sequence[str]) -> set[str]:
     """Those of these jobs that are there already."""
     if not ids or not home.exists:
         return set()
-    with home.reader() as reader:
+    with reading(home) as reader:
         return {row["id"] for row in reader.jobs(ids=ids, limit=len(ids))}
 
 
@@ -160,7 +166,7 @@ def _tell(jobs: Sequence[Numbered], ids: Sequence[str], there: set[str], spent: 
         return
     new = len(ids) - len(old)
     took = f"{spent * 1000:.0f} ms" if spent < 1 else f"{spent:.1f} s"
-    rest = f", {len(old):,} were there already" if old else ""
+    rest = f", {len(old):,} {'was' if len(old) == 1 else 'were'} there already" if old else ""
     say(f"Enqueued {counted(new, 'job')} in {took}{rest}")
 
 
@@ -171,8 +177,10 @@ def _given(flags: dict[str, Any], argv: list[str] | None) -> dict[str, Any]:
     """The fields that flags give, checked."""
     found = {name: _utf8(value) for name, value in flags.items() if value not in (None, ())}
     if "env" in found:
-        found["env"] = dict(_pair(text) for text in found["env"])
+        found["env"] = _variables(found["env"])
     if argv is not None:
+        if not argv:
+            raise bad_input("A program is missing after --, as in: queuectl enqueue -- sleep 2")
         found["argv"] = _utf8(argv)
     return {name: check(name, value) for name, value in found.items()}
 
@@ -196,6 +204,14 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _variables(texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in map(_pair, texts):
+        if found.setdefault(name, value) != value:  # values may be secrets: they are not shown
+            raise bad_input(f"--env {said(name)} is given twice with different values. Give it once.")
+    return found
+
+
 def _say_local(times: Sequence[float]) -> None:
     if times:
         more = f" ({len(times) - 1:,} more like that)" if len(times) > 1 else ""
@@ -210,20 +226,35 @@ def _jobs(words: tuple[str, ...], file: str | None, given: dict[str, Any]) -> li
     if words and file is not None:
         raise bad_input("A job and --file are both given. Give one of them.")
     if words:
-        if len(words) > 1 or not words[0].lstrip().startswith("{"):
-            raise bad_input(
-                f"{said(words[0])} is no JSON object. To run a command, put -- before it: "
-                f"queuectl enqueue -- {words[0][:40]} …"
-            )
+        _check_words(words)
         return [(0, parse_job(words[0], given))]
     if file is not None:
-        return _from_file(file, given)
+        found = _from_file(file, given)
+        if not found:
+            raise bad_input(f"{'stdin' if file == STDIN else shown(file)} holds no job: nothing to enqueue.")
+        return found
     if "command" in given or "argv" in given:
         return [(0, make_job(given))]
     found = [] if sys.stdin is None or sys.stdin.isatty() else _from_file(STDIN, given)
     if not found:
         raise bad_input("Nothing to enqueue. Give a command, as in: queuectl enqueue -- sleep 2")
     return found
+
+
+def _check_words(words: tuple[str, ...]) -> None:
+    """One JSON object, and nothing else."""
+    first = words[0].lstrip()
+    if first.startswith("{"):
+        if len(words) > 1:
+            raise bad_input(f"{said(words[1])} is too much: give one job as JSON, or many with --file.")
+    elif not first or first[0] in '["':
+        raise bad_input(f'{said(words[0])} is no JSON object such as {{"command": "sleep 2"}}.')
+    else:
+        more = " …" if len(words) > 1 else ""
+        raise bad_input(
+            f"{said(words[0])} is no JSON object. To run a command, put -- before it: "
+            f"queuectl enqueue -- {quoted(words[0][:40])}{more}"
+        )
 
 
 def _from_file(file: str, given: dict[str, Any]) -> list[Numbered]:
@@ -320,7 +351,7 @@ async def _check_services(cue: Cue, jobs: Sequence[Numbered]) -> None:
             if name not in known:
                 raise not_found(
                     f"{_at(number)}No service {said(name)}. "
-                    f"Make it: queuectl service set {said(name)} --concurrent 1"
+                    f"Make it: queuectl service set --concurrent 1 {typed(name)}"
                 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from runcue.cli.completing import queue
+from runcue.cli.fields import unicode
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.screen import STATES
@@ -44,6 +45,8 @@ def command(home: Home, state: str | None, queue: str | None, limit: int, as_jso
     from runcue.cli.reasons import Crew, waits
     from runcue.cli.screen import note, show_json, table
 
+    if queue is not None:
+        unicode("queue", queue)
     if not home.exists:
         if as_json:
             show_json([])

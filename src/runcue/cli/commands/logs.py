@@ -21,7 +21,7 @@ from runcue.cli.completing import any_job
 from runcue.cli.failure import bad_input, not_found
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.screen import clean, is_terminal, note, say, styled
+from runcue.cli.screen import clean, counted, is_terminal, note, say, styled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ LONGEST_LINE = 64 * 1024
 SHORTEST = 0.05
 LONGEST = 0.25
 """Seconds between two looks at a job that is followed."""
+TELL_EVERY = 1.0
+"""Seconds between two words about what is missing."""
 
 _sequence = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _breaks = re.compile(rb"\r\n|\n|\r")
@@ -71,7 +73,9 @@ def command(
         raise bad_input("--follow goes with the job from attempt to attempt. Leave --attempt out.")
     with the_job(home, id) as (reader, work, _):
         if attempt is not None and attempt > work.attempt:
-            raise not_found(f"{id} has had no attempt {attempt}: the last is {work.attempt}.")
+            has_run = work.started_at is not None or bool(work.history)
+            last = f"the last is {work.attempt}" if has_run else "it has not run yet"
+            raise not_found(f"{id} has had no attempt {attempt}: {last}.")
         printed = _Printed(reader, id, stream, raw)
         printed.show(attempt or work.attempt, lines)
         if follow:
@@ -117,6 +121,10 @@ class _Printed:
         self._attempt = 0
         self._at: dict[str, int] = {}
         self._left: dict[str, bytes] = {}
+        self._lost: dict[str, int] = {}
+        """Bytes of a stream that were no longer kept when we came to them, and how many of them were told."""
+        self._told: dict[str, int] = {}
+        self._tell_at = 0.0
         self._last = ""
         self.has_shown = False
 
@@ -133,10 +141,13 @@ class _Printed:
         return is_new
 
     def finish(self) -> None:
-        """Show what was held back because its line has no end."""
+        """Show what was held back because its line has no end, and tell what is missing."""
         for name in self._names:
             if rest := self._left.pop(name, b""):
                 self._write(name, rest)
+            if self._lost.get(name) != self._told.get(name):
+                self._tell_lost(name, is_last=True)
+        self._lost, self._told = {}, {}
 
     def _pieces(self, name: str) -> Iterator[bytes]:
         while True:
@@ -145,9 +156,19 @@ class _Printed:
             if not found.data:
                 return
             if found.start > start:
-                note(f"({found.start - start:,} bytes of {name} are no longer kept)")
+                self._lost[name] = self._lost.get(name, 0) + found.start - start
+                self._tell_lost(name)
             self._at[name] = found.end
             yield found.data
+
+    def _tell_lost(self, name: str, *, is_last: bool = False) -> None:
+        """How much of a stream is missing so far, now and then."""
+        now = time.monotonic()
+        if name in self._lost and (is_last or now >= self._tell_at):
+            verb = "is" if self._lost[name] == 1 else "are"
+            note(f"({counted(self._lost[name], 'byte')} of {name} {verb} no longer kept)")
+            self._tell_at = now + TELL_EVERY
+            self._told[name] = self._lost[name]
 
     def _put(self, name: str, piece: bytes) -> None:
         if self._raw:

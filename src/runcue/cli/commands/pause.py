@@ -10,9 +10,9 @@ from runcue.cli.fields import name as checked_name
 from runcue.cli.fields import said
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.jobs import ask
+from runcue.cli.jobs import ask, reading
 from runcue.cli.lookup import no_queue, queues
-from runcue.cli.screen import clean, say
+from runcue.cli.screen import clean, say, typed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ DEFAULT = "default"
 def command(home: Home, name: str, is_queue: bool) -> None:
     """Start nothing more in a queue or on a service. What runs goes on."""
     kind = _hold(home, name, is_queue, is_paused=True)
-    say(f"Paused {kind} {clean(name)}. Go on with: queuectl resume {clean(name)}")
+    say(f"Paused {kind} {clean(name)}. Go on with: queuectl resume {typed(name)}")
 
 
 @verb("resume", examples=["queuectl resume openai", "queuectl resume default"])
@@ -46,7 +46,7 @@ def _hold(home: Home, name: str, is_queue: bool, *, is_paused: bool) -> str:
     services: set[str] = set()
     known = {DEFAULT}
     if home.exists:
-        with home.reader() as reader:
+        with reading(home) as reader:
             services = {one["name"] for one in reader.services()}
             known |= queues(reader)
             if reader.jobs(queue=name, limit=1):

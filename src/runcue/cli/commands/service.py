@@ -63,6 +63,7 @@ def change(
 
     What is not given stays as it is; `none` takes a limit away.
     """
+    from runcue import InvalidRate
     from runcue.cli.jobs import ask
     from runcue.cli.screen import say
 
@@ -82,8 +83,11 @@ def change(
         cue.service(name, **(_limits(before.get(name)) | given))
         return next(one for one in await cue.services() if one["name"] == name)
 
-    with _alone(home):
-        found = ask(home, declare, may_create=True)
+    try:
+        with _alone(home):
+            found = ask(home, declare, may_create=True)
+    except InvalidRate as error:
+        raise bad_input(str(error).replace(", '200k/min' or (60, 60)", " or '200k/min'")) from error
     say(f"Service {name}: {_told(found)}")
 
 
@@ -163,9 +167,12 @@ def _limits(service: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _told(service: dict[str, Any]) -> str:
+    from runcue.cli.screen import counted, span
+
     parts = [rate["rate"] for rate in service["rates"]]
     if service["concurrent"] is not None:
         parts.append(f"{service['concurrent']:,} at once")
     if service["circuit"] is not None:
-        parts.append("with a circuit breaker")
+        rest = span(service["circuit_timeout"])
+        parts.append(f"rests {rest} after {counted(service['circuit_threshold'], 'failure')} in a row")
     return ", ".join(parts) or "no limits"

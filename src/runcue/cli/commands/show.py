@@ -26,12 +26,13 @@ MASK = "***"
 def command(home: Home, id: str, as_json: bool) -> None:
     """Show everything about one job: what it is, how it stands, and every attempt that failed."""
     from runcue.cli.lookup import the_job
-    from runcue.cli.reasons import Crew, sentence
+    from runcue.cli.reasons import Crew, again, sentence
     from runcue.cli.screen import show_json
 
     with the_job(home, id) as (reader, work, job):
         why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
-    details = {**job, **_details(work), "why": sentence(why, job, now, crew, work.queue)}
+        way = again(reader, work)
+    details = {**job, **_details(work), "why": sentence(why, job, now, crew, work.queue, way)}
     if as_json:
         show_json(details)
     else:

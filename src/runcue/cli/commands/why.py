@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 def command(home: Home, id: str, as_json: bool) -> None:
     """Say why a job does not run, what is ahead of it, until when, and what to do."""
     from runcue.cli.lookup import the_job
-    from runcue.cli.reasons import Crew, sentence
+    from runcue.cli.reasons import Crew, again, sentence
     from runcue.cli.screen import say, show_json
 
     with the_job(home, id) as (reader, work, job):
         why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
-    text = sentence(why, job, now, crew, work.queue)
+        way = again(reader, work)
+    text = sentence(why, job, now, crew, work.queue, way)
     if as_json:
         show_json({"id": id, "state": job["state"], **_explained(why, now), "text": text})
     else:

@@ -113,8 +113,9 @@ def _detached(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> int:
         for line in _tail(home.log):
             note(clean(line))
         raise Failure(f"The workers did not start. Log: {shown(home.log)}", failure.code) from None
-    say(f"Started {counted(count, 'worker')} in the background, supervised by process {other.pid}.")
-    note(f"Log: {shown(home.log)}\nStop: queuectl worker stop")
+    if not is_quiet:
+        say(f"Started {counted(count, 'worker')} in the background, supervised by process {other.pid}.")
+        note(f"Log: {shown(home.log)}\nStop: queuectl worker stop")
     return 0
 
 
@@ -160,7 +161,8 @@ def stop(home: Home, now: bool, timeout: str | None) -> None:
     if leaving.workers:
         say(f"Stopped {counted(len(leaving.workers), 'worker')}.")
     else:
-        say("Stopped a supervisor without workers." if leaving.supervisors else "No worker is running.")
+        number = len(leaving.supervisors)
+        say(f"Stopped {counted(number, 'supervisor')}." if number else "No worker is running.")
 
 
 # list -----------------------------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ def stop(home: Home, now: bool, timeout: str | None) -> None:
 @click.pass_obj
 def list_workers(home: Home, as_json: bool) -> None:
     """List the workers: who they are, since when, and what each runs."""
-    from runcue.cli.stopping import workers
+    from runcue.cli.stopping import is_stopped, workers
 
     rows = []
     if home.exists:
@@ -208,12 +210,18 @@ def list_workers(home: Home, as_json: bool) -> None:
                 for row in rows
             ],
         )
+        for row in filter(is_stopped, rows):
+            note(f"Worker {row['id']} is stopped. Let it go on: kill -CONT {row['pid']}")
     else:
         note("No worker is running. Start one: queuectl worker start")
 
 
 def _state(row: dict[str, Any]) -> str:
     """In one word: idle or busy for one that is alive, else what is wrong with it."""
+    from runcue.cli.stopping import is_stopped
+
+    if is_stopped(row):
+        return "stopped"
     if row["state"] == "alive":
         return "busy" if row["jobs"] else "idle"
     return str(row["state"])
