@@ -14,7 +14,7 @@ from bench.measure import Line, measured
 
 IN_MEMORY = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "imports")
 IN_A_FILE = ("durable", "rows", "processes")
-OUTSIDE = ("commands",)
+OUTSIDE = ("commands", "shell_queues")
 NAMES = IN_MEMORY + IN_A_FILE + OUTSIDE
 VERDICTS = {True: "pass", False: "MISS", None: ""}
 

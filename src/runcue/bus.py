@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from itertools import islice
 
 from runcue.core.events import Event, News, make_event, told
 from runcue.core.plan import Plan
@@ -112,10 +111,9 @@ class Bus:
         if cursor < self._first:
             return self._first, list(self._old(cursor))
         start = cursor - self._first
-        batch = [
-            make_event(cursor + index, news)
-            for index, news in enumerate(islice(self._ring, start, start + 256))
-        ]
+        ring = self._ring  # who keeps up reads at its end, where looking by number is quick
+        end = min(start + 256, len(ring))
+        batch = [make_event(cursor + place - start, ring[place]) for place in range(start, end)]
         return cursor + len(batch), batch
 
     def _old(self, cursor: int) -> Iterable[Event]:

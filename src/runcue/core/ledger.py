@@ -341,12 +341,7 @@ class Ledger(Waiting):
         while self._set_aside:
             work_id, until = self._set_aside.popleft()
             record = self.live(work_id)
-            if (
-                record is not None
-                and not record.token
-                and str(record.shelf) == LATER
-                and record.next_retry_at == until
-            ):
+            if record is not None and (record.token, record.shelf, record.next_retry_at) == (0, LATER, until):
                 self.place(replace(record, next_retry_at=None))
                 return
 
