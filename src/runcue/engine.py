@@ -402,7 +402,7 @@ class Engine:
     def _not_kept(self, decider: Decider, error: StoreError) -> None:
         """The store did not keep a turn: forget what it decided, keep what happened, refuse what was asked for."""
         self._scheduler = self._make_scheduler()
-        self._scheduler.adopt([run.record for run in self.attempts.runs.values() if run.is_given_up])
+        self._scheduler.adopt([run.record for run in self.attempts.runs.values()])
         self._is_troubled = True
         kept = [item for item in decider.items if isinstance(item, MUST_BE_KEPT)]
         others = [id(item) for item in (*decider.items, *self._inbox)]

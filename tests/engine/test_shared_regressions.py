@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 import runcue
 from runcue import Cue, Work
 from runcue.testing import fail_commit
@@ -76,3 +78,40 @@ async def test_the_first_of_a_lane_of_which_nothing_was_read_is_known(tmp_path: 
     await two.join(timeout=60)
     assert order == ["busy", "high", "low x", "low y"]
     await two.close()
+
+
+async def test_work_cancelled_by_others_while_nothing_could_be_kept_is_stopped_and_keeps_its_place(
+    tmp_path: Path,
+) -> None:
+    log: list[str] = []
+
+    def make() -> Cue:
+        cue = Cue(tmp_path / "queue.db")
+        cue.service("api", concurrent=1)
+
+        @cue.task("work", uses="api")
+        async def work(work: Work) -> None:
+            log.append(f"{work.id} began")
+            try:
+                await asyncio.sleep(20 if work.id == "a" else 1)
+            except asyncio.CancelledError:
+                await asyncio.sleep(3)  # it takes its time
+            log.append(f"{work.id} ended")
+
+        return cue
+
+    one, other = make(), make()
+    one.start()
+    await one.submit("work", id="a")
+    await asyncio.sleep(1)
+    await other.count()
+    fail_commit(one, took_place=False)
+    with pytest.raises(runcue.StoreError):
+        await one.submit("work", id="never")
+    assert await other.cancel("a")
+    other.start()
+    await other.submit("work", id="b")
+    await other.wait("b", timeout=60)
+    assert log == ["a began", "a ended", "b began", "b ended"]
+    await one.close()
+    await other.close()

@@ -73,7 +73,7 @@ class Ledger(Waiting):
         self.told_places: dict[str, int] = {}
         """What others know of the places that attempts of this process take up."""
         self.orphans: list[Record] = []
-        """Attempts that were given up before this ledger was made, and whose code still runs."""
+        """Attempts from before this ledger was made whose code still runs."""
 
     def ask_with(self, questions: Questions) -> None:
         """The application registered these callbacks: from now on everything pending is asked by them."""

@@ -80,9 +80,9 @@ class Scheduler:
         """Take in what other processes did since the last turn."""
         shared.catch_up(self.ledger, changes)
 
-    def adopt(self, given_up: Sequence[Record]) -> None:
-        """Go on for a scheduler that was forgotten: the code of these attempts still runs."""
-        self.ledger.orphans = list(given_up)
+    def adopt(self, attempts: Sequence[Record]) -> None:
+        """Go on for a scheduler that was forgotten: the code of these attempts still runs, whether they count or not."""
+        self.ledger.orphans = list(attempts)
 
     def finish(self) -> Plan:
         """The plan of this turn, with what has to be written besides records."""

@@ -68,9 +68,11 @@ def _take_up(ledger: Ledger) -> None:
         if epochs:
             ledger.epochs[record.token] = epochs
     for record in ledger.orphans:
-        ledger.slots[record.token] = ledger.lane_of(record.spec)
-        ledger.give_up(record.token, record.id)
-        ledger.held[record.id] = record.token
+        if record.token not in ledger.slots:  # it was given up, here or by others who could not tell us
+            ledger.slots[record.token] = ledger.lane_of(record.spec)
+            ledger.give_up(record.token, record.id)
+            ledger.held[record.id] = record.token
+            ledger.plan.stop.append(record.token)
     held = {record.id for record in ledger.shelf(ledger.held_shelf)}
     ledger.held = {work_id: token for work_id, token in ledger.held.items() if work_id in held}
     ledger.orphans = []
