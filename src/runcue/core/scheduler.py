@@ -81,7 +81,7 @@ class Scheduler:
         shared.catch_up(self.ledger, changes)
 
     def adopt(self, attempts: Sequence[Record]) -> None:
-        """Go on for a scheduler that was forgotten: the code of these attempts still runs, whether they count or not."""
+        """Go on for a scheduler that was forgotten: the code of these attempts still runs, counted or not."""
         self.ledger.orphans = list(attempts)
 
     def finish(self) -> Plan:
