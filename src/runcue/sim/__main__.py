@@ -1,0 +1,5 @@
+"""`python -m runcue.sim` is `runcue-sim`."""
+
+from runcue.sim.main import main
+
+main()

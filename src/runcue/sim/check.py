@@ -1,0 +1,510 @@
+"""The promises of a queue, judged from outside: by its events and by the mock services' own log of calls.
+
+    order         events come one by one, none is missing, time does not go back
+    life          what is told of one work is a possible life; what is over stays over unless it is retried by hand
+    lost          what was accepted ends or is still there; what a caller was told is so
+    result        a result is that of the latest call, and that call had returned
+    overlap       two calls of one work never overlap, and none begins before its start was told
+    attempts      starts are numbered rightly; no more failures than allowed, no more than three crashes
+    retry         a retry waits as long as its policy says
+    dependencies  nothing starts before all it depends on is complete; what ends badly takes its dependents along
+    keys          one key, one work: that is pending, running or complete
+    circuit       nothing starts while a circuit is open, and one probe at a time while it is half-open
+    priority      on one lane the better of two that could start starts first
+    starvation    the same, where it is the better one because it has waited long
+    rate          no window of a rate holds more calls than it may, wherever it begins
+    concurrency   no more calls at once than a service allows
+
+A checker is told what the events do not say: what was submitted (`submitted`) and, where such things happen, which
+node died, what was retried by hand, how limits changed. A rule about what it was not told of is not judged. Where the
+moment of a change is not known, both are allowed: a violation is always one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from heapq import heappop, heappush
+from typing import Final
+
+from runcue import Event, Retry
+from runcue.sim import calling
+from runcue.sim.config import Config
+from runcue.sim.promise import (
+    ROUNDING,
+    Asked,
+    Call,
+    Ending,
+    Life,
+    Limits,
+    Rules,
+    Start,
+    Task,
+    Violation,
+    rules_of,
+)
+
+__all__ = ["RULES", "Asked", "Checker", "Limits", "Rules", "Task", "Violation", "rules_of"]
+
+MOST_CRASHES: Final = 3
+LONGEST_WAIT: Final = 8
+"""How many times its timeout a circuit waits at most, after probe upon probe failed."""
+STRICT_STEP: Final = 1e10
+"""Seconds that a point of priority is worth where waiting is worth nothing."""
+
+FINAL: Final = frozenset({"completed", "failed", "cancelled"})
+LIVES: Final[Mapping[str, frozenset[str]]] = {
+    "": frozenset({"queued"}),
+    "pending": frozenset({"started", "skipped", "failed", "cancelled"}),
+    "running": frozenset({"started", "skipped", "completed", "failed", "cancelled"}),
+    "failing": frozenset({"retrying"}),
+    "completed": frozenset(),
+    "failed": frozenset({"queued"}),
+    "cancelled": frozenset({"queued"}),
+}
+"""Which events may come next in a life. A start that its process did not survive is followed by another one."""
+
+
+class Circuit:
+    """One circuit, as far as events tell."""
+
+    def __init__(self, timeout: float) -> None:
+        self.state = "closed"
+        self.timeout = self.wait = timeout
+        self.changed_at = 0.0
+        self.knocking: tuple[str, float] | None = None
+        """Who was started while it was open, until it is told that this is the probe."""
+        self.probe: Start | None = None
+        """Who was sent ahead, while nothing is told of how that ended."""
+
+
+class Checker:
+    """Hears every event of a queue, in order; `finish` says which promises were not kept."""
+
+    def __init__(self, config: Config | Rules) -> None:
+        rules = self._rules = config if isinstance(config, Rules) else rules_of(config)
+        self._found: list[Violation] = []
+        self._lives: dict[str, Life] = {}
+        self._asked: dict[str, Asked] = {}
+        self._dependents: dict[str, list[str]] = defaultdict(list)
+        self._keys: dict[str, str] = {}
+        self._accepted: dict[str, float] = {}
+        self._cancelled: dict[str, float] = {}
+        self._retried: set[str] = set()
+        self._states: dict[str, str] | None = None
+        self._deaths: dict[object, list[float]] = defaultdict(list)
+        self._limits = {name: [(float("-inf"), limits, True)] for name, limits in rules.services.items()}
+        self._circuits = {
+            name: Circuit(limits.circuit_timeout)
+            for name, limits in rules.services.items()
+            if limits.circuit_timeout is not None
+        }
+        self._second_probes: list[calling.Probe] = []
+        self._doomed: dict[str, tuple[str, float]] = {}
+        self._lanes: dict[tuple[str, ...], Lane] = defaultdict(Lane)
+        self._seq: int | None = None
+        self._now = float("-inf")
+
+    # what the events do not say ---------------------------------------------------------------------------
+
+    def submitted(self, asked: Asked) -> None:
+        """That is about to be submitted."""
+        self._asked[asked.id] = asked
+
+    def accepted(self, work_id: str, at: float) -> None:
+        """Its submitter was told that it is accepted."""
+        self._accepted.setdefault(work_id, at)
+
+    def cancelled(self, work_id: str, at: float) -> None:
+        """Somebody was told that it is cancelled."""
+        self._cancelled[work_id] = at
+
+    def retried(self, work_id: str) -> None:
+        """Somebody is about to retry it by hand."""
+        self._retried.add(work_id)
+
+    def died(self, node: object, at: float) -> None:
+        """That node died; what it ran may run again."""
+        self._deaths[node].append(at)
+
+    def changed(self, service: str, limits: Limits, at: float, *, is_sure: bool = True) -> None:
+        """These are the limits of a service from then on; perhaps, when it is not sure that this was kept."""
+        self._limits[service].append((at, limits, is_sure))
+
+    def stands(self, states: Mapping[str, str]) -> None:
+        """So everything stands in the end, after time enough for all of it to end."""
+        self._states = dict(states)
+
+    # events -----------------------------------------------------------------------------------------------
+
+    def __call__(self, event: Event) -> None:
+        """Hear the next event."""
+        self._check_order(event)
+        if event.at > self._now:
+            self._now = event.at
+            self._instant_over()
+        if event.type in HEARD:
+            self._hear(event)
+        elif event.type in CIRCUITS and event.service in self._circuits:
+            self._turn_circuit(self._circuits[event.service], event.service, CIRCUITS[event.type])
+
+    def finish(self, ending: Ending) -> list[Violation]:
+        """Every violation, in the order of time."""
+        self._now = max(self._now, ending.ended_at)
+        self._instant_over()
+        calls = sorted(ending.calls, key=lambda call: call.entered_at)
+        self._check_calls(calls)
+        self._check_ends(ending.counts)
+        return sorted(self._found, key=lambda one: one.at)
+
+    def _say(self, rule: str, text: str, *work_ids: str, at: float | None = None) -> None:
+        self._found.append(Violation(rule, self._now if at is None else at, text, work_ids))
+
+    def _check_order(self, event: Event) -> None:
+        if event.type == "gap":
+            self._say("order", f"{event.data.get('missed')} events are gone")
+        elif self._seq is not None and event.seq != self._seq + 1:
+            self._say(
+                "order", f"event {event.seq} ({event.type}) came after event {self._seq}", event.work_id or ""
+            )
+        if event.at < self._now:
+            self._say("order", f"event {event.seq} tells of {event.at:.6f}, earlier than the one before")
+        self._seq = event.seq
+
+    def _instant_over(self) -> None:
+        """Time has moved on: what belongs to one moment must be complete."""
+        for work_id, (parent, at) in self._doomed.items():
+            self._say("dependencies", f"work {work_id} did not fail with {parent}, on which it depends",
+                      work_id, parent, at=at)  # fmt: skip
+        self._doomed.clear()
+        for name, circuit in self._circuits.items():
+            if circuit.knocking is not None:
+                work_id, at = circuit.knocking
+                self._say(
+                    "circuit", f"work {work_id} started on {name}, whose circuit is open", work_id, at=at
+                )
+                circuit.knocking = None
+
+    def _hear(self, event: Event) -> None:
+        assert event.work_id is not None
+        life = self._lives.get(event.work_id)
+        if life is None:
+            asked = self._asked.get(event.work_id)
+            life = self._lives[event.work_id] = Life(event.work_id, event.task or "", len(self._lives), asked)
+        if event.type not in LIVES[life.state]:
+            was = life.state or "unknown"
+            self._say("life", f"work {life.id}: {event.type} (event {event.seq}) after it was {was}", life.id)
+        self._lanes[self._uses(life)].left(life)
+        HEARD[event.type](self, life, event)
+
+    def _uses(self, life: Life) -> tuple[str, ...]:
+        task = self._rules.tasks.get(life.task)
+        return () if task is None else task.uses
+
+    # one for each kind of event ---------------------------------------------------------------------------
+
+    def _queued(self, life: Life, event: Event) -> None:
+        asked = life.asked
+        if life.state == "":
+            if self._asked and asked is None:
+                self._say("lost", f"work {life.id} was accepted, and nobody submitted it", life.id)
+            step = STRICT_STEP if self._rules.age_step is None else self._rules.age_step
+            life.rank = event.at - step * (0.0 if asked is None else asked.priority)
+        elif life.id in self._retried:
+            life.number = len(self._lives) + event.seq
+        else:
+            self._say(
+                "life", f"work {life.id} was {life.state} and lives again, though nobody retried it", life.id
+            )
+        is_new, life.state = life.state == "", "pending"
+        life.failures = life.crashes = 0
+        life.completed_at = None
+        if asked is not None:
+            self._take_key(life, asked)
+            life.missing = sum(self._state(parent) != "completed" for parent in asked.depends_on)
+            for parent in asked.depends_on:
+                if is_new:
+                    self._dependents[parent].append(life.id)
+                if self._state(parent) in {"failed", "cancelled"}:
+                    self._doomed[life.id] = (parent, event.at)
+        life.is_candidate = is_new and asked is not None and not asked.has_time
+        self._offer(life)
+
+    def _take_key(self, life: Life, asked: Asked) -> None:
+        if asked.key is None:
+            return
+        other = self._keys.get(asked.key)
+        if other is not None and other != life.id and self._state(other) not in {"failed", "cancelled"}:
+            self._say("keys", f"work {life.id} has the key {asked.key!r} of {other}, which is {self._state(other)}",
+                      life.id, other)  # fmt: skip
+        self._keys[asked.key] = life.id
+
+    def _state(self, work_id: str) -> str:
+        life = self._lives.get(work_id)
+        return "" if life is None else life.state
+
+    def _offer(self, life: Life, due: float | None = None) -> None:
+        """It may start from now on, or from then on, as far as it is concerned."""
+        if life.is_candidate and not life.missing:
+            self._lanes[self._uses(life)].join(life, due)
+
+    def _started(self, life: Life, event: Event) -> None:
+        attempt = event.attempt or 0
+        self._check_attempt(life, attempt)
+        if event.at < life.retry_at - ROUNDING:
+            self._say(
+                "retry", f"work {life.id} started {life.retry_at - event.at:.6f} s before its time", life.id
+            )
+        asked = life.asked
+        for parent in () if asked is None else asked.depends_on:
+            if self._state(parent) != "completed":
+                state = self._state(parent) or "not there"
+                self._say("dependencies", f"work {life.id} started, though {parent}, on which it depends, is {state}",
+                          life.id, parent)  # fmt: skip
+        if asked is not None and life.is_candidate:
+            self._check_choice(life)
+        life.state, life.attempt, life.retry_at = "running", attempt, 0.0
+        life.attempts[attempt] = event.at
+        life.is_candidate = False
+        for service in self._uses(life):
+            if service in self._circuits:
+                self._pass_circuit(service, self._circuits[service], life)
+
+    def _check_attempt(self, life: Life, attempt: int) -> None:
+        if life.state == "running":  # its process died, or gave it back
+            expected = {life.attempt, life.attempt + 1}
+            if attempt == life.attempt + 1:
+                life.crashes += 1
+                life.lost.append((life.start, self._now))
+        else:
+            expected = {life.spent + 1} if life.is_sure else {life.attempt, life.attempt + 1}
+        if attempt not in expected:
+            said = " or ".join(map(str, sorted(expected)))
+            self._say("attempts", f"work {life.id} started as attempt {attempt}, expected {said}", life.id)
+        if life.crashes >= MOST_CRASHES:
+            self._say("attempts", f"work {life.id} started again after {life.crashes} crashes", life.id)
+        life.is_sure = True
+
+    def _check_choice(self, life: Life) -> None:
+        better = self._lanes[self._uses(life)].best(self._now)
+        if better is None or (better.rank, better.number) >= (life.rank, life.number):
+            return
+        assert better.asked is not None
+        assert life.asked is not None
+        rule = "starvation" if better.asked.priority < life.asked.priority else "priority"
+        self._say(rule, f"work {life.id} started before {better.id}, which comes first and could have started",
+                  life.id, better.id)  # fmt: skip
+
+    def _completed(self, life: Life, event: Event) -> None:
+        if event.attempt != life.attempt:
+            self._say("attempts", f"work {life.id} completed as attempt {event.attempt}, started as {life.attempt}",
+                      life.id)  # fmt: skip
+        life.completed_at = event.at
+        self._complete(life)
+
+    def _skipped(self, life: Life, event: Event) -> None:
+        self._complete(life)
+
+    def _complete(self, life: Life) -> None:
+        self._end(life, "completed")
+        for dependent in map(self._lives.__getitem__, self._dependents.get(life.id, ())):
+            dependent.missing -= 1
+            if dependent.state == "pending":
+                self._offer(dependent)
+
+    def _failed(self, life: Life, event: Event) -> None:
+        if life.state == "running":
+            life.failures += 1
+        if event.final:
+            self._end(life, "failed")
+            self._doom(life)
+            return
+        life.state, life.spent = "failing", life.attempt
+        is_free = life.asked is not None and not life.asked.has_time
+        # after a timeout it may have to wait for its code to end; and who killed two processes is not let in at once
+        life.is_candidate = is_free and event.error != "timeout" and life.crashes < MOST_CRASHES - 1
+        policy = self._policy(life)
+        if policy is not None and life.failures >= policy.max_attempts:
+            self._say("attempts", f"work {life.id} is tried again after {life.failures} failures, "
+                      f"{policy.max_attempts} attempts are allowed", life.id)  # fmt: skip
+
+    def _policy(self, life: Life) -> Retry | None:
+        task = self._rules.tasks.get(life.task)
+        return None if task is None else task.retry
+
+    def _retrying(self, life: Life, event: Event) -> None:
+        life.state = "pending"
+        life.retry_at = float(event.data.get("next_retry_at") or event.at)
+        policy = self._policy(life)
+        if policy is not None:
+            longest = min(backoff(policy, life.failures), policy.max_delay)
+            shortest = longest / 2 if policy.jitter else longest
+            waits = life.retry_at - event.at
+            if not shortest - ROUNDING <= waits <= longest + ROUNDING:
+                self._say("retry", f"work {life.id} waits {waits:.6f} s after failure {life.failures}, expected "
+                          f"{shortest:g} to {longest:g}", life.id)  # fmt: skip
+        self._offer(life, life.retry_at)
+
+    def _was_cancelled(self, life: Life, event: Event) -> None:
+        self._end(life, "cancelled")
+        self._doom(life)
+
+    def _end(self, life: Life, state: str) -> None:
+        if life.state == "running":
+            life.spent, life.is_sure = life.attempt, state != "cancelled"
+        life.state, life.is_candidate, life.retry_at = state, False, 0.0
+        self._doomed.pop(life.id, None)
+        for circuit in self._circuits.values():
+            if circuit.probe is not None and circuit.probe[0] == life.id:
+                circuit.probe = None
+
+    def _doom(self, life: Life) -> None:
+        """It ended badly: so must whoever waits for it, now."""
+        for name in self._dependents.get(life.id, ()):
+            if self._state(name) == "pending":
+                self._doomed[name] = (life.id, self._now)
+
+    # circuits ---------------------------------------------------------------------------------------------
+
+    def _pass_circuit(self, name: str, circuit: Circuit, life: Life) -> None:
+        if circuit.state == "open":
+            waited = self._now - circuit.changed_at
+            if circuit.knocking is not None or waited < circuit.wait - ROUNDING:
+                self._say("circuit", f"work {life.id} started on {name} {waited:.6f} s after its circuit opened, "
+                          f"expected one after {circuit.wait:g}", life.id)  # fmt: skip
+            else:
+                circuit.knocking = (life.id, self._now)
+        elif circuit.state == "half_open":
+            if circuit.probe is not None and circuit.probe[0] != life.id:  # else it was given back
+                self._second_probes.append((name, circuit.probe, self._now, life.id))
+            circuit.probe = life.start
+
+    def _turn_circuit(self, circuit: Circuit, name: str, state: str) -> None:
+        if state == "open":
+            is_again = circuit.state == "half_open"
+            circuit.wait = (
+                min(circuit.wait * 2, circuit.timeout * LONGEST_WAIT) if is_again else circuit.timeout
+            )
+            circuit.probe = None
+        elif state == "half_open":
+            if circuit.state != "open" or circuit.knocking is None:
+                self._say("circuit", f"the circuit of {name} is half-open, and nothing was started on it")
+            else:
+                circuit.probe = self._lives[circuit.knocking[0]].start
+        elif circuit.state != "half_open":
+            self._say("circuit", f"the circuit of {name} closed, and had been {circuit.state}")
+        if state == "closed":
+            circuit.wait, circuit.probe = circuit.timeout, None
+        circuit.state, circuit.changed_at, circuit.knocking = state, self._now, None
+
+    # the end ----------------------------------------------------------------------------------------------
+
+    def _check_calls(self, calls: list[Call]) -> None:
+        found, deaths = self._found, self._deaths
+        of_work = calling.by_work(calls)
+        for work_id, life in self._lives.items():
+            found += calling.judge_work(life, of_work.get(work_id, ()), deaths)
+        used: dict[str, list[Call]] = defaultdict(list)
+        for call in calls:
+            if call.work_id not in self._lives:
+                text = f"work {call.work_id} was called, and was never accepted"
+                found.append(Violation("overlap", call.entered_at, text, (call.work_id,)))
+                continue
+            for name in self._uses(self._lives[call.work_id]):
+                used[name].append(call)
+        for name, mine in used.items():
+            if name in self._limits:
+                found += calling.judge_service(name, self._limits[name], mine)
+        found += calling.judge_probes(self._second_probes, calls, deaths)
+
+    def _check_ends(self, counts: Mapping[str, int]) -> None:
+        for work_id, at in self._accepted.items():
+            if work_id not in self._lives:
+                self._say(
+                    "lost",
+                    f"work {work_id} was accepted at {at:.6f}, and nothing is told of it",
+                    work_id,
+                    at=at,
+                )
+        for work_id, at in self._cancelled.items():
+            if self._state(work_id) != "cancelled" and work_id not in self._retried:
+                self._say(
+                    "lost",
+                    f"work {work_id} was cancelled at {at:.6f}, and is {self._state(work_id)}",
+                    work_id,
+                )
+        if self._states is not None:
+            self._check_states(self._states)
+        ends = dict.fromkeys(FINAL, 0)
+        for life in self._lives.values():
+            if life.state in FINAL:
+                ends[life.state] += 1
+        for state in sorted(FINAL):
+            if counts.get(state, 0) != ends[state]:
+                self._say("lost", f"{counts.get(state, 0)} works are {state}, {ends[state]} by what was told")
+        if sum(counts.values()) != len(self._lives):
+            self._say("lost", f"there are {sum(counts.values())} works, {len(self._lives)} were accepted")
+
+    def _check_states(self, states: Mapping[str, str]) -> None:
+        for work_id, life in self._lives.items():
+            state = states.get(work_id, "gone")
+            if state not in FINAL:
+                self._say("lost", f"work {work_id} is {state} in the end", work_id)
+            elif state != life.state:
+                self._say("lost", f"work {work_id} is {state}, and {life.state} by what was told", work_id)
+
+
+class Lane:
+    """Works that are interchangeable as far as limits go, and which of them could start."""
+
+    def __init__(self) -> None:
+        self._ready: list[tuple[float, int, int, Life]] = []
+        self._later: list[tuple[float, int, int, Life]] = []
+
+    def join(self, life: Life, due: float | None) -> None:
+        """It could start, from `due` on."""
+        if due is None:
+            heappush(self._ready, (life.rank, life.number, life.version, life))
+        else:
+            heappush(self._later, (due, life.number, life.version, life))
+
+    def left(self, life: Life) -> None:
+        """Something happened to it: what was known of it no longer holds."""
+        life.version += 1
+
+    def best(self, now: float) -> Life | None:
+        """The first that could start."""
+        while self._later and self._later[0][0] < now:
+            _, _, version, life = heappop(self._later)
+            if life.version == version:
+                self.join(life, None)
+        while self._ready and self._ready[0][3].version != self._ready[0][2]:
+            heappop(self._ready)
+        return self._ready[0][3] if self._ready else None
+
+
+def backoff(policy: Retry, failures: int) -> float:
+    """How long work waits after so many failures, but for jitter and `max_delay`."""
+    base = policy.base_delay
+    if policy.backoff == "exponential":
+        return base * 2.0 ** min(failures - 1, 1000)
+    if policy.backoff == "linear":
+        return base * failures
+    if policy.backoff == "fixed" or base <= 0:
+        return base
+    return math.exp(min(failures * math.log(base), 700.0))
+
+
+HEARD: Final = {
+    "queued": Checker._queued,
+    "started": Checker._started,
+    "completed": Checker._completed,
+    "skipped": Checker._skipped,
+    "failed": Checker._failed,
+    "retrying": Checker._retrying,
+    "cancelled": Checker._was_cancelled,
+}
+CIRCUITS: Final = {"circuit_opened": "open", "circuit_half_open": "half_open", "circuit_closed": "closed"}
+RULES: Final = ("order", "life", "lost", "result", "overlap", "attempts", "retry", "dependencies", "keys", "circuit",
+                "priority", "starvation", "rate", "concurrency")  # fmt: skip

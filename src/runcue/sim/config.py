@@ -1,0 +1,546 @@
+"""What is simulated: services and how they behave, what arrives, for how long, and what goes wrong.
+
+A configuration comes from YAML, from a scenario or from Python, and is the same thing each time: `Config`. The
+names of its fields are the keys of the file, so that a report shows a configuration in the form it can be read
+from again.
+
+Rules:
+- The file is untrusted: safe tags only, at most 1 MiB, 10,000 values and 40 levels, aliases counted where they
+  are used, no key twice. Nothing in it is executed.
+- Whatever is wrong raises `BadConfig` with the path of the key and what was expected there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import yaml
+
+import runcue
+from runcue.sim.reading import (
+    BadConfig,
+    Given,
+    choice,
+    duration,
+    flag,
+    name,
+    number,
+    optional,
+    quoted,
+    rate,
+    rate_of,
+    several,
+    share,
+    span,
+    speed,
+    unique,
+    whole,
+)
+
+__all__ = ["BadConfig", "Behaviour", "Config", "Kill", "Latency", "Outage", "RetryConfig", "ServiceConfig",
+           "Step", "Workload", "load", "parse", "with_changes"]  # fmt: skip
+
+LARGEST_FILE = 1024 * 1024
+MOST_VALUES = 10_000
+DEEPEST = 40
+MOST_WORKS = 10_000_000
+
+_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The fast one, where there is one. It composes recursively, and in C: what it is given must not be deep."""
+
+DISTRIBUTIONS = ("fixed", "uniform", "normal", "exponential", "lognormal")
+PATTERNS = ("none", "single", "chain", "fan_out", "fan_in", "diamond", "complex", "circular", "random")
+LINKS = ("depends_on", "is_ready")
+STORES = ("memory", "file")
+BACKOFFS = ("exponential", "linear", "fixed", "power")
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a call takes, in seconds; every draw is kept within `min` and `max`."""
+
+    distribution: str = "fixed"
+    mean: float = 0.1
+    stddev: float = 0.0
+    min: float = 0.0
+    max: float = 3600.0
+
+
+class Outage(msgspec.Struct, frozen=True, kw_only=True):
+    """A time during which every call fails: from `at`, for so many seconds."""
+
+    at: float
+    for_: float = msgspec.field(name="for")
+
+
+class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
+    """What calls of a mock service do. `circuit_test`: of every two minutes it fails the last forty seconds."""
+
+    latency: Latency = Latency()
+    error_rate: float = 0.0
+    timeout_rate: float = 0.0
+    permanent_error_rate: float = 0.0
+    circuit_test: bool = False
+    outages: list[Outage] = []
+
+
+class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a service, as runcue is given them, and how its mock behaves."""
+
+    concurrent: int | None = None
+    rates: list[str] = []
+    circuit_threshold: int | None = None
+    circuit_timeout: float = 300.0
+    behaviour: Behaviour = Behaviour()
+
+    def windows(self) -> list[tuple[int, float]]:
+        """Its rates as numbers: how many starts in how many seconds."""
+        return [(int(limit), per) for limit, per in map(rate_of, self.rates)]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """From that second on so many works arrive in a second."""
+
+    at: float
+    rate: float
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """What arrives, how much of it, and how works hang together."""
+
+    pattern: str = "none"
+    pattern_weights: dict[str, float] = {}
+    fan_out_width: int = 3
+    diamond_width: int = 2
+    chain_depth: int = 3
+    task_types: list[str] = []
+    uses: dict[str, list[str]] = {}
+    submit_rate: float | None = 1.0
+    submit_rates: list[Step] = []
+    arrivals: str = "poisson"
+    count: int | None = None
+    priorities: dict[float, float] = {}
+    linked_by: str = "depends_on"
+    check_every: float | None = None
+
+
+class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How often work is tried: the fields of `runcue.Retry` that can be written down."""
+
+    max_attempts: int = 3
+    backoff: str = "exponential"
+    base_delay: float = 1.0
+    max_delay: float = 300.0
+    jitter: bool = True
+
+    def policy(self) -> runcue.Retry:
+        """The same as runcue takes it."""
+        return runcue.Retry(**{field: getattr(self, field) for field in self.__struct_fields__})
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True):
+    """At that second a node dies, as by kill -9; another takes its place after `down` seconds."""
+
+    at: float
+    node: int = 0
+    down: float = 5.0
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulation. Times are seconds from its beginning."""
+
+    name: str = "custom"
+    seed: int = 1
+    duration: float = 600.0
+    drain: float | None = None
+    services: dict[str, ServiceConfig] = {}
+    workload: Workload = Workload()
+    retry: RetryConfig = RetryConfig()
+    timeout: float | None = 30.0
+    pending_timeout: float | None = None
+    age_step: float | None = 60.0
+    max_queued: int | None = None
+    store: str = "memory"
+    nodes: int = 1
+    kills: list[Kill] = []
+
+    def uses(self) -> dict[str, list[str]]:
+        """The services of each task, in the order of the tasks; by default one task for each service."""
+        given = self.workload.uses
+        tasks = self.workload.task_types or list(given) or list(self.services)
+        names = list(self.services)
+        return {task: given.get(task, [names[place % len(names)]]) for place, task in enumerate(tasks)}
+
+    def patience(self) -> float:
+        """How long the run may go on after the last arrival."""
+        return self.duration if self.drain is None else self.drain
+
+
+# --- from text -----------------------------------------------------------------------------------------------
+
+
+def load(text: str, *, name: str) -> Config:
+    """The configuration that a YAML text describes; `name` is what the file is called."""
+    if len(text) > LARGEST_FILE or len(text.encode("utf-8", "surrogatepass")) > LARGEST_FILE:
+        raise BadConfig("", f"at most {LARGEST_FILE:,} bytes", is_given=False)
+    value = _plain(text, "")
+    return parse({} if value is None else value, name=name)
+
+
+def _plain(text: str, path: str) -> Any:
+    """What a YAML text says, in plain values; one that is too large is given up before it takes any room."""
+    try:
+        depth = 0
+        for amount, event in enumerate(yaml.parse(text, Loader=_Loader)):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if amount > MOST_VALUES or depth > DEEPEST:
+                where = f"line {event.start_mark.line + 1}"
+                raise BadConfig(where, f"at most {MOST_VALUES:,} values and {DEEPEST} levels", is_given=False)
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        raise (BadConfig(path, "a value", text) if path else _unreadable(error, text)) from error
+    except yaml.YAMLError as error:
+        raise BadConfig(path, "readable YAML", str(error).partition("\n")[0]) from error
+    return None if node is None else _Plain().value(node, path, 0)
+
+
+class _Plain:
+    """Makes plain values of YAML's nodes; aliases are counted as often as they are used."""
+
+    def __init__(self) -> None:
+        self._left = MOST_VALUES
+        self._scalars = yaml.constructor.SafeConstructor()
+
+    def value(self, node: yaml.Node, path: str, depth: int) -> Any:
+        """The value of one node, and of all below it."""
+        self._left -= 1
+        if self._left < 0:
+            raise BadConfig(path, f"at most {MOST_VALUES:,} values, aliases counted in full", is_given=False)
+        if depth > DEEPEST:
+            raise BadConfig(path, f"at most {DEEPEST} levels", is_given=False)
+        if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
+            return self._mapping(node, path, depth)
+        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+            return [self.value(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        raise BadConfig(path, "plain YAML without tags", node.tag)
+
+    def _mapping(self, node: yaml.MappingNode, path: str, depth: int) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise BadConfig(path, "keys that are text", is_given=False)
+            key = self._scalar(key_node, path)
+            if not isinstance(key, (str, int, float)):
+                raise BadConfig(path, "keys that are text", key)
+            inside = f"{path}.{str(key)[:64]}" if path else str(key)[:64]
+            if key in found:
+                raise BadConfig(
+                    inside, f"each key once (again in line {key_node.start_mark.line + 1})", is_given=False
+                )
+            found[key] = self.value(value_node, inside, depth + 1)
+        return found
+
+    def _scalar(self, node: yaml.ScalarNode, path: str) -> Any:
+        kind = node.tag.removeprefix("tag:yaml.org,2002:")
+        if kind not in {"str", "int", "float", "bool", "null", "merge", "value", "timestamp"}:
+            raise BadConfig(path, "plain YAML without tags", node.tag)
+        if kind == "int" and len(node.value) > 64:
+            raise BadConfig(path, "a number of fewer digits", node.value)
+        if kind in {"str", "merge", "value", "timestamp"}:
+            return str(node.value)
+        try:
+            return self._scalars.construct_object(node)
+        except (yaml.YAMLError, ValueError) as error:
+            raise BadConfig(path, f"what YAML calls {kind}", node.value) from error
+
+
+def _unreadable(error: yaml.MarkedYAMLError, text: str) -> BadConfig:
+    mark = error.problem_mark
+    where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}"
+    lines = text.splitlines()
+    line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return BadConfig(where, "spaces: YAML is not indented with tabs", is_given=False)
+    return BadConfig(where, f"readable YAML ({str(error.problem)[:100]})", is_given=False)
+
+
+# --- from plain values ---------------------------------------------------------------------------------------
+
+
+def parse(value: object, *, name: str) -> Config:
+    """The configuration that plain values describe, as they come from YAML or JSON."""
+    given = Given(value, "", "services: and workload:")
+    if not given.has("services"):
+        raise BadConfig("services", "at least one service", is_given=False)
+    config = Config(
+        name=given.take("name", _name, name),
+        seed=given.take("seed", whole(0, 2**63), 1),
+        duration=given.take("duration", duration(0.001), 600.0),
+        drain=given.take("drain", optional(duration()), None),
+        services=given.take("services", _services, {}),
+        workload=given.take("workload", _workload, Workload()),
+        retry=given.take("retry", _retry, RetryConfig()),
+        timeout=given.take("timeout", optional(duration(0.001)), 30.0),
+        pending_timeout=given.take("pending_timeout", optional(duration(0.001)), None),
+        age_step=given.take("age_step", optional(duration(0.001)), 60.0),
+        max_queued=given.take("max_queued", optional(whole(1, MOST_WORKS)), None),
+        store=given.take("store", choice(*STORES), "memory"),
+        nodes=given.take("nodes", whole(1, 16), 1),
+        kills=given.take("kills", several(_kill), []),
+    )
+    given.end()
+    _fits_together(config)
+    return config
+
+
+def _name(value: object, path: str) -> str:
+    return name(value, path)
+
+
+def _services(value: object, path: str) -> dict[str, ServiceConfig]:
+    given = Given(value, path, "a service for each key")
+    found = {name(key, path): _service(item, given.at(key)) for key, item in given.rest().items()}
+    if not found:
+        raise BadConfig(path, "at least one service", value)
+    return found
+
+
+def _service(value: object, path: str) -> ServiceConfig:
+    given = Given({} if value is None else value, path, "limits and behavior of a service")
+    rates: list[str] = given.take("rate rates", several(rate), [])
+    limit = given.take("rate_limit", lambda item, where: (item, where), (None, ""))
+    window = given.take("rate_window", optional(duration(0.001)), None)
+    rates += _older_rate(limit, window, given.at("rate_window"))
+    behaviour = given.take("behaviour behavior", _behaviour, Behaviour())
+    threshold = given.take("circuit_threshold", optional(whole(1, 1_000_000)), None)
+    service = ServiceConfig(
+        concurrent=given.take("concurrent max_concurrent", optional(whole(1, 1_000_000)), None),
+        rates=unique(rates),
+        circuit_threshold=5 if threshold is None and behaviour.circuit_test else threshold,
+        circuit_timeout=given.take("circuit_timeout", duration(0.001), 300.0),
+        behaviour=behaviour,
+    )
+    given.end()
+    return service
+
+
+def _older_rate(limit: tuple[object, str], window: float | None, path: str) -> list[str]:
+    value, where = limit
+    if value is None:
+        if window is not None:
+            raise BadConfig(path, "rate_limit beside it", is_given=False)
+        return []
+    if isinstance(value, str):
+        if window is not None:
+            raise BadConfig(path, f"none, because rate_limit {quoted(value)} has one", window)
+        return [rate(value, where)]
+    return [rate([whole(1, 1_000_000_000)(value, where), 60.0 if window is None else window], where)]
+
+
+def _behaviour(value: object, path: str) -> Behaviour:
+    given = Given(value, path)
+    behaviour = Behaviour(
+        latency=given.take("latency", _latency, Latency()),
+        error_rate=given.take("error_rate", share, 0.0),
+        timeout_rate=given.take("timeout_rate", share, 0.0),
+        permanent_error_rate=given.take("permanent_error_rate", share, 0.0),
+        circuit_test=given.take("circuit_test", flag, False),
+        outages=given.take("outages", several(_outage), []),
+    )
+    given.end()
+    total = behaviour.error_rate + behaviour.timeout_rate + behaviour.permanent_error_rate
+    if total > 1 + 1e-9:
+        raise BadConfig(
+            given.at("error_rate"), "error, timeout and permanent rates of at most 1 together", total
+        )
+    return behaviour
+
+
+def _latency(value: object, path: str) -> Latency:
+    if not isinstance(value, dict):
+        return Latency(mean=duration(0.0, 86400.0)(value, path))
+    given = Given(value, path)
+    kind = given.take("distribution", choice(*DISTRIBUTIONS), "fixed")
+    if kind == "uniform" and not (given.has("min") and given.has("max")):
+        raise BadConfig(given.at("max"), "min and max of a uniform distribution", is_given=False)
+    if kind != "uniform" and not given.has("mean"):
+        raise BadConfig(given.at("mean"), f"the mean of a {kind} distribution", is_given=False)
+    least = 0.0 if kind in {"fixed", "uniform", "normal"} else 1e-6
+    latency = Latency(
+        distribution=kind,
+        mean=given.take("mean", duration(least, 86400.0), 0.1),
+        stddev=given.take("stddev", duration(0.0, 86400.0), 0.0),
+        min=given.take("min", duration(0.0, 86400.0), 0.0),
+        max=given.take("max", duration(0.0, 86400.0), 3600.0),
+    )
+    given.end()
+    if latency.min > latency.max:
+        raise BadConfig(given.at("min"), f"no more than max ({span(latency.max)})", span(latency.min))
+    return latency
+
+
+def _outage(value: object, path: str) -> Outage:
+    given = Given(value, path, "at: and for:")
+    outage = Outage(at=given.take("at", duration(), 0.0), for_=given.take("for", duration(0.001), 60.0))
+    given.end()
+    return outage
+
+
+def _step(value: object, path: str) -> Step:
+    given = Given(value, path, "at: and rate:")
+    step = Step(at=given.take("at", duration(), 0.0), rate=given.take("rate", speed, 1.0))
+    given.end()
+    return step
+
+
+def _kill(value: object, path: str) -> Kill:
+    given = Given(value, path, "at:, node: and down:")
+    kill = Kill(
+        at=given.take("at", duration(), 0.0),
+        node=given.take("node", whole(0, 15), 0),
+        down=given.take("down", duration(0.001), 5.0),
+    )
+    given.end()
+    return kill
+
+
+def _workload(value: object, path: str) -> Workload:
+    given = Given(value, path)
+    has_rates = given.has("submit_rates")
+    count = given.take("count", optional(whole(1, MOST_WORKS)), None)
+    workload = Workload(
+        pattern=given.take("pattern", choice(*PATTERNS), "none"),
+        pattern_weights=given.take("pattern_weights", _pattern_weights, {}),
+        fan_out_width=given.take("fan_out_width", whole(1, 1000), 3),
+        diamond_width=given.take("diamond_width", whole(1, 1000), 2),
+        chain_depth=given.take("chain_depth", whole(1, 1000), 3),
+        task_types=unique(given.take("task_types", several(name, 100), [])),
+        uses=given.take("uses", _uses, {}),
+        submit_rate=given.take("submit_rate", optional(speed), None if count or has_rates else 1.0),
+        submit_rates=sorted(given.take("submit_rates", several(_step), []), key=lambda step: step.at),
+        arrivals=given.take("arrivals", choice("poisson", "regular"), "poisson"),
+        count=count,
+        priorities=given.take("priorities", _priorities, {}),
+        linked_by=given.take("linked_by", choice(*LINKS), "depends_on"),
+        check_every=given.take("check_every", optional(duration(0.001)), None),
+    )
+    given.end()
+    return workload
+
+
+def _pattern_weights(value: object, path: str) -> dict[str, float]:
+    given = Given(value, path, "a weight for each pattern")
+    read = choice(*PATTERNS[:-1])
+    return _weighed({read(key, path): item for key, item in given.rest().items()}, path)
+
+
+def _priorities(value: object, path: str) -> dict[float, float]:
+    if isinstance(value, list):
+        value = dict.fromkeys(value, 1.0)
+    given = Given(value, path, "a weight for each priority")
+    found = {}
+    for key, item in given.rest().items():
+        try:
+            exact = number(-1e9, 1e9)(float(key), path)
+        except ValueError:
+            raise BadConfig(path, "priorities that are numbers", key) from None
+        found[exact] = item
+    return _weighed(found, path)
+
+
+def _weighed(found: dict[Any, Any], path: str) -> dict[Any, float]:
+    weights = {key: number(0, 1e9)(item, f"{path}.{key}") for key, item in found.items()}
+    if weights and not sum(weights.values()):
+        raise BadConfig(path, "a weight of more than 0", is_given=False)
+    return weights
+
+
+def _uses(value: object, path: str) -> dict[str, list[str]]:
+    given = Given(value, path, "the services of each task")
+    return {name(key, path): several(name, 100)(item, given.at(key)) for key, item in given.rest().items()}
+
+
+def _retry(value: object, path: str) -> RetryConfig:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return RetryConfig(max_attempts=max(1, whole(0, 1000)(value, path)))
+    given = Given(value, path, "a number of attempts, or keys and values")
+    retry = RetryConfig(
+        max_attempts=given.take("max_attempts", whole(1, 1000), 3),
+        backoff=given.take("backoff", choice(*BACKOFFS), "exponential"),
+        base_delay=given.take("base_delay", duration(), 1.0),
+        max_delay=given.take("max_delay", duration(), 300.0),
+        jitter=given.take("jitter", flag, True),
+    )
+    given.end()
+    return retry
+
+
+def _fits_together(config: Config) -> None:
+    """Refuse what is right by itself and wrong beside the rest."""
+    workload = config.workload
+    tasks = config.uses()
+    for task, services in workload.uses.items():
+        if task not in tasks:
+            raise BadConfig(f"workload.uses.{task}", f"one of task_types ({', '.join(tasks)})", task)
+        for service in services:
+            if service not in config.services:
+                raise BadConfig(f"workload.uses.{task}", f"a service ({', '.join(config.services)})", service)
+    if workload.submit_rate is None and workload.count is None and not workload.submit_rates:
+        raise BadConfig("workload.submit_rate", "a rate, unless there is a count", is_given=False)
+    steps = [step.rate for step in workload.submit_rates] + [workload.submit_rate or 0.0]
+    if workload.count is None and max(steps) * config.duration > MOST_WORKS:
+        raise BadConfig(
+            "workload.submit_rate", f"at most {MOST_WORKS:,} works in all", f"{max(steps):g} a second"
+        )
+    if config.timeout is None:
+        for key, one in config.services.items():
+            if one.behaviour.timeout_rate:
+                raise BadConfig("timeout", f"a time, because services.{key} has a timeout_rate", None)
+    if config.store == "memory" and (config.nodes > 1 or config.kills):
+        raise BadConfig("store", "file, because several nodes and kills need one", config.store)
+    for place, kill in enumerate(config.kills):
+        if kill.node >= config.nodes:
+            raise BadConfig(f"kills[{place}].node", f"a number below nodes ({config.nodes})", kill.node)
+        if not math.isfinite(kill.at):
+            raise BadConfig(f"kills[{place}].at", "a time", kill.at)
+
+
+# --- changes -------------------------------------------------------------------------------------------------
+
+SHORT = {"rate": "rates", "max_concurrent": "concurrent", "behavior": "behaviour"}
+OF_BEHAVIOUR = ("latency", "error_rate", "timeout_rate", "permanent_error_rate", "circuit_test", "outages")
+
+
+def with_changes(config: Config, changes: Iterable[str]) -> Config:
+    """The same configuration but for `path=value`: `api.rate=120/min`, `workload.submit_rate=5`, `retry=5`."""
+    value = msgspec.to_builtins(config)
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals or not path.strip():
+            raise BadConfig(change[:64], "a path, = and a value, such as api.rate=120/min", is_given=False)
+        _put(value, path.strip(), _plain(text.strip(), path.strip()), config)
+    return parse(value, name=config.name)
+
+
+def _put(value: dict[Any, Any], path: str, given: object, config: Config) -> None:
+    steps = path.split(".")
+    if steps[0] in config.services and steps[0] not in value:
+        steps.insert(0, "services")
+    if steps[0] == "services" and len(steps) > 2:
+        steps[2] = SHORT.get(steps[2], steps[2])
+        if steps[2] in OF_BEHAVIOUR:
+            steps.insert(2, "behaviour")
+        if steps[2] == "rate_limit":
+            steps[2] = "rates"
+    here: Any = value
+    for place, step in enumerate(steps[:-1]):
+        inside = here.get(step) if isinstance(here, dict) else None
+        if not isinstance(inside, dict):
+            known = ", ".join(map(str, here)) if isinstance(here, dict) else "nothing"
+            raise BadConfig(".".join(steps[: place + 1]), f"one of {known}", step)
+        here = inside
+    here[steps[-1]] = given

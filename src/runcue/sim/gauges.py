@@ -1,0 +1,172 @@
+"""What is counted of one service: how many calls are under way, what its rate and its circuit let through.
+
+Rules:
+- It is rate-limited while one of its windows is full and something waits for it that could start otherwise. That is
+  reckoned from starts and arrivals: runcue's own event for it is told once a second at most.
+- Everything is averaged over stretches of time, so that its room does not grow with the length of the run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from runcue.sim.config import ServiceConfig
+from runcue.sim.histogram import Level, rounded
+
+LARGEST_WINDOW = 100_000
+"""A rate of more starts than this in one window is not followed exactly."""
+
+Series = list[tuple[float, float]]
+
+
+class ServiceSummary(msgspec.Struct, kw_only=True):
+    """One service over the whole run. Shares are of the time it took."""
+
+    concurrent: int | None = None
+    rates: list[str] = []
+    starts: int = 0
+    completed: int = 0
+    failed: int = 0
+    """Failed attempts."""
+    running_mean: float = 0.0
+    running_peak: int = 0
+    full_share: float = 0.0
+    """With as many calls under way as `concurrent` allows."""
+    rate_share: float = 0.0
+    """Of what its tightest rate allows."""
+    rate_limited: float = 0.0
+    """Seconds during which its rate let nothing start although something was there."""
+    rate_limited_share: float = 0.0
+    circuit: dict[str, int] = {}
+    """How often it was opened, half_open, closed."""
+    circuit_open: float = 0.0
+    circuit_open_share: float = 0.0
+    running: Series = []
+    starts_per_minute: Series = []
+    limited: Series = []
+
+
+class Gauge:
+    """One service, followed from event to event."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self.config = config
+        self.running = Level()
+        self.starts = self.completed = self.failed = 0
+        self.waiting: dict[float, dict[str, float]] = {}
+        """By priority: works that could start, since when they are queued."""
+        self.is_ranked = False
+        """Whether priorities are told apart; else nobody asks who waits, only how many."""
+        self._amount_waiting = 0
+        self._circuit: dict[str, int] = {}
+        self._windows = [
+            (deque[float](maxlen=limit), per) for limit, per in config.windows() if limit <= LARGEST_WINDOW
+        ]
+        self._seen = self._full = self._limited = self._open = 0.0
+        self._starts_here, self._limited_here = 0, 0.0
+        self._open_since: float | None = None
+        self._series: tuple[Series, Series, Series] = ([], [], [])
+
+    def come(self, work_id: str, priority: float, queued_at: float, at: float) -> None:
+        """A work could start from now on."""
+        self._pass(at)
+        self._amount_waiting += 1
+        if self.is_ranked:
+            self.waiting.setdefault(priority, {})[work_id] = queued_at
+
+    def go(self, work_id: str, priority: float, at: float) -> None:
+        """It has started, or is over."""
+        self._pass(at)
+        self._amount_waiting -= 1
+        if self.is_ranked:
+            self.waiting.get(priority, {}).pop(work_id, None)
+
+    def start(self, at: float) -> None:
+        """A call begins."""
+        self._pass(at)
+        self.starts += 1
+        self._starts_here += 1
+        self.running.change(1, at)
+        for starts, _ in self._windows:
+            starts.append(at)
+
+    def leave(self, at: float) -> None:
+        """A call is over."""
+        self._pass(at)
+        self.running.change(-1, at)
+
+    def turn(self, state: str, at: float) -> None:
+        """Its circuit changed."""
+        self._circuit[state] = self._circuit.get(state, 0) + 1
+        if state == "opened" and self._open_since is None:
+            self._open_since = at
+        elif state == "closed" and self._open_since is not None:
+            self._open += at - self._open_since
+            self._open_since = None
+
+    def point(self, at: float, width: float) -> None:
+        """The stretch of time that began then is over."""
+        self._pass(at + width)
+        running, starts, limited = self._series
+        running.append((at, rounded(self.running.mean(at + width))))
+        starts.append((at, rounded(self._starts_here * 60 / width)))
+        limited.append((at, rounded(min(1.0, self._limited_here / width))))
+        self._starts_here, self._limited_here = 0, 0.0
+
+    def coarsen(self) -> None:
+        """Make one point of every two."""
+        for series in self._series:
+            series[:] = halved(series)
+
+    def _pass(self, at: float) -> None:
+        """Nothing has changed since the last time: reckon what that stretch was like."""
+        since, length = self._seen, at - self._seen
+        if length <= 0:
+            return
+        self._seen = at
+        if self.config.concurrent is not None and self.running.value >= self.config.concurrent:
+            self._full += length
+        if self._amount_waiting > 0:
+            free_at = max(
+                (starts[0] + per for starts, per in self._windows if len(starts) == starts.maxlen),
+                default=0.0,
+            )
+            limited = min(length, max(0.0, free_at - since))
+            self._limited += limited
+            self._limited_here += limited
+
+    def summary(self, ended: float) -> ServiceSummary:
+        """All of it."""
+        self._pass(ended)
+        is_open = 0.0 if self._open_since is None else max(0.0, ended - self._open_since)
+        whole = max(ended, 1e-9)
+        allowed = min((limit / per for limit, per in self.config.windows()), default=0.0)
+        return ServiceSummary(
+            concurrent=self.config.concurrent,
+            rates=self.config.rates,
+            starts=self.starts,
+            completed=self.completed,
+            failed=self.failed,
+            running_mean=rounded(self.running.total / whole),
+            running_peak=self.running.peak,
+            full_share=rounded(self._full / whole),
+            rate_share=rounded(self.starts / (allowed * whole)) if allowed else 0.0,
+            rate_limited=rounded(self._limited),
+            rate_limited_share=rounded(self._limited / whole),
+            circuit=dict(sorted(self._circuit.items())),
+            circuit_open=rounded(self._open + is_open),
+            circuit_open_share=rounded((self._open + is_open) / whole),
+            running=self._series[0],
+            starts_per_minute=self._series[1],
+            limited=self._series[2],
+        )
+
+
+def halved(series: Series) -> Series:
+    """One point for every two, being their mean."""
+    return [
+        (first[0], rounded((first[1] + second[1]) / 2))
+        for first, second in zip(series[::2], series[1::2], strict=True)
+    ]

@@ -1,0 +1,289 @@
+"""What one call of `runcue-sim` is to do: which configuration, changed how, run how often, and judged by what."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+import runcue
+from runcue.sim import conditions, pace, report
+from runcue.sim.check import Asked, Checker, Violation
+from runcue.sim.compare import compare
+from runcue.sim.config import LARGEST_FILE, BadConfig, Config, Latency, load, parse, with_changes
+from runcue.sim.metrics import Metrics, Summary
+from runcue.sim.reading import duration, number, rate, share, span, whole
+from runcue.sim.scenarios import SCENARIOS, scenario
+from runcue.sim.workload import Arrival
+from runcue.sim.world import Outcome, Simulation
+
+FASTEST = 1_000_000.0
+SHOWN_VIOLATIONS = 5
+
+Arrivals = Callable[[Config], Iterable[Arrival]]
+
+
+class Done(msgspec.Struct):
+    """One run and what it showed."""
+
+    config: Config
+    outcome: Outcome
+    summary: Summary
+    violations: list[Violation] | None = None
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """Everything that was asked for."""
+
+    config: Config
+    changes: list[str] = []
+    arrivals: Arrivals | None = None
+    fail_on: list[conditions.Condition] = []
+    is_checked: bool = False
+    is_real: bool = False
+    is_watched: bool = False
+    speed: float | None = None
+    report: str | None = None
+    html: str | None = None
+
+    def runs(self) -> list[Done]:
+        """Run it; with changes a second time. Nothing, when whoever watched it left before its end."""
+        configs = [self.config]
+        if self.changes:
+            configs.append(with_changes(self.config, self.changes))
+        return [done for config in configs if (done := self._run(config)) is not None]
+
+    def _run(self, config: Config) -> Done | None:
+        metrics = Metrics(config)
+        checker = Checker(config) if self.is_checked else None
+        arrivals = None if self.arrivals is None else self.arrivals(config)
+        if self.is_watched:
+            watched = self._watched(config, metrics, arrivals)
+            if watched is None:
+                return None
+            outcome = watched
+        else:
+            in_processes = self.is_real and bool(config.kills) and config.workload.linked_by == "depends_on"
+            simulation = Simulation(
+                config, arrivals=arrivals, keep_calls=self.is_checked, in_processes=in_processes
+            )
+            simulation.listeners.append(metrics)
+            if checker is not None:
+                _attach(checker, simulation)
+            outcome = self._paced(simulation)
+        violations = None if checker is None else checker.finish(outcome)
+        return Done(config, outcome, metrics.finish(outcome), violations)
+
+    def _paced(self, simulation: Simulation) -> Outcome:
+        if self.speed is not None:
+            return pace.at_speed(simulation, self.speed)
+        return pace.in_real_time(simulation) if self.is_real else pace.at_full_speed(simulation)
+
+    def _watched(
+        self, config: Config, metrics: Metrics, arrivals: Iterable[Arrival] | None
+    ) -> Outcome | None:
+        from runcue.sim import tui
+
+        def snapshot(player: Any) -> bytes:
+            return report.document(metrics.look(player.simulation), config)
+
+        return tui.play(config, metrics, speed=self.speed or 1.0, arrivals=arrivals, save=snapshot)
+
+    def document(self, done: list[Done]) -> bytes:
+        """The JSON report of what was run."""
+        base = done[0]
+        if len(done) == 1:
+            return report.document(base.summary, base.config, base.violations)
+        changed = done[1]
+        return report.document(
+            base.summary,
+            base.config,
+            base.violations,
+            {
+                "changes": self.changes,
+                "changed": {
+                    "config": changed.config,
+                    "summary": changed.summary,
+                    "violations": changed.violations,
+                },
+                "differences": compare(base.summary, changed.summary),
+            },
+        )
+
+    def page(self, done: Done) -> bytes:
+        """The HTML report of one run."""
+        from runcue.sim.page import page
+
+        return page(done.summary, done.outcome, done.config, violations=done.violations).encode()
+
+    def verdict(self, done: list[Done]) -> tuple[list[str], int]:
+        """What checks and conditions say, and the exit code."""
+        lines: list[str] = []
+        code = 0
+        for one in done:
+            if one.violations:
+                code = 1
+                lines += _broken(one)
+            elif one.violations is not None:
+                lines.append("  check       every promise was kept")
+        for condition in self.fail_on:
+            if conditions.holds(condition, done[-1].summary):
+                code = 1
+                value = conditions.measured(condition, done[-1].summary)
+                lines.append(f"  failed      {condition.text}: it is {value:g}")
+        return lines, code
+
+
+def _broken(done: Done) -> list[str]:
+    violations = done.violations or []
+    first = [
+        f"  broken      {one.rule} at {span(one.at - done.outcome.began_at)}: {one.text}"
+        for one in violations[:SHOWN_VIOLATIONS]
+    ]
+    more = len(violations) - len(first)
+    rest = [f"              and {more:,} more"] if more else []
+    return [*first, *rest, f"              seed {done.config.seed}"]
+
+
+def _attach(checker: Checker, simulation: Simulation) -> None:
+    """Let a checker hear everything, and tell it what events do not say: what was submitted, and who died."""
+    is_linked = simulation.config.workload.linked_by == "depends_on"
+
+    def hear(event: runcue.Event) -> None:
+        if event.type == "queued" and event.work_id is not None:
+            needs = tuple(event.data.get("needs", ())) if is_linked else ()
+            priority = float(event.data.get("priority", 0.0))
+            checker.submitted(Asked(event.work_id, needs, priority, has_time=not is_linked))
+        checker(event)
+
+    simulation.listeners.append(hear)
+    simulation.deaths.append(checker.died)
+
+
+# --- from the command line -----------------------------------------------------------------------------------
+
+
+def job_of(given: dict[str, Any]) -> Job:
+    """What the options of the command line ask for; `BadConfig` names the option that is wrong."""
+    sources = [name for name in ("scenario", "config", "replay") if given[name] is not None]
+    if len(sources) > 1:
+        raise BadConfig(f"--{sources[1]}", f"no --{sources[0]} beside it", is_given=False)
+    if given["tui"] and given["changes"]:
+        raise BadConfig("--tui", "no --set beside it", is_given=False)
+    config, arrivals = _source(given)
+    for place, change in enumerate(given["changes"]):
+        if "=" not in change:
+            raise BadConfig(f"--set[{place}]", "a path, = and a value, such as api.rate=120/min", change)
+    job = Job(
+        config=config,
+        changes=list(given["changes"]),
+        arrivals=arrivals,
+        fail_on=[conditions.condition(text) for text in given["fail_on"]],
+        is_checked=given["check"] and not given["tui"],
+        is_real=given["realtime"],
+        is_watched=given["tui"],
+        speed=None if given["speed"] is None else _number(given["speed"], "--speed", 0.001, FASTEST),
+        report=given["report"],
+        html=given["html"],
+    )
+    _try(job)
+    return job
+
+
+def _try(job: Job) -> None:
+    """Let what is wrong be said before anything runs, which may take a while."""
+    with_changes(job.config, job.changes)
+    blank = Metrics(job.config).finish(Simulation(job.config).outcome_so_far())
+    for condition in job.fail_on:
+        conditions.measured(condition, blank)
+    for option, target in (("--report", job.report), ("--html", job.html)):
+        if target is not None and target != "-" and not Path(target).parent.is_dir():
+            raise BadConfig(option, "a file in a folder that is there", target)
+
+
+def _source(given: dict[str, Any]) -> tuple[Config, Arrivals | None]:
+    length = None if given["duration"] is None else duration(0.001)(given["duration"], "--duration")
+    arrivals: Arrivals | None = None
+    if given["replay"] is not None:
+        from runcue.sim.replay import read
+
+        recording = read(given["replay"])
+        config, arrivals = recording.config(), recording.arrivals
+    elif given["config"] is not None:
+        config = load(_text_of(given["config"]), name="custom")
+    else:
+        name = given["scenario"] or "single_queue"
+        if name not in SCENARIOS:
+            raise BadConfig("--scenario", f"one of {', '.join(SCENARIOS)}", name)
+        config = scenario(name, length)
+    if length is not None:
+        config = replace(config, duration=length)
+    if given["seed"] is not None:
+        config = replace(config, seed=whole_of(given["seed"], "--seed", 0, 2**63))
+    config = _adjusted(config, given)
+    return parse(msgspec.to_builtins(config), name=config.name), arrivals
+
+
+def _text_of(path: str) -> str:
+    """A file as text, and no more of it than a configuration may hold."""
+    if path == "-":
+        data = sys.stdin.buffer.read(LARGEST_FILE + 1)
+    else:
+        with open(path, "rb") as file:  # noqa: PTH123 (a Path would name the file in another way in its errors)
+            data = file.read(LARGEST_FILE + 1)
+    if len(data) > LARGEST_FILE:
+        raise BadConfig("--config", f"at most {LARGEST_FILE:,} bytes", is_given=False)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadConfig("--config", f"text in UTF-8 (byte {error.start} is not)", is_given=False) from error
+
+
+def _adjusted(config: Config, given: dict[str, Any]) -> Config:
+    """The options of the second family hold for every service."""
+    workload, services = config.workload, dict(config.services)
+    if given["count"] is not None:
+        workload = replace(workload, count=whole_of(given["count"], "--count", 1, 10_000_000))
+    for name, service in services.items():
+        behaviour, latency = service.behaviour, service.behaviour.latency
+        if given["latency"] is not None:
+            latency = Latency(mean=_number(given["latency"], "--latency", 0, 86_400_000) / 1000)
+        if given["jitter"] is not None:
+            part = share(_number(given["jitter"], "--jitter", 0, 1), "--jitter")
+            latency = Latency(
+                distribution="uniform",
+                mean=latency.mean,
+                min=latency.mean * (1 - part),
+                max=latency.mean * (1 + part),
+            )
+        behaviour = replace(behaviour, latency=latency)
+        if given["error_rate"] is not None:
+            behaviour = replace(
+                behaviour, error_rate=share(_number(given["error_rate"], "--error-rate", 0, 1), "")
+            )
+        service = replace(service, behaviour=behaviour)
+        if given["rate_limit"] is not None:
+            service = replace(service, rates=[rate(given["rate_limit"], "--rate-limit")])
+        if given["concurrent"] is not None:
+            service = replace(service, concurrent=whole_of(given["concurrent"], "--concurrent", 1, 1_000_000))
+        services[name] = service
+    return replace(config, workload=workload, services=services)
+
+
+def whole_of(text: str, option: str, low: int, high: int) -> int:
+    """The whole number that an option was given."""
+    try:
+        return whole(low, high)(int(text), option)
+    except ValueError:
+        raise BadConfig(option, f"a whole number from {low:,} to {high:,}", text) from None
+
+
+def _number(text: str, option: str, low: float, high: float) -> float:
+    try:
+        return number(low, high)(float(text), option)
+    except ValueError:
+        raise BadConfig(option, f"a number from {low:,} to {high:,}", text) from None

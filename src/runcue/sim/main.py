@@ -1,0 +1,270 @@
+"""The program `runcue-sim`: from its arguments to one summary and an exit code.
+
+Rules:
+- What can be read as data goes to stdout, what is said to people to stderr.
+- Whatever a user can get wrong is one line and exit code 2; a check or a condition that fails is exit code 1.
+- Parts that need more than the base install (YAML, the screen) are imported when they are asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from runcue.sim.job import Job
+
+FAILED = 1
+BAD_INPUT = 2
+INTERNAL = 70
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+DEBUG = "RUNCUE_DEBUG"
+
+EXAMPLES = """\b
+Examples:
+  runcue-sim --scenario burst --duration 5m
+  runcue-sim --scenario steady_load --duration 24h --check --html report.html
+  runcue-sim --config my_test.yaml --report results.json --fail-on 'p95>2s'
+  runcue-sim --scenario burst --set api.rate=120/min --set api.concurrent=20
+  runcue-sim --replay run.db --set api.rate=120/min
+  runcue-sim --count 100 --latency 50 --jitter 0.2 --error-rate 0.1 --rate-limit 20/1 --concurrent 5
+  runcue-sim --config my_test.yaml --tui
+  runcue-sim --swarm 2000
+"""
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    a check, a condition or a seed of a swarm failed
+  2    bad input: which key, and what was expected there
+  130  interrupted by Ctrl-C
+  141  the reader of a pipe went away
+"""
+
+
+class _Command(click.Command):
+    """A command whose help begins with examples."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What it is for, and then how it is used."""
+        super().format_help_text(ctx, formatter)
+        formatter.write("\n")
+        formatter.write(EXAMPLES.removeprefix("\b\n"))
+
+
+@click.command("runcue-sim", cls=_Command, epilog=EXIT_CODES, context_settings={"max_content_width": 100})
+@click.option("--scenario", metavar="NAME", help="A built-in scenario; --list-scenarios shows them.")
+@click.option("--config", metavar="FILE", help="A configuration in YAML; - reads it from stdin.")
+@click.option("--replay", metavar="FILE", help="Take the workload from a real queue.")
+@click.option("--duration", metavar="TIME", help="How long work arrives: 90s, 5m, 24h.")
+@click.option("--seed", metavar="N", help="One seed, one run. [default: 1]")
+@click.option(
+    "--set", "changes", multiple=True, metavar="PATH=VALUE", help="Run again with this changed, and compare."
+)
+@click.option("--count", metavar="N", help="Submit so many works.")
+@click.option("--latency", metavar="MS", help="How long a call takes, in milliseconds.")
+@click.option("--jitter", metavar="SHARE", help="By how much of itself the latency varies: 0.2.")
+@click.option("--error-rate", metavar="SHARE", help="The share of calls that fail: 0.1.")
+@click.option("--rate-limit", metavar="N/TIME", help="Starts allowed in a time: 20/1, 60/min.")
+@click.option("--concurrent", metavar="N", help="How many calls may run at once.")
+@click.option("--check", is_flag=True, help="Check runcue's promises from outside; exit 1 if one is broken.")
+@click.option(
+    "--fail-on", multiple=True, metavar="CONDITION", help="Exit 1 if this holds: 'p95>2s', 'failed>0'."
+)
+@click.option("--report", metavar="FILE", help="Write everything as JSON; - writes it to stdout.")
+@click.option("--html", metavar="FILE", help="Write one page with plots.")
+@click.option("--realtime", is_flag=True, help="Run on real time, with the system's clock.")
+@click.option("--speed", metavar="N", help="Run at N times real time.")
+@click.option("--tui", is_flag=True, help="Watch it live, and turn its knobs.")
+@click.option("--swarm", metavar="N", help="Play N small worlds with random faults, from --seed on.")
+@click.option("--jobs", metavar="N", help="Processes for --swarm. [default: one a core]")
+@click.option("--list-scenarios", is_flag=True, help="List the built-in scenarios.")
+@click.option("-v", "--verbose", count=True, help="Show what runcue logs; twice: all of it.")
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> None:
+    """Run the real engine against mock services, on virtual time: a day takes seconds."""
+    from runcue.sim import job
+
+    _quiet(given["verbose"])
+    if given["list_scenarios"]:
+        _list_scenarios()
+        return
+    if given["swarm"] is not None:
+        context.exit(_swarm(given))
+    if not any(value for name, value in given.items() if name != "verbose"):
+        click.echo(context.get_help())
+        return
+    context.exit(_carried_out(job.job_of(given)))
+
+
+def main() -> None:
+    """The program `runcue-sim`."""
+    sys.exit(invoke(sys.argv[1:]))
+
+
+def invoke(arguments: Sequence[str]) -> int:
+    """Run it with these arguments; its exit code."""
+    try:
+        code = _told(list(arguments))
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except KeyboardInterrupt:
+        _let_go()
+        return INTERRUPTED
+    except BrokenPipeError:
+        _let_go()
+        return CLOSED_PIPE
+    return code
+
+
+def _told(arguments: list[str]) -> int:
+    """Turn whatever goes wrong into one line and an exit code."""
+    try:
+        with command.make_context("runcue-sim", arguments) as context:
+            command.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.Abort as error:
+        raise KeyboardInterrupt from error
+    except click.ClickException as error:
+        return _complain(f"{error.format_message().rstrip('.')}. See: runcue-sim --help")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in {"yaml", "textual", "rich"}:
+            raise
+        extra = "sim" if error.name == "yaml" else "tui"
+        return _complain(f"this needs {error.name}: pip install 'runcue[{extra}]'.")
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        where = f"{error.filename!r}: " if error.filename is not None else ""
+        return _complain(f"{where}{error.strerror or error}.")
+    except Exception as error:  # noqa: BLE001 (whatever it is, a user gets one line)
+        return _of_ours(error)
+    return 0
+
+
+def _of_ours(error: Exception) -> int:
+    import runcue
+    from runcue.sim.reading import BadConfig
+
+    if isinstance(error, (BadConfig, runcue.RuncueError)):
+        return _complain(f"{error}")
+    if os.environ.get(DEBUG):
+        import traceback
+
+        click.echo("".join(traceback.format_exception(error)), err=True)
+    what = f"{type(error).__name__}: {error}"[:300]
+    _complain(f"internal error: {what}; set {DEBUG}=1 for details")
+    return INTERNAL
+
+
+def _complain(text: str) -> int:
+    click.echo(f"runcue-sim: {_spelled(text, sys.stderr.encoding)}", err=True)
+    return BAD_INPUT
+
+
+# --- what is to be done --------------------------------------------------------------------------------------
+
+
+def _carried_out(job: Job) -> int:
+    """Run a job once or twice, say what came of it, and decide how to end."""
+    from runcue.sim import compare, report
+
+    done = job.runs()
+    if not done:
+        return 0
+    base = done[0]
+    quiet_stdout = job.report == "-"
+    if len(done) == 1:
+        _say(report.lines(base.summary), to_stderr=quiet_stdout)
+    else:
+        _say(compare.lines(base.summary, done[1].summary, job.changes), to_stderr=quiet_stdout)
+    if job.report is not None:
+        _write(job.report, job.document(done))
+    if job.html is not None:
+        _write(job.html, job.page(done[-1]))
+    lines, code = job.verdict(done)
+    if lines:
+        _say(["", *lines], to_stderr=quiet_stdout)
+    return code
+
+
+def _swarm(given: dict[str, Any]) -> int:
+    """Play many seeds with random faults."""
+    from runcue.sim import swarm
+    from runcue.sim.job import whole_of
+
+    amount = whole_of(given["swarm"], "--swarm", 1, 10_000_000)
+    first = whole_of(given["seed"] or "0", "--seed", 0, 2**63)
+    jobs = whole_of(given["jobs"] or str(os.cpu_count() or 1), "--jobs", 1, 64)
+    found = swarm.run(range(first, first + amount), jobs if jobs > 1 else None)
+    faults = ", ".join(f"{count:,} {kind}" for kind, count in found.faults.items())
+    _say([f"{found.seeds:,} seeds · {found.works:,} works · {found.events:,} events", f"faults: {faults}"])
+    if found.failures:
+        trace = found.failures[0]
+        _say([f"{len(found.failures):,} seeds failed, the first: {trace.seed}: {trace.violations[0]}"])
+        return FAILED
+    _say(["no violation"])
+    return 0
+
+
+def _list_scenarios() -> None:
+    from runcue.sim.reading import span
+    from runcue.sim.scenarios import SCENARIOS
+
+    _say(f"  {name:<16} {one.text} ({span(one.duration)})" for name, one in SCENARIOS.items())
+
+
+# --- streams -------------------------------------------------------------------------------------------------
+
+
+def _say(lines: Iterable[str], *, to_stderr: bool = False) -> None:
+    encoding = (sys.stderr if to_stderr else sys.stdout).encoding
+    for line in lines:
+        click.echo(_spelled(line, encoding), err=to_stderr)
+
+
+def _spelled(text: str, encoding: str | None) -> str:
+    """The text on one line, in what a stream can show."""
+    text = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+    try:
+        text.encode(encoding or "ascii")
+    except UnicodeEncodeError:
+        for sign, plain in {"·": "-", "×": "x", "…": "..."}.items():
+            text = text.replace(sign, plain)
+        return text.encode("ascii", "backslashreplace").decode()
+    return text
+
+
+def _write(target: str, content: bytes) -> None:
+    if target == "-":
+        click.echo(content, nl=False)
+    else:
+        with open(target, "wb") as file:  # noqa: PTH123 (a Path would name the file in another way in its errors)
+            file.write(content)
+
+
+def _quiet(verbose: int) -> None:
+    """runcue's own log goes to stderr if it is asked for, and nowhere else."""
+    logger = logging.getLogger("runcue")
+    logger.handlers.clear()
+    logger.propagate = False
+    if verbose:
+        logger.addHandler(logging.StreamHandler())
+        logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
+    else:
+        logger.addHandler(logging.NullHandler())
+        logger.setLevel(logging.CRITICAL)
+
+
+def _let_go() -> None:
+    """Nothing more is written, so that the interpreter's own flush at its end has nothing to complain about."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

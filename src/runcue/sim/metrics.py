@@ -1,0 +1,418 @@
+"""What a simulation showed, from its events alone, in room that does not grow with its length.
+
+    metrics = Metrics(config)
+    outcome = simulate(config, 7, metrics)
+    summary = metrics.finish(outcome)
+
+Rules:
+- Latency is from submission to completion, wait from submission to the first start, run one attempt.
+- A priority inversion is a first start while an older work of higher priority, which needs nothing more, waits for
+  the same service.
+- Series have a point for each of some hundred stretches of time. Times are seconds from the beginning.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+
+import msgspec
+
+import runcue
+from runcue.sim.config import Config
+from runcue.sim.gauges import Gauge, Series, ServiceSummary, halved
+from runcue.sim.histogram import Histogram, Level, Spread, rounded
+from runcue.sim.reading import pretty_rate, span
+from runcue.sim.world import Outcome, Simulation
+
+__all__ = ["Metrics", "Series", "ServiceSummary", "Summary", "bottleneck"]
+
+POINTS = 240
+WIDTHS = (
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    21600,
+    43200,
+    86400,
+    604800,
+)
+MOST_TRANSITIONS = 2000
+MOST_ERRORS = 20
+PRESSING = 0.1
+"""From this share of the time on a limit is worth being called a bottleneck."""
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """All metrics of one run."""
+
+    name: str
+    seed: int
+    duration: float
+    took: float
+    """From the beginning until everything had ended, or patience had."""
+    submitted: int
+    rejected: dict[str, int]
+    completed: int
+    skipped: int
+    failed: int
+    cancelled: int
+    unfinished: int
+    attempts: int
+    retries: int
+    retried: int
+    """Works that were tried more than once."""
+    retry_rate: float
+    recovered: int
+    """Works that completed after a retry."""
+    success_after_retry: float
+    lost: int
+    """Attempts that ended with their node."""
+    success_rate: float
+    throughput: float
+    """Completed works in a minute."""
+    latency: Spread
+    wait: Spread
+    run: Spread
+    waits: dict[str, Spread]
+    """Wait by priority."""
+    depth_peak: int
+    depth_peak_at: float
+    depth_mean: float
+    depth_end: int
+    inversions: int
+    services: dict[str, ServiceSummary]
+    circuits: list[tuple[float, str, str]]
+    """When which circuit became what."""
+    errors: dict[str, int]
+    events: dict[str, int]
+    missed: int
+    kills: int
+    rebuilds: int
+    bottleneck: str
+    step: float
+    """Seconds between two points of a series."""
+    depth: Series
+    completed_per_minute: Series
+    failed_per_minute: Series
+    latency_p50: Series
+    latency_p95: Series
+    latency_p99: Series
+
+
+class _Live:
+    """A work that has not ended."""
+
+    __slots__ = (
+        "gauge",
+        "has_retried",
+        "is_running",
+        "is_waiting",
+        "lacks",
+        "priority",
+        "queued_at",
+        "tries",
+    )
+
+    def __init__(self, queued_at: float, priority: float, gauge: Gauge | None, lacks: int) -> None:
+        self.queued_at = queued_at
+        self.priority = priority
+        self.gauge = gauge
+        self.lacks = lacks
+        self.tries = 0
+        self.is_running = self.is_waiting = self.has_retried = False
+
+
+class Metrics:
+    """Listens to a simulation and sums it up."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._began_at: float | None = None
+        self._width = next((width for width in WIDTHS if config.duration / width <= POINTS), WIDTHS[-1])
+        self._services = {name: Gauge(service) for name, service in config.services.items()}
+        for gauge in self._services.values():
+            gauge.is_ranked = bool(config.workload.priorities)
+        self._gauge_of = {task: self._services[uses[0]] for task, uses in config.uses().items() if uses}
+        self._live: dict[str, _Live] = {}
+        self._dependents: dict[str, list[str]] = {}
+        self._bin = 0
+        self._events: dict[str, int] = {}
+        self._errors: dict[str, int] = {}
+        self._circuits: list[tuple[float, str, str]] = []
+        self._latency, self._wait, self._run = Histogram(), Histogram(), Histogram()
+        self._waits: dict[float, Histogram] = {}
+        self._latency_here = Histogram()
+        self._completed_here = self._failed_here = 0
+        self._depth = Level()
+        self._count = dict.fromkeys(
+            ("attempts", "retries", "retried", "recovered", "lost", "inversions", "completed", "skipped", "failed",
+             "cancelled", "queued"), 0)  # fmt: skip
+        self._series: dict[str, Series] = {
+            name: [] for name in ("depth", "completed", "failed", "p50", "p95", "p99")
+        }
+
+    # listening --------------------------------------------------------------------------------------------
+
+    def begin(self, at: float) -> None:
+        """That is second 0. Who is not told takes the first event for it."""
+        self._began_at = at
+
+    def __call__(self, event: runcue.Event) -> None:
+        """Take in what happened."""
+        if self._began_at is None:
+            self._began_at = event.at
+        at = event.at - self._began_at
+        while at >= (self._bin + 1) * self._width:
+            self._close_bin()
+        kind = event.type
+        self._events[kind] = self._events.get(kind, 0) + 1
+        if event.work_id is not None:
+            self._of_work(kind, event, at, event.work_id)
+        elif kind.startswith("circuit_") and event.service in self._services:
+            state = kind.removeprefix("circuit_")
+            self._services[event.service].turn(state, at)
+            if len(self._circuits) < MOST_TRANSITIONS:
+                self._circuits.append((rounded(at), event.service, state))
+
+    def _of_work(self, kind: str, event: runcue.Event, at: float, work_id: str) -> None:
+        if kind == "queued":
+            self._queued(event, at, work_id)
+            return
+        live = self._live.get(work_id)
+        if live is None:
+            return
+        if kind == "started":
+            self._started(live, at, work_id)
+        elif kind in {"completed", "skipped", "failed", "cancelled"}:
+            self._ended(kind, live, event, at, work_id)
+        elif kind == "retrying":
+            self._count["retries"] += 1
+            if not live.has_retried:
+                live.has_retried = True
+                self._count["retried"] += 1
+
+    def _queued(self, event: runcue.Event, at: float, work_id: str) -> None:
+        self._count["queued"] += 1
+        needs = [need for need in event.data.get("needs", ()) if need in self._live]
+        gauge = self._gauge_of.get(event.task or "")
+        live = _Live(at, float(event.data.get("priority", 0.0)), gauge, len(needs))
+        self._live[work_id] = live
+        for need in needs:
+            self._dependents.setdefault(need, []).append(work_id)
+        self._depth.change(1, at)
+        if not live.lacks:
+            self._wait_for(live, at, work_id)
+
+    @staticmethod
+    def _wait_for(live: _Live, at: float, work_id: str) -> None:
+        if live.gauge is not None:
+            live.is_waiting = True
+            live.gauge.come(work_id, live.priority, live.queued_at, at)
+
+    @staticmethod
+    def _wait_no_more(live: _Live, at: float, work_id: str) -> None:
+        if live.gauge is not None and live.is_waiting:
+            live.is_waiting = False
+            live.gauge.go(work_id, live.priority, at)
+
+    def _started(self, live: _Live, at: float, work_id: str) -> None:
+        self._count["attempts"] += 1
+        self._wait_no_more(live, at, work_id)
+        if live.is_running:  # its node died
+            self._count["lost"] += 1
+            if live.gauge is not None:
+                live.gauge.leave(at)
+        else:
+            self._depth.change(-1, at)
+        live.is_running = True
+        live.tries += 1
+        if live.tries == 1:
+            self._wait.add(at - live.queued_at)
+            self._waits.setdefault(live.priority, Histogram()).add(at - live.queued_at)
+            self._count["inversions"] += self._is_inversion(live)
+        if live.gauge is not None:
+            live.gauge.start(at)
+
+    @staticmethod
+    def _is_inversion(live: _Live) -> bool:
+        if live.gauge is None:
+            return False
+        return any(
+            priority > live.priority and some and next(iter(some.values())) < live.queued_at
+            for priority, some in live.gauge.waiting.items()
+        )
+
+    def _ended(self, kind: str, live: _Live, event: runcue.Event, at: float, work_id: str) -> None:
+        gauge = live.gauge
+        if not live.is_running:
+            self._depth.change(-1, at)
+        else:
+            live.is_running = False
+            if event.duration is not None:
+                self._run.add(event.duration)
+            if gauge is not None:
+                gauge.leave(at)
+                gauge.completed += kind == "completed"
+                gauge.failed += kind == "failed"
+        if kind == "failed":
+            self._failed_here += 1
+            text = (event.error or "unknown").partition("\n")[0][:100]
+            if text in self._errors or len(self._errors) < MOST_ERRORS:
+                self._errors[text] = self._errors.get(text, 0) + 1
+            if not event.final:
+                self._depth.change(1, at)
+                return
+        self._over(kind, live, at, work_id)
+
+    def _over(self, kind: str, live: _Live, at: float, work_id: str) -> None:
+        self._count[kind] += 1
+        if kind == "completed":
+            self._completed_here += 1
+            self._latency.add(at - live.queued_at)
+            self._latency_here.add(at - live.queued_at)
+            self._count["recovered"] += live.has_retried
+        self._wait_no_more(live, at, work_id)
+        del self._live[work_id]
+        for name in self._dependents.pop(work_id, ()):
+            waiting = self._live.get(name)
+            if waiting is not None:
+                waiting.lacks -= 1
+                if not waiting.lacks:
+                    self._wait_for(waiting, at, name)
+
+    # summing up -------------------------------------------------------------------------------------------
+
+    def _close_bin(self) -> None:
+        at, width, series = round(self._bin * self._width, 6), self._width, self._series
+        series["depth"].append((at, rounded(self._depth.mean(at + width))))
+        series["completed"].append((at, rounded(self._completed_here * 60 / width)))
+        series["failed"].append((at, rounded(self._failed_here * 60 / width)))
+        if self._latency_here.count:
+            found = self._latency_here.percentiles(0.5, 0.95, 0.99)
+            for name, value in zip(("p50", "p95", "p99"), found, strict=True):
+                series[name].append((at, rounded(value)))
+        for gauge in self._services.values():
+            gauge.point(at, width)
+        self._completed_here = self._failed_here = 0
+        self._latency_here = Histogram()
+        self._bin += 1
+        if self._bin == 2 * POINTS:
+            self._coarsen()
+
+    def _coarsen(self) -> None:
+        """It takes longer than was to be expected: from now on a point stands for twice as much time."""
+        for name in ("depth", "completed", "failed"):
+            self._series[name] = halved(self._series[name])
+        self._width *= 2
+        for name in ("p50", "p95", "p99"):
+            worst: dict[float, float] = {}
+            for at, value in self._series[name]:
+                begin = round(at // self._width * self._width, 6)
+                worst[begin] = max(value, worst.get(begin, 0.0))
+            self._series[name] = list(worst.items())
+        for gauge in self._services.values():
+            gauge.coarsen()
+        self._bin //= 2
+
+    def look(self, simulation: Simulation) -> Summary:
+        """Everything so far, while it goes on."""
+        return deepcopy(self).finish(simulation.outcome_so_far())
+
+    def finish(self, outcome: Outcome) -> Summary:
+        """Everything, now that it is over."""
+        took = outcome.ended_at - outcome.began_at
+        while self._bin * self._width < took:
+            self._close_bin()
+        services = {name: service.summary(took) for name, service in self._services.items()}
+        count, ended = self._count, self._count["completed"] + self._count["skipped"] + self._count["failed"]
+        return Summary(
+            name=self._config.name,
+            seed=self._config.seed,
+            duration=rounded(self._config.duration),
+            took=rounded(took),
+            submitted=outcome.submitted,
+            rejected=dict(sorted(outcome.rejected.items())),
+            completed=count["completed"],
+            skipped=count["skipped"],
+            failed=count["failed"],
+            cancelled=count["cancelled"],
+            unfinished=len(self._live),
+            attempts=count["attempts"],
+            retries=count["retries"],
+            retried=count["retried"],
+            retry_rate=_share(count["retries"], count["attempts"]),
+            recovered=count["recovered"],
+            success_after_retry=_share(count["recovered"], count["retried"]),
+            lost=count["lost"],
+            success_rate=_share(ended - count["failed"], ended),
+            throughput=rounded(count["completed"] * 60 / max(took, 1e-9)),
+            latency=self._latency.spread(),
+            wait=self._wait.spread(),
+            run=self._run.spread(),
+            waits={f"{key:g}": self._waits[key].spread() for key in sorted(self._waits, reverse=True)},
+            depth_peak=self._depth.peak,
+            depth_peak_at=rounded(self._depth.peak_at),
+            depth_mean=rounded(self._depth.total / max(took, 1e-9)),
+            depth_end=self._depth.value,
+            inversions=count["inversions"],
+            services=services,
+            circuits=self._circuits,
+            errors=dict(sorted(self._errors.items(), key=lambda pair: (-pair[1], pair[0]))),
+            events=dict(sorted(self._events.items())),
+            missed=outcome.missed,
+            kills=outcome.kills,
+            rebuilds=outcome.rebuilds,
+            bottleneck=bottleneck(services),
+            step=float(self._width),
+            depth=self._series["depth"],
+            completed_per_minute=self._series["completed"],
+            failed_per_minute=self._series["failed"],
+            latency_p50=self._series["p50"],
+            latency_p95=self._series["p95"],
+            latency_p99=self._series["p99"],
+        )
+
+
+def bottleneck(services: dict[str, ServiceSummary]) -> str:
+    """What held the work up most, in words."""
+    found: list[tuple[float, str]] = []
+    for name, service in services.items():
+        if service.circuit_open_share >= PRESSING:
+            share = service.circuit_open_share
+            found.append((share, f"circuit of {name}: open for {span(service.circuit_open)} ({share:.0%})"))
+        if service.rate_limited_share >= PRESSING:
+            share = service.rate_limited_share
+            rates = ", ".join(map(pretty_rate, service.rates))
+            found.append((share, f"rate of {name} ({rates}): let nothing start {share:.0%} of the time"))
+        if service.full_share >= PRESSING:
+            share = service.full_share
+            found.append(
+                (share, f"concurrency of {name} ({service.concurrent}): full {share:.0%} of the time")
+            )
+    if found:
+        return max(found, key=lambda pair: pair[0])[1]
+    busiest = max(
+        services, key=lambda name: max(services[name].rate_share, services[name].full_share), default=""
+    )
+    if busiest and services[busiest].rate_share:
+        return f"none; {busiest} used {services[busiest].rate_share:.0%} of its rate"
+    return "none"
+
+
+def _share(part: float, whole: float) -> float:
+    return rounded(part / whole) if whole and math.isfinite(whole) else 0.0

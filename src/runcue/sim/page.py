@@ -1,0 +1,446 @@
+"""The report as one page: figures, plots, limits, violations, and how to run the same again.
+
+Rules:
+- One file, readable for ever: style, script and plots are in it, and it asks no network for anything. Its own
+  policy forbids everything else, so that a name from a configuration could do nothing even if it got through.
+- The same run gives the same bytes: no date, no version, no path.
+- Nothing is said by colour alone, and nothing is lost without the script: it only reads the plots out.
+- It stays small however long the run was and however many services it has.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from runcue.sim.check import Violation
+from runcue.sim.config import BadConfig, Config, load
+from runcue.sim.metrics import Series, ServiceSummary, Summary
+from runcue.sim.plots import Band, Line, Point, chart, moment, said
+from runcue.sim.reading import pretty_rate, rate_of, span
+from runcue.sim.scenarios import SCENARIOS, scenario
+from runcue.sim.world import Outcome
+
+MOST_PLOTTED = 12
+"""Services that get plots: the busiest. The others get a line in a table."""
+
+MOST_SHOWN = 50
+"""Violations, and lines of a table."""
+
+MOST_CHANGES = 12
+"""Changes of one circuit that are told one by one."""
+
+FINEST = 400
+"""Bands closer than this part of the whole run are drawn as one."""
+
+LONGEST = 600
+
+
+def page(
+    summary: Summary,
+    outcome: Outcome,
+    config: Config,
+    *,
+    violations: Sequence[Violation] | None = None,
+    command: str | None = None,
+) -> str:
+    """The report of one run; `violations` is None when nobody checked, `command` what was typed to get it."""
+    script, end = _part("page.js"), max(summary.took, 0.001)
+    bands = _bands(summary, end)
+    services = sorted(summary.services.items(), key=lambda pair: (-pair[1].starts, pair[0]))
+    parts = {
+        "hash": _hash(f"\n{script}"),
+        "title": f"{escape(config.name)} · runcue-sim",
+        "style": _part("page.css"),
+        "script": script,
+        "name": escape(config.name),
+        "subtitle": escape(_subtitle(summary, config)),
+        "verdict": _verdict(violations, outcome) + _bottleneck(summary),
+        "figures": _figures(summary),
+        "plots": _plots(summary, end, _merged(band for some in bands.values() for band in some)),
+        "services": "\n".join(_service(name, one, bands.get(name, []), summary, end)
+                              for name, one in services[:MOST_PLOTTED]) + _others(services[MOST_PLOTTED:]),
+        "details": _priorities(summary) + _errors(summary),
+        "repeat": _repeat(config, command),
+    }  # fmt: skip
+    return _filled(_part("page.html"), parts)
+
+
+def _part(name: str) -> str:
+    return files("runcue.sim").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    """What a policy has to say so that this script may run, and no other."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def _filled(template: str, parts: dict[str, str]) -> str:
+    """The template with its places filled, in one go: nothing that is put in is looked at again."""
+    pieces = template.split("{{")
+    filled = [pieces[0]]
+    for piece in pieces[1:]:
+        name, _, rest = piece.partition("}}")
+        filled += [parts[name], rest]
+    return "".join(filled)
+
+
+# head -----------------------------------------------------------------------------------------------------
+
+
+def _subtitle(summary: Summary, config: Config) -> str:
+    nodes = f"{config.nodes} nodes on one file" if config.nodes > 1 else f"queue in {_article(config.store)}"
+    parts = [
+        f"{span(config.duration)} of arrivals",
+        f"{span(summary.took)} in all",
+        nodes,
+        f"seed {config.seed}",
+    ]
+    if summary.kills:
+        parts.append(f"{summary.kills} killed" if summary.kills > 1 else "one node killed")
+    return " · ".join(parts)
+
+
+def _article(store: str) -> str:
+    return "a file" if store == "file" else store
+
+
+def _verdict(violations: Sequence[Violation] | None, outcome: Outcome) -> str:
+    if violations is None:
+        return ""
+    if not violations:
+        return '<p class="verdict"><strong>Checked:</strong> every promise was kept.</p>'
+    items = "".join(
+        f"<li><strong>{escape(one.rule)}</strong> <span>at {_moment(one.at, outcome)}</span> "
+        f"{escape(_cut(one.text))}{_works(one.work_ids)}</li>"
+        for one in violations[:MOST_SHOWN]
+    )
+    more = len(violations) - MOST_SHOWN
+    rest = f"<p>… and {more:,} more</p>" if more > 0 else ""
+    many = "1 promise was" if len(violations) == 1 else f"{len(violations):,} promises were"
+    return f'<div class="verdict bad"><strong>{many} not kept.</strong><ol>{items}</ol>{rest}</div>'
+
+
+def _moment(at: float, outcome: Outcome) -> str:
+    """When that was, whether it is told in queue time or in seconds of the run."""
+    return moment(max(0.0, at - outcome.began_at if at >= outcome.began_at else at))
+
+
+def _works(ids: Sequence[str]) -> str:
+    if not ids:
+        return ""
+    named = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+    return f" <span>({escape(named)})</span>"
+
+
+def _bottleneck(summary: Summary) -> str:
+    return f'<p class="bottleneck"><span>Bottleneck</span> {escape(_cut(summary.bottleneck))}</p>'
+
+
+def _figures(summary: Summary) -> str:
+    latency = summary.latency
+    figures = [
+        ("completed", f"{summary.completed:,}", f"of {summary.submitted:,}", False),
+        ("throughput", said(summary.throughput, "minute"), "", False),
+        ("latency p50", said(latency.p50, "seconds"), "", False),
+        ("latency p95", said(latency.p95, "seconds"), "", False),
+        ("latency p99", said(latency.p99, "seconds"), "", False),
+        ("success", _percent(summary.success_rate), "", False),
+        ("failed", f"{summary.failed:,}", "", summary.failed > 0),
+        ("retries", f"{summary.retries:,}", "", False),
+        ("success after retry", _percent(summary.success_after_retry) if summary.retried else "–", "", False),
+        ("peak depth", f"{summary.depth_peak:,}", f"at {moment(summary.depth_peak_at)}", False),
+        ("priority inversions", f"{summary.inversions:,}", "", False),
+    ]
+    more = (
+        ("unfinished", summary.unfinished, True), ("skipped", summary.skipped, False),
+        ("cancelled", summary.cancelled, False), ("rejected", sum(summary.rejected.values()), False),
+        ("attempts lost with a node", summary.lost, False), ("rebuilds", summary.rebuilds, False),
+    )  # fmt: skip
+    figures += [(name, f"{amount:,}", "", is_bad) for name, amount, is_bad in more if amount]
+    rows = "\n".join(_figure(*figure) for figure in figures)
+    return f'<dl class="figures">\n{rows}\n</dl>'
+
+
+def _figure(name: str, value: str, note: str, is_bad: bool) -> str:
+    kind = ' class="bad"' if is_bad else ""
+    small = f" <small>{escape(note)}</small>" if note else ""
+    return f"<div{kind}><dt>{escape(name)}</dt><dd>{escape(value)}{small}</dd></div>"
+
+
+# plots ----------------------------------------------------------------------------------------------------
+
+
+def _plots(summary: Summary, end: float, bands: Sequence[Band]) -> str:
+    step = summary.step
+    colored = " · shaded: a circuit is open" if bands else ""
+    return "\n".join([
+        chart("Queue depth", [Line("waiting", _middle(summary.depth, step, end), "a", True)], end=end, bands=bands,
+              note=f"works that wait, mean of {span(step)}{colored}"),
+        chart("Throughput", [Line("completed", _middle(summary.completed_per_minute, step, end), "d", True),
+                             Line("failed", _middle(summary.failed_per_minute, step, end), "b")],
+              end=end, unit="minute", bands=bands, note="works completed, attempts failed"),
+        chart("Latency", [Line("p99", _middle(summary.latency_p99, step, end), "c"),
+                          Line("p95", _middle(summary.latency_p95, step, end), "b"),
+                          Line("p50", _middle(summary.latency_p50, step, end), "a")],
+              end=end, unit="seconds", bands=bands, note="from submission to completion"),
+    ])  # fmt: skip
+
+
+def _middle(series: Series, step: float, end: float) -> list[Point]:
+    """The points in the middle of the time they stand for; where one is missing there is a hole.
+
+    A stretch of time that the run did not last to the end of says nothing, unless it is the only one.
+    """
+    points: list[Point] = []
+    for at, value in series:
+        if points and at + step > end + 1e-9:
+            break
+        if points and at + step / 2 - points[-1][0] > 1.5 * step:
+            points.append((points[-1][0], None))
+        points.append((min(at + step / 2, end), value))
+    return points
+
+
+def _used(series: Series, step: float, limit: int, per: float) -> Series:
+    """Starts in the window before each point: never more than really were in one window."""
+    amounts = [value * step / 60 for _, value in series]
+    if step > per:
+        return [
+            (at, min(amount * per / step, float(limit)))
+            for (at, _), amount in zip(series, amounts, strict=True)
+        ]
+    size, total, found = int(per / step + 1e-9), 0.0, []
+    for place, (at, _) in enumerate(series):
+        total += amounts[place] - (amounts[place - size] if place >= size else 0.0)
+        found.append((at, float(round(total))))
+    return found
+
+
+# services -------------------------------------------------------------------------------------------------
+
+
+def _service(name: str, one: ServiceSummary, bands: Sequence[Band], summary: Summary, end: float) -> str:
+    step, drawn = summary.step, _merged(bands, end)
+    charts = [
+        chart("At once", [Line("running", _middle(one.running, step, end), "a", True)], end=end, bands=drawn,
+              limit=one.concurrent, is_small=True)
+    ]  # fmt: skip
+    for text in one.rates[:4]:
+        limit, per = rate_of(text)
+        used = _middle(_used(one.starts_per_minute, step, int(limit), per), step, end)
+        window = pretty_rate(text).partition("/")[2]
+        started = [Line("started", used, "d", True)]
+        charts.append(
+            chart(f"Starts per {window}", started, end=end, bands=drawn, limit=limit, is_small=True)
+        )
+    limits = [f"{one.concurrent} at once"] if one.concurrent is not None else []
+    limits += [pretty_rate(rate) for rate in one.rates]
+    facts = [
+        f"{one.starts:,} starts",
+        f"{one.failed:,} failed",
+        f"{_percent(one.full_share)} of the time full",
+    ]
+    if one.rate_limited:
+        facts.append(
+            f"held back by its rate for {span(one.rate_limited)} ({_percent(one.rate_limited_share)})"
+        )
+    circuit = f'<p class="changes">{escape(_changes(name, summary, one))}</p>' if bands else ""
+    return (
+        f'<div class="service"><h3>{escape(name)}</h3>'
+        f'<p class="limits">{escape(" · ".join(limits) or "no limits")}<br>{escape(" · ".join(facts))}</p>'
+        f'<div class="pair">{"".join(charts)}</div>{circuit}</div>'
+    )
+
+
+def _others(services: Sequence[tuple[str, ServiceSummary]]) -> str:
+    if not services:
+        return ""
+    rows = [
+        (
+            name,
+            f"{one.starts:,}",
+            f"{one.failed:,}",
+            _percent(one.full_share),
+            _percent(one.rate_limited_share),
+        )
+        for name, one in services[:MOST_SHOWN]
+    ]
+    more = len(services) - MOST_SHOWN
+    note = f'<p class="hint">… and {more:,} more</p>' if more > 0 else ""
+    return _table("Other services", ("service", "starts", "failed", "full", "held back by rate"), rows) + note
+
+
+def _bands(summary: Summary, end: float) -> dict[str, list[Band]]:
+    """When each circuit was open or half open."""
+    found: dict[str, list[Band]] = {}
+    since: dict[str, tuple[float, str]] = {}
+    for at, name, state in summary.circuits:
+        if name in since:
+            began_at, was = since.pop(name)
+            found.setdefault(name, []).append(Band(began_at, at, was))
+        if state != "closed":
+            since[name] = (at, "open" if state == "opened" else state)
+    for name, (began_at, was) in since.items():
+        found.setdefault(name, []).append(Band(began_at, max(end, began_at), was))
+    return found
+
+
+def _merged(bands: Iterable[Band], end: float | None = None) -> list[Band]:
+    """The same in order, with what is too close to be told apart as one; what overlaps is drawn once."""
+    ordered = sorted(bands)
+    length = max([band.end for band in ordered], default=0.0) if end is None else end
+    found: list[Band] = []
+    for band in ordered:
+        last = found[-1] if found else None
+        is_close = last is not None and band.begin - last.end < length / FINEST
+        is_short = band.end - band.begin < length / FINEST
+        if last is not None and (
+            band.begin < last.end or (is_close and (is_short or band.state == last.state))
+        ):
+            found[-1] = Band(last.begin, max(last.end, band.end), last.state)
+        else:
+            found.append(band)
+    return found
+
+
+def _changes(name: str, summary: Summary, one: ServiceSummary) -> str:
+    """What a circuit did, in words."""
+    times = [
+        f"{state.replace('_', ' ')} at {moment(at)}" for at, who, state in summary.circuits if who == name
+    ]
+    told, more = ", ".join(times[:MOST_CHANGES]), len(times) - MOST_CHANGES
+    told += f" and {more:,} more" if more > 0 else ""
+    return f"Circuit not closed for {span(one.circuit_open)} ({_percent(one.circuit_open_share)}): {told}."
+
+
+# tables ---------------------------------------------------------------------------------------------------
+
+
+def _priorities(summary: Summary) -> str:
+    if len(summary.waits) < 2:
+        return ""
+    rows = [
+        (
+            name,
+            f"{wait.count:,}",
+            *(said(value, "seconds") for value in (wait.p50, wait.p95, wait.p99, wait.max)),
+        )
+        for name, wait in list(summary.waits.items())[:MOST_SHOWN]
+    ]
+    return _table(
+        "Wait until the first start, by priority", ("priority", "works", "p50", "p95", "p99", "most"), rows
+    )
+
+
+def _errors(summary: Summary) -> str:
+    if not summary.errors:
+        return ""
+    rows = [(_cut(text), f"{amount:,}") for text, amount in list(summary.errors.items())[:MOST_SHOWN]]
+    return _table("Why attempts failed", ("error", "attempts"), rows)
+
+
+def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    body = "\n".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in rows
+    )
+    return (
+        f'<section><h2>{escape(title)}</h2><div class="wide"><table><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>{body}</tbody></table></div></section>"
+    )
+
+
+# the same again -------------------------------------------------------------------------------------------
+
+
+def _repeat(config: Config, command: str | None) -> str:
+    text = as_yaml(config)
+    typed = command or _command(config)
+    note = "<p>The configuration below is <code>run.yaml</code>.</p>" if "run.yaml" in typed else ""
+    return (
+        f'<pre tabindex="0">{escape(typed)}</pre>{note}'
+        f'<details><summary>Configuration</summary><pre tabindex="0">{escape(text)}</pre></details>'
+    )
+
+
+def _command(config: Config) -> str:
+    if config.name in SCENARIOS:
+        plain = msgspec.structs.replace(scenario(config.name, config.duration), seed=config.seed)
+        if plain == config:
+            return f"runcue-sim --scenario {config.name} --duration {config.duration:g}s --seed {config.seed}"
+    return f"runcue-sim --config run.yaml --seed {config.seed}"
+
+
+def as_yaml(config: Config) -> str:
+    """A configuration in the form it is read from, without what goes without saying."""
+    short = "\n".join(_yaml(_told(config), 0)) + "\n"
+    try:
+        if load(short, name=config.name) == config:
+            return short
+    except BadConfig:  # then nothing goes without saying
+        pass
+    return "\n".join(_yaml(msgspec.to_builtins(config), 0)) + "\n"
+
+
+def _told(value: Any) -> Any:
+    """A struct as plain values, without those that are as they would be anyway."""
+    if isinstance(value, msgspec.Struct):
+        found = {}
+        for field in msgspec.structs.fields(value):
+            inside = getattr(value, field.name)
+            default = field.default if field.default is not msgspec.NODEFAULT else None
+            if field.default_factory is not msgspec.NODEFAULT:
+                default = field.default_factory()
+            if inside != default or field.name in {"name", "seed", "duration", "submit_rate"}:
+                found[field.encode_name] = _told(inside)
+        return found
+    if isinstance(value, dict):
+        return {key: _told(inside) for key, inside in value.items()}
+    return [_told(inside) for inside in value] if isinstance(value, list) else value
+
+
+def _yaml(value: dict[Any, Any], depth: int) -> list[str]:
+    """Lines of YAML: mappings in blocks, everything else as JSON, which YAML reads too."""
+    lines = []
+    for key, inside in value.items():
+        name = key if isinstance(key, str) and key.isidentifier() and key.isascii() else json.dumps(key)
+        if isinstance(key, str) and key.lower() in {
+            "y",
+            "n",
+            "yes",
+            "no",
+            "on",
+            "off",
+            "true",
+            "false",
+            "null",
+        }:
+            name = json.dumps(key)
+        if isinstance(inside, dict) and inside:
+            lines += [f"{'  ' * depth}{name}:", *_yaml(inside, depth + 1)]
+        else:
+            lines.append(f"{'  ' * depth}{name}: {json.dumps(inside)}")
+    return lines
+
+
+# words ----------------------------------------------------------------------------------------------------
+
+
+def _percent(share: float) -> str:
+    amount = 100 * share
+    if 99 < amount < 100:
+        return f"{min(amount, 99.99):.2f} %"
+    return f"{amount:.1f} %" if 0.05 <= amount < 9.95 else f"{amount:.0f} %"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -1,0 +1,138 @@
+"""What the checker speaks of: what a queue was told to keep to, what was seen of it, and what is wrong about that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from runcue import Retry
+from runcue.sim.config import Config
+
+ROUNDING: Final = 1e-6
+"""What times kept as seconds since 1970 lose in a float."""
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A promise that was not kept: which, when (queue time), what shows it, and whom it concerns."""
+
+    rule: str
+    at: float
+    text: str
+    work_ids: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.rule} at {self.at:.6f}: {self.text}"
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one service allows: `rates` are numbers of calls and the seconds in which there may be so many."""
+
+    rates: tuple[tuple[int, float], ...] = ()
+    concurrent: int | None = None
+    circuit_timeout: float | None = None
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What one task uses, and how it is retried (None: not known)."""
+
+    uses: tuple[str, ...] = ()
+    retry: Retry | None = None
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What a queue was told to keep to."""
+
+    services: dict[str, Limits] = {}
+    tasks: dict[str, Task] = {}
+    age_step: float | None = 60.0
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What was submitted, as far as rules are about it."""
+
+    id: str
+    depends_on: tuple[str, ...] = ()
+    priority: float = 0.0
+    key: str | None = None
+    has_time: bool = False
+    """True when it was given a time before which it must not start: then its place among others is not judged."""
+
+
+class Call(Protocol):
+    """One call of a mock service, as it saw it; not `left_at` yet when it goes on still."""
+
+    @property
+    def work_id(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def node(self) -> object: ...
+    @property
+    def entered_at(self) -> float: ...
+    @property
+    def left_at(self) -> float | None: ...
+    @property
+    def how(self) -> str: ...
+
+
+class Ending(Protocol):
+    """How a run ended."""
+
+    @property
+    def calls(self) -> Sequence[Call]: ...
+    @property
+    def counts(self) -> Mapping[str, int]: ...
+    @property
+    def ended_at(self) -> float: ...
+
+
+Start = tuple[str, int, float]
+"""Work, attempt, and when it was started. A start that was given back leaves its number to the next."""
+
+
+class Life:
+    """One work, as far as its events tell."""
+
+    __slots__ = ("asked", "attempt", "attempts", "completed_at", "crashes", "failures", "id", "is_candidate",
+                 "is_sure", "lost", "missing", "number", "rank", "retry_at", "spent", "state", "task",
+                 "version")  # fmt: skip
+
+    def __init__(self, id: str, task: str, number: int, asked: Asked | None) -> None:
+        self.id = id
+        self.task = task
+        self.number = number
+        self.asked = asked
+        self.state = ""
+        self.attempt = self.spent = self.failures = self.crashes = self.version = 0
+        self.attempts: dict[int, float] = {}
+        """When each attempt was started, the last time it was."""
+        self.lost: list[tuple[Start, float]] = []
+        """Starts of which nothing came back, and when the next one was."""
+        self.is_sure = True
+        """False when it cannot be known whether its last start counted."""
+        self.is_candidate = False
+        self.missing = 0
+        self.rank = self.retry_at = 0.0
+        self.completed_at: float | None = None
+
+    @property
+    def start(self) -> Start:
+        """Its latest start."""
+        return self.id, self.attempt, self.attempts[self.attempt]
+
+
+def rules_of(config: Config) -> Rules:
+    """What a configuration tells a queue to keep to."""
+    services = {
+        name: Limits(
+            tuple(service.windows()),
+            service.concurrent,
+            None if service.circuit_threshold is None else service.circuit_timeout,
+        )
+        for name, service in config.services.items()
+    }
+    retry = config.retry.policy()
+    tasks = {name: Task(tuple(uses), retry) for name, uses in config.uses().items()}
+    return Rules(services, tasks, config.age_step)

@@ -1,0 +1,331 @@
+"""What one seed of the swarm stands for: a small world, what is done in it and what goes wrong, drawn beforehand.
+
+Rules:
+- Everything is drawn from streams named after the seed and a purpose: one more of something moves nothing else.
+- Each seed has some kinds of faults and not others: what hides behind one of them shows where that is missing.
+- Times lie on a grid of 0.2 s: what happens at one moment is decided in one turn, and turns are what takes time.
+- Whatever may wait for what never comes has a timeout, so that every world comes to rest.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final, Literal
+
+import msgspec
+
+from runcue import Retry
+from runcue.sim.promise import Limits, Rules, Task
+
+FAULTS: Final = ("commit_failed", "commit_unanswered", "disk_full", "crash", "submit_cut", "clock_forward",
+                 "clock_back", "slow", "hang", "swallow", "key_race", "id_race")  # fmt: skip
+"""Every kind of fault. A commit that is `unanswered` took place, and its process was told that it failed."""
+COMMITS: Final = FAULTS[:3]
+GRID: Final = 0.2
+BUSY: Final = 7
+"""For how many steps of the grid things are done."""
+PRIORITIES: Final = (0, 0, 0, 0, 0, 0, -2, 1, 2, 4)
+MOODS: Final = {
+    "slow": 0.04,
+    "hang": 0.04,
+    "swallow": 0.05,
+    "dies at once": 0.01,
+    "dies at last": 0.01,
+    "commit_failed": 0.01,
+    "commit_unanswered": 0.01,
+    "disk_full": 0.01,
+}
+"""What handlers do besides their work, and how often where they do it at all."""
+
+
+class Service(msgspec.Struct, frozen=True):
+    """A service and its limits."""
+
+    rates: tuple[tuple[int, float], ...]
+    concurrent: int | None
+    threshold: int | None
+    timeout: float
+
+    def options(self) -> dict[str, Any]:
+        """What `cue.service` is given."""
+        return {
+            "rate": list(self.rates) or None,
+            "concurrent": self.concurrent,
+            "circuit_threshold": self.threshold,
+            "circuit_timeout": self.timeout,
+        }
+
+    def limits(self) -> Limits:
+        """What the checker is given."""
+        return Limits(self.rates, self.concurrent, None if self.threshold is None else self.timeout)
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A task: what it uses, how it is retried, how long it may take, how often it fails."""
+
+    uses: tuple[str, ...]
+    retry: Retry
+    timeout: float | None
+    error_rate: float
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One work to be submitted."""
+
+    id: str
+    task: str
+    depends_on: tuple[str, ...] = ()
+    priority: float = 0.0
+    key: str | None = None
+    delay: float | None = None
+    run_in: float | None = None
+    is_raced: bool = False
+    """True when another node submits the same id."""
+
+    def options(self, wall: float) -> dict[str, Any]:
+        """What `cue.submit` is given."""
+        return {
+            "task": self.task,
+            "id": self.id,
+            "depends_on": list(self.depends_on),
+            "dependency_timeout": 2.0 if self.depends_on else None,
+            "priority": self.priority,
+            "idempotency_key": self.key,
+            "delay": self.delay,
+            "run_at": None if self.run_in is None else wall + self.run_in,
+        }
+
+
+class Act(msgspec.Struct, frozen=True):
+    """One thing that is done, or that goes wrong, at a moment; what the rest means depends on the kind."""
+
+    at: float
+    kind: str
+    node: int = 0
+    items: tuple[Item, ...] = ()
+    steps: int = 0
+    seconds: float = 0.0
+    target: str = ""
+    cascade: bool = False
+    service: Service | None = None
+
+
+class Mood(msgspec.Struct, frozen=True):
+    """What a handler does in one attempt, and how long that lasts."""
+
+    kind: str
+    lasts: float
+
+
+class Trial(msgspec.Struct):
+    """A world as it was drawn."""
+
+    seed: int
+    nodes: int
+    services: dict[str, Service]
+    tasks: dict[str, Kind]
+    acts: list[Act]
+    moods: dict[str, float]
+    down: list[float]
+    """How long a node is down, one after the other."""
+    age_step: float
+    poison: str = ""
+    """The work that kills every process that runs it."""
+
+    def rules(self) -> Rules:
+        """What the checker holds this world to."""
+        return Rules(
+            {name: service.limits() for name, service in self.services.items()},
+            {name: Task(kind.uses, kind.retry) for name, kind in self.tasks.items()},
+            self.age_step,
+        )
+
+    def mood(self, work_id: str, task: str, attempt: int) -> Mood:
+        """What the handler does in that attempt of that work."""
+        if work_id == self.poison:
+            return Mood("dies at once", 0.0)
+        random = Random(f"{self.seed}/{work_id}/{attempt}")
+        kind, lasts = self.tasks[task], random.choice((0.2, 0.2, 0.2, 0.4))
+        lot = random.random()
+        for name, share in self.moods.items():
+            lot -= share
+            if lot < 0:
+                if name in {"hang", "swallow"} and kind.timeout is None:
+                    break
+                return Mood(name, random.choice((0.6, 0.8)) if name in {"slow", "swallow"} else lasts)
+        if random.random() < kind.error_rate:
+            return Mood("permanent" if random.random() < 0.1 else "error", lasts)
+        return Mood("", lasts)
+
+    def company(self, work_id: str) -> list[str]:
+        """That work and everybody who depends on it, however far."""
+        found = [work_id]
+        for one in found:
+            for act in self.acts:
+                found += [item.id for item in act.items if one in item.depends_on and item.id not in found]
+        return found
+
+
+def draw(seed: int) -> Trial:
+    """The world of a seed."""
+    random = Random(f"{seed}/world")
+    services = {f"s{place}": _service(random) for place in range(random.randint(1, 3))}
+    tasks = {f"t{place}": _task(random, list(services)) for place in range(random.randint(2, 3))}
+    chosen = Random(f"{seed}/moods")
+    moods = {name: share for name, share in MOODS.items() if chosen.random() < 0.5}
+    nodes = random.choices((2, 3, 4), (80, 15, 5))[0]
+    works = random.choices((50, 60, 80, 110), (84, 10, 4, 2))[0]
+    acts = _Acts(seed, nodes, list(tasks), services)
+    acts.draw(works)
+    return Trial(
+        seed,
+        nodes,
+        services,
+        tasks,
+        acts.all(),
+        moods,
+        down=[random.choice((0.2, 0.2, 0.4, 0.8)) for _ in range(8)],
+        age_step=random.choice((0.2, 0.5, 2.0)),
+        poison=f"w{random.randrange(works)}" if random.random() < 0.15 else "",
+    )
+
+
+def _service(random: Random) -> Service:
+    window = random.choice((0.4, 0.6, 1.0))
+    rates = [] if random.random() < 0.4 else [(random.randint(8, 24), window)]
+    if rates and random.random() < 0.2:
+        rates.append((rates[0][0] * 2, window * 3))
+    concurrent = None if rates and random.random() < 0.3 else random.randint(3, 10)
+    threshold = random.randint(2, 4) if random.random() < 0.4 else None
+    return Service(tuple(rates), concurrent, threshold, random.choice((0.4, 0.6)))
+
+
+def _task(random: Random, services: list[str]) -> Kind:
+    uses = random.sample(services, 2 if len(services) > 1 and random.random() < 0.3 else 1)
+    backoffs: tuple[Literal["exponential", "linear", "fixed", "power"], ...] = (
+        "exponential",
+        "linear",
+        "fixed",
+        "power",
+    )
+    retry = Retry(
+        max_attempts=random.randint(1, 3),
+        backoff=random.choice(backoffs),
+        base_delay=random.choice((0.2, 0.3)),
+        max_delay=0.6,
+        jitter=random.random() < 0.2,
+    )
+    timeout = random.choice((None, 0.4, 0.6))
+    return Kind(tuple(uses), retry, timeout, random.choice((0.0, 0.1, 0.25)))
+
+
+class _Acts:
+    """Draws what is done."""
+
+    def __init__(self, seed: int, nodes: int, tasks: list[str], services: dict[str, Service]) -> None:
+        self._seed = seed
+        self._nodes = nodes
+        self._tasks = tasks
+        self._services = services
+        self._random = Random(f"{seed}/works")
+        self._acts: list[Act] = []
+        self._ids: list[str] = []
+        self._hopeful: set[str] = set()
+        """Those that depend on what comes after them: nobody depends on them, so that there is no ring."""
+
+    def all(self) -> list[Act]:
+        """Everything, in the order of time."""
+        return sorted(self._acts, key=lambda act: act.at)
+
+    def draw(self, works: int) -> None:
+        """So many works, and what else happens."""
+        random = self._random
+        step = 0
+        while works > 0:
+            items = tuple(self._item() for _ in range(min(random.randint(6, 14), works)))
+            works -= sum(item.key is None for item in items)  # the others may be one and the same
+            self._acts.append(Act(round(step * GRID, 1), "submit", random.randrange(self._nodes), items))
+            step = min(BUSY, step + 1)
+        self._races(Random(f"{self._seed}/races"))
+        self._troubles(Random(f"{self._seed}/troubles"))
+        self._operate(Random(f"{self._seed}/operators"))
+
+    def _item(self) -> Item:
+        random = self._random
+        known = self._ids
+        work_id = f"w{len(known)}"
+        depends_on: tuple[str, ...] = ()
+        recent = [one for one in known[-12:] if one not in self._hopeful]
+        if recent and random.random() < 0.3:
+            depends_on = tuple(sorted(set(random.choices(recent, k=random.choice((1, 1, 2))))))
+        elif random.random() < 0.03:
+            depends_on = (f"w{len(known) + random.randint(1, 12)}",)
+            self._hopeful.add(work_id)
+        task, lot = random.choice(self._tasks), random.random()
+        known.append(work_id)
+        return Item(
+            work_id,
+            task,
+            depends_on,
+            random.choice(PRIORITIES),
+            f"{task} {random.randrange(2)}" if lot < 0.06 else None,
+            random.choice((0.2, 0.4)) if 0.06 < lot < 0.1 else None,
+            random.choice((0.4, 1.0)) if 0.1 < lot < 0.14 else None,
+        )
+
+    def _moment(self, random: Random) -> float:
+        return round(random.randint(1, BUSY) * GRID, 1)
+
+    def _races(self, random: Random) -> None:
+        for _ in range(random.choice((0, 1, 2))):
+            task, name = random.choice(self._tasks), f"race{len(self._ids)}"
+            items = tuple(Item(f"{name}{place}", task, key=name) for place in "ab")
+            self._acts.append(Act(self._moment(random), "key_race", random.randrange(self._nodes), items))
+            self._ids += [item.id for item in items]
+        for _ in range(random.choice((0, 1))):
+            item = Item(f"twin{len(self._ids)}", random.choice(self._tasks), is_raced=True)
+            act = Act(self._moment(random), "id_race", random.randrange(self._nodes), (item, item))
+            self._acts.append(act)
+            self._ids.append(item.id)
+
+    def _troubles(self, random: Random) -> None:
+        kinds = [*COMMITS, "crash", "crash", "submit_cut", "clock_forward", "clock_back"]
+        for kind in random.sample(kinds, random.randint(1, 3)):
+            seconds = random.choice((0.5, 3600.0)) * (1 if kind == "clock_forward" else -1)
+            items: tuple[Item, ...] = ()
+            if kind == "submit_cut":
+                items = tuple(Item(f"cut{place}", random.choice(self._tasks)) for place in range(3))
+            self._acts.append(
+                Act(
+                    self._moment(random),
+                    kind,
+                    random.randrange(self._nodes),
+                    items,
+                    random.randint(0, 4),
+                    seconds,
+                )
+            )
+
+    def _operate(self, random: Random) -> None:
+        """What people do to a queue that runs."""
+        services = self._services
+        for _ in range(random.choice((0, 1, 3))):
+            target, cascade = random.choice(self._ids), random.random() < 0.3
+            self._add(random, "cancel", target=target, cascade=cascade)
+        for _ in range(random.choice((0, 1, 2))):
+            self._add(random, "retry", steps=random.randrange(100), cascade=random.random() < 0.3)
+        if random.random() < 0.3:
+            target = random.choice([*services, "default"])
+            self._add(random, "pause", target=target, seconds=random.choice((0.2, 0.4)))
+        if random.random() < 0.3:
+            name = random.choice(list(services))
+            service = services[name]
+            rates = tuple((max(4, most + random.randint(-6, 6)), window) for most, window in service.rates)
+            concurrent = None if service.concurrent is None else random.randint(2, 8)
+            changed = msgspec.structs.replace(service, rates=rates, concurrent=concurrent)
+            self._add(random, "limits", target=name, service=changed)
+        if random.random() < 0.15:
+            self._add(random, "leave")
+
+    def _add(self, random: Random, kind: str, **more: Any) -> None:
+        self._acts.append(Act(self._moment(random), kind, random.randrange(self._nodes), **more))

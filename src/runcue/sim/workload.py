@@ -1,0 +1,156 @@
+"""What arrives when: groups of works that belong together, drawn by lot from the seed.
+
+Rules:
+- Arrivals are made one at a time and in order of time, however many there are.
+- When things arrive, what they are and how urgent they are come from different lots: changing one of these does
+  not change the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from random import Random
+
+import msgspec
+
+from runcue.sim.behaviour import Script
+from runcue.sim.config import Config, Workload
+
+MIXED = ("none", "single", "chain", "fan_out", "fan_in", "diamond", "complex")
+"""What `random` draws from when no weights say otherwise."""
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """One work to submit."""
+
+    id: str
+    task: str
+    priority: float = 0.0
+    needs: tuple[str, ...] = ()
+    """The works (or, by `is_ready`, their artifacts) that have to be there first."""
+    makes: str = ""
+    """The artifact it makes, where works are linked by artifacts."""
+    script: Script = ()
+    """What its attempts do, if that is known; else the service's behaviour decides."""
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """Works that arrive together, `at` seconds after the beginning."""
+
+    at: float
+    works: list[Submission]
+    pattern: str = "none"
+
+
+def arrivals(config: Config, until: float | None = None) -> Iterator[Arrival]:
+    """Everything that arrives in that simulation, in order; up to its end, if no other is given."""
+    end = config.duration if until is None else until
+    workload = config.workload
+    times, kinds, urgencies = (
+        Random(f"{config.seed}/{stream}") for stream in ("arrivals", "patterns", "priorities")
+    )
+    tasks = list(config.uses())
+    weights = workload.pattern_weights or dict.fromkeys(MIXED, 1.0)
+    levels = list(workload.priorities) or [0.0]
+    shares = list(workload.priorities.values()) or [1.0]
+    numbers = count(1)
+    at, made = 0.0, 0
+    for group in count():
+        pattern = workload.pattern
+        if pattern == "random":
+            pattern = kinds.choices(list(weights), list(weights.values()))[0]
+        shape = shapes(pattern, workload)
+        if workload.count is not None:
+            shape = shape[: workload.count - made]
+        priority = urgencies.choices(levels, shares)[0]
+        if not shape:
+            return
+        at = _next_time(at, len(shape), workload, times)
+        if at >= end:
+            return
+        made += len(shape)
+        works = _works(
+            shape, group, tasks, numbers, priority, is_plain=pattern == "none", by=workload.linked_by
+        )
+        yield Arrival(at, works, pattern)
+
+
+def _works(
+    shape: list[tuple[int, tuple[int, ...]]],
+    group: int,
+    tasks: list[str],
+    numbers: Iterator[int],
+    priority: float,
+    *,
+    is_plain: bool,
+    by: str,
+) -> list[Submission]:
+    """The works of one group: its shape with ids, and the tasks that its levels stand for."""
+    ids = [f"w{next(numbers)}" for _ in shape]
+    return [
+        Submission(
+            id=ids[place],
+            task=tasks[(group if is_plain else level) % len(tasks)],
+            priority=priority,
+            needs=tuple(ids[need] for need in needs if need < len(ids)),
+            makes=ids[place] if by == "is_ready" else "",
+        )
+        for place, (level, needs) in enumerate(shape)
+    ]
+
+
+def shapes(pattern: str, workload: Workload) -> list[tuple[int, tuple[int, ...]]]:
+    """A pattern as works: the level of each, and the places of those it needs."""
+    width = workload.fan_out_width
+    match pattern:
+        case "single":
+            return [(0, ()), (1, (0,))]
+        case "chain":
+            return [(place, (place - 1,) if place else ()) for place in range(workload.chain_depth)]
+        case "fan_out":
+            return [(0, ()), *[(1, (0,))] * width]
+        case "fan_in":
+            return [*[(0, ())] * width, (1, tuple(range(width)))]
+        case "diamond":
+            middle = workload.diamond_width
+            return [(0, ()), *[(1, (0,))] * middle, (2, tuple(range(1, middle + 1)))]
+        case "complex":
+            # A start that fans out into short chains, which meet again, and an end that hangs on that.
+            firsts = range(1, width + 1)
+            seconds = range(width + 1, 2 * width + 1)
+            return [
+                (0, ()),
+                *[(1, (0,)) for _ in firsts],
+                *[(2, (first,)) for first in firsts],
+                (3, tuple(seconds)),
+                (4, (2 * width + 1,)),
+            ]
+        case "circular":
+            return [(0, (1,)), (1, (0,))]
+        case _:
+            return [(0, ())]
+
+
+def rate_at(second: float, workload: Workload) -> float | None:
+    """How many works arrive in a second at that time; None: all at once."""
+    rate = workload.submit_rate
+    for step in workload.submit_rates:
+        if step.at <= second:
+            rate = step.rate
+    return rate
+
+
+def _next_time(at: float, size: int, workload: Workload, times: Random) -> float:
+    """When the next group arrives: a group of several takes the place of as many single works."""
+    gap = times.expovariate(1.0) if workload.arrivals == "poisson" else 1.0
+    gap *= size
+    while True:  # at the rate of each stretch of time it passes through
+        rate = rate_at(at, workload)
+        ends = [step.at for step in workload.submit_rates if step.at > at]
+        if rate is None and not ends:
+            return at
+        if rate is not None and (not ends or at + gap / rate <= ends[0]):
+            return at + gap / rate
+        gap -= (ends[0] - at) * (rate or 0.0)
+        at = ends[0]

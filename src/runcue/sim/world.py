@@ -1,0 +1,433 @@
+"""Simulation: the real engine on mock services, fed with a workload, while things happen to it.
+
+    outcome = simulate(config, 7, metrics)      # on virtual time; one seed, one run
+
+Rules:
+- In memory one Cue does everything. In a file one Cue submits and listens, as a web server would, and lives to the
+  end; others, the nodes, do the work and may be killed.
+- Listeners get every event of the queue, in order and once; one with a method `begin` is told first when it began.
+  A `queued` event says more than runcue's own: `priority` and `needs`, as they were submitted.
+- Nothing here reads the system's clock on virtual time, nor draws from a lot that is not the seed's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from random import Random
+from signal import SIGKILL, SIGTERM
+from subprocess import Popen
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+import runcue
+from runcue.sim.behaviour import Call, MockService, clock_of
+from runcue.sim.child import end, spawn
+from runcue.sim.config import Config
+from runcue.sim.workload import Arrival, Submission, arrivals
+from runcue.testing import kill, run
+
+Listener = Callable[[runcue.Event], None]
+
+PAUSE = 0.25
+"""How long a feeder that is held back waits before it looks again."""
+ECHO = 1.0
+"""How long the last events of other nodes may take to be heard."""
+CHUNK = 500
+LONGEST_NAP = 5.0
+"""How many seconds of events are handed out together at most."""
+KEPT_DOCUMENTS = 2000
+"""Groups whose artifacts are remembered for the checker."""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What came of a simulation."""
+
+    config: Config
+    events: int
+    missed: int
+    """Events that a listener could not be given."""
+    submitted: int
+    rejected: dict[str, int]
+    counts: dict[str, int] = {}
+    """Works by state when it ended."""
+    calls: list[Call] = []
+    began_at: float
+    ended_at: float
+    kills: int
+    rebuilds: int
+
+
+class Simulation:
+    """One run of a configuration."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path | None = None,
+        *,
+        arrivals: Iterable[Arrival] | None = None,
+        keep_calls: bool = True,
+        in_processes: bool = False,
+    ) -> None:
+        """`in_processes` makes its nodes processes of their own; that needs a file and a real loop."""
+        self.config = config
+        self.listeners: list[Listener] = []
+        self.services: dict[str, MockService] = {}
+        self.nodes: list[runcue.Cue | Popen[bytes] | None] = []
+        self.deaths: list[Callable[[int, float], None]] = []
+        """Told which node died, and when."""
+        self.rate_factor = 1.0
+        """How much faster things arrive than they would; may be changed at any time."""
+        self.is_paused = False
+        self.submitted = 0
+        self.rejected: dict[str, int] = {}
+        self.kills = 0
+        self.rebuilds = 0
+        self.events = 0
+        self.missed = 0
+        self.began_at = 0.0
+        self._folder = folder
+        self._arrivals = arrivals
+        self._keep_calls = keep_calls
+        self._in_processes = in_processes
+        self._client: runcue.Cue | None = None
+        self._now: Callable[[], float] = float
+        self._is_ending = False
+        self._woken: asyncio.Future[None] | None = None
+        self._announced: dict[str, Submission] = {}
+        self._artifacts: set[str] = set()
+        self._documents: list[list[Submission]] = []
+
+    # what others may look at and turn ---------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Seconds since it began."""
+        return self._now() - self.began_at
+
+    @property
+    def cue(self) -> runcue.Cue:
+        """The Cue that submits and listens."""
+        assert self._client is not None, "a simulation has a Cue once it runs"
+        return self._client
+
+    def pause(self) -> None:
+        """Submit nothing more until resume()."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Go on submitting."""
+        self.is_paused = False
+
+    def kill(self, node: int) -> bool:
+        """Let a node die as by kill -9; False in memory, and when it is dead already."""
+        victim = self.nodes[node] if 0 <= node < len(self.nodes) else None
+        if victim is None or self.config.store == "memory":
+            return False
+        self.nodes[node] = None
+        self.kills += 1
+        if isinstance(victim, runcue.Cue):
+            kill(victim)
+        else:
+            end(victim, SIGKILL)
+        for tell in self.deaths:
+            tell(node, self._now())
+        return True
+
+    def restart(self, node: int) -> None:
+        """Put a new node in the place of a dead one."""
+        if self.nodes[node] is None:
+            self.nodes[node] = self._born(node)
+
+    # the run ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> Outcome:
+        """From the first arrival until everything has ended, or patience has."""
+        if self._folder is None and self.config.store == "file":
+            with TemporaryDirectory(prefix="runcue-sim-") as folder:
+                self._folder = Path(folder)
+                return await self._run()
+        return await self._run()
+
+    async def _run(self) -> Outcome:
+        config = self.config
+        self._begin()
+        self._open()
+        reader = asyncio.create_task(self._read(), name="sim reader")
+        others = [asyncio.create_task(work, name="sim hand") for work in self._hands()]
+        try:
+            await self._feed(arrivals(config, math.inf) if self._arrivals is None else self._arrivals)
+            ended_at = await self._drain()
+            counts = {state.value: amount for state, amount in (await self.cue.count()).items()}
+        finally:
+            for task in (*others, reader):
+                task.cancel()
+            answers = await asyncio.gather(*others, reader, return_exceptions=True)
+            await self._close()
+        for answer in answers:
+            if isinstance(answer, Exception):  # a listener's own, or a mistake in here: nothing it saw counts
+                raise answer
+        return replace(self.outcome_so_far(), counts=counts, calls=self._calls(), ended_at=ended_at)
+
+    def outcome_so_far(self) -> Outcome:
+        """What came of it until now, but for its counts and calls."""
+        return Outcome(
+            config=self.config,
+            events=self.events,
+            missed=self.missed,
+            submitted=self.submitted,
+            rejected=self.rejected,
+            began_at=self.began_at,
+            ended_at=self._now(),
+            kills=self.kills,
+            rebuilds=self.rebuilds,
+        )
+
+    def _begin(self) -> None:
+        config = self.config
+        self._now = clock_of(asyncio.get_running_loop())
+        self.began_at = self._now()
+        for listener in self.listeners:
+            begin: Callable[[float], None] | None = getattr(listener, "begin", None)
+            if begin is not None:
+                begin(self.began_at)
+        for name, service in config.services.items():
+            lot = Random(f"{config.seed}/service/{name}")
+            self.services[name] = MockService(
+                name, service.behaviour, lot, began_at=self.began_at, keep=self._keep_calls
+            )
+
+    def node(self, number: int) -> runcue.Cue:
+        """One node of it alone, for a process of its own."""
+        self._begin()
+        return self._make_cue(self._path, number)
+
+    def _open(self) -> None:
+        if self.config.store == "memory":
+            self._client = self._make_cue(None, 0)
+            self._client.start()
+            self.nodes = [self._client]
+        else:
+            self._client = self._make_cue(self._path, -1)
+            self.nodes = [self._born(node) for node in range(self.config.nodes)]
+
+    def _born(self, number: int) -> runcue.Cue | Popen[bytes]:
+        if self._in_processes:
+            return spawn(self.config, number, self._path)
+        cue = self._make_cue(self._path, number)
+        cue.start()
+        return cue
+
+    def _calls(self) -> list[Call]:
+        """One for each attempt, in order: work that uses several services calls one after the other."""
+        found: dict[tuple[str, int, int], Call] = {}
+        every = (call for service in self.services.values() for call in service.calls)
+        for call in sorted(every, key=lambda call: (call.entered_at, call.work_id, call.attempt)):
+            key = call.work_id, call.attempt, call.node
+            first = found.get(key)
+            found[key] = call if first is None else replace(first, left_at=call.left_at, how=call.how)
+        return list(found.values())
+
+    async def _close(self) -> None:
+        for node in self.nodes:
+            if isinstance(node, runcue.Cue):
+                await node.stop(0)
+                await node.close()
+            elif node is not None:
+                end(node, SIGTERM)
+        if self._client is not None and self._client not in self.nodes:
+            await self._client.close()
+
+    @property
+    def _path(self) -> Path:
+        assert self._folder is not None
+        return self._folder / "queue.db"
+
+    def _make_cue(self, path: Path | None, node: int) -> runcue.Cue:
+        config = self.config
+        cue = runcue.Cue(
+            path,
+            durability="relaxed",
+            status_interval=max(1.0, config.duration / 1000),
+            keep_finished=10_000,
+            age_step=config.age_step,
+            max_queued=config.max_queued,
+            pending_timeout=config.pending_timeout,
+        )
+        for name, service in config.services.items():
+            cue.service(
+                name,
+                rate=service.rates or None,
+                concurrent=service.concurrent,
+                circuit_threshold=service.circuit_threshold,
+                circuit_timeout=service.circuit_timeout,
+            )
+        for task, uses in config.uses().items():
+            handler = self._handler(uses, node)
+            cue.task(task, uses=uses, retry=config.retry.policy(), timeout=config.timeout)(handler)
+        if config.workload.linked_by == "is_ready":
+            cue.is_ready(lambda work: all(need in self._artifacts for need in work.params["needs"]))
+            cue.is_stale(lambda work: work.params["makes"] not in self._artifacts)
+        return cue
+
+    def _handler(self, uses: list[str], node: int) -> Callable[[Any], Coroutine[Any, Any, None]]:
+        services = [self.services[name] for name in uses]
+
+        async def handle(work: runcue.RunningWork) -> None:
+            params = work.params
+            for service in services:
+                await service.call(work.id, work.attempt, node, params.get("script", ()))
+            if "makes" in params:
+                self._artifacts.add(params["makes"])
+
+        return handle
+
+    # hands ------------------------------------------------------------------------------------------------
+
+    def _hands(self) -> list[Coroutine[Any, Any, None]]:
+        """What goes on besides the feeding."""
+        hands = [self._strike(number) for number in range(len(self.config.kills))]
+        if self.config.workload.check_every is not None:
+            hands.append(self._check(self.config.workload.check_every))
+        return hands
+
+    async def _read(self) -> None:
+        """Hand out the events, some at a time: to be woken for each one would cost more than the engine does."""
+        nap = min(LONGEST_NAP, self.config.duration / 2000)
+        async for event in self.cue.events():
+            self.events += 1
+            if event.at >= self._now() - nap and not self._is_ending:
+                await self._nap(nap)
+            if event.type == "queued":
+                event = self._told_more(event)
+            elif event.type == "gap":
+                self.missed += event.missed
+            for listener in self.listeners:
+                listener(event)
+
+    async def _nap(self, seconds: float) -> None:
+        self._woken = asyncio.get_running_loop().create_future()
+        timer = asyncio.get_running_loop().call_later(seconds, self._wake)
+        try:
+            await self._woken
+        finally:
+            timer.cancel()
+
+    def _wake(self) -> None:
+        """Events have piled up, or it is time to look."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def _told_more(self, event: runcue.Event) -> runcue.Event:
+        found = self._announced.pop(event.work_id or "", None)
+        if found is None:
+            return event
+        return replace(event, data={**event.data, "priority": found.priority, "needs": list(found.needs)})
+
+    async def _feed(self, groups: Iterable[Arrival]) -> None:
+        """Submit each group when its time has come; a pause or another rate moves all that follow."""
+        at, before = 0.0, 0.0
+        for group in groups:
+            at += (group.at - before) / self.rate_factor
+            before = group.at
+            while self.is_paused:
+                await asyncio.sleep(PAUSE)
+                at = max(at, self.now)
+            if at >= self.config.duration:
+                return
+            if at > self.now:
+                await asyncio.sleep(at - self.now)
+            await self._submit(group)
+
+    async def _submit(self, group: Arrival) -> None:
+        works = group.works
+        if self.config.workload.check_every is not None:
+            self._remember(works)
+        for start in range(0, len(works), CHUNK):
+            some = works[start : start + CHUNK]
+            self._announced.update((work.id, work) for work in some)
+            try:
+                await self.cue.submit_many(map(self._options, some))
+            except runcue.SubmitError as error:
+                reason = "circular" if isinstance(error, runcue.DependencyCycle) else type(error).__name__
+                self.rejected[reason] = self.rejected.get(reason, 0) + len(some)
+                for work in some:
+                    self._announced.pop(work.id, None)
+            else:
+                self.submitted += len(some)
+            if len(self._announced) > CHUNK:
+                self._wake()
+
+    def _options(self, work: Submission) -> dict[str, Any]:
+        params: dict[str, Any] = {"script": list(work.script)} if work.script else {}
+        found: dict[str, Any] = {
+            "task": work.task,
+            "id": work.id,
+            "priority": work.priority,
+            "params": params,
+        }
+        if work.makes:
+            params.update(makes=work.makes, needs=list(work.needs))
+        elif work.needs:
+            found["depends_on"] = work.needs
+        return found
+
+    async def _drain(self) -> float:
+        """Wait for what is still there, but not for ever; when that was over."""
+        try:
+            await self.cue.join(timeout=self.config.patience())
+        except TimeoutError:
+            pass
+        ended_at = self._now()
+        self._is_ending = True
+        self._wake()
+        await asyncio.sleep(ECHO if self.config.store == "file" else 0.001)
+        return ended_at
+
+    async def _strike(self, number: int) -> None:
+        """Kill a node when its time has come, and put another in its place."""
+        plan = self.config.kills[number]
+        await asyncio.sleep(plan.at)
+        if self.kill(plan.node):
+            await asyncio.sleep(plan.down)
+            self.restart(plan.node)
+
+    async def _check(self, every: float) -> None:
+        """Find artifacts that are no longer valid, and have them made again: what is still valid is skipped."""
+        lot = Random(f"{self.config.seed}/checker")
+        number = 0
+        while self.now + every < self.config.duration:
+            await asyncio.sleep(every)
+            made = [some for some in self._documents if all(work.makes in self._artifacts for work in some)]
+            if not made:
+                continue
+            document = lot.choice(made)
+            first = lot.randrange(len(document))
+            number += 1
+            for work in document[first:]:
+                self._artifacts.discard(work.makes)
+            again = [replace(work, id=f"r{number}.{place}") for place, work in enumerate(document)]
+            self.rebuilds += 1
+            self._documents.remove(document)
+            await self._submit(Arrival(self.now, again, "rebuild"))
+
+    def _remember(self, works: list[Submission]) -> None:
+        self._documents.append([replace(work, needs=work.needs) for work in works])
+        if len(self._documents) > KEPT_DOCUMENTS:
+            for work in self._documents.pop(0):
+                self._artifacts.discard(work.makes)
+
+
+def simulate(
+    config: Config, seed: int | None = None, *listeners: Listener, keep_calls: bool = True
+) -> Outcome:
+    """Run it on virtual time, as fast as the machine allows."""
+    simulation = Simulation(config if seed is None else replace(config, seed=seed), keep_calls=keep_calls)
+    simulation.listeners += listeners
+    return run(simulation.run())

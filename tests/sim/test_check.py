@@ -1,0 +1,475 @@
+"""The checker finds every broken promise by the name of its rule, and nothing where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+import runcue
+from runcue.sim.check import RULES, Asked, Checker, Limits, Rules, Task, rules_of
+from runcue.sim.config import Config, ServiceConfig, Workload
+
+BEGAN = 1_700_000_000.0
+RETRY = runcue.Retry(max_attempts=2, backoff="fixed", base_delay=2, jitter=False)
+
+
+class Call(msgspec.Struct):
+    """A call, as a mock service keeps it."""
+
+    work_id: str
+    attempt: int
+    node: str
+    entered_at: float
+    left_at: float | None
+    how: str
+
+
+class Ending(msgspec.Struct):
+    """How a run ended."""
+
+    calls: list[Call]
+    counts: dict[str, int]
+    ended_at: float
+
+
+class Tale:
+    """A history told by hand: events with their numbers, and calls. Times are seconds since it began."""
+
+    def __init__(self, **limits: Any) -> None:
+        service = Limits(**limits)
+        tasks = {"call": Task(("api",), RETRY), "other": Task(("api",), RETRY), "free": Task((), RETRY)}
+        self.checker = Checker(Rules({"api": service}, tasks, age_step=10.0))
+        self.calls: list[Call] = []
+        self.counts: dict[str, int] = {}
+        self.now = 0.0
+        self._seq = 0
+
+    def tell(self, type: str, work: str | None = None, *, at: float | None = None, **more: Any) -> Tale:
+        """The next event, at the same moment as the last unless told otherwise."""
+        self.now = self.now if at is None else at
+        self._seq = more.pop("seq", self._seq + 1)
+        task = more.pop("task", "call") if work else None
+        event = runcue.Event(type, self._seq, BEGAN + self.now, work, task, **more)
+        self.checker(event)
+        if event.final or type == "queued":
+            state = {"queued": "pending", "skipped": "completed"}.get(type, type)
+            self.counts[state] = self.counts.get(state, 0) + 1
+            self.counts["pending"] -= type != "queued"
+        return self
+
+    def queued(self, *works: str, at: float | None = None, **asked: Any) -> Tale:
+        """These were submitted and accepted."""
+        for work in works:
+            self.checker.submitted(Asked(work, **asked))
+            self.tell("queued", work, at=at)
+        return self
+
+    def started(self, work: str, at: float | None = None, attempt: int = 1) -> Tale:
+        """It was started, and its handler entered."""
+        self.tell("started", work, at=at, attempt=attempt)
+        self.calls.append(Call(work, attempt, "one", BEGAN + self.now, None, ""))
+        return self
+
+    def left(self, work: str, at: float, how: str = "ok") -> Tale:
+        """Its handler is over."""
+        call = [call for call in self.calls if call.work_id == work][-1]
+        call.left_at, call.how, self.now = BEGAN + at, how, at
+        return self
+
+    def completed(self, work: str, at: float, attempt: int = 1) -> Tale:
+        """Its handler returned, and that was kept."""
+        return self.left(work, at).tell("completed", work, attempt=attempt, final=True)
+
+    def failed(self, work: str, at: float, attempt: int = 1, again_at: float | None = None) -> Tale:
+        """Its handler raised; it is tried again then, or was tried for the last time."""
+        self.left(work, at, "error")
+        self.tell("failed", work, attempt=attempt, error="OSError", final=again_at is None)
+        if again_at is not None:
+            self.tell("retrying", work, attempt=attempt + 1, data={"next_retry_at": BEGAN + again_at})
+        return self
+
+    def broken(self) -> list[str]:
+        """The rules that were broken, in order."""
+        return [
+            one.rule for one in self.checker.finish(Ending(self.calls, self.counts, BEGAN + self.now + 60))
+        ]
+
+
+def whole(tale: Tale, work: str, at: float, length: float = 1.0) -> Tale:
+    """One work from its submission to its end."""
+    return tale.queued(work, at=at).started(work).completed(work, at + length)
+
+
+# --- a good and a bad history for each rule --------------------------------------------------------
+
+
+def order(good: bool) -> Tale:
+    return Tale().queued("a").tell("queue_status", seq=2 if good else 3)
+
+
+def time_goes_on(good: bool) -> Tale:
+    return Tale().queued("a", at=5).tell("queue_status", at=5 if good else 4)
+
+
+def no_gap(good: bool) -> Tale:
+    return Tale().queued("a").tell("queue_status" if good else "gap", data={"missed": 2})
+
+
+def life(good: bool) -> Tale:
+    tale = whole(Tale(), "a", at=0)
+    if not good:
+        tale.tell("completed", "a", attempt=1)
+    return tale
+
+
+def retried_by_hand(good: bool) -> Tale:
+    tale = Tale().queued("a").started("a").failed("a", at=1)
+    if good:
+        tale.checker.retried("a")
+    tale.counts = {}
+    return tale.tell("queued", "a", at=2).started("a", attempt=2).completed("a", at=3, attempt=2)
+
+
+def lost(good: bool) -> Tale:
+    tale = Tale().queued("a")
+    tale.checker.accepted("a" if good else "b", BEGAN)
+    return tale
+
+
+def lost_in_the_end(good: bool) -> Tale:
+    tale = whole(Tale(), "a", at=0)
+    tale.checker.stands({"a": "completed" if good else "running"})
+    return tale
+
+
+def counted(good: bool) -> Tale:
+    tale = whole(Tale(), "a", at=0)
+    tale.counts["failed"] = 0 if good else 1
+    return tale
+
+
+def cancelled(good: bool) -> Tale:
+    tale = Tale().queued("a")
+    tale.checker.cancelled("a", BEGAN)
+    return tale.tell("cancelled", "a", final=True) if good else tale.started("a").completed("a", at=1)
+
+
+def nobody_asked(good: bool) -> Tale:
+    return Tale().queued("a") if good else Tale().queued("a").tell("queued", "b")
+
+
+def result(good: bool) -> Tale:
+    tale = Tale().queued("a").started("a")
+    return tale.left("a", 1, "ok" if good else "cancelled").tell("completed", "a", attempt=1, final=True)
+
+
+def late_result(good: bool) -> Tale:
+    tale = Tale().queued("a").started("a").left("a", 1)
+    return tale.tell("completed", "a", at=1 if good else 0.5, attempt=1, final=True)
+
+
+def overlap(good: bool) -> Tale:
+    tale = Tale().queued("a").started("a").failed("a", at=1, again_at=3).started("a", at=3, attempt=2)
+    tale.calls[0].left_at = BEGAN + (1 if good else 3.5)
+    return tale.completed("a", at=4, attempt=2)
+
+
+def not_started(good: bool) -> Tale:
+    tale = whole(Tale(), "a", at=0)
+    if not good:
+        tale.calls.insert(0, Call("a", 7, "one", BEGAN, BEGAN, "error"))
+    return tale
+
+
+def never_accepted(good: bool) -> Tale:
+    tale = whole(Tale(), "a", at=0)
+    if not good:
+        tale.calls.append(Call("ghost", 1, "one", BEGAN, BEGAN, "ok"))
+    return tale
+
+
+def attempts(good: bool) -> Tale:
+    number = 2 if good else 1
+    tale = Tale().queued("a").started("a").failed("a", at=1, again_at=3)
+    tale.tell("started", "a", at=3, attempt=number)
+    return tale
+
+
+def too_many_failures(good: bool) -> Tale:
+    tale = Tale().queued("a").started("a").failed("a", at=1, again_at=3).started("a", at=3, attempt=2)
+    return tale.failed("a", at=4, attempt=2, again_at=None if good else 6)
+
+
+def robbed(good: bool) -> Tale:
+    tale = Tale().queued("a").started("a").left("a", at=1, how="died")
+    if good:
+        tale.checker.died("one", BEGAN + 1)
+    return tale.started("a", at=2, attempt=2).completed("a", at=3, attempt=2)
+
+
+def three_crashes(good: bool) -> Tale:
+    tale = Tale().queued("a")
+    for number in range(1, 4):
+        tale.started("a", at=number, attempt=number).left("a", at=number + 0.5, how="died")
+        tale.checker.died("one", BEGAN + tale.now)
+    if good:
+        return tale.tell("failed", "a", error="worker_lost", final=True)
+    return tale.started("a", at=5, attempt=4).completed("a", at=6, attempt=4)
+
+
+def retry(good: bool) -> Tale:
+    return (
+        Tale()
+        .queued("a")
+        .started("a")
+        .failed("a", at=1, again_at=3)
+        .started("a", at=3 if good else 2.9, attempt=2)
+    )
+
+
+def retry_by_policy(good: bool) -> Tale:
+    return Tale().queued("a").started("a").failed("a", at=1, again_at=3 if good else 1.5)
+
+
+def dependencies(good: bool) -> Tale:
+    tale = Tale().queued("a").queued("b", depends_on=("a",)).started("a")
+    return tale.completed("a", at=1).started("b") if good else tale.started("b", at=1)
+
+
+def dependents_fail(good: bool) -> Tale:
+    tale = Tale().queued("a").queued("b", depends_on=("a",)).started("a").failed("a", at=1)
+    return tale.tell("failed", "b", at=1 if good else 2, error="prerequisite_failed", final=True)
+
+
+def failed_before(good: bool) -> Tale:
+    tale = Tale().queued("a").started("a").failed("a", at=1).queued("b", at=2, depends_on=("a",))
+    return tale.tell("failed", "b", at=2 if good else 3, error="prerequisite_failed", final=True)
+
+
+def keys(good: bool) -> Tale:
+    tale = Tale().queued("a", key="k")
+    if good:
+        tale.tell("cancelled", "a", final=True)
+    return tale.queued("b", key="k")
+
+
+def opened(**limits: Any) -> Tale:
+    tale = Tale(circuit_timeout=5.0, **limits).queued("a", "b", "c")
+    return tale.started("a").tell("circuit_opened", at=1, service="api").failed("a", at=1)
+
+
+def circuit(good: bool) -> Tale:
+    tale = opened().started("b", at=6 if good else 3)
+    return tale.tell("circuit_half_open", service="api") if good else tale
+
+
+def circuit_says_so(good: bool) -> Tale:
+    tale = opened().started("b", at=6)
+    return tale.tell("circuit_half_open", service="api") if good else tale.tell("queue_status", at=7)
+
+
+def one_probe(good: bool) -> Tale:
+    tale = opened().started("b", at=6).tell("circuit_half_open", service="api")
+    if good:
+        tale.left("b", at=7, how="cancelled").tell("cancelled", "b", final=True)
+    return tale.started("c", at=8)
+
+
+def lost_probe(good: bool) -> Tale:
+    tale = opened().started("b", at=6).tell("circuit_half_open", service="api")
+    if good:
+        tale.checker.died("one", BEGAN + 7)
+        tale.left("b", at=7, how="died")
+    return tale.started("c", at=8)
+
+
+def longer_wait(good: bool) -> Tale:
+    tale = opened().started("b", at=6).tell("circuit_half_open", service="api")
+    tale.tell("circuit_opened", at=7, service="api").failed("b", at=7)
+    return tale.started("c", at=17 if good else 13).tell("circuit_half_open", service="api")
+
+
+def closes_after_a_probe(good: bool) -> Tale:
+    tale = opened().started("b", at=6).tell("circuit_half_open", service="api").completed("b", at=7)
+    return tale.tell("circuit_closed", service="api").tell(
+        "circuit_closed" if not good else "queue_status", service="api"
+    )
+
+
+def half_open_after_open(good: bool) -> Tale:
+    return opened().tell("queue_status" if good else "circuit_half_open", service="api")
+
+
+def priority(good: bool) -> Tale:
+    tale = Tale().queued("low").queued("high", priority=1)
+    for work in ("high", "low") if good else ("low", "high"):
+        tale.started(work)
+    return tale
+
+
+def priority_after_retry(good: bool) -> Tale:
+    tale = Tale().queued("a").started("a").failed("a", at=1, again_at=3).queued("b", at=2)
+    for work, number in (("a", 2), ("b", 1)) if good else (("b", 1), ("a", 2)):
+        tale.started(work, at=4, attempt=number)
+    return tale
+
+
+def starvation(good: bool) -> Tale:
+    tale = Tale().queued("old", at=0).queued("young", at=11, priority=1)
+    for work in ("old", "young") if good else ("young", "old"):
+        tale.started(work)
+    return tale
+
+
+def rate(good: bool) -> Tale:
+    tale = Tale(rates=((2, 10.0),))
+    for number, at in enumerate((0, 9, 10 if good else 9.9)):
+        whole(tale, f"w{number}", at=at, length=0.1)
+    return tale
+
+
+def several_rates(good: bool) -> Tale:
+    tale = Tale(rates=((2, 1.0), (3, 100.0)))
+    for number in range(3 if good else 4):
+        whole(tale, f"w{number}", at=10.0 * number)
+    return tale
+
+
+def concurrency(good: bool) -> Tale:
+    tale = Tale(concurrent=2).queued("a", "b", "c").started("a").started("b").left("a", at=1)
+    return tale.started("c", at=1 if good else 0.5)
+
+
+GOOD_AND_BAD: dict[str, tuple[Callable[[bool], Tale], ...]] = {
+    "order": (order, time_goes_on, no_gap),
+    "life": (life, retried_by_hand),
+    "lost": (lost, lost_in_the_end, counted, cancelled, nobody_asked),
+    "result": (result, late_result),
+    "overlap": (overlap, not_started, never_accepted),
+    "attempts": (attempts, too_many_failures, robbed, three_crashes),
+    "retry": (retry, retry_by_policy),
+    "dependencies": (dependencies, dependents_fail, failed_before),
+    "keys": (keys,),
+    "circuit": (
+        circuit,
+        circuit_says_so,
+        one_probe,
+        lost_probe,
+        longer_wait,
+        closes_after_a_probe,
+        half_open_after_open,
+    ),
+    "priority": (priority, priority_after_retry),
+    "starvation": (starvation,),
+    "rate": (rate, several_rates),
+    "concurrency": (concurrency,),
+}
+CASES = [(rule, tale) for rule, tales in GOOD_AND_BAD.items() for tale in tales]
+
+
+def test_every_rule_has_a_history_that_breaks_it() -> None:
+    assert set(GOOD_AND_BAD) == set(RULES)
+
+
+@pytest.mark.parametrize(("rule", "tale"), CASES, ids=[tale.__name__ for _, tale in CASES])
+def test_a_broken_promise_is_found_by_the_name_of_its_rule(rule: str, tale: Callable[[bool], Tale]) -> None:
+    assert rule in tale(False).broken()
+
+
+@pytest.mark.parametrize(("rule", "tale"), CASES, ids=[tale.__name__ for _, tale in CASES])
+def test_a_history_without_fault_passes(rule: str, tale: Callable[[bool], Tale]) -> None:
+    good = tale(True)
+    good.counts.setdefault("pending", 0)
+    assert good.broken() == []
+
+
+# --- what is not held against a queue --------------------------------------------------------------
+
+
+def test_a_start_that_was_given_back_reuses_its_number() -> None:
+    tale = Tale().queued("a").started("a").left("a", at=1, how="cancelled")
+    assert tale.started("a", at=2).completed("a", at=3).broken() == []
+
+
+def test_what_was_timed_out_may_be_overtaken_because_its_code_may_still_run() -> None:
+    tale = Tale().queued("a").started("a").left("a", at=1, how="cancelled")
+    tale.tell("failed", "a", attempt=1, error="timeout").tell(
+        "retrying", "a", data={"next_retry_at": BEGAN + 3}
+    )
+    tale.queued("b", at=2).started("b", at=4).started("a", at=4, attempt=2)
+    assert tale.broken() == []
+
+
+def test_work_with_a_time_of_its_own_is_not_judged_by_its_place() -> None:
+    assert Tale().queued("a", has_time=True).queued("b").started("b").started("a").broken() == []
+
+
+def test_work_of_another_task_on_the_same_services_is_on_the_same_lane() -> None:
+    tale = Tale().queued("a")
+    tale.checker.submitted(Asked("b", priority=1))
+    tale.tell("queued", "b", task="other").started("a").tell("started", "b", task="other", attempt=1)
+    assert "priority" in tale.broken()
+
+
+def test_skipped_work_is_complete_for_whoever_depends_on_it() -> None:
+    tale = Tale().queued("a").queued("b", depends_on=("a",)).tell("skipped", "a", final=True)
+    assert tale.started("b").completed("b", at=1).broken() == []
+
+
+def test_after_a_change_of_limits_the_new_ones_count() -> None:
+    for most, expected in ((2, []), (1, ["concurrency"])):
+        tale = Tale(concurrent=1).queued("a", "b").started("a")
+        tale.checker.changed("api", Limits(concurrent=most), BEGAN + 1)
+        assert tale.started("b", at=2).broken() == expected
+
+
+def test_where_a_change_of_limits_is_not_sure_both_are_allowed() -> None:
+    tale = Tale(concurrent=2).queued("a", "b").started("a")
+    tale.checker.changed("api", Limits(concurrent=1), BEGAN + 1, is_sure=False)
+    assert tale.started("b", at=2).broken() == []
+
+
+def test_a_violation_says_what_when_and_whom() -> None:
+    tale = Tale(concurrent=1).queued("a", "b").started("a").started("b", at=1)
+    violations = tale.checker.finish(Ending(tale.calls, tale.counts, BEGAN + 60))
+    assert len(violations) == 1
+    assert str(violations[0]) == "concurrency at 1700000001.000000: 2 calls of api at once, 1 are allowed"
+    assert set(violations[0].work_ids) == {"a", "b"}
+
+
+def test_the_rules_of_a_configuration_are_its_limits() -> None:
+    services = {
+        "api": ServiceConfig(concurrent=3, rates=["60/min", "5/s"], circuit_threshold=2, circuit_timeout=9),
+        "db": ServiceConfig(),
+    }
+    config = Config(services=services, workload=Workload(uses={"ask": ["api", "db"]}), age_step=None)
+    rules = rules_of(config)
+    assert rules.services == {"api": Limits(((60, 60.0), (5, 1.0)), 3, 9), "db": Limits()}
+    assert rules.tasks["ask"].uses == ("api", "db")
+    assert rules.tasks["ask"].retry == config.retry.policy()
+    assert rules.age_step is None
+    assert isinstance(Checker(config), Checker)
+
+
+@pytest.mark.parametrize(
+    ("backoff", "expected"),
+    [("exponential", [3, 6, 12]), ("linear", [3, 6, 9]), ("fixed", [3, 3, 3]), ("power", [3, 9, 27])],
+)
+def test_a_retry_is_held_to_the_delay_of_its_policy(backoff: str, expected: list[float]) -> None:
+    policy = runcue.Retry(max_attempts=9, backoff=backoff, base_delay=3, jitter=False)  # type: ignore[arg-type]
+    for failures, delay in enumerate(expected, 1):
+        for waits in (delay - 1, delay, delay + 1):
+            checker = Checker(Rules(tasks={"call": Task(retry=policy)}))
+            told: list[tuple[str, int, dict[str, Any]]] = [("queued", 0, {})]
+            for attempt in range(1, failures + 1):
+                after = waits if attempt == failures else expected[attempt - 1]
+                at = 100 * attempt
+                told += [("started", at, {"attempt": attempt}), ("failed", at, {"attempt": attempt})]
+                told += [("retrying", at, {"data": {"next_retry_at": at + after}})]
+            for seq, (type, at, more) in enumerate(told, 1):
+                checker(runcue.Event(type, seq, float(at), "a", "call", **more))
+            found = checker.finish(Ending([], {"pending": 1}, 1000.0))
+            assert [one.rule for one in found] == ([] if waits == delay else ["retry"])

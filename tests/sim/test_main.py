@@ -1,0 +1,251 @@
+"""The program: its options, its output, its exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runcue.sim import main as program
+from runcue.sim.main import invoke
+from runcue.sim.scenarios import SCENARIOS
+
+QUICK = ["--scenario", "single_queue", "--count", "20"]
+
+
+def out(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """What it says on stdout; it has to end with that code."""
+    found = invoke(arguments)
+    said = capsys.readouterr()
+    assert found == code, said.err
+    return said.out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line in which it refuses."""
+    assert invoke(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("runcue-sim: ")
+    return said.err
+
+
+def test_alone_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys)
+    assert text == out(capsys, "--help")
+    assert text.index("Examples:") < text.index("Options:")
+
+
+def test_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = out(capsys, "--list-scenarios").splitlines()
+    assert [line.split()[0] for line in lines] == list(SCENARIOS)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_passes_its_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "--scenario", name, "--duration", "60s", "--check")
+    assert "every promise was kept" in text
+
+
+def test_both_families_of_flags_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "results.json"
+    out(capsys, "--count", "40", "--latency", "50", "--jitter", "0.2", "--error-rate", "0.1", "--rate-limit", "20/1",
+        "--concurrent", "5", "--seed", "3", "--report", str(report))  # fmt: skip
+    config = json.loads(report.read_bytes())["config"]
+    api = config["services"]["api"]
+    assert (config["seed"], config["workload"]["count"]) == (3, 40)
+    assert (api["concurrent"], api["rates"], api["behaviour"]["error_rate"]) == (5, ["20/1s"], 0.1)
+    latency = api["behaviour"]["latency"]
+    assert latency["distribution"] == "uniform"
+    assert (latency["min"], latency["max"]) == pytest.approx((0.04, 0.06))
+
+
+def test_the_same_seed_writes_the_same_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    said = [
+        out(capsys, "--scenario", "recovery", "--duration", "20s", "--report", str(file)) for file in files
+    ]
+    assert said[0] == said[1]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert str(tmp_path) not in files[0].read_text()
+
+
+def test_a_report_on_stdout_is_json_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke([*QUICK, "--report", "-"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["summary"]["submitted"] == 20
+    assert "throughput" in said.err
+
+
+def test_a_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "report.html"
+    out(capsys, *QUICK, "--html", str(file))
+    assert file.read_text().lstrip().lower().startswith("<!doctype html>")
+
+
+def test_a_condition_that_holds_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, *QUICK, "--fail-on", "completed<10000", "--fail-on", "failed>0", code=1)
+    assert "completed<10000: it is 20" in text
+    assert "failed>0" not in text
+    out(capsys, *QUICK, "--fail-on", "failed>0")
+
+
+def test_a_broken_promise_fails_the_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runcue.sim.check import Checker, Violation
+
+    broken = [Violation("rate", 1_700_000_005.0, f"too many, {number}") for number in range(9)]
+    monkeypatch.setattr(Checker, "finish", lambda self, outcome: broken)
+    text = out(capsys, *QUICK, "--check", "--seed", "77", code=1)
+    assert "rate at 5 s: too many, 0" in text
+    assert "and 4 more" in text
+    assert "seed 77" in text
+
+
+def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "results.json"
+    text = out(capsys, "--scenario", "burst", "--duration", "120s", "--set", "api.rate=120/min", "--set",
+               "api.concurrent=20", "--report", str(report))  # fmt: skip
+    assert "difference" in text
+    found = json.loads(report.read_bytes())
+    assert found["changes"] == ["api.rate=120/min", "api.concurrent=20"]
+    assert found["changed"]["config"]["services"]["api"]["rates"] == ["120/60s"]
+    assert {row["metric"] for row in found["differences"]} >= {
+        "throughput",
+        "latency p95",
+        "api rate-limited",
+    }
+
+
+def test_a_configuration_is_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("services: {api: {rate: 10/s}}\nworkload: {count: 15, pattern: chain}\n")
+    assert "15 submitted" in out(capsys, "--config", str(file))
+
+
+def test_a_circle_is_counted_and_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "circle.yaml"
+    file.write_text("services: {api: }\nworkload: {pattern: circular, count: 10}\n")
+    assert "10 circular" in out(capsys, "--config", str(file), "--check")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--scenario", "nope"], "--scenario: expected one of steady_load"),
+        (["--scenario", "burst", "--config", "x.yaml"], "--config: expected no --scenario beside it"),
+        (["--config", "missing.yaml"], "No such file"),
+        (["--bogus"], "No such option"),
+        (["extra"], "unexpected extra argument"),
+        (["--count", "many"], "--count: expected a whole number"),
+        (["--count", "0"], "--count: expected a whole number from 1"),
+        (["--latency", "-5"], "--latency: expected a number from 0"),
+        (["--latency", "nan"], "--latency: expected a number"),
+        (["--jitter", "2"], "--jitter: expected a number from 0 to 1"),
+        (["--error-rate", "1.5"], "--error-rate: expected a number from 0 to 1"),
+        (["--rate-limit", "20"], "--rate-limit: expected a rate"),
+        (["--concurrent", "0"], "--concurrent: expected a whole number"),
+        (["--seed", "-1"], "--seed: expected a whole number from 0"),
+        (["--speed", "0"], "--speed: expected a number from 0.001"),
+        (["--swarm", "0"], "--swarm: expected a whole number from 1"),
+        (["--duration", "200 parsecs"], "--duration: expected a time such as"),
+        (["--fail-on", "p95"], "--fail-on: expected a metric"),
+        (["--fail-on", "zig>3"], "--fail-on: expected one of p50"),
+        (["--set", "api.rte=3"], "services.api.rte: expected a known key (rate?)"),
+        (["--set", "rate"], "--set[0]: expected a path, ="),
+        (["--set", "api.rate=1/s", "--tui"], "--tui: expected no --set"),
+        (["--report", "missing/folder/results.json"], "--report: expected a file in a folder that is there"),
+        (["--html", "missing/folder/report.html"], "--html: expected a file in a folder that is there"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_nothing_runs(
+    arguments: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert expected in refusal(capsys, *arguments)
+
+
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("services: {api: {behavior: {error_rate: 1.5}}}\n")
+    assert "services.api.behavior.error_rate: expected a share from 0 to 1, got 1.5" in refusal(
+        capsys, "--config", str(file)
+    )
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "huge.yaml"
+    with file.open("wb") as hole:
+        hole.truncate(100 * 1024 * 1024)
+    assert "at most 1,048,576 bytes" in refusal(capsys, "--config", str(file))
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "binary.yaml"
+    file.write_bytes(b"services: \xff\xfe")
+    assert "text in UTF-8" in refusal(capsys, "--config", str(file))
+
+
+def test_a_folder_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Is a directory" in refusal(capsys, "--config", str(tmp_path))
+
+
+def test_a_mistake_of_ours_is_one_line_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(job: object) -> int:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(program, "_carried_out", broken)
+    monkeypatch.delenv("RUNCUE_DEBUG", raising=False)
+    assert invoke(QUICK) == 70
+    assert capsys.readouterr().err == (
+        "runcue-sim: internal error: ZeroDivisionError: oops; set RUNCUE_DEBUG=1 for details\n"
+    )
+
+
+def test_a_missing_extra_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(job: object) -> int:
+        raise ModuleNotFoundError("No module named 'yaml'", name="yaml")
+
+    monkeypatch.setattr(program, "_carried_out", missing)
+    assert "pip install 'runcue[sim]'" in refusal(capsys, *QUICK)
+
+
+def test_at_a_speed_the_run_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--scenario", "burst", "--duration", "60s", "--report", "-"]
+    assert out(capsys, *arguments) == out(capsys, *arguments, "--speed", "1000")
+
+
+def test_recovery_in_real_time_kills_a_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "crash.yaml"
+    file.write_text("""
+services: {api: {concurrent: 4, behavior: {latency: 100ms}}}
+workload: {count: 10}
+store: file
+kills: [{at: 500ms, down: 100ms}]
+duration: 1s
+drain: 50s
+""")
+    text = out(capsys, "--config", str(file), "--realtime")
+    assert "10 completed" in text
+    assert "unfinished" not in text
+
+
+def test_it_is_a_program(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "runcue.sim", *QUICK],
+        capture_output=True, text=True, cwd=tmp_path, check=False, timeout=50, env={"PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "single_queue - seed 1" in ended.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,210 @@
+"""Mistakes planted in the engine, one at a time: the swarm finds each, by a rule that fits it, within a few seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from runcue.attempts import Attempts
+from runcue.core import admission, breaker, ledger, limits, outcome, shared
+from runcue.core.model import Record
+from runcue.core.plan import Outcome, Submit
+from runcue.core.retry import delay_after
+from runcue.engine import Engine
+from runcue.errors import StoreError
+from runcue.sim import swarm
+from runcue.stores import journal
+
+SEEDS = 150
+"""How many seeds may pass before a mistake is found."""
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def wide_window(patch: pytest.MonkeyPatch) -> None:
+    """A window lets one more in than it may."""
+    room = limits.Window.room
+    patch.setattr(limits.Window, "room", lambda self, now: room(self, now) + 1)
+
+
+def own_grants_only(patch: pytest.MonkeyPatch) -> None:
+    """What other processes were granted is not counted."""
+    patch.setattr(limits.Service, "started_elsewhere", lambda self, at, amount: None)
+
+
+def own_places_only(patch: pytest.MonkeyPatch) -> None:
+    """What runs in other processes is not counted."""
+    patch.setattr(shared, "_count_others", lambda ledger: None)
+
+
+def impatient(patch: pytest.MonkeyPatch) -> None:
+    """Work is tried again while the code of its last attempt still runs."""
+    where = ledger.Ledger._where
+
+    def impatient(self: ledger.Ledger, record: Record) -> Any:
+        self.held.pop(record.id, None)
+        return where(self, replace(record, worker=None))
+
+    patch.setattr(ledger.Ledger, "_where", impatient)
+
+
+def no_fencing(patch: pytest.MonkeyPatch) -> None:
+    """The same, and an answer is taken whichever attempt it comes from."""
+    impatient(patch)
+    take, stop = outcome.take, Attempts.stop
+
+    def careless(book: ledger.Ledger, item: Outcome) -> None:
+        record = book.live(item.id)
+        if record is not None and record.token and record.token != item.token:
+            item = replace(item, token=record.token)
+        take(book, item)
+
+    def forgiving(self: Attempts, token: int) -> None:
+        run = self.runs.get(token)
+        stop(self, token)
+        if run is not None:
+            run.is_given_up = False
+
+    patch.setattr(outcome, "take", careless)
+    patch.setattr(Attempts, "stop", forgiving)
+
+
+def ended_twice(patch: pytest.MonkeyPatch) -> None:
+    """A completion is told twice."""
+    complete = ledger.Ledger.complete
+
+    def talkative(self: ledger.Ledger, record: Record, result: Any) -> Record:
+        final = complete(self, record, result)
+        self.plan.events.append(final)
+        return final
+
+    patch.setattr(ledger.Ledger, "complete", talkative)
+
+
+def dead_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What a dead process ran is never taken over."""
+    patch.setattr(shared, "lose", lambda ledger, worker: None)
+
+
+def counted_down_twice(patch: pytest.MonkeyPatch) -> None:
+    """One dependency that is complete counts for two."""
+    satisfied = outcome._satisfied
+
+    def hasty(book: ledger.Ledger, record: Record) -> None:
+        satisfied(book, replace(record, missing=max(1, record.missing - 1)))
+
+    patch.setattr(outcome, "_satisfied", hasty)
+
+
+def failures_stay_alone(patch: pytest.MonkeyPatch) -> None:
+    """What depends on failed work is left as it is."""
+    patch.setattr(outcome, "_lose", lambda ledger, work_id, error, cascade: None)
+
+
+def many_probes(patch: pytest.MonkeyPatch) -> None:
+    """A half-open circuit lets everybody through."""
+    room = breaker.Breaker.room
+
+    def generous(self: breaker.Breaker, now: float) -> int:
+        return 3 if self.state == breaker.HALF_OPEN else room(self, now)
+
+    patch.setattr(breaker.Breaker, "room", generous)
+
+
+def impatient_circuit(patch: pytest.MonkeyPatch) -> None:
+    """An open circuit does not wait."""
+    room = breaker.Breaker.room
+    patch.setattr(
+        breaker.Breaker, "room", lambda self, now: 1 if self.state == breaker.OPEN else room(self, now)
+    )
+
+
+def event_lost(patch: pytest.MonkeyPatch) -> None:
+    """Of many events at once the last is not written."""
+    pack = journal.pack
+
+    def forgetful(events: Iterable[Any]) -> bytes:
+        told = list(events)
+        return pack(told[:-1] if len(told) > 8 else told)
+
+    patch.setattr(journal, "pack", forgetful)
+
+
+def short_backoff(patch: pytest.MonkeyPatch) -> None:
+    """A retry waits for less than its policy says."""
+    patch.setattr(outcome, "delay_after", lambda *given: delay_after(*given) * 0.4)
+
+
+def eager_retry(patch: pytest.MonkeyPatch) -> None:
+    """A retry is due as soon as anything happens."""
+    where = ledger.Ledger._where
+
+    def eager(self: ledger.Ledger, record: Record) -> Any:
+        return where(self, replace(record, next_retry_at=None) if record.next_retry_at else record)
+
+    patch.setattr(ledger.Ledger, "_where", eager)
+
+
+def many_crashes(patch: pytest.MonkeyPatch) -> None:
+    """Work that kills its processes is given up too late."""
+    patch.setattr(shared, "MOST_CRASHES", 6)
+
+
+def no_priority(patch: pytest.MonkeyPatch) -> None:
+    """First come, first served, whatever the priority."""
+    patch.setattr(ledger.Ledger, "_rank", lambda self, spec: self.now + (spec.delay or 0))
+
+
+def no_ageing(patch: pytest.MonkeyPatch) -> None:
+    """However long something waits, the more important goes first."""
+    patch.setattr(ledger.Ledger, "_rank", lambda self, spec: self.now - ledger.STRICT_STEP * spec.priority)
+
+
+def keys_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    """An idempotency key is kept and not looked at."""
+    patch.setattr(admission, "_by_key", lambda ledger, spec, key: None)
+
+
+def accepted_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """A submission is confirmed though its commit failed."""
+    answer = Engine._answer
+
+    def hasty(self: Engine, item: Any, said: Any) -> None:
+        if isinstance(item, Submit) and isinstance(said, StoreError):
+            said = [spec.id for spec in item.specs]
+        answer(self, item, said)
+
+    patch.setattr(Engine, "_answer", hasty)
+
+
+PLANTED: dict[str, tuple[Plant, ...]] = {
+    "rate": (wide_window, own_grants_only),
+    "concurrency": (own_places_only,),
+    "overlap": (impatient,),
+    "result": (no_fencing,),
+    "life": (ended_twice,),
+    "rest": (dead_forgotten,),
+    "dependencies": (counted_down_twice, failures_stay_alone),
+    "circuit": (many_probes, impatient_circuit),
+    "order": (event_lost,),
+    "retry": (short_backoff, eager_retry),
+    "attempts": (many_crashes,),
+    "priority": (no_priority,),
+    "starvation": (no_ageing,),
+    "keys": (keys_for_nothing,),
+    "lost": (accepted_before_commit,),
+}
+CASES = [(rule, plant) for rule, plants in PLANTED.items() for plant in plants]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("rule", "plant"), CASES, ids=[plant.__name__ for _, plant in CASES])
+def test_a_planted_mistake_is_found(rule: str, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    for seed in range(SEEDS):
+        if rule in {violation.rule for violation in swarm.play(seed).violations}:
+            return
+    pytest.fail(f"no seed below {SEEDS} gave it away")
