@@ -135,7 +135,7 @@ class Zygote:
 def warm() -> None:
     """Import whatever an actor could want; what needs an extra that is not installed is not wanted."""
     for module in pkgutil.walk_packages(runcue.__path__, "runcue."):
-        if not module.name.startswith("runcue.cli"):  # a program of its own
+        if not module.name.startswith(("runcue.cli", "runcue.sim")):  # programs of their own
             with contextlib.suppress(ImportError):
                 importlib.import_module(module.name)
 
