@@ -32,6 +32,14 @@ class Gate:
         return False
 
 
+class Nowhere(Gate):
+    """A declared input that is never there: asked for when work is submitted, and whenever it is looked for."""
+
+    def __call__(self, work: Work) -> str:  # type: ignore[override]  # (it is asked for a path)
+        super().__call__(work)
+        return f"nowhere/{work.params['page']}.png"
+
+
 def prepared(gate: Gate | None) -> Cue:
     """A Cue whose works wait for the gate or, without one, for a rate that the first of them used up."""
     cue = Cue()
@@ -39,6 +47,10 @@ def prepared(gate: Gate | None) -> Cue:
         cue.service("outside", rate="1/day")
     else:
         cue.service("outside", concurrent=100)
+    if isinstance(gate, Nowhere):
+        cue.task("work", uses="outside", inputs=gate)(no_op)
+        return cue
+    if gate is not None:
         cue.is_ready(gate)
     cue.task("work", uses="outside")(no_op)
     return cue
@@ -58,8 +70,8 @@ async def share(gate: Gate | None, count: int, seconds: float) -> float:
     wall = perf_counter() - began
     pending = (await cue.count())[WorkState.PENDING]
     await cue.stop()
-    if pending < count - 1 or (gate is not None and gate.asked < count):
-        asked = "" if gate is None else f", is_ready was asked {gate.asked:,} times in {LONGEST_SETTLING} s"
+    if pending < count - 1 or (gate is not None and gate.asked < gate.count):
+        asked = "" if gate is None else f", the gate was asked {gate.asked:,} times in {LONGEST_SETTLING} s"
         raise RuntimeError(f"nothing to measure: {pending:,} of {count:,} works are pending{asked}")
     return 100 * used / wall
 
@@ -69,8 +81,10 @@ def measure(quick: bool) -> list[Line]:
     count, seconds = (1_000, 0.3) if quick else (100_000, 10)
     gate = Gate(count)
     by_gate = run(partial(share, gate, count, seconds))
+    by_input = run(partial(share, Nowhere(2 * count), count, seconds))
     by_rate = run(partial(share, None, count, seconds))
     return [
         Line(f"{count:,} blocked by is_ready", by_gate, "% of a core", below=5),
+        Line(f"{count:,} blocked by a missing input", by_input, "% of a core", below=5),
         Line(f"{count:,} blocked by a rate", by_rate, "% of a core", below=5),
     ]

@@ -15,7 +15,7 @@ from msgspec import json
 
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.state import Grant
-from runcue.stores import codec
+from runcue.stores import codec, states
 from runcue.stores.file import open_file
 
 BATCH = 100
@@ -88,7 +88,7 @@ def lives(path: str, count: int, *, in_one: bool) -> float:
             if not in_one:
                 write("COMMIT; BEGIN IMMEDIATE")
             many(codec.START, mould.starts(numbers))
-            write(codec.GRANT_INSERT, codec.grant_row(Grant("outside", 1.8e9, len(numbers))))
+            write(states.GRANT_INSERT, states.grant_row(Grant("outside", 1.8e9, len(numbers))))
             if not in_one:
                 write("COMMIT; BEGIN IMMEDIATE")
             many(codec.FINISH, mould.finishes(numbers))
@@ -114,7 +114,7 @@ def lives_in_line(path: str, count: int) -> float:
         for numbers in batches(count):
             write("BEGIN IMMEDIATE")
             many(codec.START, mould.starts(numbers))
-            write(codec.GRANT_INSERT, codec.grant_row(Grant("outside", 1.8e9, len(numbers))))
+            write(states.GRANT_INSERT, states.grant_row(Grant("outside", 1.8e9, len(numbers))))
             write("COMMIT; BEGIN IMMEDIATE")
             many(codec.FINISH, mould.finishes(numbers))
             write("COMMIT")

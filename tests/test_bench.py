@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-IN_MEMORY = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "imports")
+IN_MEMORY = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "batches", "imports")
 IN_A_FILE = ("durable", "rows", "processes")
 NAMES = IN_MEMORY + IN_A_FILE
 

@@ -18,10 +18,14 @@ TYPING = Path(__file__).parent / "typing" / "api.py"
 PUBLIC = {
     "__version__",
     # what an application holds, and what it is given
-    "Attempt", "Command", "Cue", "Event", "Explanation", "PriorityContext", "Reader", "Rescue", "Retry",
+    "Attempt", "Command", "Cue", "Event", "Explanation", "Forecast", "PriorityContext", "Reader", "Rescue", "Retry",
     "RunningWork", "Work", "WorkState", "WorkUnit",
     # mending
     "recover",
+    # writing what others wait for
+    "write_output",
+    # limits and batches
+    "adaptive", "map", "progress",
     # ready-made callbacks
     "dependency_check_db", "dependency_check_file", "priority_by_wait_time", "priority_constant",
     # raised by a handler to steer its own work
@@ -41,11 +45,11 @@ CUE = {
     "on_stall_warning",
     # work
     "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "purge", "purge_dead", "wait",
-    "result", "join",
+    "result", "join", "map",
     # running
     "start", "stop", "close", "loop", "path",
     # looking and operating
-    "events", "explain", "debug_blocked", "services", "pause", "resume", "set_config", "get_config",
+    "events", "explain", "forecast", "debug_blocked", "services", "pause", "resume", "set_config", "get_config",
 }  # fmt: skip
 
 SYNC = {"submit", "get", "cancel", "wait", "result"}

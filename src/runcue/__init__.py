@@ -23,11 +23,16 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "runcue.cue": ["Cue"],
+    "runcue.batch": ["map"],
+    "runcue.bar": ["progress"],
+    "runcue.artifacts": ["write_output"],
+    "runcue.limiting": ["adaptive"],
     "runcue.core.model": ["Attempt", "PriorityContext", "Work", "WorkState"],
     "runcue.models": ["WorkUnit"],
     "runcue.running": ["RunningWork"],
     "runcue.core.events": ["Event"],
     "runcue.core.explain": ["Explanation"],
+    "runcue.core.forecast": ["Forecast"],
     "runcue.core.retry": ["Retry"],
     "runcue.reader": ["Reader"],
     "runcue.ports": ["Command"],
@@ -88,6 +93,7 @@ __all__ = [
     "DuplicateWork",
     "Event",
     "Explanation",
+    "Forecast",
     "ForkedConnection",
     "InvalidOption",
     "InvalidParams",
@@ -124,11 +130,15 @@ __all__ = [
     "WorkerLost",
     "WrongThread",
     "__version__",
+    "adaptive",
     "dependency_check_db",
     "dependency_check_file",
+    "map",
     "priority_by_wait_time",
     "priority_constant",
+    "progress",
     "recover",
+    "write_output",
 ]
 
 
@@ -146,6 +156,9 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from runcue.artifacts import write_output
+    from runcue.bar import progress
+    from runcue.batch import map  # noqa: A004 (runcue.map is meant to read like the built-in one)
     from runcue.callbacks import (
         dependency_check_db,
         dependency_check_file,
@@ -154,6 +167,7 @@ if TYPE_CHECKING:
     )
     from runcue.core.events import Event
     from runcue.core.explain import Explanation
+    from runcue.core.forecast import Forecast
     from runcue.core.model import Attempt, PriorityContext, Work, WorkState
     from runcue.core.retry import Retry
     from runcue.cue import Cue
@@ -192,6 +206,7 @@ if TYPE_CHECKING:
         WorkTimedOut,
         WrongThread,
     )
+    from runcue.limiting import adaptive
     from runcue.models import WorkUnit
     from runcue.ports import Command
     from runcue.reader import Reader

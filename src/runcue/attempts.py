@@ -17,8 +17,9 @@ from runcue.core.failure import Failure, classify
 from runcue.core.model import Record
 from runcue.core.plan import Ended, Entered, Entry, Item, Outcome, Plan
 from runcue.errors import CommandFailed
+from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, TooLate
-from runcue.running import Report, Run, RunningWork, current_run
+from runcue.running import Run, RunningWork, Words, current_run
 
 LAG_FORGIVEN = 0.1
 TIMEOUT = Failure("timeout", "timeout")
@@ -37,7 +38,8 @@ class Attempts:
         executors: Mapping[str, Executor],
         tasks: Mapping[str, Registered],
         put: Callable[[Item], None],
-        report: Report,
+        words: Words,
+        judge: Judge,
         may_block: bool,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -46,7 +48,8 @@ class Attempts:
         self._executors = executors
         self._tasks = tasks
         self._put = put
-        self._report = report
+        self._words = words
+        self._judge = judge
         self._may_block = may_block
         self.runs: dict[int, Run] = {}
         self._entering: list[Entering] = []
@@ -77,13 +80,13 @@ class Attempts:
 
     def start(self, plan: Plan) -> None:
         """Begin the attempts that a turn decided."""
-        tasks, executors, runs, report = self._tasks, self._executors, self.runs, self._report
+        tasks, executors, runs, words = self._tasks, self._executors, self.runs, self._words
         create_task = task_maker(self._loop)
         rated = plan.rated
         for record in plan.start:
             spec, token = record.spec, record.token
             task = tasks[spec.task]
-            run = runs[token] = Run(record, executors[task.executor], report)
+            run = runs[token] = Run(record, executors[task.executor], words)
             entering = None
             if spec.timeout is not None or token in rated:
                 run.is_rated = token in rated
@@ -137,6 +140,8 @@ class Attempts:
             outcome = Outcome(record.id, record.token, said, classify(error, task.retry.retry_on), error)
         else:
             outcome = Outcome(record.id, record.token, result)
+            if self._judge.artifacts:
+                outcome.makes = self._judge.makes(record)
         if entering is not None and not run.has_entered and outcome.failure is not LATE:
             self.entered(run, self.clock.now(), entering.began)
         self.runs.pop(record.token, None)

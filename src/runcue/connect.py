@@ -193,6 +193,7 @@ class System:
             self.complaints,
             self._deliver,
             self._task_of,
+            registry.artifacts,
         )
         self.executors = Executors(self.clock, registry, target, worker)
         self.engine = Engine(
@@ -305,7 +306,7 @@ class System:
         self.engine.deliver(verdicts)
 
     def _complain(self, kind: str, error: BaseException) -> None:
-        function = self._registry.callbacks.get(kind)
+        function = self._registry.callbacks.get(kind, kind)  # declared files have no function
         data = {
             "callback": kind,
             "function": getattr(function, "__qualname__", repr(function)),

@@ -6,25 +6,28 @@ import asyncio
 import builtins
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
-from runcue import given
+from runcue import given, mapping
 from runcue.connect import System, file_of
 from runcue.core.events import Event
 from runcue.core.explain import Explanation
+from runcue.core.forecast import Forecast
 from runcue.core.model import Spec, Work, WorkState, view
 from runcue.core.parse import name as parse_name
 from runcue.core.parse import optional_duration
 from runcue.core.plan import Cancel, Configure, Declare, Pause, Purge, Revive, Submit, Withdraw
+from runcue.core.state import Adaptive
 from runcue.errors import CueClosed, ForkedConnection, QueueFull, WrongThread
 from runcue.registry import (
     Options,
     Registry,
     Task,
 )
-from runcue.signature import CueOptions, Duration, ServiceOptions, SubmitOptions, TaskOptions
+from runcue.signature import CueOptions, Duration, RateValue, SubmitOptions, TaskOptions
 from runcue.sync import Sync
 
 logger = logging.getLogger("runcue")
@@ -51,9 +54,35 @@ class Cue:
 
     # registration -----------------------------------------------------------------------------------------
 
-    def service(self, name: str, **limits: Unpack[ServiceOptions]) -> None:
+    def service(
+        self,
+        name: str,
+        *,
+        rate: RateValue | None = None,
+        concurrent: int | Adaptive | None = None,
+        circuit_threshold: int | None = None,
+        circuit_timeout: Duration = 300,
+        per: str | Callable[[Any], str] | None = None,
+        total: int | RateValue | Mapping[str, Any] | None = None,
+        rate_limit: tuple[float, float] | int | None = None,
+        rate_window: Duration | None = None,
+        max_concurrent: int | None = None,
+        **quantities: RateValue,
+    ) -> None:
         """Declare a service and its limits; declaring it again changes them at once."""
-        declared = self._registry.service(name, **limits)
+        declared = self._registry.service(
+            name,
+            rate=rate,
+            concurrent=concurrent,
+            circuit_threshold=circuit_threshold,
+            circuit_timeout=circuit_timeout,
+            per=per,
+            total=total,
+            rate_limit=rate_limit,
+            rate_window=rate_window,
+            max_concurrent=max_concurrent,
+            **quantities,
+        )
         if self._system is not None:
             self._system.engine.put_from_anywhere(Declare(declared))
 
@@ -143,6 +172,8 @@ class Cue:
         submit = Submit(specs, is_plain)
         if self._registry.picks_services:
             submit.services = self._registry.undeclared(specs)
+        if self._registry.has_costs:
+            submit.has_cost = any(spec.cost for spec in specs)
         ids: builtins.list[str]
         if options.max_queued is None or options.reject_policy != "block":
             ids = await system.engine.request(submit)
@@ -222,6 +253,20 @@ class Cue:
         ids = given.work_ids(ids)
         await self._open("join").inquiry.join(ids, optional_duration(timeout, "timeout"))
 
+    def map(
+        self,
+        task: str | Callable[..., Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        key: mapping.Key | None = None,
+        params: mapping.Params | None = None,
+        window: int = 1000,
+    ) -> AsyncIterator[Work]:
+        """Submit one work for each item, at most `window` ahead of the loop, and yield each as it ends."""
+        system = self._open("map")
+        accept = partial(self._accept, system)
+        return mapping.works(system, self._registry, accept, task, items, key, params, window)
+
     # running ----------------------------------------------------------------------------------------------
 
     def start(self, queues: str | Iterable[str] | None = None) -> None:
@@ -266,6 +311,10 @@ class Cue:
         """Why that work stands where it stands, and until when."""
         work_id = given.work_id(work_id)
         return await self._open("explain").inquiry.explain(work_id)
+
+    async def forecast(self) -> Forecast:
+        """When the queue will be done if nothing more is submitted, and which limit is the bottleneck."""
+        return await self._open("forecast").inquiry.forecast()
 
     async def debug_blocked(self) -> builtins.list[dict[str, Any]]:
         """Everything pending that cannot start now: `{work, reason, details}`, best first."""

@@ -35,7 +35,7 @@ from runcue.decision import MUST_BE_KEPT, Ask, Decider
 from runcue.errors import CueClosed, ForkedConnection, RuncueError, SchemaTooNew, StorageReplaced, StoreError
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, Turn
-from runcue.running import Progress
+from runcue.running import Words
 from runcue.waiters import Waiters
 
 logger = logging.getLogger("runcue")
@@ -94,7 +94,8 @@ class Engine:
             executors=executors,
             tasks=tasks,
             put=self.put,
-            report=Progress(clock, progress_interval, self.put_from_anywhere),
+            words=Words(clock, progress_interval, self.put_from_anywhere),
+            judge=judge,
             may_block=may_block,
         )
         self._loop_task: asyncio.Task[None] | None = None

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from runcue.core.explain import FULL, Explanation, explain, explain_pending, snapshot
+from runcue.core.forecast import RECENT, Forecast, forecast, paces, tasks_of
 from runcue.core.ledger import Ledger
-from runcue.core.model import Record, Work, view
+from runcue.core.model import Record, Work, WorkState, view
 from runcue.core.plan import Lacks
 from runcue.core.scheduler import Scheduler
 from runcue.engine import Engine
@@ -93,6 +94,19 @@ class Inquiry:
             return [self._blocked(why, record) for record, why in pending if why.reason != "ready"]
 
         return await self._engine.look(look)
+
+    async def forecast(self) -> Forecast:
+        """When all of it will be done, and what it waits for most."""
+        tasks = await self._engine.look(lambda scheduler, turn: tasks_of(scheduler.ledger))
+        recent = [
+            record
+            for task in tasks
+            for state in (WorkState.COMPLETED, WorkState.FAILED)
+            for record in await self._store.find(state, task, RECENT)
+        ]
+        return await self._engine.look(
+            lambda scheduler, turn: forecast(scheduler.ledger, paces(recent), turn.now, turn.wall)
+        )
 
     async def services(self) -> list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""

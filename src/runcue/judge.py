@@ -8,7 +8,10 @@ is_ready                   not ready
 is_stale                   stale (run it)
 dependency_satisfied       not satisfied
 priority                   0.5
+declared files             nothing can be told: not ready
 
+The files that tasks declare are looked at here, too, like one more callback for each of those tasks: after the
+dependencies, before is_ready. A task whose files are out of reach waits for itself alone, and only while they are.
 Asking costs the loop at most a quarter of its time for work never asked before, 4 % for asking again.
 """
 
@@ -20,8 +23,9 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from math import isnan
 from typing import Any
 
+from runcue.artifacts import UNSEEN, Artifacts, Finding
 from runcue.core.asking import FEW, Allowance, Verdict
-from runcue.core.model import PriorityContext, Record, view
+from runcue.core.model import PriorityContext, Record, Work, view
 from runcue.core.plan import Plan
 from runcue.handler import is_async
 from runcue.ownthread import OwnThread, TooLate
@@ -41,6 +45,12 @@ FALLBACKS: dict[str, Any] = {
     "is_stale": True,
     "priority": 0.5,
 }
+FORGIVEN = 100
+"""How many looks at files in a row have to be answered in time before they are looked at on the loop again."""
+FILES = "artifacts"
+"""What the looking at declared files is called where callbacks have names."""
+
+NOTHING_DECLARED = Finding()
 
 Report = Callable[[str, BaseException], None]
 
@@ -55,8 +65,9 @@ class Question:
         self.report = report
         self.wants_task = bool(getattr(function, "wants_task", False))
         self.is_plain = not is_async(function) and not self.wants_task
-        self._usual = float if kind == "priority" else bool
+        self._usual = {"priority": float, FILES: Finding}.get(kind, bool)
         self._thread: OwnThread | None = None
+        self._quick = 0
 
     def ask(self, arguments: tuple[Any, ...], timer: Callable[[], float]) -> Any:
         """The answer of a plain callback, called here and now."""
@@ -76,7 +87,7 @@ class Question:
             answer = self._fallback(error)
         if timer() - began > self.limit:
             self.is_plain = False
-            self._thread = OwnThread(f"runcue-{self.kind}")
+            self._thread = self._thread or OwnThread(f"runcue-{self.kind}")
             answer = self._fallback(self._late())
         return answer
 
@@ -90,10 +101,13 @@ class Question:
         try:
             if self._thread is not None:
                 answer = await self._thread.call(self.function, arguments, self.limit)
+                if self.kind == FILES:
+                    self._forgive()
             else:
                 answer = await self._cut_off(arguments)
             return self._checked(answer)
         except TooLate:
+            self._quick = 0
             return self._fallback(self._late())
         except KeyboardInterrupt:
             raise
@@ -114,7 +128,16 @@ class Question:
                 raise TooLate from None
             raise
 
+    def _forgive(self) -> None:
+        """To look at files is quick again: that one look took long may have been a busy machine."""
+        self._quick += 1
+        if self._quick >= FORGIVEN:
+            self._quick = 0
+            self.is_plain = True
+
     def _checked(self, answer: Any) -> Any:
+        if isinstance(answer, Finding):
+            return answer
         if self.kind != "priority":
             if answer is None:
                 raise TypeError("it returned None, not True or False")
@@ -129,7 +152,7 @@ class Question:
 
     def _fallback(self, error: BaseException) -> Any:
         self.report(self.kind, error)
-        return FALLBACKS[self.kind]
+        return FALLBACKS.get(self.kind, UNSEEN)
 
 
 Interview = Generator[tuple[Question, tuple[Any, ...]] | Verdict, Any, None]
@@ -148,6 +171,7 @@ class Judge:
         report: Report,
         deliver: Callable[[list[Verdict]], None],
         task_of: Callable[[str], Awaitable[str | None]],
+        artifacts: Mapping[str, Artifacts],
     ) -> None:
         self._clock = clock
         self._timer = timer
@@ -156,7 +180,10 @@ class Judge:
         self._report = report
         self._deliver = deliver
         self._task_of = task_of
+        self.artifacts = artifacts
+        """What tasks declare of their files; a task that declares nothing is not in it."""
         self._questions: dict[str, Question] = {}
+        self._looks: dict[str, Question] = {}
         self._todo: deque[tuple[Record, int, dict[str, float]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_going = False
@@ -176,8 +203,33 @@ class Judge:
             if function is not None and (known is None or known.function is not function):
                 self._questions[kind] = Question(kind, function, self._limit, self._report)
 
+    def _look_for(self, task: str) -> Question | None:
+        """How the files of that task are looked at; None when it declares none."""
+        if task not in self.artifacts:
+            return None
+        look = self._looks.get(task)
+        if look is None:
+            look = self._looks[task] = Question(FILES, self._look, self._limit, self._report)
+        return look
+
+    def _look(self, work: Work) -> Finding:
+        """Look at the files of that work: on the loop, or in a thread when that took too long."""
+        declared = self.artifacts.get(work.task)
+        return Finding() if declared is None else declared.look(work, self._clock.wall())
+
+    def makes(self, record: Record) -> tuple[str, ...]:
+        """The outputs that are declared for that work, which just completed."""
+        declared = self.artifacts.get(record.spec.task)
+        try:
+            return () if declared is None else declared.makes(view(record))
+        except Exception as error:  # noqa: BLE001 (an application's function may raise anything)
+            self._report(FILES, error)
+            return ()
+
     def allowance(self) -> Allowance:
         """How much may be asked now, so that asking stays within its share of the loop's time."""
+        if self._unanswered >= FEW:  # in threads, which take their time
+            return Allowance(0, 0)
         now = self._clock.now()
         passed, self._paid_at = now - self._paid_at, now
         self._first_tokens = min(SLICE, self._first_tokens + passed * FIRST_SHARE)
@@ -205,9 +257,11 @@ class Judge:
         asked = 0
         is_plain = all(question.is_plain for question in self._questions.values())
         while self._todo and (not asked or timer() - began < SLICE):
-            interview = self._interview(*self._todo.popleft())
+            record, depth, pressure = self._todo.popleft()
+            look = self._look_for(record.spec.task)
+            interview = self._interview(record, look, depth, pressure)
             asked += 1
-            if is_plain:
+            if is_plain and (look is None or look.is_plain):
                 verdicts.append(self._hold(interview))
             else:
                 task = asyncio.get_running_loop().create_task(
@@ -258,15 +312,23 @@ class Judge:
             question, arguments = step
             if question.wants_task:
                 arguments = (*arguments, await self._task_of(arguments[0]))
-            step = interview.send(await question.ask_patiently(arguments))
+            if question.is_plain:  # beside others that are not
+                self.asking = question.kind
+                answer = question.ask(arguments, self._timer)
+                self.asking = None
+            else:
+                answer = await question.ask_patiently(arguments)
+            step = interview.send(answer)
         self._answer([step])
 
     def close(self) -> None:
         """Let the threads of slow callbacks go."""
-        for question in self._questions.values():
+        for question in (*self._questions.values(), *self._looks.values()):
             question.close()
 
-    def _interview(self, record: Record, depth: int, pressure: dict[str, float]) -> Interview:
+    def _interview(
+        self, record: Record, look: Question | None, depth: int, pressure: dict[str, float]
+    ) -> Interview:
         """What to ask about one work, in the order of the gates; the first closed one ends it."""
         questions, clock = self._questions, self._clock
         work = view(record)
@@ -275,12 +337,23 @@ class Judge:
             for need in work.depends_on:
                 if not (yield satisfied, (need,)):
                     yield Verdict(work.id, clock.now(), ready=False, why="dependency")
+        found = NOTHING_DECLARED
+        if look is not None:
+            found = yield look, (work,)
+            if found.trouble is not None:
+                self._report(FILES, found.trouble)
+            if not found.is_ready:
+                why = "lacks" if found.lacks else "unseen"
+                yield Verdict(work.id, clock.now(), ready=False, why=why, lacks=found.lacks)
         ready = questions.get("is_ready")
         if ready is not None and not (yield ready, (work,)):
             yield Verdict(work.id, clock.now(), ready=False, why="not_ready")
         stale = questions.get("is_stale")
-        if stale is not None and not (yield stale, (work,)):
-            yield Verdict(work.id, clock.now(), stale=False)
+        is_stale = found.is_stale
+        if stale is not None and not is_stale:
+            is_stale = yield stale, (work,)
+        if is_stale is False:
+            yield Verdict(work.id, clock.now(), stale=False, makes=found.makes)
         priority = questions.get("priority")
         if priority is None:
             yield Verdict(work.id, clock.now())

@@ -38,7 +38,7 @@ from runcue.errors import (
     quoted,
 )
 from runcue.options import choice, span, whole
-from runcue.stores import codec, jobs, presence
+from runcue.stores import jobs, presence, states
 from runcue.stores.file import identity, open_file, translate
 from runcue.stores.schema import VERSION, check_tables, version_of
 from runcue.stores.tables import Tables
@@ -202,7 +202,7 @@ class Reader:
                 found[state.limits.name].load(state)
             for grant in changes.grants:
                 if grant.service in found:
-                    found[grant.service].started_elsewhere(grant.at, grant.amount)
+                    found[grant.service].started_elsewhere(grant.at, grant.amount, grant.quantity)
             for worker in changes.workers or ():
                 for name, amount in worker.active.items():
                     if name in found:
@@ -310,8 +310,8 @@ class Reader:
         """Queue time, and how everything stands but for the works."""
         head = tables.head()
         now = _now(tables, head)
-        rates = [rate for row in tables.connection.execute(codec.SERVICE_SELECT)
-                 for rate in codec.read_service(row).limits.rates]  # fmt: skip
+        rates = [rate for row in tables.connection.execute(states.SERVICE_SELECT)
+                 for rate in states.read_service(row).limits.rates]  # fmt: skip
         changes = tables.changes(head, now - max((rate.per for rate in rates), default=0.0))
         assert changes is not None, "nothing was seen before"
         return now, changes

@@ -12,44 +12,45 @@ Rules:
 
 from __future__ import annotations
 
+import fnmatch
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from importlib import import_module
-from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from runcue import given
+from runcue.artifacts import Artifacts, declared
 from runcue.callbacks import DatabaseCheck
 from runcue.core import parse
 from runcue.core.asking import Questions
 from runcue.core.explain import OWN_POOL, POOL, THREADS
-from runcue.core.limits import Limits
+from runcue.core.meters import Cost
 from runcue.core.model import Spec, Work, WorkState
 from runcue.core.places import HERE
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
+from runcue.core.state import Limits, base_name
 from runcue.errors import (
     ConfigError,
     DependencyCycle,
-    InvalidOption,
     SubmitError,
     UnknownService,
     UnknownTask,
     quoted,
 )
-from runcue.handler import executor_of, identity, is_async, origin, own_name, spoken, takes
+from runcue.handler import executor_of, identity, origin, own_name, spoken, takes
+from runcue.limiting import KeyOf, agreed, disagree, read_limits
 from runcue.options import Options as Options  # noqa: PLC0414 (it is looked for here, with the rest of the edge)
-from runcue.options import choice, command, or_none, pause, span, whole
+from runcue.options import choice, command, or_none, pause, span
 from runcue.ports import CommandOptions
+from runcue.using import CostOf, Picks, cost_of, picked, read_cost, read_uses, template, with_keys
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Seconds: TypeAlias = float | timedelta | str
-Picks: TypeAlias = Callable[[Work], str | list[str]]
-Uses: TypeAlias = str | list[str] | tuple[str, ...] | Picks
 
 EXECUTORS: Final = ("async", "thread", "process_pool", "subprocess", "ssh")
 IMPLICIT: Final = {
@@ -83,10 +84,8 @@ CALLBACKS: Final = {
 }
 """What each callback is called with."""
 
-SERVICE_OPTIONS: Final = ("rate", "concurrent", "circuit_threshold", "circuit_timeout", "rate_limit",
-                          "rate_window", "max_concurrent")  # fmt: skip
-TASK_OPTIONS: Final = ("name", "uses", "services", "executor", "retry", "timeout", "shell", "check", "cwd",
-                       "env")  # fmt: skip
+TASK_OPTIONS: Final = ("name", "uses", "services", "executor", "retry", "timeout", "cost", "inputs", "outputs",
+                       "max_age", "shell", "check", "cwd", "env")  # fmt: skip
 SUBMIT_OPTIONS: Final = ("task", "params", "target", "queue", "depends_on", "timeout", "dependency_timeout",
                          "idempotency_key", "on_failed", "id", "priority", "run_at", "delay",
                          "retry", "task_type")  # fmt: skip
@@ -98,7 +97,6 @@ HIGHEST_PRIORITY: Final = 1_000_000
 MOST_DEPENDENCIES: Final = 100_000
 
 _submit_options = frozenset(SUBMIT_OPTIONS)
-_place = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
 
 # --- Tasks ----------------------------------------------------------------------------------------
@@ -119,6 +117,12 @@ class Task(msgspec.Struct, frozen=True):
     command: CommandOptions = CommandOptions()
     is_checked: bool = True
     """False while its services may still be unknown: that is settled by the first submission."""
+    artifacts: Artifacts | None = None
+    """The files that its work needs and makes."""
+    cost: CostOf | None = None
+    """How much of the quantities of its services a start is expected to use."""
+    is_plain: bool = True
+    """True when nothing has to be worked out for each of its works."""
 
     @property
     def service(self) -> str | None:
@@ -134,11 +138,17 @@ class Registry:
         self.is_shared = is_shared
         """True when other programs may have declared services on the same queue."""
         self.tasks: dict[str, Task] = {}
+        self.artifacts: dict[str, Artifacts] = {}
+        """What tasks declare of the files they need and make."""
         self.services: dict[str, Limits] = {}
+        self.keys: dict[str, KeyOf] = {}
+        """What tells the keys of a service apart, for those that have keys."""
         self.rules: dict[str, Rule] = {}
         self.callbacks: dict[str, Callable[..., Any]] = {}
         self.failure_wants_retry = True
         """False when `on_failure` takes no `will_retry`: it is then told of final failures only."""
+        self.has_costs = False
+        """True when some task uses an amount of something."""
         self.picks_services = False
         """True when some task chooses its services for each work."""
         self._database = database
@@ -146,37 +156,16 @@ class Registry:
 
     # declaring ----------------------------------------------------------------------------------------
 
-    def service(
-        self,
-        name: str,
-        *,
-        rate: object = None,
-        concurrent: int | None = None,
-        circuit_threshold: int | None = None,
-        circuit_timeout: Seconds = 300,
-        rate_limit: object = None,
-        rate_window: Seconds | None = None,
-        max_concurrent: int | None = None,
-        **unknown: Any,
-    ) -> Limits:
+    def service(self, name: str, **options: Any) -> Limits:
         """Declare a service and its limits; declared again, it has these limits and no others."""
-        parse.reject_unknown(unknown, SERVICE_OPTIONS, "service()")
-        name = _service_name(name)
-        new = None if rate is None else parse.rates(rate)
-        old = _older_rate(rate_limit, rate_window)
-        most = None if concurrent is None else parse.concurrent(concurrent)
-        older = None if max_concurrent is None else whole(1)(max_concurrent, "max_concurrent")
-        limits = Limits(
-            name,
-            _agreed("concurrent", most, "max_concurrent", older),
-            _agreed("rate", new, "rate_limit", old) or (),
-            or_none(whole(1))(circuit_threshold, "circuit_threshold"),
-            span(circuit_timeout, "circuit_timeout"),
-        )
-        self.services[name] = limits
-        if name == POOL:
-            for task in self.tasks.values():
-                self._add_rule(task)
+        limits, key = read_limits(name, **options)
+        self.services[limits.name] = limits
+        had_keys = self.keys.pop(limits.name, None) is not None
+        if key is not None:
+            self.keys[limits.name] = key
+        if limits.name == POOL or had_keys or key is not None:
+            for task in list(self.tasks.values()):
+                self._settle(task)
         return limits
 
     def task(
@@ -188,6 +177,10 @@ class Registry:
         executor: str | None = None,
         retry: object = None,
         timeout: Seconds | None = None,
+        cost: Any = None,
+        inputs: Any = None,
+        outputs: Any = None,
+        max_age: Seconds | None = None,
         shell: bool | None = None,
         check: bool | None = None,
         cwd: str | os.PathLike[str] | None = None,
@@ -201,17 +194,19 @@ class Registry:
             name = parse.name(name, "task")
         if executor is not None:
             choice(executor, "executor", EXECUTORS)
-        wanted = _agreed("uses", _services(uses, "uses"), "services", _services(services, "services")) or ()
+        wanted = agreed("uses", read_uses(uses, "uses"), "services", read_uses(services, "services")) or ()
         names: tuple[str, ...] = wanted if isinstance(wanted, tuple) else ()
         if executor == "process_pool":
             names = tuple(name for name in names if name != POOL)  # it is in the pool's line anyway
         how = command(executor, shell=shell, check=check, cwd=cwd, env=env)
-        picks = wanted if callable(wanted) else _template(names)
+        picks = wanted if callable(wanted) else template(names)
         if uses is not None:
             self._require(name for name in names if "{" not in name)
-        is_checked = picks is not None or all(name in self.services for name in names)
+        is_checked = picks is not None or all(map(self._knows, names))
         policy = Retry.of(retry)
         limit = self.options.default_timeout if timeout is None else span(timeout, "timeout")
+        files = declared(inputs, outputs, or_none(span)(max_age, "max_age"))
+        price = read_cost(cost)
 
         def register(function: Function) -> Function:
             own = name if handler is None and name is not None else own_name(function)
@@ -221,7 +216,7 @@ class Registry:
                 if where == "process_pool":
                     module.check_importable(function)
             plain = () if picks is not None else names
-            self._add(Task(own, function, plain, picks, where, policy, limit, how, is_checked))
+            self._add(Task(own, function, plain, picks, where, policy, limit, how, is_checked, files, price))
             return function
 
         return register if handler is None else register(handler)
@@ -248,7 +243,8 @@ class Registry:
     def questions(self) -> Questions:
         """Which of the callbacks that decide something there are."""
         has = self.callbacks.__contains__
-        return Questions(has("is_ready"), has("is_stale"), has("priority"), has("dependency_satisfied"))
+        return Questions(has("is_ready"), has("is_stale"), has("priority"), has("dependency_satisfied"),
+                         bool(self.artifacts))  # fmt: skip
 
     def get_task(self, task: object) -> Task:
         """The registered task of that name or handler."""
@@ -310,13 +306,29 @@ class Registry:
             if work_id in after:
                 raise DependencyCycle([work_id, work_id])
         services = known.services
-        if known.picks is not None:
+        cost: Cost = ()
+        if not known.is_plain:
             work = Work(work_id, known.name, parse.decode_params(data), target, queue, depends_on=after,
                         timeout=limit, dependency_timeout=dependency_timeout,
                         idempotency_key=idempotency_key, priority=priority, run_at=due)  # fmt: skip
-            services = self._picked(known.picks, work)
+            services, cost = self._worked_out(known, work)
         return Spec(work_id or make_id(), known.name, data, services, queue, target, after, priority, due, wait,
-                    limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy)  # fmt: skip
+                    limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy, cost)  # fmt: skip
+
+    def _worked_out(self, task: Task, work: Work) -> tuple[tuple[str, ...], Cost]:
+        """The services of one work, and how much of them it is expected to use."""
+        services = task.services
+        if task.picks is not None:
+            services = picked(task.picks, work)
+            for name in services:
+                if not self._knows(name) and not self.is_shared:
+                    raise SubmitError(
+                        f"{UnknownService(name, self.services)} The uses= of task {quoted(work.task)} chose it."
+                    )
+        if task.artifacts is not None:
+            task.artifacts.check(work)
+        cost = () if task.cost is None else cost_of(task.cost, work)
+        return with_keys(services, self.keys, work), cost
 
     def specs(self, items: Iterable[Mapping[str, Any]], make_id: Callable[[], str]) -> list[Spec]:
         """Check what `submit_many` was given: all of it, or an error that says which item is wrong."""
@@ -331,7 +343,7 @@ class Registry:
                 known = None
                 if type(item) is dict and len(item) == 2 and "params" in item:  # like most in a batch
                     known = tasks.get(name) if type(name := item.get("task")) is str else None
-                if known is not None and known.is_checked and known.picks is None:
+                if known is not None and known.is_checked and known.is_plain:
                     data = parse.encode_params(item["params"], most)
                     specs.append(Spec(make_id(), known.name, data, known.services, timeout=known.timeout))
                 else:
@@ -355,20 +367,28 @@ class Registry:
         if before is not None:
             _make_way(before, task)
         self.tasks[task.name] = task
+        self.artifacts.pop(task.name, None)
+        if task.artifacts is not None:
+            self.artifacts[task.name] = task.artifacts
         self.picks_services |= task.picks is not None
-        self._add_rule(task)
+        self.has_costs |= task.cost is not None
+        self._settle(task)
         self._names = {}
         for known in self.tasks.values():
             key = identity(known.handler)
             self._names[key] = None if key in self._names else known.name
 
-    def _add_rule(self, task: Task) -> None:
+    def _settle(self, task: Task) -> None:
+        """What follows from how a task and its services are declared now."""
+        is_fixed = task.picks is None and not any(name in self.keys for name in task.services)
+        is_plain = is_fixed and task.artifacts is None and task.cost is None
+        self.tasks[task.name] = replace(task, is_plain=is_plain)
         implicit = IMPLICIT[task.executor]
         if task.executor == "process_pool" and POOL in self.services:
             implicit += (POOL,)
         if self.options.max_running is not None:
             implicit += (HERE,)
-        self.rules[task.name] = Rule(task.retry, implicit, task.services if task.picks is None else None)
+        self.rules[task.name] = Rule(task.retry, implicit, task.services if is_fixed else None)
 
     def _name_of(self, function: object) -> str:
         if not callable(function):
@@ -388,7 +408,7 @@ class Registry:
             raise SubmitError("submit() needs a task: its name, or the function registered for it.")
         names = [self.get_task(said).name for said in (task, task_type) if said is not None]
         if names[0] != names[-1]:
-            _disagree("task", names[0], "task_type", names[-1])
+            disagree("task", names[0], "task_type", names[-1])
         known = self.tasks[names[0]]
         if not known.is_checked:
             self._require(known.services)
@@ -397,92 +417,20 @@ class Registry:
 
     def _require(self, names: Iterable[str]) -> None:
         for name in names:
-            if name not in self.services:
+            if not self._knows(name):
                 raise UnknownService(name, self.services)
 
-    def _picked(self, picks: Picks, work: Work) -> tuple[str, ...]:
-        """The services chosen for one work."""
-        where = f"The uses= of task {quoted(work.task)}"
-        try:
-            answer: object = picks(work)
-        except SubmitError:
-            raise
-        except Exception as error:
-            raise SubmitError(f"{where} raised {quoted(error)}. Nothing was queued.") from error
-        names = (answer,) if isinstance(answer, str) else answer
-        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise SubmitError(f"{where} returned {quoted(answer)}, not a service name or a list of them.")
-        for name in names:
-            if name not in self.services and not self.is_shared:
-                raise SubmitError(f"{UnknownService(name, self.services)} {where} chose it.")
-        return tuple(dict.fromkeys(names))
+    def _knows(self, name: str) -> bool:
+        """True for a service that was declared, a key of one, and a pattern that one of them matches."""
+        if name in self.services:
+            return True
+        if "*" in name:
+            return bool(fnmatch.filter(self.services, name))
+        return base_name(name) in self.keys
 
     def undeclared(self, specs: Iterable[Spec]) -> frozenset[str]:
         """The services of these that were not declared here: the queue itself has to know them."""
-        return frozenset(name for spec in specs for name in spec.services if name not in self.services)
-
-
-# --- Services -------------------------------------------------------------------------------------
-
-
-def _service_name(value: object) -> str:
-    name = parse.name(value, "service")
-    if name.startswith("#") or any(sign in name for sign in "{}*"):
-        raise InvalidOption("service name", value, "no '#' at its beginning and none of { } * in it")
-    return name
-
-
-def _older_rate(limit: Any, window: Any) -> tuple[parse.Rate, ...] | None:
-    """What rate_limit= and rate_window= say."""
-    if limit is None:
-        if window is not None:
-            raise ConfigError(f"rate_window={quoted(window)} needs a rate_limit. Or give rate='60/min'.")
-        return None
-    if isinstance(limit, (str, tuple, list, parse.Rate)):
-        found = parse.rates(limit)
-        if window is not None and any(rate.per != parse.duration(window, "rate_window") for rate in found):
-            _disagree("rate_limit", limit, "rate_window", window)
-        return found
-    if window is None:
-        raise ConfigError(f"rate_limit={quoted(limit)} needs a rate_window. Or give rate='60/min'.")
-    return parse.rates((limit, window))
-
-
-def _services(value: object, option: str) -> tuple[str, ...] | Picks | None:
-    """What uses= or services= says: names, perhaps with places in them, or a function that picks."""
-    if value is None:
-        return None
-    if isinstance(value, (str, list, tuple)):
-        given = (value,) if isinstance(value, str) else value
-        return tuple(dict.fromkeys(parse.name(name, "service") for name in given))
-    if callable(value) and not is_async(value) and takes(value, 1):
-        return value
-    raise InvalidOption(option, value, "a service's name, a list of names, or a plain function of work")
-
-
-def _template(names: tuple[str, ...]) -> Picks | None:
-    """Fill places such as {host} from the params of each work; None when there are no places."""
-    if not any("{" in name or "}" in name for name in names):
-        return None
-    for name in names:
-        rest = _place.sub("", name)
-        if "{" in rest or "}" in rest:
-            raise InvalidOption("uses", name, "places that name a param and nothing else, as in 'ssh_{host}'")
-
-    def pick(work: Work) -> list[str]:
-        return [_place.sub(lambda place: _param(work, place[1]), name) for name in names]
-
-    return pick
-
-
-def _param(work: Work, key: str) -> str:
-    value = work.params.get(key)
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise SubmitError(
-            f"Task {quoted(work.task)} chooses its service by params[{key!r}], which is {quoted(value)}. "
-            "Pass text or a whole number."
-        )
-    return str(value)
+        return frozenset(name for spec in specs for name in spec.services if not self._knows(name))
 
 
 def _make_way(before: Task, task: Task) -> None:
@@ -497,27 +445,3 @@ def _make_way(before: Task, task: Task) -> None:
             f"Task {quoted(task.name)} is registered already, with executor {before.executor!r}. "
             "Give the new one another name, or make a new Cue."
         )
-
-
-# --- Saying the same thing twice ------------------------------------------------------------------
-
-Value = TypeVar("Value")
-
-
-def _agreed(name: str, value: Value | None, other_name: str, other: Value | None) -> Value | None:
-    """The one value of two spellings, either of which may be left out."""
-    if value is None or other is None:
-        return other if value is None else value
-    if value is not other and (callable(value) or callable(other) or value != other):
-        _disagree(name, _said(value), other_name, _said(other))
-    return value
-
-
-def _said(value: object) -> object:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else value
-
-
-def _disagree(name: str, value: object, other_name: str, other: object) -> NoReturn:
-    raise ConfigError(
-        f"{name}={quoted(value)} and {other_name}={quoted(other)} mean the same thing and differ. Give one."
-    )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from runcue.core.failure import clean
+from runcue.core.headers import read as read_headers
+from runcue.core.meters import checked
 from runcue.core.model import Record, Work, view
-from runcue.core.plan import Tell
+from runcue.core.plan import Charge, Item, Observe, Tell
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,15 +22,13 @@ if TYPE_CHECKING:
 LONGEST_TEXT = 1024
 """Bytes of what a handler says of its progress that are told."""
 
-Report = Callable[["Run", float | None, str | None], None]
-
 
 class Run(msgspec.Struct, eq=False):  # a Struct is made in half the time of a plain object
     """One attempt under way, as the engine sees it."""
 
     record: Record
     executor: Executor
-    report: Report
+    words: Words
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     has_begun: bool = False
@@ -40,6 +40,8 @@ class Run(msgspec.Struct, eq=False):  # a Struct is made in half the time of a p
     is_left: bool = False
     """True when stop() leaves it to run on: it counts, and nobody waits for it."""
     told_at: float = 0.0
+    charged: dict[str, float] | None = None
+    """What its handler says that it used so far."""
 
 
 current_run: ContextVar[Run | None] = ContextVar("runcue_run", default=None)
@@ -72,7 +74,25 @@ class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in 
 
     def progress(self, fraction: float | None = None, text: str | None = None) -> None:
         """Report how far this is; told at most once a second. May be called from any thread."""
-        self._run.report(self._run, fraction, text)
+        self._run.words.progress(self._run, fraction, text)
+
+    def charge(self, **amounts: float) -> None:
+        """Say what was really used of each quantity; charged again, it adds up. May be called from any thread.
+
+        The sum takes the place of what `cost=` expected, at the time of the start.
+        """
+        charged = dict(self._run.charged or {})
+        for name, size in checked(amounts).items():
+            charged[name] = charged.get(name, 0) + size
+        self._run.charged = charged
+        self._run.words.charged(self._run)
+
+    def observe(self, headers: Mapping[str, Any], service: str | None = None) -> None:
+        """Learn from the headers of a response how much the service will still take, and until when.
+
+        `service` says which one of several; the first by default. May be called from any thread.
+        """
+        self._run.words.observed(self._run, headers, service)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copying and pickling ask before there is anything to look at
@@ -88,15 +108,26 @@ class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in 
         )
 
 
-class Progress:
-    """How far handlers say they are: from any thread, told at most once in a while."""
+class Words:
+    """What handlers say, from any thread; how far they are is told at most once in a while."""
 
-    def __init__(self, clock: Clock, interval: float, put: Callable[[Tell], None]) -> None:
+    def __init__(self, clock: Clock, interval: float, put: Callable[[Item], None]) -> None:
         self._clock = clock
         self._interval = interval
         self._put = put
 
-    def __call__(self, run: Run, fraction: float | None, text: str | None) -> None:
+    def charged(self, run: Run) -> None:
+        """A handler said what it used."""
+        self._put(Charge(run.record.token, dict(run.charged or {})))
+
+    def observed(self, run: Run, headers: Mapping[str, Any], service: str | None) -> None:
+        """A handler was told of the limits of the far side."""
+        left = read_headers(headers, self._clock.wall())
+        if left:
+            said = [(one.quantity, one.remaining, one.resets_in) for one in left]
+            self._put(Observe(run.record.token, service, said))
+
+    def progress(self, run: Run, fraction: float | None, text: str | None) -> None:
         """A handler said how far it is."""
         now = self._clock.now()
         if run.is_given_up or now - run.told_at < self._interval:

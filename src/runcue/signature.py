@@ -10,6 +10,10 @@ from typing import Any, TypedDict
 from runcue.core.retry import Retry
 
 Duration = float | timedelta | str
+Artifact = (
+    str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    | Callable[[Any], str | os.PathLike[str] | Iterable[str | os.PathLike[str]]]
+)  # fmt: skip
 RateValue = str | tuple[float, float] | Sequence[str | tuple[float, float]]
 
 
@@ -43,18 +47,6 @@ class CueOptions(TypedDict, total=False):
     durability: str
 
 
-class ServiceOptions(TypedDict, total=False):
-    """What `service()` takes besides the name."""
-
-    rate: RateValue | None
-    concurrent: int | None
-    circuit_threshold: int | None
-    circuit_timeout: Duration
-    rate_limit: tuple[float, float] | int | None
-    rate_window: Duration | None
-    max_concurrent: int | None
-
-
 class TaskOptions(TypedDict, total=False):
     """What `task()` takes besides the name."""
 
@@ -63,6 +55,10 @@ class TaskOptions(TypedDict, total=False):
     executor: str | None
     retry: int | Retry | dict[str, Any] | None
     timeout: Duration | None
+    cost: Mapping[str, float] | Callable[[Any], Mapping[str, float]] | None
+    inputs: Artifact | None
+    outputs: Artifact | None
+    max_age: Duration | None
     shell: bool | None
     check: bool | None
     cwd: str | os.PathLike[str] | None

@@ -12,16 +12,19 @@ from runcue.core.events import told
 from runcue.core.explain import Explanation, explain
 from runcue.core.failure import Failure, Kind
 from runcue.core.limits import Limits
+from runcue.core.meters import Cost
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.parse import Rate
 from runcue.core.plan import (
     Cancel,
+    Charge,
     Declare,
     Ended,
     Entered,
     Found,
     Item,
     Lacks,
+    Observe,
     Outcome,
     Pause,
     Plan,
@@ -34,6 +37,7 @@ from runcue.core.plan import (
 from runcue.core.retry import Retry
 from runcue.core.scheduler import Scheduler
 from runcue.core.settings import Rule, Settings
+from runcue.core.state import Quantity
 
 TAG = "thisproc"
 START = 1_000.0
@@ -43,6 +47,21 @@ SLOW_RETRY = Retry(max_attempts=3, backoff="fixed", base_delay=10, jitter=False)
 def limits(name: str = "api", *, rate: tuple[int, float] | None = None, **options: Any) -> Limits:
     """A service's limits, with one rate as (starts, seconds)."""
     return Limits(name, rates=() if rate is None else (Rate(*rate),), **options)
+
+
+def sells(name: str = "api", *, rate: tuple[int, float] | None = None, **amounts: Any) -> Limits:
+    """A service with quantities, each with one rate as (amount, seconds) or a list of them; other options as above."""
+    options = {key: amounts.pop(key) for key in list(amounts) if key in Limits.__struct_fields__}
+    quantities = [
+        Quantity(key, tuple(Rate(*one) for one in (given if isinstance(given, list) else [given])))
+        for key, given in amounts.items()
+    ]
+    return limits(name, rate=rate, quantities=tuple(quantities), **options)
+
+
+def costs(**amounts: float) -> Cost:
+    """What a start is expected to use of each quantity."""
+    return tuple(amounts.items())
 
 
 class Shelf:
@@ -191,7 +210,7 @@ class Bench:
         """A submission of several works that are alike, or of specs."""
         specs = [spec if isinstance(spec, Spec) else self.spec(spec, **fields) for spec in ids]
         is_plain = not any(spec.is_named or spec.depends_on or spec.idempotency_key for spec in specs)
-        return Submit(specs, is_plain, may_wait)
+        return Submit(specs, is_plain, may_wait, has_cost=any(spec.cost for spec in specs))
 
     def submit(self, *ids: str | Spec | None, **fields: Any) -> Any:
         """Submit work and give the ids it was answered with."""
@@ -224,6 +243,14 @@ class Bench:
     def enter(self, work_id: str) -> Plan:
         """The latest attempt of that work enters its handler now."""
         return self.turn(Entered([(self.tokens[work_id], self.now, self.now)]))
+
+    def charge(self, work_id: str, **amounts: float) -> Plan:
+        """The latest attempt of that work says what it has really used."""
+        return self.turn(Charge(self.tokens[work_id], amounts))
+
+    def observe(self, work_id: str, *left: tuple[str, float, float], service: str | None = None) -> Plan:
+        """The far side told the latest attempt of that work how much it will still take, and for how long."""
+        return self.turn(Observe(self.tokens[work_id], service, left))
 
     def cancel(self, work_id: str, *, cascade: bool = False) -> Any:
         return self.reply(Cancel(work_id, cascade))

@@ -319,6 +319,21 @@ def test_a_date_is_read_by_the_clock_of_the_far_side() -> None:
     assert meaning(with_response(503, headers)) == ("throttled", 120.0)
 
 
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Sun, 06 Nov 1994 08:49:37 -0000",
+        "Sun, 06 Nov 1994 09:49:37 +0100",
+        "Sunday, 06-Nov-94 08:49:37 GMT",
+        "Sun Nov  6 08:49:37 1994",
+    ],
+)
+def test_a_date_is_read_in_every_form_that_http_has_had(date: str) -> None:
+    headers = {"Retry-After": TWO_MINUTES_LATER, "Date": date}
+    assert meaning(with_response(429, headers)) == ("throttled", 120.0)
+    assert meaning(with_response(503, {"Retry-After": date, "Date": DATE})) == ("throttled", 0.0)
+
+
 def test_a_date_that_has_passed_means_at_once() -> None:
     headers = {"Retry-After": DATE, "Date": TWO_MINUTES_LATER}
     assert meaning(with_response(429, headers)) == ("throttled", 0.0)
@@ -351,7 +366,6 @@ def test_a_wait_that_cannot_be_read_is_left_open(headers: Any) -> None:
         {"Retry-After": TWO_MINUTES_LATER},
         {"Retry-After": TWO_MINUTES_LATER, "Date": ""},
         {"Retry-After": TWO_MINUTES_LATER, "Date": "today"},
-        {"Retry-After": TWO_MINUTES_LATER, "Date": "Sun, 06 Nov 1994 08:49:37 -0000"},
     ],
     ids=repr,
 )
@@ -373,6 +387,83 @@ def test_an_absurd_wait_is_brought_within_a_day(value: str, seconds: float) -> N
 def test_an_absurd_date_is_brought_within_a_day() -> None:
     headers = {"Retry-After": "Sun, 06 Nov 2094 08:49:37 GMT", "Date": DATE}
     assert meaning(with_response(429, headers)) == ("throttled", 86400.0)
+
+
+def test_an_overload_is_throttling_when_it_names_a_time() -> None:
+    assert meaning(with_response(529, {"Retry-After": "12"})) == ("throttled", 12.0)
+    assert meaning(with_response(529)) == ("error", None)
+
+
+@pytest.mark.parametrize("said", [{"type": "rate_limit_error"}, {"code": "rate_limit_exceeded"}])
+def test_a_stream_that_began_well_may_end_with_throttling(said: dict[str, object]) -> None:
+    assert meaning(error_with(status_code=200, **said)) == ("throttled", None)
+    assert meaning(error_with(status_code=400, **said)) == ("permanent", None)
+
+
+@pytest.mark.parametrize("said", ["overloaded_error", None, 5, ["rate_limit_error"]])
+def test_a_stream_that_ends_with_anything_else_is_an_error(said: object) -> None:
+    assert meaning(error_with(status_code=200, type=said, code=said)) == ("error", None)
+
+
+def from_aws(code: object, status: object, headers: object = None) -> Exception:
+    """An exception of the shape of botocore."""
+    metadata = {"HTTPStatusCode": status, "HTTPHeaders": headers or {}}
+    return error_with(response={"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": metadata})
+
+
+@pytest.mark.parametrize("status", [400, 403, 429, 500, 503])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "Throttling",
+        "ThrottlingException",
+        "throttlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "EC2ThrottledException",
+        "TooManyRequestsException",
+        "RequestLimitExceeded",
+        "BandwidthLimitExceeded",
+        "ProvisionedThroughputExceededException",
+        "SlowDown",
+    ],
+)
+def test_a_code_of_aws_that_asks_to_slow_down_is_throttling_with_any_status(code: str, status: int) -> None:
+    assert meaning(from_aws(code, status)) == ("throttled", None)
+    assert meaning(from_aws(code, status, {"retry-after": "12"})) == ("throttled", 12.0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["RequestTimeout", "PriorRequestNotComplete", "LimitExceededException", "TransactionInProgressException"],
+)
+def test_a_code_of_aws_for_a_passing_trouble_is_an_error_though_the_status_blames_the_caller(
+    code: str,
+) -> None:
+    failure = classify(from_aws(code, 400))
+    assert (failure.kind, failure.is_answer) == ("error", False)
+
+
+@pytest.mark.parametrize("code", ["ResourceNotFoundException", "404", "", None, 5, ["SlowDown"]])
+def test_any_other_code_of_aws_leaves_it_to_the_status(code: object) -> None:
+    found = {status: classify(from_aws(code, status)).kind for status in (400, 404, 408, 429, 500, 503)}
+    assert found == {
+        400: "permanent",
+        404: "permanent",
+        408: "error",
+        429: "throttled",
+        500: "error",
+        503: "error",
+    }
+    assert classify(from_aws(code, 404)).is_answer
+
+
+@pytest.mark.parametrize(
+    "response", [{}, {"Error": {}}, {"Error": None, "ResponseMetadata": []}, {"Error": 5}]
+)
+def test_a_response_that_only_resembles_that_of_aws_says_nothing(response: object) -> None:
+    assert meaning(error_with(response=response)) == ("error", None)
 
 
 def test_throttling_comes_before_retry_on() -> None:

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runcue.core.breaker import end_of
+from runcue.core.lane import ACTIVE, ASKING, Lane
 from runcue.core.lifecycle import move
-from runcue.core.limits import Limits, Service
+from runcue.core.limits import Blocked, Limits, Service
 from runcue.core.line import Key, Line
 from runcue.core.model import Record, Spec
 from runcue.core.parse import Rate
-from runcue.core.ready import ACTIVE, ASKING, Lane, Ready, head_by_rank, take_by_rank
+from runcue.core.ready import Ready, head_by_rank, take_by_rank
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
 
@@ -431,7 +432,7 @@ def test_a_lane_blocked_by_a_rate_starts_at_the_moment_the_window_opens() -> Non
     yard.submit("a")
     second = yard.submit("a")
     assert len(yard.choose()) == 1
-    assert yard.ready.limited == [yard.service("a")]
+    assert yard.ready.limited == [(yard.service("a"), Blocked("rate", 1_700_000_000.2, "1/1 used"))]
     opens = end_of(yard.now, 0.1)
     assert yard.ready.wakes_at() == opens
     yard.now = math.nextafter(opens, 0)

@@ -18,9 +18,9 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests of what only memory promises are marked `memory`."""
-    stores = ["memory"] if metafunc.definition.get_closest_marker("memory") else ["memory", "file"]
-    metafunc.parametrize("store", stores, indirect=True)
+    """Tests of what only one of them promises are marked with its name."""
+    stores = [one for one in ("memory", "file") if metafunc.definition.get_closest_marker(one)]
+    metafunc.parametrize("store", stores or ["memory", "file"], indirect=True)
 
 
 @pytest.fixture(autouse=True)

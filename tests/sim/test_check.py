@@ -414,6 +414,35 @@ def test_work_of_another_task_on_the_same_services_is_on_the_same_lane() -> None
     assert "priority" in tale.broken()
 
 
+def test_whoever_lives_again_with_what_it_depends_on_may_be_told_of_first() -> None:
+    tale = Tale().queued("a").queued("b", depends_on=("a",)).started("a").failed("a", at=1)
+    tale.tell("failed", "b", error="prerequisite_failed", final=True)
+    for work in ("a", "b"):
+        tale.checker.retried(work)
+    tale.tell("queued", "b", at=2).tell("queued", "a")
+    tale.tell("circuit_opened", at=3, service="api")  # time goes on
+    found = tale.checker.finish(Ending(tale.calls, tale.counts, BEGAN + 4))
+    assert [one for one in found if one.rule == "dependencies"] == []
+
+
+def test_whoever_lives_again_without_what_it_depends_on_must_fail_at_once() -> None:
+    tale = Tale().queued("a").queued("b", depends_on=("a",)).started("a").failed("a", at=1)
+    tale.tell("failed", "b", error="prerequisite_failed", final=True)
+    tale.checker.retried("b")
+    tale.tell("queued", "b", at=2)
+    found = tale.checker.finish(Ending(tale.calls, tale.counts, BEGAN + 4))
+    assert [one.work_ids for one in found if one.rule == "dependencies"] == [("b", "a")]
+
+
+def test_who_was_queued_again_before_another_came_is_before_it() -> None:
+    tale = Tale().queued("first").tell("cancelled", "first", final=True)
+    tale.checker.retried("first")
+    tale.tell("queued", "first").queued("second")
+    tale.started("first", at=1).failed("first", at=2, again_at=4).started("first", at=5, attempt=2)
+    assert [one.rule for one in tale.checker.finish(Ending(tale.calls, tale.counts, BEGAN + 5))
+            if one.rule in {"priority", "starvation"}] == []  # fmt: skip
+
+
 def test_skipped_work_is_complete_for_whoever_depends_on_it() -> None:
     tale = Tale().queued("a").queued("b", depends_on=("a",)).tell("skipped", "a", final=True)
     assert tale.started("b").completed("b", at=1).broken() == []

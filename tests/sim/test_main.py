@@ -1,15 +1,19 @@
 """The program: its options, its output, its exit codes."""
 
+import asyncio
 import json
 import subprocess
 import sys
+from html import escape
 from pathlib import Path
 
 import pytest
 
+import runcue
 from runcue.sim import main as program
 from runcue.sim.main import invoke
 from runcue.sim.scenarios import SCENARIOS
+from runcue.testing import run
 
 QUICK = ["--scenario", "single_queue", "--count", "20"]
 
@@ -83,6 +87,35 @@ def test_a_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     file = tmp_path / "report.html"
     out(capsys, *QUICK, "--html", str(file))
     assert file.read_text().lstrip().lower().startswith("<!doctype html>")
+
+
+def test_a_replay_says_how_it_was_and_how_to_have_it_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def happen() -> None:
+        cue = runcue.Cue(tmp_path / "a run.db", durability="relaxed")
+
+        @cue.task
+        async def step(work: runcue.RunningWork) -> None:
+            await asyncio.sleep(1)
+
+        async with cue:
+            await cue.submit(step)
+            await cue.join()
+
+    run(happen())
+    source, page = str(tmp_path / "a run.db"), tmp_path / "page.html"
+    text = out(
+        capsys, "--replay", source, "--seed", "3", "--html", str(page), "--report", str(tmp_path / "r.json")
+    )
+    assert "  recorded    1 works · 1 completed · 0 failed · 1 attempts in 1 s" in text
+    assert escape(f"runcue-sim --replay '{source}' --seed 3") in page.read_text()
+    assert json.loads((tmp_path / "r.json").read_text())["recorded"]["facts"]["completed"] == 1
+
+
+def test_no_more_of_a_rate_is_used_than_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "--count", "20", "--rate-limit", "40/min", "--latency", "1", "--duration", "2s")
+    assert "50% of 40/min" in text
 
 
 def test_a_condition_that_holds_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -231,6 +231,8 @@ def test_skipped_and_cancelled_work_is_counted_and_left_out(tmp_path: Path) -> N
 
     found = recorded(tmp_path / "left.db", play)
     assert found.left_out == {"cancelled": 1, "skipped": 1}
+    assert found.lines()[0].startswith("  recorded    1 works · 1 completed · 0 failed · 1 attempts in ")
+    assert found.lines()[-1].strip() == "not replayed: 1 cancelled, 1 skipped"
     assert list(works(found)) == ["after"]
     assert works(found)["after"].needs == ()
 

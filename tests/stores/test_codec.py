@@ -18,7 +18,7 @@ from runcue.core.parse import Rate
 from runcue.core.retry import BACKOFFS, Retry
 from runcue.core.state import BreakerState, Grant, Head, Limits, ServiceState, Worker
 from runcue.errors import Permanent, StorageCorrupt
-from runcue.stores import codec
+from runcue.stores import codec, states
 from runcue.stores.schema import migrate
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -106,12 +106,12 @@ PLAIN_SPEC = Spec("w1", "extract", b'{"page":1}', ("api", "disk"))
 PLAIN = Record("w1", PLAIN_SPEC, 4, 100.0, 100.5, shelf="ready/extract", place=100.0)
 FULL_SPEC = Spec(
     "w2", "täsk", b'{"text":"\xc3\xbc\\u0000"}', (), "night", "out\0.txt", ("a", "b"), 2.5, 1.0, 2.0, 3.0, 4.0, "key",
-    "return", True, Retry(7, "power", 1.5, 9.0, jitter=False),
+    "return", True, Retry(7, "power", 1.5, 9.0, jitter=False), (("tokens", 12.0), ("usd", 0.5)),
 )  # fmt: skip
 FULL = Record(
     "w2", FULL_SPEC, 5, -1.5, 2.0, WorkState.FAILED, 2, 3, 4, 5, 6.0, 7.0, 8.0, 9.0, True, [1, {"a": None}], "error",
     "trace", (Attempt(1, None, None, "x"), Attempt(1, 1.5, 0.5, "y", "w")), 10, "worker", 11, 12.0, "shelf",
-    13.0, 14.0,
+    13.0, 14.0, "ssh_a",
 )  # fmt: skip
 
 
@@ -481,11 +481,11 @@ heads = st.builds(Head, **{one.name: real if one.name == "now" else whole for on
 @given(heads)
 def test_the_head_comes_back_as_it_was(head: Head) -> None:
     connection = database()
-    [empty] = connection.execute(codec.HEAD_SELECT)
-    assert codec.read_head(empty) == Head()
-    connection.execute(codec.HEAD_UPDATE, codec.head_row(head, "worker 7"))
-    [row] = connection.execute(codec.HEAD_SELECT)
-    assert codec.read_head(row) == head
+    [empty] = connection.execute(states.HEAD_SELECT)
+    assert states.read_head(empty) == Head()
+    connection.execute(states.HEAD_UPDATE, states.head_row(head, "worker 7"))
+    [row] = connection.execute(states.HEAD_SELECT)
+    assert states.read_head(row) == head
     assert connection.execute("SELECT turn FROM head").fetchall() == [("worker 7",)]
 
 
@@ -496,62 +496,64 @@ def test_a_service_and_its_circuit_come_back_as_they_were_last(
     connection = database()
     last = replace(last, limits=replace(last.limits, name=first.limits.name))
     for revision, service in enumerate((first, last), 1):
-        connection.execute(codec.SERVICE_UPSERT, codec.service_row(service, revision))
-        circuit = codec.circuit_row(service, revision)
+        connection.execute(states.SERVICE_UPSERT, states.service_row(service, revision))
+        circuit = states.circuit_row(service, revision)
         if circuit is None:
-            connection.execute(codec.CIRCUIT_DELETE, (service.limits.name,))
+            connection.execute(states.CIRCUIT_DELETE, (service.limits.name,))
         else:
-            connection.execute(codec.CIRCUIT_UPSERT, circuit)
-    [row] = connection.execute(f"{codec.SERVICE_SELECT} WHERE services.revision > ?", (1,))
-    assert codec.read_service(row) == last
+            connection.execute(states.CIRCUIT_UPSERT, circuit)
+    [row] = connection.execute(f"{states.SERVICE_SELECT} WHERE services.revision > ?", (1,))
+    assert states.read_service(row) == last
 
 
 def test_what_others_keep_of_a_service_survives_its_update() -> None:
     connection = database()
     service = ServiceState(Limits("api"))
-    connection.execute(codec.SERVICE_UPSERT, codec.service_row(service, 1))
+    connection.execute(states.SERVICE_UPSERT, states.service_row(service, 1))
     connection.execute("UPDATE services SET override = 'kept'")
-    connection.execute(codec.SERVICE_UPSERT, codec.service_row(service, 2))
+    connection.execute(states.SERVICE_UPSERT, states.service_row(service, 2))
     assert connection.execute("SELECT override, revision FROM services").fetchall() == [("kept", 2)]
 
 
 @given(workers)
 def test_a_worker_comes_back_as_it_was(worker: Worker) -> None:
     connection = database()
-    connection.execute(codec.WORKER_UPSERT, codec.worker_row(replace(worker, active={"old": 1}), 1))
-    connection.execute(codec.WORKER_UPSERT, codec.worker_row(worker, 2))
-    [row] = connection.execute(codec.WORKER_SELECT)
-    assert codec.read_worker(row) == worker
-    connection.execute(codec.ACTIVE_UPDATE, codec.active_row(worker.id, {"api": 3}, 3))
-    [row] = connection.execute(codec.WORKER_SELECT)
-    assert codec.read_worker(row) == replace(worker, active={"api": 3})
+    connection.execute(states.WORKER_UPSERT, states.worker_row(replace(worker, active={"old": 1}), 1))
+    connection.execute(states.WORKER_UPSERT, states.worker_row(worker, 2))
+    [row] = connection.execute(states.WORKER_SELECT)
+    assert states.read_worker(row) == worker
+    connection.execute(states.ACTIVE_UPDATE, states.active_row(worker.id, {"api": 3}, 3))
+    [row] = connection.execute(states.WORKER_SELECT)
+    assert states.read_worker(row) == replace(worker, active={"api": 3})
 
 
 @given(st.builds(Grant, service=text, at=real, amount=whole))
 def test_a_grant_comes_back_as_it_was(grant: Grant) -> None:
     connection = database()
-    connection.execute(codec.GRANT_INSERT, codec.grant_row(grant))
-    [row] = connection.execute(codec.GRANT_SELECT)
-    assert codec.read_grant(row) == grant
+    connection.execute(states.GRANT_INSERT, states.grant_row(grant))
+    [row] = connection.execute(states.GRANT_SELECT)
+    assert states.read_grant(row) == grant
 
 
-SERVICE = ("api", 1, "[]", None, 300.0, 0, 0.0, 0, None, *[None] * 9)
+SERVICE = ("api", 1, "[]", None, 300.0, 0, 0.0, 0, None, None, *[None] * 9)
 WORKER = ("w", "host", "boot", 1, 1.0, None, 1, "{}")
 
 
 @pytest.mark.parametrize(
     ("read", "row", "told"),
     [
-        (codec.read_head, ("x",) * len(fields(Head)), "head"),
-        (codec.read_head, (1,), "head"),
-        (codec.read_service, (*SERVICE[:2], "{", *SERVICE[3:]), "service 'api'"),
-        (codec.read_service, (*SERVICE[:2], None, *SERVICE[3:]), "service 'api'"),
-        (codec.read_service, ("api", "many", *SERVICE[2:]), "service 'api'"),
-        (codec.read_service, (*SERVICE[:8], "api", *SERVICE[9:]), "circuit of service 'api'"),
-        (codec.read_worker, (*WORKER[:3], "pid", *WORKER[4:]), "worker 'w'"),
-        (codec.read_worker, (*WORKER[:7], '{"api": "x"}'), "worker 'w'"),
-        (codec.read_worker, (*WORKER[:5], "night", 1, "{}"), "worker 'w'"),
-        (codec.read_grant, ("api", None, 1), "service_log"),
+        (states.read_head, ("x",) * len(fields(Head)), "head"),
+        (states.read_head, (1,), "head"),
+        (states.read_service, (*SERVICE[:2], "{", *SERVICE[3:]), "service 'api'"),
+        (states.read_service, (*SERVICE[:2], None, *SERVICE[3:]), "service 'api'"),
+        (states.read_service, ("api", "many", *SERVICE[2:]), "service 'api'"),
+        (states.read_service, (*SERVICE[:9], "api", *SERVICE[10:]), "circuit of service 'api'"),
+        (states.read_service, (*SERVICE[:8], "{", *SERVICE[9:]), "service 'api'"),
+        (states.read_service, (*SERVICE[:8], '{"width": "wide"}', *SERVICE[9:]), "service 'api'"),
+        (states.read_worker, (*WORKER[:3], "pid", *WORKER[4:]), "worker 'w'"),
+        (states.read_worker, (*WORKER[:7], '{"api": "x"}'), "worker 'w'"),
+        (states.read_worker, (*WORKER[:5], "night", 1, "{}"), "worker 'w'"),
+        (states.read_grant, ("api", None, 1), "service_log"),
     ],
 )
 def test_any_other_row_that_makes_no_sense_is_refused_by_name(

@@ -7,7 +7,7 @@ from msgspec.structs import fields
 from runcue.core.model import WorkState
 from runcue.core.state import BreakerState, Head, Worker
 from runcue.errors import SchemaTooNew, StorageCorrupt
-from runcue.stores import codec, schema
+from runcue.stores import codec, schema, states
 from runcue.stores.tables import FIND, OLDEST
 
 PRUNE = """
@@ -83,7 +83,7 @@ def test_there_is_one_head() -> None:
         "SELECT work_id FROM dependencies WHERE needs = ?",
         "DELETE FROM service_log WHERE started_at < ?",
         "SELECT body FROM events WHERE first_seq > ? ORDER BY first_seq",
-        f"{codec.SERVICE_SELECT} WHERE services.name = ?",
+        f"{states.SERVICE_SELECT} WHERE services.name = ?",
     ],
 )
 def test_no_question_reads_the_whole_table_or_sorts_it(query: str) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any, BinaryIO, TextIO, assert_type
 
 import runcue
 import runcue.models
@@ -26,6 +26,9 @@ runcue.Cue(":memory:", max_queued=100, reject_policy="block", block_timeout="5s"
 
 cue.service("api", rate="60/min", concurrent=5, circuit_threshold=5, circuit_timeout=timedelta(minutes=5))
 cue.service("old", rate_limit=(60, 60), max_concurrent=5)
+cue.service("llm", rate="500/min", tokens="200k/min", usd=["5/h", (50, 86400)], concurrent=runcue.adaptive(max=50))
+cue.service("hosts", concurrent=2, per="host", total={"concurrent": 20, "rate": "100/min"})
+cue.service("users", rate="5/s", per=lambda work: str(work.params["user"]), total=50)
 cue.service("several", rate=["10/s", "1000/h"])
 
 
@@ -42,6 +45,16 @@ def named(work: runcue.RunningWork) -> str:
     raise runcue.RateLimited(retry_after=12, service="api")
 
 
+@cue.task(uses="llm", cost=lambda work: {"tokens": len(work.params["prompt"])})
+async def dear(work: runcue.RunningWork) -> None:
+    work.charge(tokens=500, usd=0.01)
+    work.observe({"x-ratelimit-remaining": "5"}, service="llm")
+
+
+@cue.task(uses="ssh_*", cost={"tokens": 5})
+async def anywhere(work: runcue.Work) -> None: ...
+
+
 @cue.task(name="by keyword", timeout=5)
 async def by_keyword(work: runcue.Work) -> None: ...
 
@@ -53,6 +66,18 @@ async def tuned(work: runcue.Work) -> None:
     if work.target:
         raise runcue.Snooze(timedelta(seconds=30))
     raise runcue.Permanent("no use")
+
+
+@cue.task(inputs="pages/{page}.png", outputs=[Path("text/{page}.txt"), "index"], max_age="24h")
+def with_files(work: runcue.Work) -> None:
+    with runcue.write_output("text/1.txt") as text:
+        assert_type(text, TextIO)
+    with runcue.write_output(Path("text/1.bin"), "wb") as binary:
+        assert_type(binary, BinaryIO)
+
+
+@cue.task(inputs=lambda work: Path("pages") / work.id, outputs=lambda work: ["a", "b"])
+def with_functions(work: runcue.Work) -> None: ...
 
 
 @cue.task(executor="subprocess", shell=True)
@@ -185,6 +210,13 @@ async def look_at_it(work: runcue.Work) -> None:
     explanation = await cue.explain("a")
     assert_type(explanation, runcue.Explanation)
     assert_type(explanation.until, float | None)
+    forecast = await cue.forecast()
+    assert_type(forecast, runcue.Forecast)
+    assert_type(forecast.seconds, float | None)
+    async with runcue.progress(cue, total=3):
+        async for done in cue.map("named", [{"page": 1}], key="page", window=100):
+            assert_type(done, runcue.Work)
+    assert_type(runcue.map(str, [1, 2], rate="60/min", errors="return"), list[Any])
     assert_type(await cue.debug_blocked(), list[dict[str, Any]])
     assert_type(await cue.services(), list[dict[str, Any]])
     await cue.pause("api")

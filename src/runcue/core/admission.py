@@ -15,7 +15,7 @@ from runcue.core.model import Spec, WorkState
 from runcue.core.outcome import drop, join
 from runcue.core.parse import decode_params
 from runcue.core.plan import Lacks, Submit
-from runcue.errors import DependencyCycle, DuplicateWork, QueueFull, SubmitError, UnknownService
+from runcue.errors import DependencyCycle, DuplicateWork, QueueFull, SubmitError, UnknownService, quoted
 
 NEARLY_FULL = 0.8
 
@@ -36,9 +36,13 @@ def lacks(ledger: Ledger, submit: Submit) -> Lacks:
 def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> list[str] | Exception | None:
     """Accept a submission: its ids, or why it is refused, or None when it waits for room, behind all others."""
     for name in submit.services:
-        if name not in ledger.ready.services:
+        if ledger.ready.services.find(name) is None:
             known = [one for one in ledger.ready.services if not one.startswith("#")]
             return SubmitError(str(UnknownService(name, known)))
+    if submit.has_cost:
+        refusal = _unaffordable(ledger, submit.specs)
+        if refusal is not None:
+            return refusal
     try:
         ids, fresh = (None, submit.specs) if submit.is_plain else _sift(ledger, submit.specs)
         has_to_wait = submit.may_wait and bool(ledger.waiting_submits) and not is_next
@@ -54,6 +58,26 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> list[str] | E
             ledger.place(ledger.arm(record))
     tell_depth(ledger)
     return [spec.id for spec in fresh] if ids is None else ids
+
+
+def _unaffordable(ledger: Ledger, specs: Sequence[Spec]) -> SubmitError | None:
+    """Why one of these could never start: it costs more than a window can hold, or something nobody sells."""
+    for spec in specs:
+        services = [one for name in spec.services if (one := ledger.ready.services.find(name)) is not None]
+        for name, amount in spec.cost:
+            if not any(service.has(name) for service in services):
+                return SubmitError(
+                    f"Task {quoted(spec.task)} costs {name}, and none of its services ({', '.join(spec.services)}) "
+                    f"has a limit of that. Declare one, such as service(…, {name}='200k/min')."
+                )
+            refusing = next((service for service in services if not service.holds(((name, amount),))), None)
+            if refusing is not None:
+                meter = refusing.tightest(name)
+                return SubmitError(
+                    f"Task {quoted(spec.task)} needs {amount:,.10g} {name}, more than {refusing.name!r} ever allows "
+                    f"({meter.limit:,} in {meter.per:g} s). Split the work, or raise the limit."
+                )
+    return None
 
 
 def take_waiting(ledger: Ledger) -> None:

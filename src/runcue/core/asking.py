@@ -5,6 +5,7 @@ Gates are asked whether there is room or not, because skipping needs none; a sco
 
 never asked   first, in order of rank, whichever lane they are in
 not ready     again when any work completed, else after 50 ms growing to 1 s, longest unasked first
+lacks a file  again when the work that makes it completed, with the never asked; else by the clock like the others
 candidates    a gate's answer is not acted on when it is older than 100 ms; every 100 ms the best 64 of a lane are
               scored again at a choice (all of them up to 1,000), and the rest in rotation
 
@@ -16,15 +17,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 
 import msgspec
 
+from runcue.core.lane import Candidate, Lane
 from runcue.core.line import Key
 from runcue.core.model import Record
-from runcue.core.ready import FRESH, Candidate, Lane, Ready
+from runcue.core.ready import FRESH, Ready
 
 FIRST_WAIT = 0.05
 GROWTH = 1.5
@@ -42,11 +44,13 @@ class Questions(msgspec.Struct, frozen=True):
     stale: bool = False
     score: bool = False
     dependencies: bool = False
+    files: bool = False
+    """True when some task declares its inputs or outputs."""
 
     @property
     def gates(self) -> bool:
         """True when a callback can hold work back or skip it."""
-        return self.ready or self.stale or self.dependencies
+        return self.ready or self.stale or self.dependencies or self.files
 
     def __bool__(self) -> bool:
         return self.gates or self.score
@@ -68,7 +72,11 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     stale: bool = True
     score: float = 0.5
     why: str = ""
-    """For work that is not ready: which gate is closed (`not_ready` or `dependency`)."""
+    """For work that is not ready: which gate is closed (`dependency`, `lacks`, `unseen` or `not_ready`)."""
+    lacks: str = ""
+    """For work that is not ready: the declared input that does not exist, if that is why."""
+    makes: tuple[str, ...] = ()
+    """For work that is not stale: its declared outputs."""
 
 
 class Wait(msgspec.Struct, frozen=True, gc=False):
@@ -80,6 +88,8 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
     why: str
     completions: int
     """How much work had completed when it was asked: by count, because a clock may stand still."""
+    lacks: str = ""
+    """The file it waits for: what completes without making that is nothing to it."""
 
 
 class Aside:
@@ -93,11 +103,55 @@ class Aside:
         self.resting: dict[str, Wait] = {}
 
 
+class Lacking:
+    """Who waits for which file, and which were made while somebody was being asked."""
+
+    __slots__ = ("_many_made", "_waiting", "made")
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, str | dict[str, None]] = {}  # mostly one: a dict for each would be large
+        self.made: dict[str, int] = {}
+        """Files made lately, with the number of the completion that made them."""
+        self._many_made = FEW
+
+    def add(self, path: str, work_id: str) -> None:
+        """That work waits for that file."""
+        known = self._waiting.get(path)
+        if known is None:
+            self._waiting[path] = work_id
+        elif isinstance(known, dict):
+            known[work_id] = None
+        else:
+            self._waiting[path] = {known: None, work_id: None}
+
+    def drop(self, path: str, work_id: str) -> None:
+        """It does not any more."""
+        known = self._waiting.get(path)
+        if isinstance(known, dict):
+            known.pop(work_id, None)
+        if not known or known == work_id:
+            self._waiting.pop(path, None)
+
+    def take(self, path: str) -> Iterable[str]:
+        """Everybody who waits for that file, in the order they came; they do not any more."""
+        known = self._waiting.pop(path, ())
+        return (known,) if isinstance(known, str) else known
+
+    def note(self, path: str, number: int, oldest: Callable[[], int]) -> None:
+        """That file was made, by that completion; whoever is being asked may not have seen it yet."""
+        self.made[path] = number
+        if len(self.made) > self._many_made:
+            least = oldest()
+            self.made = {one: at for one, at in self.made.items() if at > least}
+            self._many_made = max(FEW, 2 * len(self.made))
+
+
 class Asking:
     """The book of questions: who was asked, who waits for a new question."""
 
-    __slots__ = ("_again_left", "_aside", "_asked", "_completions", "_curious", "_heads", "_numbers", "_records",
-                 "_resting", "_ring", "_wanted", "questions", "ready", "waiting")  # fmt: skip
+    __slots__ = ("_again_left", "_aside", "_asked", "_completions", "_curious", "_heads", "_lacking", "_numbers",
+                 "_records", "_resting", "_ring", "_wanted", "_woken", "questions", "ready",
+                 "waiting")  # fmt: skip
 
     def __init__(self, records: dict[str, Record], ready: Ready, questions: Questions) -> None:
         self._records = records
@@ -116,6 +170,8 @@ class Asking:
         ] = {}  # by how long they rest: each line is in order
         self._ring: deque[tuple[str, Wait]] = deque()
         self._completions = 0
+        self._lacking = Lacking()
+        self._woken: deque[tuple[str, Wait]] = deque()  # what they lacked was made
         ready.head_of = self._head
         ready.take_from = self._take
         ready.on_open = self._opened
@@ -144,12 +200,26 @@ class Asking:
 
     def left(self, work_id: str, lane: Lane) -> None:
         """That work went away unstarted: forget what was said about it."""
-        self.waiting.pop(work_id, None)
+        wait = self.waiting.pop(work_id, None)
+        if wait is not None and wait.lacks:
+            self._lacking.drop(wait.lacks, work_id)
         lane.entries.pop(work_id, None)
 
-    def completed(self) -> None:
-        """Some work completed: whoever was found not ready until now may be ready."""
+    def completed(self, makes: Sequence[str] = ()) -> None:
+        """Some work completed: whoever was found not ready may be ready, and who lacks a file if this was made."""
+        self._made(makes)
         self._completions += 1
+
+    def _made(self, paths: Sequence[str]) -> None:
+        lacking, waiting = self._lacking, self.waiting
+        for path in paths:
+            self._woken.extend((work_id, waiting[work_id]) for work_id in lacking.take(path))
+            if self._asked:
+                lacking.note(path, self._completions + 1, self._asked_first)
+
+    def _asked_first(self) -> int:
+        """How much had completed when the oldest question was put that is under way."""
+        return min(completions for _, completions, _, _ in self._asked.values())
 
     def is_asked(self, work_id: str) -> bool:
         """True while a question about that work is under way."""
@@ -178,10 +248,13 @@ class Asking:
             if not verdict.ready:
                 lane.entries.pop(work_id, None)
                 rest = FIRST_WAIT if wait is None else min(wait.rest * GROWTH, LONGEST_WAIT)
-                self._hold_back(work_id, Wait(verdict.at, rest, lane, verdict.why, completions))
+                self._hold_back(
+                    work_id, Wait(verdict.at, rest, lane, verdict.why, completions, verdict.lacks)
+                )
             elif not verdict.stale:
                 lane.entries.pop(work_id, None)
                 skipped.append(record)
+                self._made(verdict.makes)
             else:
                 order = -verdict.score if has_score else record.rank
                 candidate = (order, record.seq, next(self._numbers), record, verdict.at)
@@ -192,11 +265,14 @@ class Asking:
         for lane in lanes:
             self._drop_outdated(lane)
             self.ready.wake(lane)
+        if not asked:
+            self._lacking.made.clear()
         return skipped
 
     def begin(self, allowance: Allowance, now: float) -> None:
         """Choose whom to ask in this turn, before anything is started."""
         self._again_left = allowance.again
+        self._ask_woken(allowance.first)
         self._ask_first(allowance.first)
         ring, waiting = self._ring, self.waiting
         while ring and self._again_left > 0:
@@ -234,7 +310,7 @@ class Asking:
     def wakes_at(self, now: float) -> float:
         """When there is next somebody to ask; with a spent allowance that is in a little while."""
         ring, waiting = self._ring, self.waiting
-        if self._heads:
+        if self._heads or self._woken:
             return now + FIRST_WAIT / 5
         while ring and waiting.get(ring[0][0]) is not ring[0][1]:
             ring.popleft()
@@ -252,6 +328,15 @@ class Asking:
         """The lanes of everybody who is or will be asked: they must not be dropped."""
         waiting = {wait.lane for wait in self.waiting.values()}
         return waiting.union(self._curious, (asked[0] for asked in self._asked.values()))
+
+    def _ask_woken(self, most: int) -> None:
+        """Ask those whose file was made, as if for the first time; in a closed queue they rest on."""
+        woken = self._woken
+        while woken and len(self._wanted) < most:
+            work_id, wait = woken.popleft()
+            if self.waiting.get(work_id) is wait and not wait.lane.queue.is_paused:
+                del self.waiting[work_id]
+                self._wanted.append(self._ask(wait.lane, self._records[work_id]))
 
     def _ask_first(self, most: int) -> None:
         """Ask the best of the never asked, of all lanes whose queues are open."""
@@ -307,23 +392,36 @@ class Asking:
 
     def _ask_waiting(self, work_id: str, wait: Wait) -> None:
         del self.waiting[work_id]
+        if wait.lacks:
+            self._lacking.drop(wait.lacks, work_id)
         self._again_left -= 1
         self._wanted.append(self._ask(wait.lane, self._records[work_id], wait))
 
     def _hold_back(self, work_id: str, wait: Wait) -> None:
         self.waiting[work_id] = wait
-        if wait.completions == self._completions:
+        if wait.lacks:
+            self._watch(work_id, wait)
+        elif wait.completions == self._completions:
             self._ring.append((work_id, wait))
         else:  # something completed while it was asked: the ring has those to be asked once more in front
             self._ring.appendleft((work_id, wait))
-        self._resting.setdefault(wait.rest, deque()).append((work_id, wait))
-        if len(self._ring) > 4 * len(self.waiting) + FEW:
+        resting = self._resting.setdefault(wait.rest, deque())
+        resting.append((work_id, wait))
+        if max(len(self._ring), len(resting)) > 4 * len(self.waiting) + FEW:
             self._sweep()
+
+    def _watch(self, work_id: str, wait: Wait) -> None:
+        """Have that work asked again when its file is made, or now if that happened while it was asked."""
+        if self._lacking.made.get(wait.lacks, 0) > wait.completions:
+            self._woken.append((work_id, wait))
+        else:
+            self._lacking.add(wait.lacks, work_id)
 
     def _sweep(self) -> None:
         """Too many entries are outdated: keep only what still waits."""
         waiting = self.waiting
-        self._ring = deque(sorted(waiting.items(), key=lambda entry: entry[1].completions))
+        ring = (entry for entry in waiting.items() if not entry[1].lacks)
+        self._ring = deque(sorted(ring, key=lambda entry: entry[1].completions))
         for rest, line in self._resting.items():
             self._resting[rest] = deque(entry for entry in line if waiting.get(entry[0]) is entry[1])
 

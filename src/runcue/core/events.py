@@ -126,6 +126,6 @@ def make_event(seq: int, news: News) -> Event:
         record.error if type in ("failed", "cancelled") else None,
         data.get("will_retry"),
         data.get("duration", None if began is None or ended is None else ended - began),
-        data.get("service") or (record.spec.services[0] if record.spec.services else None),
+        data.get("service") or (record.services[0] if record.spec.services else None),
         data,
     )

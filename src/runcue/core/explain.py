@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 
 from runcue.core.asking import Asking
+from runcue.core.lane import Lane
 from runcue.core.ledger import HELD, Ledger, waits_for_wall
 from runcue.core.limits import Blocked, Service
+from runcue.core.meters import Cost, Rehearsal
 from runcue.core.model import Record, WorkState
 from runcue.core.places import HERE
-from runcue.core.ready import Lane
 
 THREADS = "#threads"
 OWN_POOL = "#process_pool"
@@ -25,6 +26,8 @@ POOL = "process_pool"
 """What all processes share of it, when an application declares a service of that name."""
 FULL = frozenset({"rate", "concurrency"})
 BEING_ASKED = "is being asked"
+NOT_READY = {"not_ready": "is_ready has not said yes", "unseen": "its files cannot be looked at"}
+"""Why a gate is closed; a missing input has a name of its own."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -150,7 +153,8 @@ def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> E
         if wait.why == "dependency":
             details = "dependency_satisfied has not said yes"
             return _answer(record, "dependency", details, until, waits_for=record.spec.depends_on)
-        return _answer(record, "not_ready", "is_ready has not said yes", until)
+        details = NOT_READY.get(wait.why, f"its input {wait.lacks} is not there")
+        return _answer(record, "not_ready", details, until)
     if not is_started or not asking.questions.gates:  # a score alone is asked only where there is room
         return None
     lane = ledger.lane_of(record.spec)
@@ -187,6 +191,7 @@ class _Lines:
         self._is_started = is_started
         self._standings: dict[Lane, _Standing] = {}
         self._counts: dict[Lane | Service, int] = {}
+        self._rehearsals: dict[Service, Rehearsal] = {}
 
     def join(self, record: Record) -> None:
         """The next one in line."""
@@ -194,6 +199,9 @@ class _Lines:
         counts[lane] = counts.get(lane, 0) + 1
         for service in self._standing(lane).lines:
             counts[service] = counts.get(service, 0) + 1
+            if record.spec.cost and service.meters:
+                rehearsal = self._rehearsal(service)
+                rehearsal.start(record.spec.cost, rehearsal.peek(record.spec.cost))
 
     def why(self, record: Record) -> Explanation:
         """Why a candidate does not start, all those ahead of it being in line."""
@@ -207,7 +215,7 @@ class _Lines:
                 "" if by_hand else " is not one that start(queues=…) named"
             )
             return _answer(record, "paused", details, ahead=ahead)
-        standing = self._standing(lane)
+        standing = self._standing(lane, record.spec.cost)
         if standing.service is not None and standing.blocked is not None:
             return self._blocked(record, lane, standing, standing.service, standing.blocked)
         if not self._is_started:
@@ -217,6 +225,11 @@ class _Lines:
         for service in lane.services:
             if service.held_by is not None and service.held_by is not lane:
                 return _answer(record, "concurrency", "a place is kept for older work", service=service.name)
+            first = service.parked.first_costly() if service.sells(record.spec.cost) else None
+            if first is not None and (first.rank, first.seq) < (record.rank, record.seq):
+                until = max(self._turns(record, lane))
+                return _answer(record, "rate", "other work waits for more, and goes first", until,
+                               service=service.name)  # fmt: skip
         asking = self._ledger.asking
         if asking is not None and (record.id not in lane.entries or asking.is_asked(record.id)):
             return _answer(record, "not_ready", BEING_ASKED)
@@ -235,23 +248,35 @@ class _Lines:
             return _answer(record, blocked.reason, blocked.details, ahead=ahead, service=POOL)
         until = blocked.until
         if blocked.reason == "rate" and until is not None:  # every rate of this work has to have room by then
-            until = max(
-                window.turn_of(counts.get(one, 0), self._now)
-                for one in lane.services
-                for window in one.windows
-            )
+            until = max(until, *self._turns(record, lane))
         return _answer(record, blocked.reason, blocked.details, until, ahead, service.name)
 
-    def _standing(self, lane: Lane) -> _Standing:
+    def _turns(self, record: Record, lane: Lane) -> Iterator[float]:
+        """When each rate of the services of that work has room for it, and for all those ahead."""
+        yield self._now
+        for service in lane.services:
+            for window in service.windows:
+                yield window.turn_of(self._counts.get(service, 0), self._now)
+            if record.spec.cost and service.meters:
+                yield self._rehearsal(service).peek(record.spec.cost) or self._now
+
+    def _rehearsal(self, service: Service) -> Rehearsal:
+        if service not in self._rehearsals:
+            self._rehearsals[service] = Rehearsal(service.meters, self._now)
+        return self._rehearsals[service]
+
+    def _standing(self, lane: Lane, cost: Cost = ()) -> _Standing:
+        if cost:  # each is another case
+            return _look_at(lane, self._now, cost)
         standing = self._standings.get(lane)
         if standing is None:
             standing = self._standings[lane] = _look_at(lane, self._now)
         return standing
 
 
-def _look_at(lane: Lane, now: float) -> _Standing:
+def _look_at(lane: Lane, now: float, cost: Cost = ()) -> _Standing:
     """What is shut (paused, throttled, tripped) lasts longer than what is full, and keeps others' lines free."""
-    found = [(service, blocked) for service in lane.services if (blocked := service.blocked(now))]
+    found = [(service, blocked) for service in lane.services if (blocked := service.blocked(now, cost))]
     shut = [(service, blocked) for service, blocked in found if blocked.reason not in FULL]
     service, blocked = next(iter(shut + found), (None, None))
     lines = tuple(one for one in lane.services if all(other is one for other, _ in shut))
@@ -272,10 +297,20 @@ def snapshot(service: Service, now: float) -> dict[str, Any]:
     return {
         "name": service.name,
         "running": service.active,
-        "concurrent": limits.concurrent,
+        "concurrent": limits.concurrent if service.width is None else service.cap,
+        "adaptive": None if limits.adaptive is None else msgspec.structs.asdict(limits.adaptive),
         "rates": [
             {"rate": str(rate), "used": window.limit - window.room(now), "limit": window.limit}
             for rate, window in zip(limits.rates, service.windows, strict=True)
+        ],
+        "quantities": [
+            {
+                "name": meter.name,
+                "used": meter.limit - meter.room(now),
+                "limit": meter.limit,
+                "per": meter.per,
+            }
+            for meter in service.meters
         ],
         "circuit": None if service.breaker is None else service.breaker.state,
         "circuit_threshold": limits.circuit_threshold,

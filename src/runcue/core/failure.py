@@ -1,25 +1,24 @@
 """What an exception means for the work whose handler raised it.
 
-    throttled   the far side said "slow down": RateLimited, HTTP 429, HTTP 503 with Retry-After
+    throttled   the far side said "slow down": RateLimited, HTTP 429, HTTP 503 or 529 with Retry-After, an AWS
+                error code that means it, whatever status it came with, a stream that ends with such an error
     snoozed     the handler asked to run again later, with no attempt counted
     permanent   another attempt cannot help: Permanent, a class named ValidationError, HTTP 4xx other than
-                408, 425 and 429, or what `retry_on` leaves out
+                408, 425 and 429 (but for AWS codes that mean a passing trouble), or what `retry_on` leaves out
     timeout     never made here: the engine says so when an attempt ran out of time
     error       everything else, also SystemExit and the like: the retry policy decides
 
 HTTP libraries are known by the shape of their exceptions; none is imported. An exception is foreign code: its
-attributes and its text may raise, be huge or be nonsense, so it is asked through `_ask`. No clock is read.
+attributes and its text may raise, be huge or be nonsense, so it is asked through `asked`. No clock is read.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from runcue.core.headers import asked, retry_after, seconds, texts
 from runcue.core.parse import duration
 from runcue.core.retry import RetryOn
 from runcue.errors import CommandFailed, ConfigError, Permanent, RateLimited, RetryLater, Snooze
@@ -31,11 +30,7 @@ TRACEBACK_BYTES: Final = 16 * 1024
 NOTE_BYTES: Final = 1024
 FRAMES: Final = 50
 MOST_RELATIVES: Final = 50
-MOST_HEADERS: Final = 1000
-LONGEST_HEADER: Final = 64
-LONGEST_PAUSE: Final = 86400.0
 
-WANTED_HEADERS: Final = frozenset({"retry-after", "retry-after-ms", "date"})
 RETRIED_4XX: Final = frozenset({408, 425})  # besides 429, which is throttling
 STATUS_SHAPES: Final = (
     ("response", "status_code"),  # httpx, requests
@@ -44,6 +39,17 @@ STATUS_SHAPES: Final = (
     ("status",),  # aiohttp
     ("code",),  # urllib
 )
+# AWS says what is wrong by a code, often with status 400, and in the midst of a stream with none at all.
+# Compared in lower case and without "Exception" at the end: services differ in both.
+AWS_THROTTLES: Final = frozenset({
+    "throttling", "throttled", "requestthrottled", "ec2throttled", "toomanyrequests", "requestlimitexceeded",
+    "bandwidthlimitexceeded", "provisionedthroughputexceeded", "slowdown",
+})  # fmt: skip
+AWS_TROUBLES: Final = frozenset({
+    "requesttimeout", "priorrequestnotcomplete", "transactioninprogress", "limitexceeded",
+})  # fmt: skip
+# What SDKs of LLMs carry as `type` or `code` when a stream ends so, long after its status 200.
+STREAM_THROTTLES: Final = frozenset({"rate_limit_error", "rate_limit_exceeded"})
 
 # Control characters, and those that turn a line around or break it, would garble a terminal or a log.
 ESCAPES: Final = {
@@ -90,14 +96,14 @@ def classify(error: BaseException, retry_on: RetryOn | type[BaseException] = Non
 
 def describe(error: BaseException) -> str:
     """Put an exception into words that can be stored and shown: valid text of at most 4 KiB."""
-    name = _ask(lambda: str.__str__(type(error).__name__)) or "Exception"
-    text = _ask(lambda: str.__str__(str(error)))
+    name = asked(lambda: str.__str__(type(error).__name__)) or "Exception"
+    text = asked(lambda: str.__str__(str(error)))
     return clean(f"{name}: {text[:MESSAGE_BYTES]}" if text else name, MESSAGE_BYTES)
 
 
 def traceback_text(error: BaseException) -> str:
     """Keep where an exception came from: the end of its traceback, at most 16 KiB."""
-    parts = _ask(_whole_traceback, error) or _ask(_own_traceback, error) or ()
+    parts = asked(_whole_traceback, error) or asked(_own_traceback, error) or ()
     return clean("".join(part[:MESSAGE_BYTES] for part in parts), TRACEBACK_BYTES, tail=True)
 
 
@@ -115,9 +121,9 @@ def _meaning(error: BaseException, retry_on: RetryOn | type[BaseException]) -> _
         case Permanent():
             return _Meaning("permanent")
     status = _status(error)
-    if status in {429, 503}:
-        is_asked, after = _retry_after(error)
-        if status == 429 or is_asked:
+    if status in {429, 503, 529}:
+        is_named, after = retry_after(_headers(error))
+        if status == 429 or is_named:
             return _Meaning("throttled", after)
     if status is not None and status < 500 and status not in RETRIED_4XX:
         return _Meaning("permanent", is_answer=True)
@@ -148,12 +154,12 @@ def _wait(after: object, name: str) -> float:
     return 0.0 if is_past else duration(after, name)
 
 
-def _pause(retry_after: object) -> float | None:
+def _pause(given: object) -> float | None:
     """The time RateLimited was given; what nobody can read must not fail the work."""
-    if isinstance(retry_after, str) and (seconds := _header_seconds(retry_after)) is not None:
-        return seconds
+    if isinstance(given, str) and (wait := seconds(given)) is not None:
+        return wait
     try:
-        return None if retry_after is None else _wait(retry_after, "retry_after")
+        return None if given is None else _wait(given, "retry_after")
     except ConfigError:
         return None
 
@@ -166,80 +172,34 @@ def _name_or_none(service: object) -> str | None:
 
 
 def _status(error: BaseException) -> int | None:
+    """The HTTP status an exception carries; for an AWS error the status that says what its code means."""
     if not isinstance(error, Exception):  # SystemExit has a code, too
         return None
+    response = asked(getattr, error, "response")
+    code = asked(lambda: response["Error"]["Code"].lower().removesuffix("exception"))
+    if code in AWS_THROTTLES:
+        return 429
+    if code in AWS_TROUBLES:
+        return 500
+    found = [asked(lambda: response["ResponseMetadata"]["HTTPStatusCode"])]
     for shape in STATUS_SHAPES:
         status: object = error
         for attribute in shape:
-            status = _ask(getattr, status, attribute)
-        if isinstance(status, int) and 400 <= status <= 599:
-            return int(status)
-    return None
+            status = asked(getattr, status, attribute)
+        found.append(status)
+    statuses = [int(status) for status in found if isinstance(status, int) and 400 <= status <= 599]
+    if not statuses and any(asked(getattr, error, name) in STREAM_THROTTLES for name in ("type", "code")):
+        return 429
+    return statuses[0] if statuses else None
 
 
-def _retry_after(error: BaseException) -> tuple[bool, float | None]:
-    """Whether a time to wait was named, and how long it is, if that can be known."""
-    headers = _headers(_ask(getattr, error, "response")) or _headers(error)
-    milliseconds = _header_seconds(headers.get("retry-after-ms", ""), scale=0.001)
-    if milliseconds is not None:
-        return True, milliseconds
-    value = headers.get("retry-after", "")
-    seconds = _header_seconds(value)
-    if seconds is not None:
-        return True, seconds
-    return _until(value, headers.get("date", ""))
-
-
-def _headers(holder: Any) -> dict[str, str]:
-    """The few headers that matter here, by lower-case name, whatever kind of mapping holds them."""
-    return _ask(lambda: dict(_wanted(holder.headers.items()))) or {}
-
-
-def _wanted(pairs: Iterable[tuple[object, object]]) -> Iterator[tuple[str, str]]:
-    for name, value in islice(pairs, MOST_HEADERS):
-        lower = _header_text(name).lower()
-        if lower in WANTED_HEADERS:
-            yield lower, _header_text(value)
-
-
-def _header_text(value: object) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
-
-
-def _header_seconds(text: str, scale: float = 1.0) -> float | None:
-    try:
-        seconds = float(text[:LONGEST_HEADER]) * scale
-    except ValueError:
-        return None
-    return _clamped(seconds)
-
-
-def _until(value: str, date: str) -> tuple[bool, float | None]:
-    """Whether Retry-After is a date, and the wait it means by the far side's own clock: its Date, if it came."""
-    if not value:
-        return False, None
-    from email.utils import parsedate_to_datetime as moment  # slow to import, and rarely needed
-
-    end = _ask(moment, value[:LONGEST_HEADER])
-    wait = _ask(lambda: end - moment(date[:LONGEST_HEADER]))
-    return end is not None, None if wait is None else _clamped(wait.total_seconds())
-
-
-def _clamped(seconds: float) -> float | None:
-    return None if math.isnan(seconds) else min(max(0.0, seconds), LONGEST_PAUSE)
+def _headers(error: BaseException) -> dict[str, str]:
+    response = asked(getattr, error, "response")
+    aws = asked(lambda: response["ResponseMetadata"]["HTTPHeaders"])
+    return texts(asked(getattr, response, "headers")) or texts(aws) or texts(asked(getattr, error, "headers"))
 
 
 # --- Foreign code and its text --------------------------------------------------------------------
-
-
-def _ask(function: Callable[..., Any], *arguments: object) -> Any:
-    """Call what may be hostile: None for an answer if it raises."""
-    try:
-        return function(*arguments)
-    except KeyboardInterrupt:  # the user's, at the terminal
-        raise
-    except BaseException:  # noqa: BLE001 (a property or a __str__ may raise anything at all)
-        return None
 
 
 def _whole_traceback(error: BaseException) -> list[str] | None:

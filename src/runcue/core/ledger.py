@@ -22,13 +22,14 @@ from msgspec.structs import replace
 from runcue.core.asking import Asking, Questions
 from runcue.core.graph import Graph
 from runcue.core.kept import Kept
+from runcue.core.lane import Lane
 from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, started
-from runcue.core.limits import Service
+from runcue.core.limits import Group, Service
 from runcue.core.line import READY, shelf_name
 from runcue.core.model import Record, Spec, WorkState
 from runcue.core.plan import Plan, Submit
-from runcue.core.ready import Lane
-from runcue.core.settings import MOST_CRASHES, PROBATION, Rule, Settings
+from runcue.core.risk import Risk
+from runcue.core.settings import Rule, Settings
 from runcue.core.state import NO_HEAD, Grant, Head
 from runcue.core.waiting import BLOCKED, LATER, WALL, Waiting
 
@@ -64,9 +65,7 @@ class Ledger(Waiting):
         self._seq = 0
         self._token = 0
         self._kept = Kept(settings.keep_finished)
-        self._risked = ""
-        self._risk_until = 0.0
-        self._set_aside: deque[tuple[str, float]] = deque()
+        self._risk = Risk(self)
         self._head = NO_HEAD
         self.is_starting = False
         """True while this process may start something."""
@@ -285,30 +284,40 @@ class Ledger(Waiting):
 
     def start(self, lane: Lane, batch: list[Record]) -> None:
         """Grant these starts: services, windows and circuits count them from here."""
+        if lane.group is not None:
+            self._start_on_members(lane, lane.group, batch)
+            return
         if self.doubtful:
             self.settle([record.id for record in batch])
             batch = [record for record in batch if self.records.get(record.id) is record]
         if not self.is_whole:
-            batch = [record for record in batch if self._may_risk(record)]
+            batch = [record for record in batch if self._risk.allows(record)]
         now, records, plan = self.now, self.records, self.plan
         worker, shelf = (None, None) if self.is_whole else (self.worker, self.running_shelf)
         amount = len(batch)
         plan.shelves.add(lane.shelf)
         rated: list[Service] = []
         breakers = []
+        is_metered = False
         for service in lane.services:
             service.active += amount
-            if service.windows:
+            if service.is_rated:
                 service.granted(amount)
                 rated.append(service)
             if service.breaker is not None:
                 breakers.append(service)
+            if service.is_metered:
+                is_metered = True
+                service.spend_budget("", amount)
         granted = rated, now, now + self.slack(rated) if rated else now
         if rated:
-            plan.grants += [Grant(service.name, granted[2], amount) for service in rated]
+            plan.grants += [Grant(service.name, granted[2], amount) for service in rated if service.windows]
         for record in batch:
             self._token = token = self._token + 1
             running = started(record, token, now, worker, shelf)
+            if lane.chosen is not None:
+                running = replace(running, chosen=lane.chosen.name)
+                plan.rewritten.add(record.id)
             records[record.id] = running
             plan.records[record.id] = running
             plan.start.append(running)
@@ -317,33 +326,22 @@ class Ledger(Waiting):
             if rated:
                 self.unentered[token] = granted
                 plan.rated[token] = granted[2]
+            if is_metered:
+                self.reserve(record, token, rated, granted[2])
             if breakers:
                 self.count_on_circuits(breakers, token)
         self.pending -= amount
         self.running += amount
         self.has_moved = True
 
-    def _may_risk(self, record: Record) -> bool:
-        """False for work that may be what kills its workers while another such has not run for long: so the one that
-        does it is alone at last, and those that were beside it live."""
-        if record.crashes < MOST_CRASHES - 1:
-            return True
-        if self.now < self._risk_until and self._risked in self.records and self._risked != record.id:
-            self._set_aside.append((record.id, self._risk_until))
-            self.place(replace(record, next_retry_at=self._risk_until))
-            return False
-        self._risked, self._risk_until = record.id, self.now + PROBATION
-        return True
-
-    def _risk_next(self) -> None:
-        """The one that was risked did no harm: the next may come."""
-        self._risked = ""
-        while self._set_aside:
-            work_id, until = self._set_aside.popleft()
-            record = self.live(work_id)
-            if record is not None and (record.token, record.shelf, record.next_retry_at) == (0, LATER, until):
-                self.place(replace(record, next_retry_at=None))
-                return
+    def _start_on_members(self, lane: Lane, group: Group, batch: list[Record]) -> None:
+        """Any of several services will do: the least loaded first, for each work anew."""
+        for record in batch:
+            member = group.pick(record.spec.cost, self.now)
+            if member is None:  # callbacks chose one that costs more than the one that was looked at
+                self.place(record)
+            else:
+                self.start(lane.on(member), [record])
 
     def release(self, token: int) -> Lane | None:
         """The code of that attempt has ended: its places in the services are free. The lane it came from."""
@@ -352,10 +350,10 @@ class Ledger(Waiting):
             return None
         for service in lane.services:
             service.active -= 1
-            if service.parked:
-                self.ready.touched[service] = None
+            self.ready.touch(service)
         if token in self.unentered:
             self.returned(token)
+        self.spending.pop(token, None)
         if token in self.overdue:
             self.code_ended(self.overdue.pop(token))
         return lane
@@ -381,8 +379,8 @@ class Ledger(Waiting):
     def put_back(self, record: Record, verb: str, **changes: Any) -> Record:
         """A running work becomes pending again."""
         token = record.token
-        if record.id == self._risked:
-            self._risk_next()
+        if record.id == self._risk.id:
+            self._risk.is_over()
         worker = record.worker if token in self.overdue else None
         record = move(record, verb, token=0, worker=worker, shelf=None, since=self.now, **changes)
         self.running -= 1
@@ -416,8 +414,8 @@ class Ledger(Waiting):
             self.graph.drop(record.id, record.spec.depends_on)
         if record.token:
             self.running -= 1
-            if record.id == self._risked:
-                self._risk_next()
+            if record.id == self._risk.id:
+                self._risk.is_over()
         else:
             self.pending -= 1
             if record.shelf is not None:
@@ -432,21 +430,24 @@ class Ledger(Waiting):
         plan, token = self.plan, record.token
         for service in self.slots.pop(token).services:
             service.active -= 1
-            if service.parked:
-                self.ready.touched[service] = None
+            if service.parked or service.groups:
+                self.ready.touch(service)
+            if service.width is not None and service.widen():
+                self.changed[service] = None
             if service.throttle_streak and (record.started_at or 0.0) >= service.throttled_until:
                 self.changed[service] = None
                 service.throttle_streak = 0  # not one that was in flight before the pause
         if token in self.unentered:
             self.returned(token)
+        self.spending.pop(token, None)
         final = finished(record, result, self.now)
         del self.records[record.id]
         plan.records[record.id] = final
         self._ended[COMPLETED] += 1
         self.running -= 1
         self.has_moved = True
-        if record.id == self._risked:
-            self._risk_next()
+        if record.id == self._risk.id:
+            self._risk.is_over()
         if record.missing:  # a callback let it start before they were there
             plan.rewritten.add(record.id)
             self.blocked -= 1
@@ -464,7 +465,7 @@ class Ledger(Waiting):
     def drop_idle_lanes(self) -> None:
         """When there are many more lanes than before: drop those that have no work."""
         if self.ready.has_many_lanes:
-            self.ready.drop_idle(set() if self.asking is None else self.asking.busy_lanes())
+            self.ready.drop_idle(set() if self.asking is None else self.asking.busy_lanes(), self.now)
             self.forget_lanes()
 
     def purge(self, record: Record) -> None:

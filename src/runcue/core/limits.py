@@ -4,6 +4,9 @@ A rate is an exact sliding window: in any stretch of `per` seconds at most `limi
 its grant; while the handler has not been entered it counts as "now" (`open`), then from its true entry.
 `now - stamp >= per` is the one comparison, so that a checker that subtracts sees what we saw.
 Nothing is given back: a start that was entered stays in its windows whatever becomes of it.
+
+Names of services say what they are: `name[key]` is the part of a service that one key has (`per=`), a name with a
+star is a `Group`, any one of the services it matches.
 """
 
 from __future__ import annotations
@@ -11,22 +14,26 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import deque
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from runcue.core.breaker import Breaker, end_of
+from runcue.core.meters import HAIR, Cost, Meter
+from runcue.core.parked import Parked
 from runcue.core.parse import Rate
 from runcue.core.state import Limits as Limits  # noqa: PLC0414 (it is looked for here too)
-from runcue.core.state import ServiceState
+from runcue.core.state import ServiceState, base_name
 
 if TYPE_CHECKING:
-    from runcue.core.ready import Lane
+    from runcue.core.lane import Lane
 
 UNLIMITED = 1 << 30
 SLACK, LEAST_SLACK, MOST_SLACK = 0.01, 0.01, 0.05
 FIRST_THROTTLE = 1.0
 LONGEST_THROTTLE = 60.0
+FORGIVEN_AFTER = 3600.0
 
 
 class Blocked(msgspec.Struct, frozen=True):
@@ -63,6 +70,10 @@ class Window:
         else:
             self.stamps.append(at)
 
+    def as_meter(self) -> Meter:
+        """The same as a meter of calls, of which each start uses one."""
+        return Meter("", Rate(self.limit, self.per), deque((stamp, 1) for stamp in self.stamps), self.open)
+
     def opens_at(self, now: float) -> float | None:
         """When a full window has room again; None while that hangs on grants not yet entered."""
         excess = -self.room(now)
@@ -88,24 +99,37 @@ class Service:
 
     __slots__ = (
         "active",
+        "base",
         "breaker",
+        "budgets",
         "cap",
+        "groups",
         "held_by",
+        "is_gate",
+        "is_metered",
         "is_paused",
+        "is_rated",
         "limits",
+        "meters",
         "name",
+        "narrowed_at",
         "open",
         "others",
         "parked",
+        "reserved",
+        "served",
         "share",
         "throttle_streak",
         "throttled_until",
         "wakes_at",
+        "width",
         "windows",
     )
 
     def __init__(self, limits: Limits) -> None:
         self.name = limits.name
+        self.base = base_name(limits.name)
+        """The service whose key this is the part of, if it is one."""
         self.active = 0
         self.open = 0  # grants under a rate whose handler was not entered yet
         self.others = 0  # of the active, how many run in other processes
@@ -114,8 +138,15 @@ class Service:
         self.throttled_until = 0.0
         self.throttle_streak = 0
         self.windows: tuple[Window, ...] = ()
+        self.meters: tuple[Meter, ...] = ()
+        self.reserved: dict[str, float] = {}  # of each quantity, by starts whose handler was not entered yet
+        self.budgets: dict[str, Budget] = {}
         self.breaker: Breaker | None = None
-        self.parked: list[tuple[float, int, Lane]] = []  # lanes that wait here (ready.py)
+        self.width: float | None = None  # how many places there are, where that adapts
+        self.narrowed_at = 0.0
+        self.served = 0.0  # which turn it is among the keys of a service (ready.py)
+        self.groups: tuple[Group, ...] = ()  # of which this is a member
+        self.parked = Parked(self)  # lanes that wait here (ready.py)
         self.held_by: Lane | None = None  # the lane a unit is kept for (ready.py)
         self.wakes_at = math.inf
         self.declare(limits)
@@ -128,9 +159,19 @@ class Service:
         """
         self.limits = limits
         self.cap = UNLIMITED if limits.concurrent is None else limits.concurrent
+        if limits.adaptive is None:
+            self.width = None
+        else:
+            width = limits.adaptive.start if self.width is None else self.width
+            self._set_width(min(max(width, limits.adaptive.min), limits.adaptive.max))
         longest = max(self.windows, key=lambda window: window.per, default=None)
         stamps = () if longest is None else longest.stamps
         self.windows = tuple(Window(rate, deque(stamps), self.open) for rate in limits.rates)
+        self.meters = tuple(self._meter(one.name, rate) for one in limits.quantities for rate in one.rates)
+        self.is_rated = bool(self.windows or self.meters)
+        self._set_metered(bool(self.meters or self.budgets))
+        self.is_gate = limits.each is not None and (self.is_rated or self.cap < UNLIMITED)
+        """True where keys compete for what all of them share: they take turns (ready.py)."""
         if limits.circuit_threshold is None:
             self.breaker = None
         elif self.breaker is None:
@@ -138,16 +179,30 @@ class Service:
         else:
             self.breaker.declare(limits.circuit_threshold, limits.circuit_timeout)
 
+    def _set_metered(self, is_metered: bool) -> None:
+        self.is_metered = is_metered
+        for group in self.groups:
+            group.is_metered |= is_metered
+
+    def _meter(self, name: str, rate: Rate) -> Meter:
+        """A meter that knows what was used lately, as far as the longest of the old ones does."""
+        old = [meter for meter in self.meters if meter.name == name]
+        longest = max(old, key=lambda meter: meter.per, default=None)
+        return Meter(name, rate, deque(), self.reserved.get(name, 0)) if longest is None else longest.again(rate)
+
     @property
     def slack(self) -> float:
         """How long after its grant a call may begin as a rule: other processes count it from then on."""
-        shortest = min((window.per for window in self.windows), default=0.0)
+        shortest = min(
+            [window.per for window in self.windows] + [meter.per for meter in self.meters], default=0.0
+        )
         return min(max(shortest * SLACK, LEAST_SLACK), MOST_SLACK)
 
     def state(self) -> ServiceState:
         """How it stands, for whoever takes the next turn."""
         breaker = None if self.breaker is None else self.breaker.save()
-        return ServiceState(self.limits, self.is_paused, self.throttled_until, self.throttle_streak, breaker)
+        return ServiceState(self.limits, self.is_paused, self.throttled_until, self.throttle_streak, breaker,
+                            self.width, self.narrowed_at)  # fmt: skip
 
     def load(self, state: ServiceState) -> None:
         """Stand as another process left it."""
@@ -157,15 +212,53 @@ class Service:
         self.throttled_until, self.throttle_streak = state.throttled_until, state.throttle_streak
         if self.breaker is not None and state.breaker is not None:
             self.breaker.load(state.breaker)
+        if self.width is not None and state.width is not None:
+            self._set_width(state.width)
+            self.narrowed_at = state.narrowed_at
 
-    def started_elsewhere(self, at: float, amount: int) -> None:
-        """Another process was granted that many starts; less than none when it did not use some of them."""
+    def is_as_new(self, now: float) -> bool:
+        """True when a new one of the same name would allow no more than this one does.
+
+        After an hour it no longer matters how much the far side said was too much.
+        """
+        breaker, adaptive = self.breaker, self.limits.adaptive
+        is_narrow = adaptive is not None and self.width is not None and self.width < adaptive.start
+        return (
+            not (self.active or self.open or self.is_paused)
+            and now >= self.throttled_until + (FORGIVEN_AFTER if self.throttle_streak else 0)
+            and (not is_narrow or now >= self.narrowed_at + FORGIVEN_AFTER)
+            and not any(self.budget(name, now) for name in list(self.budgets))
+            and all(window.room(now) == window.limit for window in self.windows)
+            and all(meter.room(now) == meter.limit for meter in self.meters)
+            and (breaker is None or breaker.is_as_new)
+        )
+
+    def started_elsewhere(self, at: float, amount: float, quantity: str) -> None:
+        """Another process was granted that many starts, or so much of a quantity; less than none when it did not use
+        some of it."""
+        if quantity:
+            self.use(quantity, at, amount)
+            return
         for window in self.windows:
-            for _ in range(amount):
+            for _ in range(int(amount)):
                 insort(window.stamps, at)
-            for _ in range(-amount):
+            for _ in range(-int(amount)):
                 if at in window.stamps:
                     window.stamps.remove(at)
+
+    def reserve(self, quantity: str, amount: float) -> None:
+        """So much more of a quantity is kept for starts whose handler was not entered yet."""
+        total = self.reserved.get(quantity, 0) + amount
+        self.reserved[quantity] = total if total > HAIR else 0
+        for meter in self.meters:
+            if meter.name == quantity:
+                meter.open = self.reserved[quantity]
+
+    def use(self, quantity: str, at: float, amount: float) -> None:
+        """So much more of a quantity was used at that time."""
+        for meter in self.meters:
+            if meter.name == quantity:
+                meter.add(at, amount)
 
     def granted(self, amount: int) -> None:
         """That many starts were granted under these rates; each is later `entered` or `returned`, once."""
@@ -200,10 +293,42 @@ class Service:
             left = self.breaker.room(now)
             if left < room:
                 room = left
+        if self.budgets:
+            budget = self.budget("", now)
+            if budget is not None and budget.left < room:
+                room = int(budget.left)
         return room
 
-    def blocked(self, now: float) -> Blocked | None:
-        """Why nothing may start now, most lasting reason first; None when something may."""
+    def fits(self, cost: Cost, now: float) -> bool:
+        """True when what a start is expected to use of each quantity is left."""
+        for name, amount in cost:
+            for meter in self.meters:
+                if meter.name == name and not meter.fits(amount, now):
+                    return False
+            if self.budgets:
+                budget = self.budget(name, now)
+                if budget is not None and budget.left < amount:
+                    return False
+        return True
+
+    def has(self, quantity: str) -> bool:
+        """True when a limit to that quantity was declared."""
+        return any(meter.name == quantity for meter in self.meters)
+
+    def sells(self, cost: Cost) -> bool:
+        """True when there is a limit here, at the moment, to some of what a start is expected to use."""
+        return any(name in self.budgets or self.has(name) for name, _ in cost)
+
+    def holds(self, cost: Cost) -> bool:
+        """True when that much may ever be used at once."""
+        return all(meter.holds(amount) for name, amount in cost for meter in self.meters if meter.name == name)
+
+    def tightest(self, quantity: str) -> Meter:
+        """The meter that allows least of a quantity at once."""
+        return min((meter for meter in self.meters if meter.name == quantity), key=lambda meter: meter.limit)
+
+    def blocked(self, now: float, cost: Cost = ()) -> Blocked | None:
+        """Why nothing that costs so much may start now, most lasting reason first; None when something may."""
         if self.is_paused:
             return Blocked("paused")
         if now < self.throttled_until:
@@ -216,10 +341,31 @@ class Service:
             until = None if None in times else max(time for time in times if time is not None)
             tightest = full[0]
             return Blocked("rate", until, f"{tightest.limit}/{tightest.limit} used")
+        if cost or self.budgets:
+            short = self._short_of(cost, now)
+            if short is not None:
+                return short
         if self.active >= self.cap:
             return Blocked("concurrency", None, f"{self.active}/{self.cap} running")
         if self.is_at_its_share:
             return Blocked("concurrency", None, f"{self.share} running here, the rest is for other processes")
+        return None
+
+    def _short_of(self, cost: Cost, now: float) -> Blocked | None:
+        """The quantity of which not enough is left."""
+        for name, amount in (("", 1.0), *cost):
+            for meter in self.meters:
+                if meter.name == name and not meter.fits(amount, now):
+                    if not meter.holds(amount):
+                        details = f"needs {amount:,.10g} {name} and there are never more than {meter.limit:,}"
+                        return Blocked("rate", None, f"{details}: raise the limit or cancel it")
+                    until = meter.opens_at(amount, now)
+                    details = f"needs {amount:,.10g} of {meter.limit:,} {name}, {max(meter.room(now), 0):,.10g} left"
+                    return Blocked("rate", until, details)
+            budget = self.budget(name, now) if self.budgets else None
+            if budget is not None and budget.left < amount:
+                left = f"{max(budget.left, 0):,.10g} {name or 'calls'} left"
+                return Blocked("rate", budget.until, f"{left}, as the service said itself")
         return None
 
     def fair_share(self, hungry: int) -> int | None:
@@ -234,6 +380,7 @@ class Service:
     def gains_at(self) -> float:
         """When the passing of time alone next adds to the room in its windows."""
         ends = [end_of(window.stamps[0], window.per) for window in self.windows if window.stamps]
+        ends += [end_of(meter.uses[0][0], meter.per) for meter in self.meters if meter.uses]
         return min(ends, default=math.inf)
 
     def throttle(self, now: float, after: float | None) -> float:
@@ -246,8 +393,123 @@ class Service:
         self.throttled_until = max(self.throttled_until, now + after)
         return self.throttled_until
 
+    # what the far side says -------------------------------------------------------------------------------
+
+    def narrow(self, now: float, started_at: float) -> bool:
+        """It said "too many": half the places, once for all calls that were under way. True when that changes it."""
+        adaptive = self.limits.adaptive
+        if adaptive is None or self.width is None or started_at <= self.narrowed_at:
+            return False
+        self.narrowed_at = now
+        self._set_width(max(self.width / 2, adaptive.min))
+        return True
+
+    def widen(self) -> bool:
+        """A call ended well: one place more for each round of them, if they are used. True when that is a place."""
+        adaptive = self.limits.adaptive
+        is_used = bool(self.parked) or self.active >= self.cap // 2
+        if adaptive is None or self.width is None or self.width >= adaptive.max or not is_used:
+            return False
+        before = self.cap
+        self._set_width(min(self.width + 1 / self.width, adaptive.max))
+        return self.cap > before
+
+    def _set_width(self, width: float) -> None:
+        self.width = width
+        self.cap = int(width)
+
+    def observe(self, quantity: str, left: float, until: float) -> None:
+        """The far side said how much it will still take before `until`."""
+        self.budgets[quantity] = Budget(left, until)
+        self._set_metered(True)
+
+    def budget(self, quantity: str, now: float) -> Budget | None:
+        """What the far side said of that quantity, while it holds."""
+        budget = self.budgets.get(quantity)
+        if budget is not None and now >= budget.until:
+            del self.budgets[quantity]
+            return None
+        return budget
+
+    def spend_budget(self, quantity: str, amount: float) -> None:
+        """So much is used of what the far side said is left."""
+        budget = self.budgets.get(quantity)
+        if budget is not None:
+            budget.left -= amount
+
     def pressure(self, now: float) -> float:
         """How loaded the service is, from 0 to 1: the fullest of its limits."""
         loads = [self.active / self.cap]
         loads += [1 - window.room(now) / window.limit for window in self.windows]
+        loads += [1 - meter.room(now) / meter.limit for meter in self.meters]
         return max(0.0, min(1.0, max(loads)))
+
+
+class Budget(msgspec.Struct):
+    """How much of something the far side said it will take until some moment."""
+
+    left: float
+    until: float
+
+
+class Group(Service):
+    """Any one of the services that a pattern such as `ssh_*` matches. It has room when one of them has."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, pattern: str) -> None:
+        super().__init__(Limits(pattern))
+        self.members: list[Service] = []
+
+    def admit(self, service: Service) -> None:
+        """Take that service in, if the pattern matches it."""
+        pattern = self.name.replace("[", "[[]").replace("?", "[?]")  # a star is all that is special here
+        is_meant = service.limits.each is None and not service.name.startswith("#")
+        if is_meant and fnmatchcase(service.name, pattern) and service not in self.members:
+            self.members.append(service)
+            service.groups = (*service.groups, self)
+            self.is_metered |= service.is_metered
+
+    def room(self, now: float) -> int:
+        """How many starts all of them together allow now."""
+        return min(sum(max(0, member.room(now)) for member in self.members), UNLIMITED)
+
+    def fits(self, cost: Cost, now: float) -> bool:
+        """True when one of them has room and enough of each quantity."""
+        return self.pick(cost, now) is not None
+
+    def has(self, quantity: str) -> bool:
+        """True when a limit to that quantity was declared for one of them."""
+        return any(one.has(quantity) for one in self.members)
+
+    def sells(self, cost: Cost) -> bool:
+        """True when there is a limit in one of them to some of what a start is expected to use."""
+        return any(one.sells(cost) for one in self.members)
+
+    def holds(self, cost: Cost) -> bool:
+        """True when that much may ever be used at once in one of them."""
+        return any(one.holds(cost) for one in self.members)
+
+    def tightest(self, quantity: str) -> Meter:
+        """The one in the member that allows most."""
+        return max((one.tightest(quantity) for one in self.members), key=lambda meter: meter.limit)
+
+    def pick(self, cost: Cost, now: float) -> Service | None:
+        """The least loaded of those that may be used now; the first of them where several are."""
+        free = [one for one in self.members if one.room(now) > 0 and one.fits(cost, now)]
+        return min(free, key=lambda one: (one.pressure(now), one.active), default=None)
+
+    def blocked(self, now: float, cost: Cost = ()) -> Blocked | None:
+        """Why none of them may be used: what holds for the one that is free first."""
+        reasons = [one.blocked(now, cost) for one in self.members]
+        if not reasons:
+            return Blocked("paused", None, f"no service is called {self.name}")
+        if None in reasons:
+            return None
+        known = [why for why in reasons if why is not None]
+        first = min(known, key=lambda why: (why.until is None, why.until or 0.0, why.reason != "concurrency"))
+        return Blocked(first.reason, first.until, f"each of {len(known)}: {first.details or first.reason}")
+
+    def gains_at(self) -> float:
+        """When the passing of time alone next adds to the room in one of them."""
+        return min((member.gains_at() for member in self.members), default=math.inf)

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from runcue.core.graph import Graph
+from runcue.core.lane import Lane
 from runcue.core.line import READY, Page
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Found, Key, Lacks, Library, Plan, Revive
-from runcue.core.ready import Lane
 from runcue.core.settings import Settings
 
 DAY = 86400.0

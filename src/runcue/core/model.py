@@ -10,11 +10,13 @@ All are frozen. Times are seconds of queue time, which looks like epoch seconds 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from runcue.core.meters import Cost
 from runcue.core.parse import decode_params
 from runcue.core.retry import Retry
 
@@ -75,6 +77,8 @@ class Spec(msgspec.Struct, frozen=True, gc=False):
     """True when the id was given by the user: only such work can be waited for before it comes."""
     retry: Retry | None = None
     """Its own policy for failed attempts, in place of its task's."""
+    cost: Cost = ()
+    """How much of each quantity of its services a start is expected to use."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -115,6 +119,16 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     place: float = 0.0
     watch_at: float | None = None
     """When somebody has to look at it, wherever it is."""
+    chosen: str | None = None
+    """The service it was last started on, where it may use any of several."""
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """What it uses: the chosen service in place of a pattern."""
+        services = self.spec.services
+        if self.chosen is None:
+            return services
+        return tuple(self.chosen if "*" in name else name for name in services)
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -181,6 +195,12 @@ class Work(msgspec.Struct, frozen=True):
     def progress(self, fraction: float | None = None, text: str | None = None) -> None:
         """Nothing: here so that a handler that reports its progress can be tested with a Work made by hand."""
 
+    def charge(self, **amounts: float) -> None:
+        """Nothing, as above: what a running handler says that it really used."""
+
+    def observe(self, headers: Mapping[str, Any], service: str | None = None) -> None:
+        """Nothing, as above: what a running handler was told of the limits of the far side."""
+
 
 def view(record: Record) -> Work:
     """The frozen `Work` people are shown for a record."""
@@ -206,7 +226,7 @@ def view(record: Record) -> Work:
         spec.priority,
         spec.run_at,
         record.skipped,
-        spec.services,
+        record.services,
         record.traceback,
         record.history,
         record.failures,

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from runcue.core.failure import Failure
 from runcue.core.graph import find_cycle
+from runcue.core.lane import Lane
 from runcue.core.ledger import Ledger
 from runcue.core.limits import FIRST_THROTTLE, LONGEST_THROTTLE
 from runcue.core.model import HISTORY_KEPT, Attempt, Record, WorkState
 from runcue.core.plan import Cancel, Ended, Lacks, Outcome, Purge, Revive
-from runcue.core.ready import Lane
 from runcue.core.retry import delay_after
 from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFound
 
@@ -40,7 +40,7 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         if ledger.epochs:
             ledger.judge_circuits(token, True)
         if ledger.asking is not None or ledger.blocked:
-            _completed_for_others(ledger, final)
+            _completed_for_others(ledger, final, outcome.makes)
         return
     if failure.kind == "late":
         ledger.was_late(token)
@@ -238,10 +238,10 @@ def join(ledger: Ledger, record: Record) -> None:
     ledger.place(ledger.arm(record))
 
 
-def _completed_for_others(ledger: Ledger, final: Record) -> None:
+def _completed_for_others(ledger: Ledger, final: Record, makes: tuple[str, ...] = ()) -> None:
     """Dependents may go on, and whoever was not ready may be."""
     if ledger.asking is not None:
-        ledger.asking.completed()
+        ledger.asking.completed(makes)
     for record in ledger.waiters(final.id):
         _satisfied(ledger, record)
     ledger.graph.satisfy(final.id)
@@ -302,31 +302,32 @@ def _throttled(ledger: Ledger, record: Record, failure: Failure, exception: Base
     now = ledger.now
     ledger.judge_circuits(record.token, None)
     since = now if record.throttled_since is None else record.throttled_since
-    patience = ledger.settings.throttle_timeout
-    if now - since >= patience:
+    until = _pause(ledger, record, failure, now - since)
+    if now - since >= ledger.settings.throttle_timeout:
         began = now if record.started_at is None else record.started_at
         line = Attempt(record.attempt, began, max(0.0, now - began), failure.message, record.worker)
         _rate_limited(ledger, record, line, failure.traceback or None, exception)
         return
-    until = _pause(ledger, record, failure, now - since)
     ledger.put_back(record, "return", throttled_since=since, next_retry_at=until)
 
 
 def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float) -> float | None:
     """Let the service wait that said so. Until when the work has to wait on its own account, if it has to."""
     now = ledger.now
-    services = ledger.ready.services
-    name = failure.service if failure.service in services else next(iter(record.spec.services), None)
-    if name is None:
+    find = ledger.ready.services.find
+    names = (*filter(None, (failure.service,)), *record.services)
+    service = next((one for name in names if (one := find(name)) is not None), None)
+    if service is None:
         if failure.after is not None:
             return now + failure.after
         return now + min(FIRST_THROTTLE + put_off_for, LONGEST_THROTTLE)  # as long again: 1, 2, 4, …
-    until = services[name].throttle(now, failure.after)
-    ledger.changed[services[name]] = None
-    ledger.ready.wake_service(services[name], until)
-    ledger.tell("service_rate_limited", service=name, until=until, details=failure.message)
-    uses = (*record.spec.services, *ledger.rules[record.spec.task].implicit)
-    return None if name in uses else until
+    until = service.throttle(now, failure.after)
+    service.narrow(now, now if record.started_at is None else record.started_at)
+    ledger.changed[service] = None
+    ledger.ready.wake_service(service, until)
+    ledger.tell("service_rate_limited", service=service.name, until=until, details=failure.message)
+    uses = (*record.services, *ledger.rules[record.spec.task].implicit)
+    return None if service.name in uses else until
 
 
 def put_off_too_long(ledger: Ledger, record: Record) -> None:

@@ -7,15 +7,18 @@ overdue   attempts that no longer count but whose code still runs
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from runcue.core.breaker import Breaker
 from runcue.core.events import Told, is_final
-from runcue.core.limits import Service
+from runcue.core.lane import Lane
+from runcue.core.limits import Blocked, Service
+from runcue.core.meters import Spending
 from runcue.core.mind import Mind
 from runcue.core.model import Record, Spec
 from runcue.core.plan import Entry
-from runcue.core.ready import Lane, Ready
+from runcue.core.ready import Ready
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import Grant
 
@@ -43,8 +46,11 @@ class Places(Mind):
         self._last_spec = NOBODY
         self._last_lane: Lane
         self.ready = Ready(self.records, None if is_whole else self.read_lane, self.heads)
+        self.ready.services.on_key = self._count_elsewhere
         self.slots: dict[int, Lane] = {}
         self.overdue: dict[int, str] = {}
+        self.spending: dict[int, Spending] = {}
+        """What running attempts have reserved or used of quantities."""
         self.unentered: dict[int, Granted] = {}
         """Services with a rate that granted a start whose handler was not entered yet, when they did, and from when
         on other processes count it."""
@@ -55,6 +61,11 @@ class Places(Mind):
         self._told_limited_at: dict[str, float] = {}
         self.changed: dict[Service, None] = {}
         """Services of which something is to be written."""
+
+    def _count_elsewhere(self, service: Service) -> None:
+        """A key is used here for the first time: others may use it already."""
+        taken = (active for worker, active in self.workers.items() if worker != self.worker)
+        service.active = service.others = sum(active.get(service.name, 0) for active in taken)
 
     # lanes ----------------------------------------------------------------------------------------------
 
@@ -73,8 +84,15 @@ class Places(Mind):
         if rule is None:
             return None
         services = spec.services if rule.services is None else rule.services
-        is_known = all(name in self.ready.services for name in (*services, *rule.implicit))
+        find = self.ready.services.find
+        is_known = all(find(name) is not None for name in (*services, *rule.implicit))
         return self.lane_of(spec) if is_known else None
+
+    def lane_run(self, record: Record) -> Lane:
+        """The lane in which the attempt of a running work is counted."""
+        lane = self.lane_of(record.spec)
+        member = None if record.chosen is None else self.ready.services.get(record.chosen)
+        return lane if lane.group is None or member is None else lane.on(member)
 
     def forget_lanes(self) -> None:
         """Lanes were dropped: look each up again."""
@@ -121,10 +139,10 @@ class Places(Mind):
         return {
             WANTS + service.name: 1
             for service in self.ready.services.values()
-            if service.parked
+            if (service.parked or service.groups)
             and not service.name.startswith("#")
             and (service.active >= service.cap or service.is_at_its_share)
-            and self.ready.is_awaited(service)
+            and any(map(self.ready.is_awaited, (service, *service.groups)))
         }
 
     def count_on_circuits(self, services: list[Service], token: int) -> None:
@@ -145,12 +163,14 @@ class Places(Mind):
             self.tell(CIRCUIT_EVENTS[news], service=service.name, failures=service.breaker.failures)
             self.ready.touch(service)
 
-    def tell_limited(self, service: Service) -> None:
+    def tell_limited(self, service: Service, blocked: Blocked) -> None:
         """A service lets nothing start because of its rate: told at most once a second."""
-        if self.now - self._told_limited_at.get(service.name, -math.inf) >= RATE_LIMITED_EVERY:
-            self._told_limited_at[service.name] = self.now
-            blocked = service.blocked(self.now)
-            assert blocked is not None  # a choice found it so, and a choice makes no room
+        told_at = self._told_limited_at
+        if self.now - told_at.get(service.name, -math.inf) >= RATE_LIMITED_EVERY:
+            told_at.pop(service.name, None)
+            told_at[service.name] = self.now
+            while self.now - next(iter(told_at.values())) >= RATE_LIMITED_EVERY:  # of keys that are gone, too
+                del told_at[next(iter(told_at))]
             self.tell("service_rate_limited", service=service.name, until=blocked.until,
                       details=blocked.details)  # fmt: skip
 
@@ -171,6 +191,8 @@ class Places(Mind):
             services, granted_at, _ = self.unentered.pop(token, NOT_RATED)
             for service in services:
                 service.entered(at)
+            if services and token in self.spending:
+                self.spending[token].enter(at)
             if services is not touched:
                 for service in services:
                     self.ready.touch(service)
@@ -199,11 +221,62 @@ class Places(Mind):
     def returned(self, token: int) -> None:
         """It was never called: what was granted was not used, and others are told to count one less."""
         services, _, counted_at = self.unentered.pop(token)
+        spending = self.spending.get(token)
         for service in services:
             service.returned()
             self.ready.touch(service)
             if not self.is_whole:
                 self.plan.grants.append(Grant(service.name, counted_at, -1))
+        if spending is not None:
+            spending.returned()
+            for name, amount in spending.amounts.items():
+                self._tell_used(spending, name, -amount)
+
+    # quantities -------------------------------------------------------------------------------------------
+
+    def reserve(self, record: Record, token: int, services: list[Service], counted_at: float) -> None:
+        """A start is granted: what it is expected to use of each quantity is taken from here on."""
+        metered = tuple(service for service in services if service.meters)
+        spending = self.spending[token] = Spending(metered, {}, counted_at)
+        for name, amount in record.spec.cost:
+            for service in self.slots[token].services:
+                service.spend_budget(name, amount)
+            self._tell_used(spending, name, spending.settle(name, amount))
+
+    def charge(self, token: int, amounts: dict[str, float]) -> None:
+        """A running attempt says what it has really used so far: that counts from when it was entered."""
+        spending = self.spending.get(token)
+        if spending is None:
+            return
+        for name, amount in amounts.items():
+            self._tell_used(spending, name, spending.settle(name, amount))
+        for service in spending.services:
+            self.ready.touch(service)
+
+    def _tell_used(self, spending: Spending, name: str, more: float) -> None:
+        """Have other processes count that much more of a quantity."""
+        if more and not self.is_whole:
+            self.plan.grants += [
+                Grant(service.name, spending.counted_at, more, name)
+                for service in spending.services
+                if any(meter.name == name for meter in service.meters)
+            ]
+
+    def observe(self, token: int, name: str | None, left: Sequence[tuple[str, float, float]]) -> None:
+        """The far side of a running attempt said what it will still take, and for how long that holds.
+
+        Calls that are under way here and that it may not have seen yet are taken off.
+        """
+        lane = self.slots.get(token)
+        if lane is None:
+            return
+        named = [one for one in lane.services if name in (one.name, one.base)]
+        own = named or [one for one in lane.services if not one.name.startswith("#")]
+        for service in own[:1]:
+            for quantity, amount, seconds in sorted(left, key=lambda one: (one[1], -one[2]), reverse=True):
+                service.observe(quantity, amount - (service.open if not quantity else 0), self.now + seconds)
+                self.ready.wake_service(service, self.now + seconds)
+            self.ready.touch(service)
 
     def give_up(self, token: int, work_id: str) -> None:
         """That attempt no longer counts, but its code may still run: its places stay taken."""

@@ -6,6 +6,7 @@ store has committed it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -30,6 +31,8 @@ class Submit(msgspec.Struct, eq=False):
     """True when a full queue may keep this waiting (`reject_policy="block"`)."""
     services: frozenset[str] = frozenset()
     """Services that some of it uses and that its program did not declare: the queue has to know them."""
+    has_cost: bool = False
+    """True when some of it costs an amount of something, which has to fit into a window."""
 
 
 class Withdraw(msgspec.Struct, eq=False):
@@ -48,6 +51,8 @@ class Outcome(msgspec.Struct, eq=False):  # the collector must see through it: e
     error: BaseException | None = None
     has_ended: bool = True
     """False when the attempt is over but its code still runs (a timeout): `Ended` follows."""
+    makes: tuple[str, ...] = ()
+    """The outputs that its task declares, of an attempt that succeeded."""
 
 
 class Ended(msgspec.Struct, eq=False, gc=False):
@@ -66,6 +71,22 @@ class Entered(msgspec.Struct, eq=False):
     """Granted starts have entered their handlers: rates count from there."""
 
     entries: list[Entry]
+
+
+class Charge(msgspec.Struct, eq=False):
+    """What an attempt has really used of each quantity so far."""
+
+    token: int
+    amounts: dict[str, float]
+
+
+class Observe(msgspec.Struct, eq=False):
+    """What the far side of an attempt's service said that it will still take: of which quantity ("" for calls), how
+    much, and for how many seconds."""
+
+    token: int
+    service: str | None
+    left: Sequence[tuple[str, float, float]]
 
 
 class Verdicts(msgspec.Struct, eq=False):
@@ -140,7 +161,7 @@ class Lost(msgspec.Struct, eq=False):
 
 Item = (
     Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Purge | Configure | Declare | Pause
-    | Tell | Serve | Lost
+    | Tell | Serve | Lost | Charge | Observe
 )  # fmt: skip
 
 

@@ -6,7 +6,11 @@ whole, at the one service that blocks it; a service with room offers its best pa
 that one is settled. So the cost of a start does not depend on how much is queued, nor on how many lanes wait.
 
 A lane that needs several services and lacks only a running slot in one of them keeps a unit of the others
-(`held_by`), against younger work only. Without that it would starve; with it nothing can deadlock.
+(`held_by`), against younger work only. Without that it would starve; with it nothing can deadlock. Where work costs
+an amount of something, a lane whose first work finds too little of it is not overtaken by younger work that costs.
+
+The keys of a service (`per=`) that share something take turns at it: their lanes wait at that service, the gate, and
+come to their choice one work at a time, the key first that was served least.
 
 Every heap may hold outdated entries: an entry counts only while the lane stands where the entry says,
 with the key it says. When they are many more than there are lanes they are swept out.
@@ -15,21 +19,20 @@ with the key it says. When they are many more than there are lanes they are swep
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
 
-from runcue.core.limits import UNLIMITED, Limits, Service
+from runcue.core.lane import ACTIVE, ASKING, EMPTY, Lane
+from runcue.core.limits import UNLIMITED, Blocked, Limits, Service
 from runcue.core.line import Key, Line, Page, shelf_name
+from runcue.core.meters import together
 from runcue.core.model import Record, Spec
+from runcue.core.services import Services
 from runcue.core.settings import Rule
 
 Read = Callable[["Lane", Key | None, int], Page]
 """Reads the next of a lane's work in the store."""
-Candidate = tuple[float, int, int, Record, float]
-"""Order, seq, a number that makes it unique, record, when it was judged: work that callbacks let pass."""
-
 FRESH = 0.1
 """Seconds for which a callback's answer may be acted on."""
 
@@ -38,44 +41,6 @@ FEW = 100
 
 FEW_LANES = 1000
 """How many lanes there may be before those that have no work are dropped."""
-
-
-class Lane:
-    """Interchangeable work and where it waits: in the heap, at a service, for an answer, or nowhere."""
-
-    __slots__ = ("asked_at", "candidates", "entries", "holds", "line", "offered_by", "queue", "rank",
-                 "refreshed_at", "ring", "seq", "services", "shelf", "task", "where")  # fmt: skip
-
-    def __init__(
-        self, task: str, queue: Service, services: tuple[Service, ...], line: Line, shelf: str = ""
-    ) -> None:
-        self.task = task
-        self.shelf = shelf
-        self.queue = queue
-        self.services = services
-        self.line = line
-        self.where: object = EMPTY
-        self.rank = math.inf
-        self.seq = 0
-        self.offered_by: Service | None = None
-        self.holds: tuple[Service, ...] = ()
-        # only for work that callbacks judge (asking.py):
-        self.candidates: list[Candidate] = []
-        self.entries: dict[str, Candidate] = {}
-        self.ring: deque[Candidate] = deque()
-        self.refreshed_at = -math.inf
-        self.asked_at = math.inf
-
-    def __lt__(self, other: Lane) -> bool:
-        return False  # heap entries with equal keys are the same lane: any order will do
-
-    def __repr__(self) -> str:
-        return f"<Lane {self.task} {[service.name for service in self.services]}>"
-
-
-EMPTY = "empty"
-ACTIVE = "active"
-ASKING = "asking"
 
 
 class Ready:
@@ -97,11 +62,11 @@ class Ready:
         self.touched: dict[Service, None] = {}  # a set with an order: same input, same plan
         self._holders: dict[Lane, None] = {}
         self._timers: list[tuple[float, str]] = []
-        self.services: dict[str, Service] = {}
+        self.services = Services(self.touch)
         self.queues: dict[str, Service] = {}
         self.served: frozenset[str] | None = None
         self.paused: set[str] = set()
-        self.limited: list[Service] = []
+        self.limited: list[tuple[Service, Blocked]] = []
         self.head_of: Callable[[Lane], Key | None] = head_by_rank
         self.take_from: Callable[[Lane, int, float, Key], list[Record] | None] = take_by_rank
         self.on_open: Callable[[str], None] = nobody_waits
@@ -116,7 +81,7 @@ class Ready:
         key = (spec.task, spec.queue, services)
         lane = self.lanes.get(key)
         if lane is None:
-            used = tuple(self.services[name] for name in dict.fromkeys(services + rule.implicit))
+            used = tuple(map(self._service, dict.fromkeys(services + rule.implicit)))
             shelf = shelf_name(spec.task, spec.queue, () if rule.services is not None else services)
             lane = Lane(spec.task, self.queue(spec.queue), used, Line(self._records), shelf)
             if self._page is not None:
@@ -126,6 +91,12 @@ class Ready:
             if lane.line.more:
                 self.notice(lane)
         return lane
+
+    def _service(self, name: str) -> Service:
+        service = self.services.find(name)
+        if service is None:
+            raise KeyError(name)
+        return service
 
     def clear(self) -> None:
         """Empty every lane: what was in them is about to be placed anew."""
@@ -186,22 +157,34 @@ class Ready:
         for service in lane.holds:  # kept against younger work than before, perhaps
             self.touch(service)
         if isinstance(where, Service):
-            self._enter(where.parked, lane)
-            if where.held_by is not None:  # and not against this one, perhaps
+            self._wait_at(where, lane)
+            if (
+                where.held_by is not None or where.is_metered
+            ):  # nor against this one, or it costs less, perhaps
                 self.touch(where)
+        elif lane.gate is not None and lane.gate.is_gate:
+            self._wait_at(lane.gate, lane)
+            self.touch(lane.gate)
         else:
             lane.where = ACTIVE
-            self._enter(self._active, lane)
+            self._activate(lane)
 
-    def _enter(self, heap: list[tuple[float, int, Lane]], lane: Lane) -> None:
-        """Put a lane with its present key into the heap of where it stands."""
+    def _activate(self, lane: Lane) -> None:
+        """Put a lane with its present key among those that might start."""
+        heap = self._active
         heappush(heap, (lane.rank, lane.seq, lane))
         if len(heap) > 4 * len(self.lanes) + FEW:
-            where = lane.where
             living = {one: (rank, seq, one) for rank, seq, one in heap
-                      if one.where is where and one.rank == rank and one.seq == seq}  # fmt: skip
+                      if one.where is ACTIVE and one.rank == rank and one.seq == seq}  # fmt: skip
             heap[:] = living.values()
             heapify(heap)
+
+    def _wait_at(self, service: Service, lane: Lane) -> None:
+        """Park a lane there: in its order, at a gate behind those whose key was served less."""
+        turn = 0.0
+        if lane.gate is service and lane.part is not None:
+            turn = max(lane.part.served, service.served)
+        service.parked.add(turn, lane, 4 * len(self.lanes) + FEW)
 
     def left(self, lane: Lane) -> None:
         """Work of this lane went away unstarted: what was kept for it may be free."""
@@ -211,28 +194,37 @@ class Ready:
             if isinstance(lane.where, Service):
                 lane.where = EMPTY
                 self.wake(lane)
+        elif isinstance(lane.where, Service) and lane.where.is_metered:  # the next may cost less
+            self.touch(lane.where)
 
     def touch(self, service: Service) -> None:
         """Something about this service changed: at the next choice it may have room."""
         if service.parked:
             self.touched[service] = None
+        for group in service.groups:
+            if group.parked:
+                self.touched[group] = None
 
     # letting go -------------------------------------------------------------------------------------------
 
     @property
     def has_many_lanes(self) -> bool:
-        """True when it is time to look for lanes that have no work: twice as many as the last look left."""
-        return len(self.lanes) > self._most_lanes
+        """True when it is time to look for lanes that have no work: twice as many as the last look left.
 
-    def drop_idle(self, busy: set[Lane]) -> None:
-        """Drop the lanes without work, and the queues without lanes; `busy` are those whose work is elsewhere."""
+        Keys that only others use have no lanes here.
+        """
+        return max(len(self.lanes), len(self.services)) > self._most_lanes
+
+    def drop_idle(self, busy: set[Lane], now: float) -> None:
+        """Drop the lanes without work, the queues and keys without lanes; `busy` ones have their work elsewhere."""
         lanes = self.lanes
         for key, lane in list(lanes.items()):
             if lane not in busy and not lane.holds and self.head_of(lane) is None:
                 lane.where = EMPTY  # so that no heap entry of it counts any more
                 del lanes[key]
-        self._most_lanes = max(FEW_LANES, 2 * len(lanes))
         self.queues = {lane.queue.name: lane.queue for lane in lanes.values()}
+        self.services.drop_keys((service for lane in lanes.values() for service in lane.services), now)
+        self._most_lanes = max(FEW_LANES, 2 * len(lanes), 2 * len(self.services))
 
     # time -------------------------------------------------------------------------------------------------
 
@@ -241,8 +233,8 @@ class Ready:
         services = []
         while self._timers and self._timers[0][0] <= now:
             at, name = heappop(self._timers)
-            service = self.services[name]
-            if service.wakes_at == at:
+            service = self.services.lookup(name)
+            if service is not None and service.wakes_at == at:
                 service.wakes_at = math.inf
                 services.append(service)
                 self.touch(service)
@@ -257,7 +249,10 @@ class Ready:
     def wakes_at(self) -> float:
         """When a service may next have room by the passing of time alone."""
         timers = self._timers
-        while timers and self.services[timers[0][1]].wakes_at != timers[0][0]:
+        while timers:
+            service = self.services.lookup(timers[0][1])
+            if service is not None and service.wakes_at == timers[0][0]:
+                break
             heappop(timers)
         return timers[0][0] if timers else math.inf
 
@@ -269,9 +264,9 @@ class Ready:
         active = self._active
         while active or self.touched:
             if self.touched:
-                for service in self.touched:
+                touched, self.touched = self.touched, {}
+                for service in touched:
                     self._offer(service, now)
-                self.touched.clear()
                 continue
             rank, seq, lane = heappop(active)
             if lane.where is not ACTIVE or lane.seq != seq or lane.rank != rank:
@@ -297,12 +292,17 @@ class Ready:
             self._park(lane, blocker, now)
             return
         limit: Key = self._active[0][:2] if self._active else (math.inf, 0)
+        if room > 1 and lane.offered_by is not None and lane.offered_by is lane.gate:
+            room = 1 if lane.gate.parked.first() is not None else room
         if room > 1:
             limit = self._limit(lane, limit)
         batch = self.take_from(lane, room, now, limit)
         if batch is None:
             lane.where = ASKING
             return
+        if lane.part is not None and lane.gate is not None:
+            lane.gate.served = max(lane.part.served, lane.gate.served) + len(batch) - 1
+            lane.part.served = lane.gate.served + 1  # however many that were: nobody else waited
         start(lane, batch)
         self._unhold(lane)
         self._review_holders(now)
@@ -317,21 +317,27 @@ class Ready:
             if holder is not None and own < (holder.rank, holder.seq) < limit:
                 limit = (holder.rank, holder.seq)
         if lane.offered_by is not None:
-            first = self._first_parked(lane.offered_by)
+            first = lane.offered_by.parked.first()
             if first is not None and own < (first.rank, first.seq) < limit:
                 limit = (first.rank, first.seq)
         return limit
 
     def _settled(self, lane: Lane, service: Service, now: float) -> None:
-        """A lane that was offered found its place: unless it is the old one, the next is offered."""
+        """A lane that was offered found its place: unless it is the old one, the next is offered.
+
+        If it is, for want of some quantity, then the next that costs nothing.
+        """
         lane.offered_by = None
-        if lane.where is not service:
+        if lane.where is not service or not service.holds(lane.cost()):
             self._offer(service, now)
+        elif service not in self.touched and service.sells(lane.cost()) and service.room(now) > 0:
+            self._offer_one(service, service.parked.first_free)
 
     def _room(self, lane: Lane, now: float) -> tuple[int, Service | None]:
         if lane.queue.is_paused:
             return 0, lane.queue
         room = UNLIMITED
+        is_metered = False
         for service in lane.services:
             left = service.room(now)
             holder = service.held_by
@@ -340,16 +346,33 @@ class Ready:
             if left <= 0:
                 return 0, service
             room = min(room, left)
-        return room, None
+            is_metered |= service.is_metered
+        return (room, None) if not is_metered else self._affordable(lane, room, now)
+
+    def _affordable(self, lane: Lane, room: int, now: float) -> tuple[int, Service | None]:
+        """The same where work may cost something: one at a time, and not before older work that waits for more."""
+        cost = lane.cost()
+        if not cost:
+            return room, None
+        for service in lane.services:
+            if not service.is_metered:
+                continue
+            first = service.parked.first_costly() if service.sells(cost) and service is not lane.gate else None
+            if first is not None and self._is_older(first, lane):
+                return 0, service
+            holder = service.held_by
+            kept = holder.cost() if holder is not None and self._is_older(holder, lane) else ()
+            if not service.fits(together(cost, kept), now):
+                return 0, service
+        return 1, None
 
     @staticmethod
     def _is_older(holder: Lane, lane: Lane) -> bool:
         return (holder.rank, holder.seq) < (lane.rank, lane.seq)
 
     def _park(self, lane: Lane, blocker: Service, now: float) -> None:
-        lane.where = blocker
-        self._enter(blocker.parked, lane)
-        blocked = blocker.blocked(now)
+        self._wait_at(blocker, lane)
+        blocked = blocker.blocked(now, lane.cost() if blocker.is_metered else ())
         self._unhold(lane)
         if blocked is None:  # its last unit is kept for older work: nor may others who wait for it keep any
             for other in [other for other in self._holders if other.where is blocker]:
@@ -359,10 +382,11 @@ class Ready:
         if blocked.until is not None:
             self.wake_service(blocker, blocked.until)
         if blocked.reason == "rate":
-            self.limited.append(blocker)
+            self.limited.append((blocker, blocked))
         if len(lane.services) > 1 and blocked.reason == "concurrency":
-            others = tuple(service for service in lane.services if service is not blocker)
-            if all(self._may_hold(service, lane, now) for service in others):
+            # not of what keys share: one whose own places are taken would keep the other keys from theirs
+            others = tuple(one for one in lane.services if one is not blocker and one is not lane.gate)
+            if others and all(self._may_hold(service, lane, now) for service in others):
                 lane.holds = others
                 self._holders[lane] = None
                 for service in others:
@@ -371,7 +395,7 @@ class Ready:
                     service.held_by = lane
 
     def _may_hold(self, service: Service, lane: Lane, now: float) -> bool:
-        if service.room(now) <= 0:
+        if service.room(now) <= 0 or not service.fits(lane.cost(), now):
             return False
         return service.held_by is None or not self._is_older(service.held_by, lane)
 
@@ -384,10 +408,10 @@ class Ready:
         if lane.queue.is_paused:
             return False
         if isinstance(lane.where, Service):
-            blocked = lane.where.blocked(now)
+            blocked = lane.where.blocked(now, lane.cost())
             if blocked is not None and blocked.reason != "concurrency":
                 return False
-        return all(service.room(now) > 0 for service in lane.holds)
+        return all(service.room(now) > 0 and service.fits(lane.cost(), now) for service in lane.holds)
 
     def _unhold(self, lane: Lane) -> None:
         if lane.holds:
@@ -398,33 +422,34 @@ class Ready:
             del self._holders[lane]
 
     def _offer(self, service: Service, now: float) -> None:
-        best = self._first_parked(service)
-        if best is None:
+        if service.parked.never:
+            for lane in service.parked.may_start_again():
+                self._wait_at(service, lane)
+        if service.parked.first() is None:
             return
         if service.room(now) > 0:
-            heappop(service.parked)
-            best.offered_by = service
-            best.where = ACTIVE
-            heappush(self._active, (best.rank, best.seq, best))
+            self._offer_one(service, service.parked.first)
         else:
             blocked = service.blocked(now)
             if blocked is not None and blocked.until is not None:
                 self.wake_service(service, blocked.until)
 
+    def _offer_one(self, service: Service, first: Callable[[], Lane | None]) -> None:
+        """The first of those might start. Lanes of keys that share something line up for that before."""
+        while (lane := first()) is not None:
+            service.parked.remove(lane)
+            if lane.gate is None or not lane.gate.is_gate or lane.gate is service:
+                lane.offered_by = service
+                lane.where = ACTIVE
+                heappush(self._active, (lane.rank, lane.seq, lane))
+                return
+            self._wait_at(lane.gate, lane)
+            self.touch(lane.gate)
+
     def is_awaited(self, service: Service) -> bool:
         """True when there is work that waits for that service."""
-        lane = self._first_parked(service)
+        lane = service.parked.first()
         return lane is not None and self.head_of(lane) is not None
-
-    @staticmethod
-    def _first_parked(service: Service) -> Lane | None:
-        parked = service.parked
-        while parked:
-            rank, seq, lane = parked[0]
-            if lane.where is service and lane.rank == rank and lane.seq == seq:
-                return lane
-            heappop(parked)
-        return None
 
 
 def nobody_waits(name: str) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 from runcue.core import admission, outcome, shared, watch
 from runcue.core.asking import Allowance, Questions
 from runcue.core.ledger import Ledger
-from runcue.core.limits import Limits, Service
+from runcue.core.limits import Limits
 from runcue.core.model import Record
 from runcue.core.plan import (
     Cancel,
     Changes,
+    Charge,
     Configure,
     Declare,
     Ended,
@@ -28,6 +29,7 @@ from runcue.core.plan import (
     Lacks,
     Library,
     Lost,
+    Observe,
     Outcome,
     Pause,
     Plan,
@@ -70,6 +72,8 @@ class Scheduler:
             Tell: self._take_tell,
             Serve: self._take_serve,
             Lost: self._take_lost,
+            Charge: self._take_charge,
+            Observe: self._take_observe,
         }
 
     def begin(self, now: float, wall: float, library: Library | None = None) -> None:
@@ -188,8 +192,8 @@ class Scheduler:
                     for name, service in ledger.ready.services.items()
                     if not name.startswith("#")
                 }
-        for service in ledger.ready.limited:
-            ledger.tell_limited(service)
+        for service, blocked in ledger.ready.limited:
+            ledger.tell_limited(service, blocked)
         ledger.ready.limited.clear()
         ledger.drop_idle_lanes()
 
@@ -266,20 +270,13 @@ class Scheduler:
 
     def declare(self, limits: Limits) -> None:
         """A service exists with these limits from now on."""
-        ready = self.ledger.ready
-        service = ready.services.get(limits.name)
-        if service is None:
-            service = ready.services[limits.name] = Service(limits)
-        elif service.limits == limits:
-            return
-        else:
-            service.declare(limits)
-            ready.touch(service)
-        self.ledger.changed[service] = None
+        service = self.ledger.ready.services.declare(limits)
+        if service is not None:
+            self.ledger.changed[service] = None
 
     def _take_pause(self, item: Pause) -> None:
         ledger = self.ledger
-        service = ledger.ready.services.get(item.name)
+        service = ledger.ready.services.find(item.name)
         if service is not None:
             service.is_paused = item.paused
             ledger.changed[service] = None
@@ -295,6 +292,12 @@ class Scheduler:
 
     def _take_lost(self, item: Lost) -> None:
         shared.lose(self.ledger, item.worker)
+
+    def _take_charge(self, item: Charge) -> None:
+        self.ledger.charge(item.token, item.amounts)
+
+    def _take_observe(self, item: Observe) -> None:
+        self.ledger.observe(item.token, item.service, item.left)
 
     def _take_tell(self, item: Tell) -> None:
         record = None if item.id is None else self.ledger.records.get(item.id)

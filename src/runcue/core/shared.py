@@ -34,9 +34,9 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     for name, first in changes.shelves.items():
         _shelf_changed(ledger, name, first, changes.is_foreign)
     for grant in changes.grants:
-        service = ledger.ready.services.get(grant.service)
+        service = ledger.ready.services.find(grant.service)
         if service is not None:
-            service.started_elsewhere(grant.at, grant.amount)
+            service.started_elsewhere(grant.at, grant.amount, grant.quantity)
             ledger.ready.touch(service)
     if changes.is_first:
         _take_up(ledger)
@@ -50,7 +50,7 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
 
 def find_lanes(ledger: Ledger) -> None:
     """Tasks or services came to be known: a shelf may be a lane of this program by now."""
-    registered = len(ledger.rules), len(ledger.ready.services)
+    registered = len(ledger.rules), ledger.ready.services.declared
     if ledger.registered != registered:
         ledger.registered = registered
         lanes = {lane.shelf for lane in ledger.ready.lanes.values()}
@@ -63,13 +63,13 @@ def _take_up(ledger: Ledger) -> None:
     """This ledger is new, but its process may not be: what runs in it goes on."""
     for record in list(ledger.shelf(ledger.running_shelf)):
         ledger.guests.discard(record.id)
-        lane = ledger.slots[record.token] = ledger.lane_of(record.spec)
+        lane = ledger.slots[record.token] = ledger.lane_run(record)
         epochs = [(one, breaker, breaker.epoch) for one in lane.services if (breaker := _counts(one, record))]
         if epochs:
             ledger.epochs[record.token] = epochs
     for record in ledger.orphans:
         if record.token not in ledger.slots:  # it was given up, here or by others who could not tell us
-            ledger.slots[record.token] = ledger.lane_of(record.spec)
+            ledger.slots[record.token] = ledger.lane_run(record)
             ledger.give_up(record.token, record.id)
             ledger.held[record.id] = record.token
             ledger.plan.stop.append(record.token)
@@ -128,10 +128,13 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: boo
 
 
 def _service_changed(ledger: Ledger, state: ServiceState) -> None:
-    name = state.limits.name
-    service = ledger.ready.services.get(name)
-    if service is None:
-        service = ledger.ready.services[name] = Service(state.limits)
+    services = ledger.ready.services
+    service = services.find(state.limits.name)
+    if service is None or service.base not in services:
+        services.declare(state.limits)
+        service = services[state.limits.name]
+    else:  # a key has the limits that its service has now
+        state = replace(state, limits=service.limits)
     service.load(state)
     ledger.ready.touch(service)
     if service.breaker is not None and service.breaker.probe_deadline is not None:
@@ -154,7 +157,10 @@ def _count_others(ledger: Ledger) -> None:
         if worker != ledger.worker:
             for name, amount in taken.items():
                 others[name] = others.get(name, 0) + amount
-    for name, service in ledger.ready.services.items():
+    services = ledger.ready.services
+    for name in others:
+        services.find(name)  # a key that only others use so far
+    for name, service in list(services.items()):
         if name.startswith("#"):
             continue
         elsewhere = others.get(name, 0)
@@ -205,8 +211,8 @@ def _take_over(ledger: Ledger, record: Record) -> None:
         ledger.place(record)
         return
     crashes = record.crashes + 1
-    for name in record.spec.services:
-        service = ledger.ready.services.get(name)
+    for name in record.services:
+        service = ledger.ready.services.find(name)
         breaker = None if service is None else _counts(service, record)
         if service is not None and breaker is not None:
             ledger.changed[service] = None

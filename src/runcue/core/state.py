@@ -11,6 +11,21 @@ import msgspec
 from runcue.core.parse import Rate
 
 
+class Quantity(msgspec.Struct, frozen=True):
+    """Something of which a start uses an amount, such as tokens, and how much of it may be used."""
+
+    name: str
+    rates: tuple[Rate, ...]
+
+
+class Adaptive(msgspec.Struct, frozen=True):
+    """A number of places that follows what the far side bears: fewer after "too many", more after success."""
+
+    min: int
+    start: int
+    max: int
+
+
 class Limits(msgspec.Struct, frozen=True):
     """What a service was declared with. Declaring it again with other limits changes it live."""
 
@@ -19,6 +34,25 @@ class Limits(msgspec.Struct, frozen=True):
     rates: tuple[Rate, ...] = ()
     circuit_threshold: int | None = None
     circuit_timeout: float = 300.0
+    quantities: tuple[Quantity, ...] = ()
+    adaptive: Adaptive | None = None
+    each: Limits | None = None
+    """The limits of each key (`per=`), where there are keys; the others are then those of all keys together."""
+
+    def of_key(self, name: str) -> Limits | None:
+        """The limits of a key of this service, by its full name; None when it has no keys."""
+        return None if self.each is None else msgspec.structs.replace(self.each, name=name)
+
+
+def key_name(service: str, key: str) -> str:
+    """What the part of a service is called that is for one key."""
+    return f"{service}[{key}]"
+
+
+def base_name(name: str) -> str | None:
+    """The service that a key's part belongs to; None for a name that is no key's."""
+    base, bracket, _ = name.partition("[")
+    return base if bracket and base and name.endswith("]") else None
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -68,14 +102,20 @@ class ServiceState(msgspec.Struct, frozen=True):
     throttled_until: float = 0.0
     throttle_streak: int = 0
     breaker: BreakerState | None = None
+    width: float | None = None
+    """How many places it has at the moment, where that adapts."""
+    narrowed_at: float = 0.0
+    """When it last got fewer."""
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Starts of one service that count in its windows from `at` on; a negative amount takes some back."""
+    """Starts of one service that count in its windows from `at` on, or so much of a quantity; a negative amount
+    takes some back."""
 
     service: str
     at: float
-    amount: int = 1
+    amount: float = 1
+    quantity: str = ""
 
 
 class Worker(msgspec.Struct, frozen=True):

@@ -28,7 +28,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CoroutineType
 from typing import Any
@@ -36,6 +36,8 @@ from typing import Any
 import msgspec
 
 from runcue.core.failure import describe
+from runcue.core.headers import texts
+from runcue.core.meters import checked
 from runcue.core.model import Work
 from runcue.descriptors import guard
 from runcue.errors import ConfigError, Permanent
@@ -51,7 +53,7 @@ FRAME = struct.Struct(
 START, STOP, CLOSE = b"s", b"t", b"c"
 NOT_STARTED, GONE = b"n", b"g"
 HELLO, FUNCTION, CALL, QUIT = b"h", b"f", b"c", b"q"
-AWAKE, LEARNT, BEGUN, PROGRESS, RESULT, ERROR = b"a", b"l", b"b", b"p", b"r", b"e"
+AWAKE, LEARNT, BEGUN, PROGRESS, SAID, RESULT, ERROR = b"a", b"l", b"b", b"p", b"s", b"r", b"e"
 
 LAST_GRACE = 1.0
 """Seconds that close() leaves to functions that still run."""
@@ -401,7 +403,7 @@ class Server:
         if isinstance(function, BaseException):
             raise function
         work = PoolWork(*values)
-        work.__dict__["_say"] = Reporter(self, number)
+        work.__dict__["_reporter"] = Reporter(self, number)
         self.send(BEGUN, number)
         result = function(work)
         if isinstance(result, CoroutineType):
@@ -523,7 +525,12 @@ class Reporter:
         self._number = number
         self._told_at = float("-inf")
 
-    def __call__(self, fraction: float | None, text: str | None) -> None:
+    def say(self, verb: str, *words: object) -> None:
+        """Have a method of the work called at the owner's."""
+        self._server.send(SAID, self._number, pickle.dumps((verb, words)))
+
+    def progress(self, fraction: float | None, text: str | None) -> None:
+        """The same for progress, not too often."""
         now = time.monotonic()
         if now - self._told_at >= PROGRESS_EVERY:
             self._told_at = now
@@ -532,13 +539,25 @@ class Reporter:
 
 
 class PoolWork(Work, frozen=True, dict=True):
-    """A work in the hands of a function in another process: a plain `Work` that can report its progress."""
+    """A work in the hands of a function in another process: a plain `Work` that can report to its owner."""
 
     def progress(self, fraction: float | None = None, text: str | None = None) -> None:
         """Report how far this is; may be called from any thread."""
-        say = self.__dict__.get("_say")
-        if say is not None:
-            say(fraction, text)
+        reporter = self.__dict__.get("_reporter")
+        if reporter is not None:
+            reporter.progress(fraction, text)
+
+    def charge(self, **amounts: float) -> None:
+        """Say what was really used of each quantity; may be called from any thread."""
+        reporter = self.__dict__.get("_reporter")
+        if reporter is not None:
+            reporter.say("charge", checked(amounts))
+
+    def observe(self, headers: Mapping[str, Any], service: str | None = None) -> None:
+        """Learn from the headers of a response how much the service will still take, and until when."""
+        reporter = self.__dict__.get("_reporter")
+        if reporter is not None:
+            reporter.say("observe", texts(headers), None if service is None else str(service))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Work, msgspec.structs.astuple(self)

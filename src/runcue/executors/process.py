@@ -357,6 +357,12 @@ class ProcessExecutor:
                 call.entered(self._clock.now())
         elif what == poolwork.PROGRESS:
             call.work.progress(*pickle.loads(body))
+        elif what == poolwork.SAID:
+            verb, words = pickle.loads(body)
+            if verb == "charge":
+                call.work.charge(**words[0])
+            else:
+                call.work.observe(*words)
         else:
             worker.has_answered = True
             self._free(worker)

@@ -53,7 +53,8 @@ LONGEST_WAIT: Final = 8
 STRICT_STEP: Final = 1e10
 """Seconds that a point of priority is worth where waiting is worth nothing."""
 
-FINAL: Final = frozenset({"completed", "failed", "cancelled"})
+LOST: Final = frozenset({"failed", "cancelled"})
+FINAL: Final = LOST | {"completed"}
 LIVES: Final[Mapping[str, frozenset[str]]] = {
     "": frozenset({"queued"}),
     "pending": frozenset({"started", "skipped", "failed", "cancelled"}),
@@ -102,6 +103,8 @@ class Checker:
         }
         self._second_probes: list[calling.Probe] = []
         self._doomed: dict[str, tuple[str, float]] = {}
+        self._adrift: dict[str, float] = {}
+        """Queued though what they depend on had ended badly; that may live again too, at the same moment."""
         self._lanes: dict[tuple[str, ...], Lane] = defaultdict(Lane)
         self._seq: int | None = None
         self._now = float("-inf")
@@ -174,6 +177,11 @@ class Checker:
 
     def _instant_over(self) -> None:
         """Time has moved on: what belongs to one moment must be complete."""
+        for work_id, at in self._adrift.items():
+            for parent in self._lives[work_id].asked_for():
+                if self._state(parent) in LOST:
+                    self._doomed[work_id] = (parent, at)
+        self._adrift.clear()
         for work_id, (parent, at) in self._doomed.items():
             self._say("dependencies", f"work {work_id} did not fail with {parent}, on which it depends",
                       work_id, parent, at=at)  # fmt: skip
@@ -211,13 +219,12 @@ class Checker:
                 self._say("lost", f"work {life.id} was accepted, and nobody submitted it", life.id)
             step = STRICT_STEP if self._rules.age_step is None else self._rules.age_step
             life.rank = event.at - step * (0.0 if asked is None else asked.priority)
-        elif life.id in self._retried:
-            life.number = len(self._lives) + event.seq
-        else:
+        elif life.id not in self._retried:
             self._say(
                 "life", f"work {life.id} was {life.state} and lives again, though nobody retried it", life.id
             )
         is_new, life.state = life.state == "", "pending"
+        life.number = event.seq
         life.failures = life.crashes = 0
         life.completed_at = None
         if asked is not None:
@@ -226,8 +233,8 @@ class Checker:
             for parent in asked.depends_on:
                 if is_new:
                     self._dependents[parent].append(life.id)
-                if self._state(parent) in {"failed", "cancelled"}:
-                    self._doomed[life.id] = (parent, event.at)
+                if self._state(parent) in LOST:
+                    self._adrift[life.id] = event.at
         life.is_candidate = is_new and asked is not None and not asked.has_time
         self._offer(life)
 
@@ -235,7 +242,7 @@ class Checker:
         if asked.key is None:
             return
         other = self._keys.get(asked.key)
-        if other is not None and other != life.id and self._state(other) not in {"failed", "cancelled"}:
+        if other is not None and other != life.id and self._state(other) not in LOST:
             self._say("keys", f"work {life.id} has the key {asked.key!r} of {other}, which is {self._state(other)}",
                       life.id, other)  # fmt: skip
         self._keys[asked.key] = life.id
@@ -257,7 +264,7 @@ class Checker:
                 "retry", f"work {life.id} started {life.retry_at - event.at:.6f} s before its time", life.id
             )
         asked = life.asked
-        for parent in () if asked is None else asked.depends_on:
+        for parent in life.asked_for():
             if self._state(parent) != "completed":
                 state = self._state(parent) or "not there"
                 self._say("dependencies", f"work {life.id} started, though {parent}, on which it depends, is {state}",
@@ -355,6 +362,7 @@ class Checker:
             life.spent, life.is_sure = life.attempt, state != "cancelled"
         life.state, life.is_candidate, life.retry_at = state, False, 0.0
         self._doomed.pop(life.id, None)
+        self._adrift.pop(life.id, None)
         for circuit in self._circuits.values():
             if circuit.probe is not None and circuit.probe[0] == life.id:
                 circuit.probe = None

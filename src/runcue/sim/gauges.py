@@ -35,7 +35,7 @@ class ServiceSummary(msgspec.Struct, kw_only=True):
     full_share: float = 0.0
     """With as many calls under way as `concurrent` allows."""
     rate_share: float = 0.0
-    """Of what its tightest rate allows."""
+    """Of what its tightest rate allows in that time, and in one window of it at least; 1 is all of it."""
     rate_limited: float = 0.0
     """Seconds during which its rate let nothing start although something was there."""
     rate_limited_share: float = 0.0
@@ -142,7 +142,7 @@ class Gauge:
         self._pass(ended)
         is_open = 0.0 if self._open_since is None else max(0.0, ended - self._open_since)
         whole = max(ended, 1e-9)
-        allowed = min((limit / per for limit, per in self.config.windows()), default=0.0)
+        allowed = min((limit * max(1.0, whole / per) for limit, per in self.config.windows()), default=0.0)
         return ServiceSummary(
             concurrent=self.config.concurrent,
             rates=self.config.rates,
@@ -152,7 +152,7 @@ class Gauge:
             running_mean=rounded(self.running.total / whole),
             running_peak=self.running.peak,
             full_share=rounded(self._full / whole),
-            rate_share=rounded(self.starts / (allowed * whole)) if allowed else 0.0,
+            rate_share=rounded(min(1.0, self.starts / allowed)) if allowed else 0.0,
             rate_limited=rounded(self._limited),
             rate_limited_share=rounded(self._limited / whole),
             circuit=dict(sorted(self._circuit.items())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +18,7 @@ from runcue.sim.compare import compare
 from runcue.sim.config import LARGEST_FILE, BadConfig, Config, Latency, load, parse, with_changes
 from runcue.sim.metrics import Metrics, Summary
 from runcue.sim.reading import duration, number, rate, share, span, whole
+from runcue.sim.replay import Recording, read
 from runcue.sim.scenarios import SCENARIOS, scenario
 from runcue.sim.workload import Arrival
 from runcue.sim.world import Outcome, Simulation
@@ -49,6 +51,10 @@ class Job(msgspec.Struct, kw_only=True):
     speed: float | None = None
     report: str | None = None
     html: str | None = None
+    recording: Recording | None = None
+    """What is replayed, if anything is."""
+    command: str | None = None
+    """What to type for the same again, where the configuration alone does not tell."""
 
     def runs(self) -> list[Done]:
         """Run it; with changes a second time. Nothing, when whoever watched it left before its end."""
@@ -96,14 +102,18 @@ class Job(msgspec.Struct, kw_only=True):
     def document(self, done: list[Done]) -> bytes:
         """The JSON report of what was run."""
         base = done[0]
+        recorded: dict[str, Any] = {}
+        if self.recording is not None:
+            recorded["recorded"] = {"facts": self.recording.facts, "left_out": self.recording.left_out}
         if len(done) == 1:
-            return report.document(base.summary, base.config, base.violations)
+            return report.document(base.summary, base.config, base.violations, recorded)
         changed = done[1]
         return report.document(
             base.summary,
             base.config,
             base.violations,
             {
+                **recorded,
                 "changes": self.changes,
                 "changed": {
                     "config": changed.config,
@@ -118,11 +128,14 @@ class Job(msgspec.Struct, kw_only=True):
         """The HTML report of one run."""
         from runcue.sim.page import page
 
-        return page(done.summary, done.outcome, done.config, violations=done.violations).encode()
+        found = page(
+            done.summary, done.outcome, done.config, violations=done.violations, command=self.command
+        )
+        return found.encode()
 
     def verdict(self, done: list[Done]) -> tuple[list[str], int]:
         """What checks and conditions say, and the exit code."""
-        lines: list[str] = []
+        lines: list[str] = [] if self.recording is None else self.recording.lines()
         code = 0
         for one in done:
             if one.violations:
@@ -174,14 +187,14 @@ def job_of(given: dict[str, Any]) -> Job:
         raise BadConfig(f"--{sources[1]}", f"no --{sources[0]} beside it", is_given=False)
     if given["tui"] and given["changes"]:
         raise BadConfig("--tui", "no --set beside it", is_given=False)
-    config, arrivals = _source(given)
+    config, recording = _source(given)
     for place, change in enumerate(given["changes"]):
         if "=" not in change:
             raise BadConfig(f"--set[{place}]", "a path, = and a value, such as api.rate=120/min", change)
     job = Job(
         config=config,
         changes=list(given["changes"]),
-        arrivals=arrivals,
+        arrivals=None if recording is None else recording.arrivals,
         fail_on=[conditions.condition(text) for text in given["fail_on"]],
         is_checked=given["check"] and not given["tui"],
         is_real=given["realtime"],
@@ -189,6 +202,8 @@ def job_of(given: dict[str, Any]) -> Job:
         speed=None if given["speed"] is None else _number(given["speed"], "--speed", 0.001, FASTEST),
         report=given["report"],
         html=given["html"],
+        recording=recording,
+        command=None if recording is None else _typed(given, config.seed),
     )
     _try(job)
     return job
@@ -205,14 +220,23 @@ def _try(job: Job) -> None:
             raise BadConfig(option, "a file in a folder that is there", target)
 
 
-def _source(given: dict[str, Any]) -> tuple[Config, Arrivals | None]:
-    length = None if given["duration"] is None else duration(0.001)(given["duration"], "--duration")
-    arrivals: Arrivals | None = None
-    if given["replay"] is not None:
-        from runcue.sim.replay import read
+def _typed(given: dict[str, Any], seed: int) -> str:
+    """What to type for this replay again, but for where its results go."""
+    parts = ["runcue-sim", "--replay", given["replay"], "--seed", str(seed)]
+    for name in ("duration", "count", "latency", "jitter", "error_rate", "rate_limit", "concurrent"):
+        if given[name] is not None:
+            parts += [f"--{name.replace('_', '-')}", given[name]]
+    for change in given["changes"]:
+        parts += ["--set", change]
+    return shlex.join(parts)
 
+
+def _source(given: dict[str, Any]) -> tuple[Config, Recording | None]:
+    length = None if given["duration"] is None else duration(0.001)(given["duration"], "--duration")
+    recording: Recording | None = None
+    if given["replay"] is not None:
         recording = read(given["replay"])
-        config, arrivals = recording.config(), recording.arrivals
+        config = recording.config()
     elif given["config"] is not None:
         config = load(_text_of(given["config"]), name="custom")
     else:
@@ -225,7 +249,7 @@ def _source(given: dict[str, Any]) -> tuple[Config, Arrivals | None]:
     if given["seed"] is not None:
         config = replace(config, seed=whole_of(given["seed"], "--seed", 0, 2**63))
     config = _adjusted(config, given)
-    return parse(msgspec.to_builtins(config), name=config.name), arrivals
+    return parse(msgspec.to_builtins(config), name=config.name), recording
 
 
 def _text_of(path: str) -> str:

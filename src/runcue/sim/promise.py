@@ -117,6 +117,10 @@ class Life:
         self.rank = self.retry_at = 0.0
         self.completed_at: float | None = None
 
+    def asked_for(self) -> tuple[str, ...]:
+        """What it depends on, as far as anybody said."""
+        return () if self.asked is None else self.asked.depends_on
+
     @property
     def start(self) -> Start:
         """Its latest start."""

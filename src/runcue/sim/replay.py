@@ -28,7 +28,7 @@ import msgspec
 import runcue
 from runcue.sim.behaviour import ERROR, PERMANENT, RETURNED
 from runcue.sim.config import Behaviour, Config, Latency, RetryConfig, ServiceConfig, Workload
-from runcue.sim.reading import BadConfig, rate
+from runcue.sim.reading import BadConfig, rate, span
 from runcue.sim.workload import Arrival, Submission
 
 MOST_WORKS = 1_000_000
@@ -96,6 +96,22 @@ class Recording(msgspec.Struct):
     timeout: float | None
     left_out: dict[str, int]
     """How many works are not replayed, by the reason: skipped, cancelled, forgotten."""
+
+    def lines(self) -> list[str]:
+        """How it went when it was real, in words: what a replay is to be compared with."""
+        facts = self.facts
+        went = [
+            f"{facts.works:,} works",
+            f"{facts.completed:,} completed",
+            f"{facts.failed:,} failed",
+            f"{facts.attempts:,} attempts in {span(facts.lasted)}",
+        ]
+        times = [f"{name} {span(getattr(facts, name))}" for name in ("p50", "p95", "p99")]
+        found = [f"  recorded    {' · '.join(went)}", f"              latency {' · '.join(times)}"]
+        if self.left_out:
+            left = ", ".join(f"{count:,} {why}" for why, count in self.left_out.items())
+            found.append(f"              not replayed: {left}")
+        return found
 
     def arrivals(self, config: Config) -> Iterator[Arrival]:
         """What came, as a simulation takes it: works that came at one moment together."""

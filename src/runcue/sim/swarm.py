@@ -11,12 +11,13 @@ Rules:
   them by kind.
 - Everything is judged from outside (check.py). What a caller was told is believed, and what it was not told may or
   may not have happened.
-- Each world is small and short, because their number is what finds mistakes: about 55 works, three seconds.
+- Each world is small and short, because their number is what finds mistakes: about 55 works, six seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import logging
 import multiprocessing
@@ -27,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +39,7 @@ import msgspec
 import runcue
 from runcue.sim.check import Checker
 from runcue.sim.promise import Asked, Violation
-from runcue.sim.trial import COMMITS, FAULTS, Act, Item, Service, Trial, draw
+from runcue.sim.trial import COMMITS, FAULTS, GRID, Act, Item, Service, Trial, draw
 from runcue.testing import Deadlock, VirtualLoop, fail_commit, fill_disk, kill
 from runcue.testing import run as run_virtual
 
@@ -49,10 +51,14 @@ CHUNK: Final = 25
 PATIENCE: Final = 120.0
 """Virtual seconds that a world is given to come to rest."""
 LIMIT: Final = 600.0
-STORE_PAUSE: Final = 0.6
+STORE_PAUSE: Final = 0.75
 """Seconds after which a turn that could not be kept has been tried again."""
 BUSY: Final = (runcue.WorkState.RUNNING, runcue.WorkState.PENDING)
 MANY: Final = 10_000
+GARBAGE: Final = 20_000
+"""How many new objects may pile up in a process of the swarm before it looks for garbage."""
+NEW_FILES: Final = 10
+"""In one world of so many the nodes make the file themselves; the others get a copy of an empty one."""
 MEMORY: Final = Path("/dev/shm")
 
 
@@ -148,6 +154,7 @@ class World:
         self._tasks: set[asyncio.Task[None]] = set()
         self._commits = 0
         self._unanswered = 0
+        self._paused: set[str] = set()
         self._is_draining = False
 
     # nodes ------------------------------------------------------------------------------------------------
@@ -201,15 +208,15 @@ class World:
     async def _leave(self, node: Node) -> None:
         """Stop a node as an operator would; what it runs goes on elsewhere."""
         self._nodes[node.place] = None
-        await node.cue.stop(timeout=0.1)
+        await node.cue.stop(timeout=GRID / 2)
         while self._is_at_work(node):  # noqa: ASYNC110 (a process does not end before what it runs, however long)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(GRID)
         if node.is_alive:
             await node.cue.close()
             node.is_alive = False
             if self._now < node.is_well_at:
                 self.checker.died(node.name, self._now)
-            self._replace(node, 0.2)
+            self._replace(node, GRID)
 
     def _is_at_work(self, node: Node) -> bool:
         return any(call.node == node.name and call.left_at is None for call in self.calls)
@@ -221,7 +228,9 @@ class World:
             call = Call(work.id, work.attempt, node.name, self._now)
             self.calls.append(call)
             try:
-                await self._behave(node, work)
+                error = await self._behave(node, work)
+                if error is not None:
+                    raise error  # from here, because every frame of a traceback has to be written down
                 how = "ok"
             except asyncio.CancelledError:
                 how = "cancelled"
@@ -236,7 +245,8 @@ class World:
 
         return handle
 
-    async def _behave(self, node: Node, work: runcue.RunningWork) -> None:
+    async def _behave(self, node: Node, work: runcue.RunningWork) -> Exception | None:
+        """Do as that attempt is meant to; the error that it ends with, if any."""
         does = self.plan.mood(work.id, work.task, work.attempt)
         kind = does.kind
         if kind == "dies at once":
@@ -256,9 +266,10 @@ class World:
         if kind in COMMITS:
             self._spawn(self._spoil(node, kind))
         elif kind == "error":
-            raise OSError("no answer")
+            return OSError("no answer")
         elif kind == "permanent":
-            raise runcue.Permanent("no such thing")
+            return runcue.Permanent("no such thing")
+        return None
 
     async def _die(self, node: Node) -> None:
         self._crash(node)
@@ -266,9 +277,9 @@ class World:
 
     async def _ignore(self, node: Node, lasts: float) -> None:
         """Go on as if nothing had been said, unless there is no process any more."""
-        for _ in range(3):
+        for _ in range(round(lasts / GRID)):
             try:
-                await asyncio.sleep(lasts / 3)
+                await asyncio.sleep(GRID)
             except asyncio.CancelledError:
                 if not node.is_alive:
                     raise
@@ -313,7 +324,7 @@ class World:
                 return [item.id for item in items if item.key is None]
             except (Dead, TimeoutError, runcue.CueClosed, runcue.StoreError) as error:
                 is_refused &= isinstance(error, Dead | runcue.StorageFull)
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(GRID)
 
     async def _spoil(self, node: Node, kind: str) -> None:
         """Have the next commit of a node fail, and see to it that there is one."""
@@ -363,6 +374,7 @@ class World:
             case "retry":
                 self._spawn(self._retry(self._living(place), act))
             case "pause":
+                self._paused.add(act.target)
                 self._spawn(self._living(place).cue.pause(act.target))
                 self._loop.call_later(act.seconds, self._resume, place + 1, act.target)
             case "limits":
@@ -418,7 +430,7 @@ class World:
                 continue
         await asyncio.sleep(STORE_PAUSE)  # for what was begun
         while self._unanswered:  # noqa: ASYNC110 (and for callers: how often they look is all the same)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(GRID)
         return await self._drain()
 
     def _mistake(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -429,7 +441,7 @@ class World:
         """No more trouble from outside: everything has to come to its end."""
         self._is_draining = True
         self._loop.jump_wall(2 * 3600.0)
-        for name in (*self._limits, "default"):
+        for name in sorted(self._paused):
             await self._surely(name)
         with runcue.Reader(self._path) as reader:
             await self._rest(reader)
@@ -455,17 +467,21 @@ class World:
                     await self._living(0).cue.resume(name)
                 return
             except (Dead, TimeoutError, runcue.CueClosed, runcue.StoreError):
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(GRID)
 
     async def _rest(self, reader: runcue.Reader) -> None:
         until = self._loop.time() + PATIENCE
-        while busy := sum(reader.count()[state] for state in BUSY):
+        while True:
+            counts = reader.count()
+            busy = sum(counts[state] for state in BUSY)
+            if not busy:
+                return
             if self._loop.time() > until:
                 text = f"{busy} are pending or running after {PATIENCE:g} s"
                 left = [work.id for state in BUSY for work in reader.list(state, limit=MANY)]
                 self.mistakes.append(Violation("rest", self._now, text, tuple(left)))
                 return
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(GRID)
 
     def _check_works(self, works: Sequence[runcue.Work]) -> None:
         self.checker.stands({work.id: str(work.state) for work in works})
@@ -486,16 +502,33 @@ def _names_in_order() -> Iterator[None]:
         secrets.token_hex = lot
 
 
+@cache
+def _empty_file() -> bytes:
+    """A queue as it is when its file has been made and nobody has come."""
+    with tempfile.TemporaryDirectory(prefix="runcue-swarm-") as folder:
+        path = Path(folder) / "queue.db"
+
+        async def make() -> None:
+            async with runcue.Cue(path, durability="relaxed"):
+                pass
+
+        run_virtual(make())
+        return path.read_bytes()
+
+
 def play(seed: int) -> Trace:
     """One seed from beginning to end."""
     parent = MEMORY if MEMORY.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="runcue-swarm-", dir=parent))
+    path = folder / "queue.db"
     logger = logging.getLogger("runcue")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:
         with _names_in_order():
-            return _played(seed, folder / "queue.db")
+            if seed % NEW_FILES:
+                path.write_bytes(_empty_file())
+            return _played(seed, path)
     finally:
         logger.setLevel(level)
         shutil.rmtree(folder)
@@ -524,6 +557,8 @@ def _played(seed: int, path: Path) -> Trace:
 
 
 def _play_some(seeds: Sequence[int]) -> list[Trace]:
+    gc.freeze()  # what is there already stays to the end: no need to look through it again and again
+    gc.set_threshold(GARBAGE)
     return [play(seed) for seed in seeds]
 
 

@@ -3,7 +3,8 @@
 Rules:
 - Everything is drawn from streams named after the seed and a purpose: one more of something moves nothing else.
 - Each seed has some kinds of faults and not others: what hides behind one of them shows where that is missing.
-- Times lie on a grid of 0.2 s: what happens at one moment is decided in one turn, and turns are what takes time.
+- Times lie on a grid of 0.25 s, which adds up without rounding: what happens at one moment is decided in one turn,
+  and turns are what takes time. Jitter and powers leave the grid.
 - Whatever may wait for what never comes has a timeout, so that every world comes to rest.
 """
 
@@ -21,8 +22,8 @@ FAULTS: Final = ("commit_failed", "commit_unanswered", "disk_full", "crash", "su
                  "clock_back", "slow", "hang", "swallow", "key_race", "id_race")  # fmt: skip
 """Every kind of fault. A commit that is `unanswered` took place, and its process was told that it failed."""
 COMMITS: Final = FAULTS[:3]
-GRID: Final = 0.2
-BUSY: Final = 7
+GRID: Final = 0.25
+BUSY: Final = 5
 """For how many steps of the grid things are done."""
 PRIORITIES: Final = (0, 0, 0, 0, 0, 0, -2, 1, 2, 4)
 MOODS: Final = {
@@ -145,14 +146,14 @@ class Trial(msgspec.Struct):
         if work_id == self.poison:
             return Mood("dies at once", 0.0)
         random = Random(f"{self.seed}/{work_id}/{attempt}")
-        kind, lasts = self.tasks[task], random.choice((0.2, 0.2, 0.2, 0.4))
+        kind, lasts = self.tasks[task], random.choice((0.25, 0.25, 0.25, 0.5))
         lot = random.random()
         for name, share in self.moods.items():
             lot -= share
             if lot < 0:
                 if name in {"hang", "swallow"} and kind.timeout is None:
                     break
-                return Mood(name, random.choice((0.6, 0.8)) if name in {"slow", "swallow"} else lasts)
+                return Mood(name, random.choice((0.75, 1.0)) if name in {"slow", "swallow"} else lasts)
         if random.random() < kind.error_rate:
             return Mood("permanent" if random.random() < 0.1 else "error", lasts)
         return Mood("", lasts)
@@ -173,8 +174,8 @@ def draw(seed: int) -> Trial:
     tasks = {f"t{place}": _task(random, list(services)) for place in range(random.randint(2, 3))}
     chosen = Random(f"{seed}/moods")
     moods = {name: share for name, share in MOODS.items() if chosen.random() < 0.5}
-    nodes = random.choices((2, 3, 4), (80, 15, 5))[0]
-    works = random.choices((50, 60, 80, 110), (84, 10, 4, 2))[0]
+    nodes = random.choices((2, 3, 4), (84, 12, 4))[0]
+    works = random.choices((50, 60, 100), (92, 6, 2))[0]
     acts = _Acts(seed, nodes, list(tasks), services)
     acts.draw(works)
     return Trial(
@@ -184,20 +185,20 @@ def draw(seed: int) -> Trial:
         tasks,
         acts.all(),
         moods,
-        down=[random.choice((0.2, 0.2, 0.4, 0.8)) for _ in range(8)],
-        age_step=random.choice((0.2, 0.5, 2.0)),
+        down=[random.choice((0.25, 0.25, 0.5, 1.0)) for _ in range(8)],
+        age_step=random.choice((0.25, 0.5, 2.0)),
         poison=f"w{random.randrange(works)}" if random.random() < 0.15 else "",
     )
 
 
 def _service(random: Random) -> Service:
-    window = random.choice((0.4, 0.6, 1.0))
-    rates = [] if random.random() < 0.4 else [(random.randint(8, 24), window)]
+    window = random.choice((0.5, 0.75, 1.0))
+    rates = [] if random.random() < 0.4 else [(round(random.randint(14, 30) * window), window)]
     if rates and random.random() < 0.2:
         rates.append((rates[0][0] * 2, window * 3))
-    concurrent = None if rates and random.random() < 0.3 else random.randint(3, 10)
+    concurrent = None if rates and random.random() < 0.3 else random.randint(4, 11)
     threshold = random.randint(2, 4) if random.random() < 0.4 else None
-    return Service(tuple(rates), concurrent, threshold, random.choice((0.4, 0.6)))
+    return Service(tuple(rates), concurrent, threshold, random.choice((0.5, 0.75)))
 
 
 def _task(random: Random, services: list[str]) -> Kind:
@@ -211,11 +212,11 @@ def _task(random: Random, services: list[str]) -> Kind:
     retry = Retry(
         max_attempts=random.randint(1, 3),
         backoff=random.choice(backoffs),
-        base_delay=random.choice((0.2, 0.3)),
-        max_delay=0.6,
+        base_delay=random.choice((0.25, 0.5)),
+        max_delay=0.75,
         jitter=random.random() < 0.2,
     )
-    timeout = random.choice((None, 0.4, 0.6))
+    timeout = random.choice((None, 0.5, 0.75))
     return Kind(tuple(uses), retry, timeout, random.choice((0.0, 0.1, 0.25)))
 
 
@@ -242,9 +243,9 @@ class _Acts:
         random = self._random
         step = 0
         while works > 0:
-            items = tuple(self._item() for _ in range(min(random.randint(6, 14), works)))
+            items = tuple(self._item() for _ in range(min(random.randint(8, 16), works)))
             works -= sum(item.key is None for item in items)  # the others may be one and the same
-            self._acts.append(Act(round(step * GRID, 1), "submit", random.randrange(self._nodes), items))
+            self._acts.append(Act(step * GRID, "submit", random.randrange(self._nodes), items))
             step = min(BUSY, step + 1)
         self._races(Random(f"{self._seed}/races"))
         self._troubles(Random(f"{self._seed}/troubles"))
@@ -269,12 +270,12 @@ class _Acts:
             depends_on,
             random.choice(PRIORITIES),
             f"{task} {random.randrange(2)}" if lot < 0.06 else None,
-            random.choice((0.2, 0.4)) if 0.06 < lot < 0.1 else None,
-            random.choice((0.4, 1.0)) if 0.1 < lot < 0.14 else None,
+            random.choice((0.25, 0.5)) if 0.06 < lot < 0.1 else None,
+            random.choice((0.5, 1.0)) if 0.1 < lot < 0.14 else None,
         )
 
     def _moment(self, random: Random) -> float:
-        return round(random.randint(1, BUSY) * GRID, 1)
+        return random.randint(1, BUSY) * GRID
 
     def _races(self, random: Random) -> None:
         for _ in range(random.choice((0, 1, 2))):
@@ -316,7 +317,7 @@ class _Acts:
             self._add(random, "retry", steps=random.randrange(100), cascade=random.random() < 0.3)
         if random.random() < 0.3:
             target = random.choice([*services, "default"])
-            self._add(random, "pause", target=target, seconds=random.choice((0.2, 0.4)))
+            self._add(random, "pause", target=target, seconds=random.choice((0.25, 0.5)))
         if random.random() < 0.3:
             name = random.choice(list(services))
             service = services[name]

@@ -20,7 +20,6 @@ import msgspec
 from runcue.core.model import Attempt, Record, Spec, WorkState
 from runcue.core.parse import LARGEST_INT, SMALLEST_INT, Rate, encode_params
 from runcue.core.retry import Retry
-from runcue.core.state import BreakerState, Grant, Head, ServiceState, Worker
 from runcue.errors import ConfigError, InvalidParams, Permanent, StorageCorrupt, quoted
 
 Row = tuple[Any, ...]
@@ -31,8 +30,8 @@ MOST_REMEMBERED: Final = 10_000
 
 COLUMNS: Final[tuple[str, ...]] = (
     "id", "seq", "task_type", "queue", "target", "params", "services", "depends_on", "priority", "run_at", "delay",
-    "timeout", "dependency_timeout", "idempotency_key", "on_failed", "is_named", "retry", "state", "rank", "since",
-    "shelf", "place", "watch_at", "missing", "attempt", "spent", "failures", "crashes", "token", "leased_by",
+    "timeout", "dependency_timeout", "idempotency_key", "on_failed", "is_named", "retry", "extra", "state", "rank",
+    "since", "shelf", "place", "watch_at", "missing", "attempt", "spent", "failures", "crashes", "token", "leased_by",
     "created_at", "started_at", "completed_at", "next_retry_at", "throttled_since", "skipped", "result", "last_error",
     "traceback", "history",
 )  # fmt: skip
@@ -41,7 +40,7 @@ COLUMNS: Final[tuple[str, ...]] = (
 _NULLABLE = {
     float: ("run_at", "delay", "timeout", "dependency_timeout", "watch_at", "started_at", "completed_at",
             "next_retry_at", "throttled_since"),
-    str: ("target", "depends_on", "idempotency_key", "retry", "shelf", "leased_by", "result", "last_error",
+    str: ("target", "depends_on", "idempotency_key", "retry", "extra", "shelf", "leased_by", "result", "last_error",
           "traceback"),
 }  # fmt: skip
 _REQUIRED = {
@@ -79,27 +78,31 @@ _FINISHED = ("state", "spent", "token", "leased_by", "lease_expires_at", "comple
              "traceback", "shelf", "place", "watch_at", "updated_at")  # fmt: skip
 _CHANGED = ("seq", "state", "rank", "since", "shelf", "place", "watch_at", "missing", "attempt", "spent", "failures",
             "crashes", "token", "leased_by", "started_at", "completed_at", "next_retry_at", "throttled_since",
-            "skipped", "result", "last_error", "traceback", "history", "lease_expires_at", "updated_at")  # fmt: skip
+            "skipped", "result", "last_error", "traceback", "history", "extra", "lease_expires_at",
+            "updated_at")  # fmt: skip
 
 
-def _set(columns: Iterable[str]) -> str:
+def set_of(columns: Iterable[str]) -> str:
+    """`name = ?` for each of these columns."""
     return ", ".join(f"{name} = ?" for name in columns)
 
 
-def _insert(table: str, columns: Sequence[str]) -> str:
+def insert_into(table: str, columns: Sequence[str]) -> str:
+    """INSERT of a row with these columns."""
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
-def _upsert(table: str, columns: Sequence[str]) -> str:
+def upsert_into(table: str, columns: Sequence[str]) -> str:
+    """The same, or an update of the row that has the first of them."""
     changes = ", ".join(f"{name} = excluded.{name}" for name in columns[1:])
-    return f"{_insert(table, columns)} ON CONFLICT ({columns[0]}) DO UPDATE SET {changes}"
+    return f"{insert_into(table, columns)} ON CONFLICT ({columns[0]}) DO UPDATE SET {changes}"
 
 
 SELECT: Final = f"SELECT {', '.join(COLUMNS)} FROM work_units"
-INSERT: Final = _insert("work_units", _WRITTEN)
-START: Final = f"UPDATE work_units SET {_set(_STARTED)} WHERE seq = ? AND id = ?"
-FINISH: Final = f"UPDATE work_units SET {_set(_FINISHED)} WHERE seq = ? AND id = ?"
-UPDATE: Final = f"UPDATE work_units SET {_set(_CHANGED)} WHERE id = ?"
+INSERT: Final = insert_into("work_units", _WRITTEN)
+START: Final = f"UPDATE work_units SET {set_of(_STARTED)} WHERE seq = ? AND id = ?"
+FINISH: Final = f"UPDATE work_units SET {set_of(_FINISHED)} WHERE seq = ? AND id = ?"
+UPDATE: Final = f"UPDATE work_units SET {set_of(_CHANGED)} WHERE id = ?"
 
 SELECT_PAGE: Final = (
     f"{SELECT} WHERE shelf = ?1 AND place = ?2 AND seq > ?3 "
@@ -181,6 +184,7 @@ def insert_row(record: Record, now: float, lease_until: float | None = None) -> 
         spec.on_failed,
         spec.is_named,
         None if spec.retry is None else _policies.get(spec.retry) or _policy_text(spec.retry),
+        _extra_text(record) if spec.cost or record.chosen else None,
         record.state,
         record.rank,
         record.since,
@@ -277,10 +281,26 @@ def update_row(record: Record, now: float, lease_until: float | None = None) -> 
         record.error,
         record.traceback,
         len(record.history),
+        _extra_text(record) if record.spec.cost or record.chosen else None,
         lease_until,
         now,
         record.id,
     )
+
+
+class _Extra(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """What few works have, in one column."""
+
+    cost: tuple[tuple[str, float], ...] = ()
+    chosen: str | None = None
+
+
+_NOTHING = _Extra()
+_decode_extra = msgspec.json.Decoder(_Extra).decode
+
+
+def _extra_text(record: Record) -> str:
+    return _encode(_Extra(record.spec.cost, record.chosen)).decode()
 
 
 def _text_of(services: tuple[str, ...]) -> str:
@@ -316,15 +336,16 @@ def read_row(row: Row, history: tuple[Attempt, ...] = ()) -> Record:
     except msgspec.ValidationError as cause:
         _refuse(row[0], f"its columns make no sense ({_named(cause)})")
     (id, seq, task, queue, target, params, services, depends_on, priority, run_at, delay, timeout, dependency_timeout,
-     key, on_failed, is_named, retry, state, rank, since, shelf, place, watch_at, missing, attempt, spent, failures,
-     crashes, token, worker, created_at, started_at, completed_at, next_retry_at, throttled_since, skipped, result,
-     error, traceback, _) = row  # fmt: skip
+     key, on_failed, is_named, retry, more, state, rank, since, shelf, place, watch_at, missing, attempt, spent,
+     failures, crashes, token, worker, created_at, started_at, completed_at, next_retry_at, throttled_since, skipped,
+     result, error, traceback, _) = row  # fmt: skip
     try:
         data = params.encode()
         if data != b"{}":
             _well_formed(data)
             if data.lstrip()[:1] != b"{":
                 _refuse(id, "its params are no JSON object")
+        extra = _NOTHING if more is None else _decode_extra(more)
         spec = Spec(
             id,
             _names.get(task) or _same(task),
@@ -342,6 +363,7 @@ def read_row(row: Row, history: tuple[Attempt, ...] = ()) -> Record:
             _names.get(on_failed) or _same(on_failed),
             is_named == 1,
             None if retry is None else _retries.get(retry) or _policy(retry),
+            extra.cost,
         )
         return Record(
             id,
@@ -370,6 +392,7 @@ def read_row(row: Row, history: tuple[Attempt, ...] = ()) -> Record:
             shelf if shelf is None else _names.get(shelf) or _same(shelf),
             place,
             watch_at,
+            extra.chosen,
         )
     except KeyError:
         _refuse(id, f"its state is {quoted(state)}")
@@ -410,7 +433,7 @@ def read_state(id: str, text: object) -> WorkState:
 
 # --- The attempts of a work -----------------------------------------------------------------------
 
-ATTEMPT_INSERT: Final = _insert("attempts", ("work_id", "number", "at", "duration", "error", "worker"))
+ATTEMPT_INSERT: Final = insert_into("attempts", ("work_id", "number", "at", "duration", "error", "worker"))
 ATTEMPT_SELECT: Final = (
     "SELECT number, at, duration, error, worker FROM "
     "(SELECT * FROM attempts WHERE work_id = ? ORDER BY id DESC LIMIT ?) ORDER BY id"
@@ -427,147 +450,33 @@ def attempt_rows(record: Record) -> list[Row]:
 
 def read_attempts(id: str, rows: Iterable[Row]) -> tuple[Attempt, ...]:
     """The history of a work in rows of ATTEMPT_SELECT."""
-    return tuple(_value(Attempt, row, f"history of work {quoted(id)}") for row in rows)
+    return tuple(value_of(Attempt, row, f"history of work {quoted(id)}") for row in rows)
 
 
-# --- Everything else ------------------------------------------------------------------------------
+# --- For any table ------------------------------------------------------------------------------------
 
 
-def _fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+def fields_of(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The names of a struct's fields."""
     return kind.__struct_fields__
 
 
-def _value(kind: type[V], row: Row, what: str) -> V:
+def value_of(kind: type[V], row: Row, what: str) -> V:
     """A struct from a row that holds its fields in their order."""
     try:
         return msgspec.convert(dict(zip(kind.__struct_fields__, row, strict=True)), kind)  # type: ignore[attr-defined]
     except ValueError as error:  # msgspec's own is one, too
-        raise _damaged(what, error) from error
+        raise damaged(what, error) from error
 
 
-def _read(decode: Callable[[str], V], text: str, what: str) -> V:
+def read_with(decode: Callable[[str], V], text: str, what: str) -> V:
+    """What that text says, or an error that names what is damaged."""
     try:
         return decode(text)
     except (TypeError, msgspec.MsgspecError) as error:
-        raise _damaged(what, error) from error
+        raise damaged(what, error) from error
 
 
-def _damaged(what: str, error: Exception) -> StorageCorrupt:
+def damaged(what: str, error: Exception) -> StorageCorrupt:
+    """What to say of something stored that makes no sense."""
     return StorageCorrupt(f"The stored {what} is damaged ({error}). Restore a backup.")
-
-
-HEAD_SELECT: Final = f"SELECT {', '.join(_fields(Head))} FROM head"
-HEAD_UPDATE: Final = f"UPDATE head SET {_set((*_fields(Head), 'turn'))}"
-"""Writes `turn`, too: who wrote last, and in which of its turns."""
-
-
-def head_row(head: Head, turn: str) -> Row:
-    """The values of HEAD_UPDATE."""
-    return (*msgspec.structs.astuple(head), turn)
-
-
-def read_head(row: Row) -> Head:
-    """The counters in a row of HEAD_SELECT."""
-    return _value(Head, row, "head")
-
-
-_SERVICE = ("name", "concurrent", "rates", "circuit_threshold", "circuit_timeout", "is_paused", "throttled_until",
-            "throttle_streak")  # fmt: skip
-_CIRCUIT = ("service", *_fields(BreakerState))
-SERVICE_SELECT: Final = (
-    f"SELECT {', '.join((*_SERVICE, *(f'circuit_state.{name}' for name in _CIRCUIT)))} "
-    "FROM services LEFT JOIN circuit_state ON service = name"
-)
-"""Services with their circuits; WHERE services.revision > ? finds the changed ones."""
-SERVICE_UPSERT: Final = _upsert("services", (*_SERVICE, "revision"))
-CIRCUIT_UPSERT: Final = _upsert("circuit_state", (*_CIRCUIT, "revision"))
-CIRCUIT_DELETE: Final = "DELETE FROM circuit_state WHERE service = ?"
-
-
-def service_row(service: ServiceState, revision: int) -> Row:
-    """The values of SERVICE_UPSERT."""
-    limits = service.limits
-    return (
-        limits.name,
-        limits.concurrent,
-        _encode(limits.rates).decode(),
-        limits.circuit_threshold,
-        limits.circuit_timeout,
-        service.is_paused,
-        service.throttled_until,
-        service.throttle_streak,
-        revision,
-    )
-
-
-def circuit_row(service: ServiceState, revision: int) -> Row | None:
-    """The values of CIRCUIT_UPSERT; None for a service without a breaker, whose row is to be deleted."""
-    if service.breaker is None:
-        return None
-    return (service.limits.name, *msgspec.structs.astuple(service.breaker), revision)
-
-
-def read_service(row: Row) -> ServiceState:
-    """The service in a row of SERVICE_SELECT."""
-    name, concurrent, rates, threshold, timeout, is_paused, until, streak, has_circuit, *circuit = row
-    what = f"service {quoted(name)}"
-    fields = {
-        "limits": {
-            "name": name,
-            "concurrent": concurrent,
-            "rates": _read(_decode_rates, rates, what),
-            "circuit_threshold": threshold,
-            "circuit_timeout": timeout,
-        },
-        "is_paused": bool(is_paused),
-        "throttled_until": until,
-        "throttle_streak": streak,
-        "breaker": None
-        if has_circuit is None
-        else _value(BreakerState, tuple(circuit), f"circuit of {what}"),
-    }
-    try:
-        return msgspec.convert(fields, ServiceState)
-    except msgspec.MsgspecError as error:
-        raise _damaged(what, error) from error
-
-
-GRANT_INSERT: Final = _insert("service_log", ("service", "started_at", "amount"))
-GRANT_SELECT: Final = "SELECT service, started_at, amount FROM service_log"
-"""WHERE id > ? finds those that came since."""
-
-
-def grant_row(grant: Grant) -> Row:
-    """The values of GRANT_INSERT."""
-    return grant.service, grant.at, grant.amount
-
-
-def read_grant(row: Row) -> Grant:
-    """The grant in a row of GRANT_SELECT."""
-    return _value(Grant, row, "service_log")
-
-
-_WORKER = _fields(Worker)
-WORKER_SELECT: Final = f"SELECT {', '.join(_WORKER)} FROM workers"
-WORKER_UPSERT: Final = _upsert("workers", (*_WORKER, "revision"))
-ACTIVE_UPDATE: Final = "UPDATE workers SET active = ?, revision = ? WHERE id = ?"
-
-
-def worker_row(worker: Worker, revision: int) -> Row:
-    """The values of WORKER_UPSERT."""
-    *plain, queues, is_serving, active = msgspec.structs.astuple(worker)
-    names = None if queues is None else _encode(queues).decode()
-    return (*plain, names, is_serving, _encode(active).decode(), revision)
-
-
-def active_row(id: str, active: dict[str, int], revision: int) -> Row:
-    """The values of ACTIVE_UPDATE: what a worker takes up changes with most turns, all else never."""
-    return _encode(active).decode(), revision, id
-
-
-def read_worker(row: Row) -> Worker:
-    """The worker in a row of WORKER_SELECT."""
-    *plain, queues, is_serving, active = row
-    what = f"worker {quoted(row[0])}"
-    names = None if queues is None else _read(_decode_names, queues, what)
-    return _value(Worker, (*plain, names, is_serving == 1, _read(_decode_counts, active, what)), what)

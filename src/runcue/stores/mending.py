@@ -25,7 +25,7 @@ from runcue.core.line import READY, shelf_name, shelf_parts
 from runcue.core.model import HISTORY_KEPT, WorkState
 from runcue.core.state import Head, Worker
 from runcue.errors import StorageCorrupt, listed
-from runcue.stores import codec, journal, presence
+from runcue.stores import codec, journal, presence, states
 from runcue.stores.tables import SHELF_UPSERT
 
 Row = tuple[Any, ...]
@@ -67,24 +67,24 @@ SIFTED: Final[dict[str, tuple[str, str, Callable[[Row], object]]]] = {
     "forgotten": ("id", "SELECT id, state FROM forgotten", lambda row: codec.read_state(*row)),
     "services": (
         "name",
-        codec.SERVICE_SELECT.replace("SELECT ", "SELECT name, ", 1).partition(", circuit_state.")[0]
+        states.SERVICE_SELECT.replace("SELECT ", "SELECT name, ", 1).partition(", circuit_state.")[0]
         + ", NULL FROM services",
-        lambda row: codec.read_service(row[1:]),
+        lambda row: states.read_service(row[1:]),
     ),
     "circuit_state": (
         "service",
-        codec.SERVICE_SELECT.replace("SELECT ", "SELECT service, ", 1) + " WHERE service IS NOT NULL",
-        lambda row: codec.read_service(row[1:]),
+        states.SERVICE_SELECT.replace("SELECT ", "SELECT service, ", 1) + " WHERE service IS NOT NULL",
+        lambda row: states.read_service(row[1:]),
     ),
     "service_log": (
         "id",
-        codec.GRANT_SELECT.replace("SELECT ", "SELECT id, ", 1),
-        lambda row: codec.read_grant(row[1:]),
+        states.GRANT_SELECT.replace("SELECT ", "SELECT id, ", 1),
+        lambda row: states.read_grant(row[1:]),
     ),
     "workers": (
         "id",
-        codec.WORKER_SELECT.replace("SELECT ", "SELECT id, ", 1),
-        lambda row: codec.read_worker(row[1:]),
+        states.WORKER_SELECT.replace("SELECT ", "SELECT id, ", 1),
+        lambda row: states.read_worker(row[1:]),
     ),
     "events": (
         "revision",
@@ -225,7 +225,7 @@ class Mending:
         before = self._before
         if before is not None and not self.problems and _live(before) != _live(head):
             self.problems.append("The counters did not fit what is there, and were counted anew")
-        self._execute(codec.HEAD_UPDATE, codec.head_row(head, ""))
+        self._execute(states.HEAD_UPDATE, states.head_row(head, ""))
         self._execute("UPDATE services SET revision = ?1", (head.revision,))
         self._execute("UPDATE circuit_state SET revision = ?1", (head.revision,))
         self._execute("UPDATE workers SET revision = ?1", (head.revision,))
@@ -326,7 +326,7 @@ class Mending:
         for (owner,) in owners:
             if owner not in known:
                 gone = Worker(owner, presence.host_name(), "", 0, head.now)
-                self._execute(codec.WORKER_UPSERT, codec.worker_row(gone, head.revision))
+                self._execute(states.WORKER_UPSERT, states.worker_row(gone, head.revision))
 
     def _settle_shelves(self, revision: int) -> None:
         """Pending work is where it can be found, and nothing else is."""
@@ -428,7 +428,7 @@ def _sound_head(stored: dict[str, Any] | None) -> Head | None:
     if stored is None:
         return None
     try:
-        head = codec.read_head(tuple(stored[name] for name in Head.__struct_fields__))
+        head = states.read_head(tuple(stored[name] for name in Head.__struct_fields__))
     except StorageCorrupt:
         return None
     numbers = msgspec.structs.astuple(head)

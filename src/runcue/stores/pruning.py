@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 
-from runcue.stores import codec
+from runcue.stores import states
 
 Deleted = tuple[str, int]
 """The id of work that is no longer kept, and the number of its last attempt."""
@@ -45,7 +45,7 @@ def prune(
 
     That work, and whether there may be more of anything.
     """
-    services = [codec.read_service(row) for row in connection.execute(codec.SERVICE_SELECT)]
+    services = [states.read_service(row) for row in connection.execute(states.SERVICE_SELECT)]
     longest = max((rate.per for service in services for rate in service.limits.rates), default=0.0)
     connection.execute(OLD_GRANTS, (min(granted_before, now - longest), SOME))
     is_full = connection.changes() >= SOME

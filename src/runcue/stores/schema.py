@@ -10,7 +10,9 @@ Rules:
 - `forgotten` says how deleted work ended, `set_aside` where damaged work was (tables.py, aside.py).
 - `lease_expires_at` is until when the owner's lease ran when the attempt began. Nobody renews it: on one host the
   kernel's lock tells who lives.
-- `extra`, `override` and `adaptive` are room for what comes.
+- `extra` holds what few works or services have, as one JSON object: the cost of a work and which service it was
+  started on; a service's quantities, keys and adaptive limit. `key` of service_log names a quantity.
+- `override` and `adaptive` are room for what comes.
 - Step 2 deletes the events: they are written in another way since. Whoever reads on is told of a gap.
 - A step of MIGRATIONS is never changed once it was released; a new one is added and VERSION counts them.
 """
@@ -25,7 +27,7 @@ from runcue.errors import QUOTED_LENGTH, SchemaTooNew, StorageCorrupt, quoted
 
 ADVICE: Final = "Save what can be read (runcue.recover, queuectl doctor --recover), or restore a backup."
 APPLICATION_ID: Final = 0x52435545  # "RCUE"
-VERSION: Final = 2
+VERSION: Final = 3
 
 JOBS: Final = """
     SELECT
@@ -241,6 +243,9 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE INDEX work_units_retrying ON work_units (seq) WHERE state = 'pending' AND failures > 0;
     CREATE VIEW jobs AS {JOBS};
     DELETE FROM events;
+    """,
+    """
+    ALTER TABLE services ADD COLUMN extra TEXT;
     """,
 )
 

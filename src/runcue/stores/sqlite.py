@@ -35,6 +35,7 @@ from runcue.ports import Clock, Decide
 from runcue.stores import codec, file, presence
 from runcue.stores.errands import Errands
 from runcue.stores.file import check_same, identity, open_file, translate, undo
+from runcue.stores.log import Log
 from runcue.stores.looking import Looking
 from runcue.stores.neighbours import EndLeftovers, Neighbours, Trouble
 from runcue.stores.pruning import Deleted, prune
@@ -197,6 +198,9 @@ class SqliteStore:
         self.told = self._tables.head().told
         """The number of the last event before this process came."""
         self._looking = Looking(self._path, self._identity, self._tables.beside)
+        self._log = Log(self._path, self._identity, self._trouble)
+        if not self._is_on_loop:  # where time is virtual, all is done by the loop's thread
+            self._log.watch(connection)
         self._neighbours = Neighbours(
             self._presence,
             lambda: self._tables.peers,
@@ -302,6 +306,8 @@ class SqliteStore:
         check_same(self._path, self._identity)
         connection, old = open_file(self._path, durability=self._durability), self._tables.connection
         self._tables.use(connection)
+        if not self._is_on_loop:
+            self._log.watch(connection)
         self._is_doubtful = False
         try:
             old.close()
@@ -500,4 +506,5 @@ class SqliteStore:
         """Let go of the file, but not of the lock that says that this process lives."""
         self._turnstile.close()
         self._looking.close()  # before the other connection, which tidies up when it is the last
+        self._log.close()
         self._tables.connection.close()

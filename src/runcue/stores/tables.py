@@ -18,7 +18,7 @@ from runcue.core.model import HISTORY_KEPT, Record, WorkState
 from runcue.core.plan import Changes, Found, Key, Lacks, Plan
 from runcue.core.state import Head, Worker
 from runcue.errors import StorageCorrupt
-from runcue.stores import codec, journal
+from runcue.stores import codec, journal, states
 from runcue.stores.aside import Aside
 from runcue.stores.pruning import Deleted, purge
 
@@ -267,7 +267,7 @@ class Tables:
 
     def head(self) -> Head:
         """The counters."""
-        return codec.read_head(self._one(codec.HEAD_SELECT))
+        return states.read_head(self._one(states.HEAD_SELECT))
 
     def changes(self, head: Head, oldest_grant: float) -> Changes | None:
         """What this process has not seen yet; None when there is nothing."""
@@ -284,16 +284,16 @@ class Tables:
         ):
             changes.shelves[name] = None if place is None else (place, seq)
         changes.shelves.update((name, self._first_of(name)) for name in self._aside.shelves)
-        services = self._execute(f"{codec.SERVICE_SELECT} WHERE services.revision > ?", (seen,))
-        changes.services = [codec.read_service(row) for row in services]
+        services = self._execute(f"{states.SERVICE_SELECT} WHERE services.revision > ?", (seen,))
+        changes.services = [states.read_service(row) for row in services]
         longest = max(
             (rate.per for service in changes.services for rate in service.limits.rates), default=0.0
         )
         oldest = min(oldest_grant, head.now - longest) if changes.is_first else float("-inf")
         grants = self._execute(
-            f"{codec.GRANT_SELECT} WHERE id > ? AND started_at > ? ORDER BY id", (self._last_grant, oldest)
+            f"{states.GRANT_SELECT} WHERE id > ? AND started_at > ? ORDER BY id", (self._last_grant, oldest)
         )
-        changes.grants = [codec.read_grant(row) for row in grants]
+        changes.grants = [states.read_grant(row) for row in grants]
         self._last_grant = self._one("SELECT coalesce(max(id), 0) FROM service_log")[0]
         if self._one("SELECT count(*) FROM workers WHERE revision > ?", (seen,))[0] or self._seen is None:
             changes.workers = self.workers()
@@ -313,7 +313,7 @@ class Tables:
 
     def workers(self) -> list[Worker]:
         """Everybody who has the queue open, the dead included until they are noticed."""
-        return [codec.read_worker(row) for row in self._execute(codec.WORKER_SELECT)]
+        return [states.read_worker(row) for row in self._execute(states.WORKER_SELECT)]
 
     # what a turn decided ----------------------------------------------------------------------------------
 
@@ -329,16 +329,17 @@ class Tables:
                  [(need, record.id) for record in plan.dependent for need in record.spec.depends_on])  # fmt: skip
         if plan.services:
             many(
-                codec.SERVICE_UPSERT, [codec.service_row(state, revision) for state in plan.services.values()]
+                states.SERVICE_UPSERT,
+                [states.service_row(state, revision) for state in plan.services.values()],
             )
             for state in plan.services.values():
-                row = codec.circuit_row(state, revision)
+                row = states.circuit_row(state, revision)
                 if row is None:
-                    self._execute(codec.CIRCUIT_DELETE, (state.limits.name,))
+                    self._execute(states.CIRCUIT_DELETE, (state.limits.name,))
                 else:
-                    self._execute(codec.CIRCUIT_UPSERT, row)
+                    self._execute(states.CIRCUIT_UPSERT, row)
         if plan.grants:
-            many(codec.GRANT_INSERT, map(codec.grant_row, plan.grants))
+            many(states.GRANT_INSERT, map(states.grant_row, plan.grants))
             self._last_grant = self.connection.last_insert_rowid()
         for name, is_paused in plan.queues.items():
             statement = "INSERT OR IGNORE INTO paused_queues VALUES (?)"
@@ -359,7 +360,7 @@ class Tables:
         head = self._aside.counted(self.connection, plan.head, plan.records.values())
         self.is_recounted = head is not plan.head
         head = replace(head, revision=revision, told=before.told + len(plan.events), now=now)
-        self._execute(codec.HEAD_UPDATE, codec.head_row(head, self.turn))
+        self._execute(states.HEAD_UPDATE, states.head_row(head, self.turn))
         self._revision = revision
 
     @property
@@ -419,10 +420,10 @@ class Tables:
         me, active = self._me, self._active if plan.active is None else plan.active
         is_known = self._registered is me
         if is_known and plan.active is not None:
-            self._execute(codec.ACTIVE_UPDATE, codec.active_row(me.id, active, revision))
+            self._execute(states.ACTIVE_UPDATE, states.active_row(me.id, active, revision))
             is_known = self.connection.changes() == 1 or not self._is_seen()
         if not is_known:
-            self._execute(codec.WORKER_UPSERT, codec.worker_row(replace(me, active=active), revision))
+            self._execute(states.WORKER_UPSERT, states.worker_row(replace(me, active=active), revision))
         self._registering = me
         for worker in plan.lost:
             self._execute("DELETE FROM workers WHERE id = ?", (worker,))

@@ -1,0 +1,78 @@
+"""A lane: work that is interchangeable as far as limits go, and where it waits for its start."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from heapq import heappop
+
+from runcue.core.limits import Group, Service
+from runcue.core.line import Line
+from runcue.core.meters import Cost
+from runcue.core.model import Record
+
+Candidate = tuple[float, int, int, Record, float]
+"""Order, seq, a number that makes it unique, record, when it was judged: work that callbacks let pass."""
+
+EMPTY = "empty"
+ACTIVE = "active"
+ASKING = "asking"
+
+
+class Lane:
+    """Interchangeable work and where it waits: in the heap, at a service, for an answer, or nowhere."""
+
+    __slots__ = ("asked_at", "candidates", "chosen", "entries", "gate", "group", "holds", "line", "member_lanes",
+                 "offered_by", "part", "queue", "rank", "refreshed_at", "ring", "seq", "services", "shelf", "task",
+                 "where")  # fmt: skip
+
+    def __init__(
+        self, task: str, queue: Service, services: tuple[Service, ...], line: Line, shelf: str = ""
+    ) -> None:
+        self.task = task
+        self.shelf = shelf
+        self.queue = queue
+        self.services = services
+        self.line = line
+        self.part = next((one for one in services if one.base is not None), None)
+        """What one key has of a service."""
+        self.gate = next((one for one in services if self.part and one.name == self.part.base), None)
+        """What it shares with the other keys."""
+        self.group = next((one for one in services if isinstance(one, Group)), None)
+        self.chosen: Service | None = None
+        """The member of a group that this lane's work runs on; such a lane has attempts and no line."""
+        self.member_lanes: dict[Service, Lane] = {}
+        self.where: object = EMPTY
+        self.rank = math.inf
+        self.seq = 0
+        self.offered_by: Service | None = None
+        self.holds: tuple[Service, ...] = ()
+        # only for work that callbacks judge (asking.py):
+        self.candidates: list[Candidate] = []
+        self.entries: dict[str, Candidate] = {}
+        self.ring: deque[Candidate] = deque()
+        self.refreshed_at = -math.inf
+        self.asked_at = math.inf
+
+    def __lt__(self, other: Lane) -> bool:
+        return False  # heap entries with equal keys are the same lane: any order will do
+
+    def __repr__(self) -> str:
+        return f"<Lane {self.task} {[service.name for service in self.services]}>"
+
+    def on(self, member: Service) -> Lane:
+        """The same lane with one member of its group in the group's place: where its attempts are counted."""
+        lane = self.member_lanes.get(member)
+        if lane is None:
+            services = tuple(member if one is self.group else one for one in self.services)
+            lane = self.member_lanes[member] = Lane(self.task, self.queue, services, self.line, self.shelf)
+            lane.chosen = member
+        return lane
+
+    def cost(self) -> Cost:
+        """What its first work is expected to use of each quantity."""
+        candidates, entries = self.candidates, self.entries
+        while candidates and entries.get(candidates[0][3].id) is not candidates[0]:
+            heappop(candidates)  # outdated
+        head = candidates[0][3] if candidates else self.line.head()
+        return () if head is None else head.spec.cost

@@ -1,0 +1,84 @@
+"""The write-ahead log of a queue file goes back into the file beside the turns, and not within them.
+
+Left to itself SQLite has the commit that makes the log long enough copy all of it. Here a thread with a connection of
+its own copies it, which hinders nobody. What was committed meanwhile is little: the next commit copies that, and the
+log starts over. A commit copies everything itself only when the log has grown `TOO_LONG`: the thread cannot keep up,
+or has trouble.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import apsw
+
+from runcue.errors import StoreError
+from runcue.stores.errands import Errands
+from runcue.stores.file import CHECKPOINT_PAGES, open_beside
+
+TOO_LONG: Final = 8 * CHECKPOINT_PAGES
+
+
+class Log:
+    """Keeps the log of one queue file short."""
+
+    def __init__(
+        self, path: str, identity: tuple[int, int], trouble: Callable[[str, Exception], None]
+    ) -> None:
+        self._path = path
+        self._identity = identity
+        self._trouble = trouble
+        self._errands = Errands("runcue-log")
+        self._connection: apsw.Connection | None = None
+        self._guard = threading.Lock()
+        self._is_closed = False
+        self._is_copying = False
+        self._is_copied = False
+        """True when all but the last commits are in the file."""
+
+    def watch(self, connection: apsw.Connection) -> None:
+        """Look after the log that this connection writes."""
+        connection.set_wal_hook(self._grown)
+
+    def close(self) -> None:
+        """Let go of the file, once nothing is being copied. From any thread."""
+        with self._guard:
+            self._is_closed = True
+            self._let_go()
+        self._errands.close()
+
+    def _grown(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        """A commit was written; the log has so many pages now. In the thread that committed."""
+        if pages >= TOO_LONG or (self._is_copied and not self._is_copying):
+            self._is_copied = False
+            try:
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            except apsw.Error as error:  # the commit is done all the same, and the next one tries again
+                self._trouble("the log cannot be copied into the file", error)
+        elif pages >= CHECKPOINT_PAGES and not self._is_copying:
+            self._is_copying = True
+            self._errands.put(self._copy)
+        return apsw.SQLITE_OK
+
+    def _copy(self) -> None:
+        with self._guard:
+            try:
+                if not self._is_closed:
+                    if self._connection is None:
+                        self._connection = open_beside(self._path, self._identity)
+                    self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                    self._is_copied = True
+            except apsw.BusyError:
+                pass  # another process is at it
+            except (apsw.Error, StoreError) as error:
+                self._trouble("the log cannot be copied beside the turns", error)
+                self._let_go()
+            finally:
+                self._is_copying = False
+
+    def _let_go(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

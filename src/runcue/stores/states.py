@@ -1,0 +1,163 @@
+"""What a queue file keeps besides work, as rows: counters, services with their circuits, grants, workers.
+
+The struct of each is in core/state.py. What makes no sense is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from runcue.core.parse import Rate
+from runcue.core.state import Adaptive, BreakerState, Grant, Head, Limits, Quantity, ServiceState, Worker
+from runcue.errors import quoted
+from runcue.stores.codec import Row, damaged, fields_of, insert_into, read_with, set_of, upsert_into, value_of
+
+_encode = msgspec.json.Encoder().encode
+_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_rates = msgspec.json.Decoder(tuple[Rate, ...]).decode
+_decode_counts = msgspec.json.Decoder(dict[str, int]).decode
+
+HEAD_SELECT: Final = f"SELECT {', '.join(fields_of(Head))} FROM head"
+HEAD_UPDATE: Final = f"UPDATE head SET {set_of((*fields_of(Head), 'turn'))}"
+"""Writes `turn`, too: who wrote last, and in which of its turns."""
+
+
+def head_row(head: Head, turn: str) -> Row:
+    """The values of HEAD_UPDATE."""
+    return (*msgspec.structs.astuple(head), turn)
+
+
+def read_head(row: Row) -> Head:
+    """The counters in a row of HEAD_SELECT."""
+    return value_of(Head, row, "head")
+
+
+_SERVICE = ("name", "concurrent", "rates", "circuit_threshold", "circuit_timeout", "is_paused", "throttled_until",
+            "throttle_streak", "extra")  # fmt: skip
+_CIRCUIT = ("service", *fields_of(BreakerState))
+SERVICE_SELECT: Final = (
+    f"SELECT {', '.join((*_SERVICE, *(f'circuit_state.{name}' for name in _CIRCUIT)))} "
+    "FROM services LEFT JOIN circuit_state ON service = name"
+)
+"""Services with their circuits; WHERE services.revision > ? finds the changed ones."""
+SERVICE_UPSERT: Final = upsert_into("services", (*_SERVICE, "revision"))
+CIRCUIT_UPSERT: Final = upsert_into("circuit_state", (*_CIRCUIT, "revision"))
+CIRCUIT_DELETE: Final = "DELETE FROM circuit_state WHERE service = ?"
+
+
+def service_row(service: ServiceState, revision: int) -> Row:
+    """The values of SERVICE_UPSERT."""
+    limits = service.limits
+    return (
+        limits.name,
+        limits.concurrent,
+        _encode(limits.rates).decode(),
+        limits.circuit_threshold,
+        limits.circuit_timeout,
+        service.is_paused,
+        service.throttled_until,
+        service.throttle_streak,
+        _service_extra(service),
+        revision,
+    )
+
+
+class _ServiceExtra(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """What few services have, in one column."""
+
+    quantities: tuple[Quantity, ...] = ()
+    adaptive: Adaptive | None = None
+    each: Limits | None = None
+    width: float | None = None
+    narrowed_at: float = 0.0
+
+
+_NO_EXTRA = _ServiceExtra()
+_decode_service_extra = msgspec.json.Decoder(_ServiceExtra).decode
+
+
+def _service_extra(service: ServiceState) -> str | None:
+    limits = service.limits
+    extra = _ServiceExtra(limits.quantities, limits.adaptive, limits.each, service.width, service.narrowed_at)
+    return None if extra == _NO_EXTRA else _encode(extra).decode()
+
+
+def circuit_row(service: ServiceState, revision: int) -> Row | None:
+    """The values of CIRCUIT_UPSERT; None for a service without a breaker, whose row is to be deleted."""
+    if service.breaker is None:
+        return None
+    return (service.limits.name, *msgspec.structs.astuple(service.breaker), revision)
+
+
+def read_service(row: Row) -> ServiceState:
+    """The service in a row of SERVICE_SELECT."""
+    name, concurrent, rates, threshold, timeout, is_paused, until, streak, more, has_circuit, *circuit = row
+    what = f"service {quoted(name)}"
+    extra = _NO_EXTRA if more is None else read_with(_decode_service_extra, more, what)
+    fields = {
+        "limits": {
+            "name": name,
+            "concurrent": concurrent,
+            "rates": read_with(_decode_rates, rates, what),
+            "circuit_threshold": threshold,
+            "circuit_timeout": timeout,
+            "quantities": extra.quantities,
+            "adaptive": extra.adaptive,
+            "each": extra.each,
+        },
+        "is_paused": bool(is_paused),
+        "throttled_until": until,
+        "throttle_streak": streak,
+        "breaker": None
+        if has_circuit is None
+        else value_of(BreakerState, tuple(circuit), f"circuit of {what}"),
+        "width": extra.width,
+        "narrowed_at": extra.narrowed_at,
+    }
+    try:
+        return msgspec.convert(fields, ServiceState)
+    except msgspec.MsgspecError as error:
+        raise damaged(what, error) from error
+
+
+GRANT_INSERT: Final = insert_into("service_log", ("service", "started_at", "amount", "key"))
+GRANT_SELECT: Final = "SELECT service, started_at, amount, coalesce(key, '') FROM service_log"
+"""WHERE id > ? finds those that came since."""
+
+
+def grant_row(grant: Grant) -> Row:
+    """The values of GRANT_INSERT."""
+    return grant.service, grant.at, grant.amount, grant.quantity or None
+
+
+def read_grant(row: Row) -> Grant:
+    """The grant in a row of GRANT_SELECT."""
+    return value_of(Grant, row, "service_log")
+
+
+_WORKER = fields_of(Worker)
+WORKER_SELECT: Final = f"SELECT {', '.join(_WORKER)} FROM workers"
+WORKER_UPSERT: Final = upsert_into("workers", (*_WORKER, "revision"))
+ACTIVE_UPDATE: Final = "UPDATE workers SET active = ?, revision = ? WHERE id = ?"
+
+
+def worker_row(worker: Worker, revision: int) -> Row:
+    """The values of WORKER_UPSERT."""
+    *plain, queues, is_serving, active = msgspec.structs.astuple(worker)
+    names = None if queues is None else _encode(queues).decode()
+    return (*plain, names, is_serving, _encode(active).decode(), revision)
+
+
+def active_row(id: str, active: dict[str, int], revision: int) -> Row:
+    """The values of ACTIVE_UPDATE: what a worker takes up changes with most turns, all else never."""
+    return _encode(active).decode(), revision, id
+
+
+def read_worker(row: Row) -> Worker:
+    """The worker in a row of WORKER_SELECT."""
+    *plain, queues, is_serving, active = row
+    what = f"worker {quoted(row[0])}"
+    names = None if queues is None else read_with(_decode_names, queues, what)
+    return value_of(Worker, (*plain, names, is_serving == 1, read_with(_decode_counts, active, what)), what)
