@@ -1,16 +1,37 @@
-"""The mock server in a process of its own, and the batch: see batch.py."""
+"""The mock server in a process of its own, and the batch: see batch.py.
+
+    python -m examples.llm_batch [--fresh]
+"""
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 
 from examples.llm_batch import batch
 
-SERVER = [sys.executable, "-m", "examples.llm_batch.server", "--until-eof", "--books", str(batch.FOLDER / "paid.jsonl")]
+BOOKS = batch.FOLDER / "paid.jsonl"
+SERVER = [sys.executable, "-m", "examples.llm_batch.server", "--until-eof", "--books", str(BOOKS)]
 
-if __name__ == "__main__":
-    with subprocess.Popen(SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+
+def main() -> int:
+    """Run both; the server ends with us, also when we are killed."""
+    with subprocess.Popen(
+        SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as server:
         assert server.stdout is not None
         os.environ["LLM_URL"] = server.stdout.readline().strip()
-        asyncio.run(batch.main())
+        try:
+            asyncio.run(batch.main())
+        except KeyboardInterrupt:
+            print("stopped; run it again to go on")
+            return 130
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--fresh"]:
+        shutil.rmtree(batch.FOLDER)
+        batch.FOLDER.mkdir(mode=0o700)
+    sys.exit(main())

@@ -92,8 +92,8 @@ def prompts(count: int) -> list[dict[str, Any]]:
 
 async def main(count: int = COUNT) -> None:
     """Have them all answered, and sum up."""
-    began, before, failed, estimated, used = time.monotonic(), 0, 0, 0, 0
-    items = prompts(count)
+    began, items = time.monotonic(), prompts(count)
+    answered, failed, estimated, used = 0, 0, 0, 0
     async with cue, runcue.progress(cue, total=count):
         before = (await cue.count())[runcue.WorkState.COMPLETED]
         if before:
@@ -103,13 +103,23 @@ async def main(count: int = COUNT) -> None:
                 failed += 1
                 print(f"{work.idempotency_key} failed: {work.error}")
                 continue
+            answered += 1
             estimated += estimate(work.params["prompt"])
             used += work.result["tokens"]
+            if answered - before == count // 10:
+                print(foreseen(await cue.forecast()), flush=True)
     await cue.close()
     seconds = time.monotonic() - began
-    print(f"{count - failed:,} answers in {seconds:.1f} s, {failed} failed, {before:,} of them from before")
+    print(f"{answered:,} answers in {seconds:.1f} s, {before:,} of them from before; {failed:,} failed")
     print(f"  tokens     {used:,} used, {estimated:,} estimated ({estimated / max(used, 1) - 1:+.0%})")
     print(told(await asyncio.to_thread(server_stats)))
+
+
+def foreseen(forecast: runcue.Forecast) -> str:
+    """When it will be done, and why not before; one line."""
+    if forecast.seconds is None:
+        return f"no forecast: {forecast.details}"
+    return f"forecast: {forecast.seconds:.0f} s to go, held back by {forecast.bottleneck}'s {forecast.limit}"
 
 
 def server_stats() -> dict[str, Any]:

@@ -109,8 +109,9 @@ def test_ctrl_c_while_items_are_pulled_ends_with_the_items_so_far(tmp_path: Path
 def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path) -> None:
     code = """
     import asyncio, os, signal
-    import runcue
+    import runcue, runcue.batch
 
+    runcue.batch.GRACE = 1000.0
     stop = runcue.Cue.stop
     is_first = True
 

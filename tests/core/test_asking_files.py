@@ -109,6 +109,9 @@ def test_a_file_made_while_its_consumer_is_being_asked_has_it_asked_once_more() 
     assert bench.asked == ["a"]
     lacking(bench, a="/a")  # that answer is newer than the file
     assert bench.asked == []
+    asking = bench.scheduler.ledger.asking
+    assert asking is not None
+    assert not asking._lacking.made  # nobody is being asked
 
 
 def test_a_file_made_before_a_question_does_not_answer_the_next() -> None:

@@ -36,7 +36,9 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     answers.set()
 
 
-async def test_a_share_that_is_gone_holds_the_loop_once_and_then_a_thread(gone: threading.Event) -> None:
+async def test_a_share_that_is_gone_holds_the_loop_once_and_then_a_thread(
+    gone: threading.Event, tmp_path: Path
+) -> None:
     cue = Cue()
     looked: list[str] = []
 
@@ -51,11 +53,16 @@ async def test_a_share_that_is_gone_holds_the_loop_once_and_then_a_thread(gone: 
     async def other(work: Work) -> str:
         return "done"
 
+    @cue.task(inputs=tmp_path)
+    async def local(work: Work) -> str:
+        return "done, too"
+
     async with cue:
         ids = await cue.submit_many({"task": "waits"} for _ in range(150))
         submitted = len(looked)
         await becomes_true(lambda: "runcue-artifacts" in looked)
         assert await cue.result(await cue.submit("other"), PATIENCE) == "done"
+        assert await cue.result(await cue.submit("local"), PATIENCE) == "done, too"
         assert looked[submitted:].count("MainThread") == 1
         why = await cue.explain(ids[0])
         assert (why.reason, why.details) == ("not_ready", "its files cannot be looked at") or (

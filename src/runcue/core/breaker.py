@@ -60,13 +60,6 @@ class Breaker:
         if self.state == CLOSED:
             self.wait = timeout
 
-    @property
-    def is_as_new(self) -> bool:
-        """True when it has nothing to remember."""
-        return (
-            self.state == CLOSED and self.ramp is None and not (self.failures or self.running or self.epoch)
-        )
-
     def save(self) -> BreakerState:
         """How it stands."""
         return BreakerState(self.state, self.failures, self.epoch, self.wait, self.changed_at, self.ramp,

@@ -33,7 +33,6 @@ UNLIMITED = 1 << 30
 SLACK, LEAST_SLACK, MOST_SLACK = 0.01, 0.01, 0.05
 FIRST_THROTTLE = 1.0
 LONGEST_THROTTLE = 60.0
-FORGIVEN_AFTER = 3600.0
 
 
 class Blocked(msgspec.Struct, frozen=True):
@@ -188,7 +187,9 @@ class Service:
         """A meter that knows what was used lately, as far as the longest of the old ones does."""
         old = [meter for meter in self.meters if meter.name == name]
         longest = max(old, key=lambda meter: meter.per, default=None)
-        return Meter(name, rate, deque(), self.reserved.get(name, 0)) if longest is None else longest.again(rate)
+        return (
+            Meter(name, rate, deque(), self.reserved.get(name, 0)) if longest is None else longest.again(rate)
+        )
 
     @property
     def slack(self) -> float:
@@ -217,20 +218,13 @@ class Service:
             self.narrowed_at = state.narrowed_at
 
     def is_as_new(self, now: float) -> bool:
-        """True when a new one of the same name would allow no more than this one does.
-
-        After an hour it no longer matters how much the far side said was too much.
-        """
-        breaker, adaptive = self.breaker, self.limits.adaptive
-        is_narrow = adaptive is not None and self.width is not None and self.width < adaptive.start
+        """True when a new one of the same name would allow no more than this one does."""
         return (
-            not (self.active or self.open or self.is_paused)
-            and now >= self.throttled_until + (FORGIVEN_AFTER if self.throttle_streak else 0)
-            and (not is_narrow or now >= self.narrowed_at + FORGIVEN_AFTER)
+            not (self.active or self.open)
+            and self.state().is_as_new(now)
             and not any(self.budget(name, now) for name in list(self.budgets))
             and all(window.room(now) == window.limit for window in self.windows)
             and all(meter.room(now) == meter.limit for meter in self.meters)
-            and (breaker is None or breaker.is_as_new)
         )
 
     def started_elsewhere(self, at: float, amount: float, quantity: str) -> None:
@@ -321,7 +315,9 @@ class Service:
 
     def holds(self, cost: Cost) -> bool:
         """True when that much may ever be used at once."""
-        return all(meter.holds(amount) for name, amount in cost for meter in self.meters if meter.name == name)
+        return all(
+            meter.holds(amount) for name, amount in cost for meter in self.meters if meter.name == name
+        )
 
     def tightest(self, quantity: str) -> Meter:
         """The meter that allows least of a quantity at once."""

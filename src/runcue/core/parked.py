@@ -46,11 +46,10 @@ class Parked:
             heap[:] = {entry[3]: entry for entry in heap if self._counts(entry)}.values()
             heapify(heap)
 
-    def remove(self, lane: Lane) -> None:
-        """The best of one of the lines leaves."""
-        for heap in (self._rest, self._costly):
-            if heap and heap[0][3] is lane:
-                heappop(heap)
+    def remove(self, lane: Lane) -> float:
+        """The best of one of the lines leaves. Which turn it waited for."""
+        heap = self._rest if self._rest and self._rest[0][3] is lane else self._costly
+        return heappop(heap)[0]
 
     def first(self) -> Lane | None:
         """The best of those that may start some day."""

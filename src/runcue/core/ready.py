@@ -437,7 +437,10 @@ class Ready:
     def _offer_one(self, service: Service, first: Callable[[], Lane | None]) -> None:
         """The first of those might start. Lanes of keys that share something line up for that before."""
         while (lane := first()) is not None:
-            service.parked.remove(lane)
+            turn = service.parked.remove(lane)
+            if lane.gate is service and lane.part is not None and turn < lane.part.served:
+                self._wait_at(service, lane)  # another lane of its key had that turn
+                continue
             if lane.gate is None or not lane.gate.is_gate or lane.gate is service:
                 lane.offered_by = service
                 lane.where = ACTIVE

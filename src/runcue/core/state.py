@@ -10,6 +10,9 @@ import msgspec
 
 from runcue.core.parse import Rate
 
+FORGIVEN_AFTER = 3600.0
+"""Seconds after which it no longer matters how much the far side said was too much."""
+
 
 class Quantity(msgspec.Struct, frozen=True):
     """Something of which a start uses an amount, such as tokens, and how much of it may be used."""
@@ -38,6 +41,13 @@ class Limits(msgspec.Struct, frozen=True):
     adaptive: Adaptive | None = None
     each: Limits | None = None
     """The limits of each key (`per=`), where there are keys; the others are then those of all keys together."""
+
+    @property
+    def longest(self) -> float:
+        """Seconds of its longest window: for so long what was started has to be remembered."""
+        rates = [*self.rates, *(rate for one in self.quantities for rate in one.rates)]
+        own = max((rate.per for rate in rates), default=0.0)
+        return own if self.each is None else max(own, self.each.longest)
 
     def of_key(self, name: str) -> Limits | None:
         """The limits of a key of this service, by its full name; None when it has no keys."""
@@ -93,6 +103,13 @@ class BreakerState(msgspec.Struct, frozen=True):
     running: int
     probe_deadline: float | None
 
+    @property
+    def is_as_new(self) -> bool:
+        """True when it has nothing to remember."""
+        return (
+            self.state == "closed" and self.ramp is None and not (self.failures or self.running or self.epoch)
+        )
+
 
 class ServiceState(msgspec.Struct, frozen=True):
     """How a service stands, but for what is running and what was started lately."""
@@ -106,6 +123,17 @@ class ServiceState(msgspec.Struct, frozen=True):
     """How many places it has at the moment, where that adapts."""
     narrowed_at: float = 0.0
     """When it last got fewer."""
+
+    def is_as_new(self, now: float) -> bool:
+        """True when it stands as if it had just been declared; an old "too many" no longer matters."""
+        breaker, adaptive = self.breaker, self.limits.adaptive
+        is_narrow = adaptive is not None and self.width is not None and self.width < adaptive.start
+        return (
+            not self.is_paused
+            and now >= self.throttled_until + (FORGIVEN_AFTER if self.throttle_streak else 0)
+            and (not is_narrow or now >= self.narrowed_at + FORGIVEN_AFTER)
+            and (breaker is None or breaker.is_as_new)
+        )
 
 
 class Grant(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from typing import Any
 
 import apsw
 
+from runcue.core.state import ServiceState, base_name
 from runcue.stores import states
 
 Deleted = tuple[str, int]
@@ -25,6 +26,13 @@ OLD_EVENTS = (
 )
 """Looks at the first few only: they were written in the order of time."""
 OLD_GRANTS = "DELETE FROM service_log WHERE id IN (SELECT id FROM service_log WHERE started_at < ? LIMIT ?)"
+OLD_SHELVES = (
+    "DELETE FROM shelves WHERE name IN (SELECT name FROM shelves WHERE place IS NULL "
+    "AND revision < (SELECT revision FROM head) - ?2 LIMIT ?1)"
+)
+"""Empty ones; whoever has not heard that one of them is empty finds nothing on it."""
+LATELY = 1000
+"""How many turns ago something has to be of which others may be told by a row alone."""
 REMEMBER = (
     "INSERT OR REPLACE INTO forgotten SELECT id, state FROM work_units "
     "WHERE id = ? AND (is_named OR state != 'completed')"
@@ -46,9 +54,12 @@ def prune(
     That work, and whether there may be more of anything.
     """
     services = [states.read_service(row) for row in connection.execute(states.SERVICE_SELECT)]
-    longest = max((rate.per for service in services for rate in service.limits.rates), default=0.0)
+    longest = max((service.limits.longest for service in services), default=0.0)
     connection.execute(OLD_GRANTS, (min(granted_before, now - longest), SOME))
     is_full = connection.changes() >= SOME
+    connection.execute(OLD_SHELVES, (SOME, LATELY))
+    is_full = is_full or connection.changes() >= SOME
+    _forget_keys(connection, [one for one in services if base_name(one.limits.name)], now)
     connection.execute("DELETE FROM mail WHERE worker NOT IN (SELECT id FROM workers)")
     if finished_before is None:
         return [], is_full
@@ -59,6 +70,15 @@ def prune(
     connection.executemany(REMEMBER, names)
     _delete(connection, names)
     return old, is_full or len(old) >= SOME
+
+
+def _forget_keys(connection: apsw.Connection, keys: list[ServiceState], now: float) -> None:
+    """Delete what is kept of keys that have nothing to remember: there may be as many as there are users."""
+    names = [(one.limits.name, LATELY) for one in keys if one.is_as_new(now)]
+    connection.executemany(
+        "DELETE FROM services WHERE name = ? AND revision < (SELECT revision FROM head) - ?", names[:SOME]
+    )
+    connection.execute("DELETE FROM circuit_state WHERE service NOT IN (SELECT name FROM services)")
 
 
 def purge(connection: apsw.Connection, ids: list[str]) -> list[Deleted]:
