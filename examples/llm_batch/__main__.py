@@ -1,6 +1,6 @@
 """The mock server in a process of its own, and the batch: see batch.py.
 
-    python -m examples.llm_batch [--fresh]
+python -m examples.llm_batch [--fresh]
 """
 
 import asyncio
@@ -17,6 +17,7 @@ SERVER = [sys.executable, "-m", "examples.llm_batch.server", "--until-eof", "--b
 
 def main() -> int:
     """Run both; the server ends with us, also when we are killed."""
+    batch.FOLDER.mkdir(mode=0o700, exist_ok=True)
     with subprocess.Popen(
         SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as server:
@@ -32,6 +33,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--fresh"]:
-        shutil.rmtree(batch.FOLDER)
-        batch.FOLDER.mkdir(mode=0o700)
+        shutil.rmtree(batch.FOLDER, ignore_errors=True)
     sys.exit(main())

@@ -15,7 +15,6 @@ import random
 import sys
 import tempfile
 import time
-from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -26,8 +25,8 @@ import runcue
 FOLDER = Path(tempfile.gettempdir()) / f"runcue-llm-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
 COUNT = 2000
 MAX_ANSWER = 60
+TEXT = "what does clause five of this contract say about late delivery and who bears the cost"
 
-FOLDER.mkdir(mode=0o700, exist_ok=True)
 cue = runcue.Cue(FOLDER / "queue.db")
 # The server permits 300 calls and 100k tokens in any 5 s. We stay 2 % below: calls do not arrive in the rhythm in
 # which they leave. The second rate of each takes the edge off bursts, for the same reason.
@@ -60,7 +59,7 @@ def ask(work: runcue.Work) -> dict[str, Any]:
     return {"text": text, "tokens": answer["usage"]["total_tokens"]}
 
 
-def post(prompt: str, key: str) -> tuple[dict[str, Any], Message]:
+def post(prompt: str, key: str) -> tuple[dict[str, Any], dict[str, str]]:
     """What the API answers, and the headers that came with it."""
     body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": MAX_ANSWER}
     request = Request(
@@ -70,7 +69,7 @@ def post(prompt: str, key: str) -> tuple[dict[str, Any], Message]:
     )
     try:
         with opener.open(request, timeout=25) as response:
-            return json.load(response), response.headers
+            return json.load(response), dict(response.headers)
     except HTTPError as refusal:
         refusal.close()
         raise
@@ -79,12 +78,11 @@ def post(prompt: str, key: str) -> tuple[dict[str, Any], Message]:
 def prompts(count: int) -> list[dict[str, Any]]:
     """Questions, then documents; the same in each run."""
     chance = random.Random(7)
-    words = "what does clause five of this contract say about late delivery and who bears the cost".split()
     found = []
     for number in range(count):
         is_short = number < count // 2
         length = chance.randint(20, 80) if is_short else chance.randint(150, 450)
-        text = " ".join(chance.choices(words, k=length))
+        text = " ".join(chance.choices(TEXT.split(), k=length))
         kind = "question" if is_short else "document"
         found.append({"name": f"{kind}-{number:04}", "prompt": f"{kind} {number}: {text}?"})
     return found
@@ -92,22 +90,24 @@ def prompts(count: int) -> list[dict[str, Any]]:
 
 async def main(count: int = COUNT) -> None:
     """Have them all answered, and sum up."""
+    FOLDER.mkdir(mode=0o700, exist_ok=True)
     began, items = time.monotonic(), prompts(count)
     answered, failed, estimated, used = 0, 0, 0, 0
-    async with cue, runcue.progress(cue, total=count):
+    async with cue:
         before = (await cue.count())[runcue.WorkState.COMPLETED]
         if before:
             print(f"going on: {before:,} of {count:,} were answered before", flush=True)
-        async for work in cue.map(ask, items, key="name", window=count):
-            if work.state is not runcue.WorkState.COMPLETED:
-                failed += 1
-                print(f"{work.idempotency_key} failed: {work.error}")
-                continue
-            answered += 1
-            estimated += estimate(work.params["prompt"])
-            used += work.result["tokens"]
-            if answered - before == count // 10:
-                print(foreseen(await cue.forecast()), flush=True)
+        async with runcue.progress(cue, total=count - before):
+            async for work in cue.map(ask, items, key="name", window=count):
+                if work.state is not runcue.WorkState.COMPLETED:
+                    failed += 1
+                    print(f"{work.idempotency_key} failed: {work.error}")
+                    continue
+                answered += 1
+                estimated += estimate(work.params["prompt"])
+                used += work.result["tokens"]
+                if answered - before == count // 10:
+                    print(foreseen(await cue.forecast()), flush=True)
     await cue.close()
     seconds = time.monotonic() - began
     print(f"{answered:,} answers in {seconds:.1f} s, {before:,} of them from before; {failed:,} failed")

@@ -23,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -31,7 +32,7 @@ CALLS, TOKENS, PER = 300, 100_000, 5.0
 """What it permits in each window: 3,600 calls and 1.2 million tokens a minute."""
 LATENCY = (0.02, 0.06)
 """Seconds that an answer takes: at least, at most."""
-WORDS = "the model has read this and thinks it over before it says what follows from all of that".split()
+TEXT = "the model has read this and thinks it over before it says what follows from all of that"
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 429: "Too Many Requests"}
 LONGEST_BODY = 1_000_000
 
@@ -120,7 +121,7 @@ class Llm:
         self._calls += 1
         prompt = " ".join(str(message["content"]) for message in body["messages"])
         most = int(body.get("max_tokens", 60))
-        text = " ".join(WORDS[place % len(WORDS)] for place in range(crc32(prompt.encode()) % most))
+        text = " ".join(islice(cycle(TEXT.split()), crc32(prompt.encode()) % most))
         asked, said = tokens_of(prompt), tokens_of(text)
         is_known = key in self._paid
         cost = 0 if is_known else asked + said
@@ -138,7 +139,9 @@ class Llm:
             self._pay(key or f"call-{self._calls}", cost)
         usage = {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-        return Answer(200, self._left(now), {"choices": [choice], "usage": usage}, self._chance.uniform(*self._latency))
+        return Answer(
+            200, self._left(now), {"choices": [choice], "usage": usage}, self._chance.uniform(*self._latency)
+        )
 
     def stats(self) -> dict[str, Any]:
         """What it counted: the tokens and keys ever paid for, the calls since it was started."""

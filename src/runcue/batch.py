@@ -90,7 +90,7 @@ class Feed:
         self._labels = iter(labels)
         self._asks: SimpleQueue[int] = SimpleQueue()
         self._came: deque[str] = deque()
-        self._is_asked = self._is_told = self._is_over = False
+        self._is_asked = self._is_told = self._is_over = self._is_ended = False
         self._arrived = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
 
@@ -106,12 +106,15 @@ class Feed:
                 if not self._is_told:
                     self._is_told = True
                     tell(self._loop, self._ring)
+                if self._is_ended:
+                    return
             tell(self._loop, self._served, pulled < count)
 
     # on the loop
 
     def end(self) -> None:
-        """Let the calling thread go."""
+        """Let the calling thread go, with the next item at the latest."""
+        self._is_ended = True
         self._asks.put(0)
 
     async def labels(self) -> AsyncIterator[str]:

@@ -441,13 +441,13 @@ def test_what_was_said_is_about_the_service_that_is_named_or_else_the_first(name
 
 
 def test_what_was_said_to_an_attempt_that_is_over_or_uses_no_service_is_nobodys() -> None:
-    bench = Bench()
+    bench = Bench(limits(), limits("#threads"), rules={"task": Rule(Retry(), ("#threads",))})
     bench.submit("a")
     bench.submit("b", services=[])
     bench.finish("a")
     bench.observe("a", ("", 0, 30))
     bench.observe("b", ("", 0, 30))
-    assert bench.scheduler.ledger.ready.services["api"].budgets == {}
+    assert [one.budgets for one in bench.scheduler.ledger.ready.services.values()] == [{}, {}]
 
 
 # --- Several processes ----------------------------------------------------------------------------

@@ -10,14 +10,14 @@ import pytest
 
 from runcue import Cue, given
 from runcue.errors import ConfigError, InvalidOption, SubmitError
+from runcue.limiting import OPTIONS, read_limits
 from runcue.options import CHECKS, Options
 from runcue.registry import (
-    SERVICE_OPTIONS,
     SUBMIT_OPTIONS,
     TASK_OPTIONS,
     Registry,
 )
-from runcue.signature import CueOptions, ServiceOptions, SubmitOptions, TaskOptions
+from runcue.signature import CueOptions, SubmitOptions, TaskOptions
 from tests.edge.nonsense import ODDITIES
 
 NO_IDS: list[Any] = [None, "", 5, b"a", [], {}, (), object(), "a\nb", "x" * 129]
@@ -162,7 +162,9 @@ def test_a_queue_in_a_file_is_opened_when_it_is_first_used(
 
 def test_type_checkers_are_told_of_exactly_the_options_there_are() -> None:
     assert set(CueOptions.__annotations__) == set(Options.__struct_fields__) == set(CHECKS)
-    assert set(ServiceOptions.__annotations__) == set(SERVICE_OPTIONS)
+    named = inspect.signature(Cue.service).parameters.keys() - {"self", "name", "quantities"}
+    assert named == set(OPTIONS)
+    assert inspect.signature(read_limits).parameters.keys() - {"name", "quantities"} == set(OPTIONS)
     assert set(TaskOptions.__annotations__) == set(TASK_OPTIONS) - {"name"}
     assert set(SubmitOptions.__annotations__) == set(SUBMIT_OPTIONS) - {"task"}
 
@@ -170,7 +172,6 @@ def test_type_checkers_are_told_of_exactly_the_options_there_are() -> None:
 @pytest.mark.parametrize(
     ("kind", "method", "beside"),
     [
-        (ServiceOptions, "service", {"name"}),
         (TaskOptions, "task", {"name"}),
         (SubmitOptions, "spec", {"task", "make_id"}),
     ],

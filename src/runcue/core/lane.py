@@ -24,7 +24,7 @@ class Lane:
 
     __slots__ = ("asked_at", "candidates", "chosen", "entries", "gate", "group", "holds", "line", "member_lanes",
                  "offered_by", "part", "queue", "rank", "refreshed_at", "ring", "seq", "services", "shelf", "task",
-                 "where")  # fmt: skip
+                 "turn", "where")  # fmt: skip
 
     def __init__(
         self, task: str, queue: Service, services: tuple[Service, ...], line: Line, shelf: str = ""
@@ -45,6 +45,8 @@ class Lane:
         self.where: object = EMPTY
         self.rank = math.inf
         self.seq = 0
+        self.turn = 0
+        """How many turns the keys of its gate had had when it came to wait for one."""
         self.offered_by: Service | None = None
         self.holds: tuple[Service, ...] = ()
         # only for work that callbacks judge (asking.py):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runcue.core.lane import Lane
     from runcue.core.limits import Service
 
-Entry: TypeAlias = "tuple[float, float, int, Lane]"
+Entry: TypeAlias = "tuple[int, float, int, Lane]"
 """Whose turn it is among the keys of a service, rank, seq, lane."""
 
 
@@ -34,7 +34,7 @@ class Parked:
     def __len__(self) -> int:
         return len(self._rest) + len(self._costly) + len(self.never)
 
-    def add(self, turn: float, lane: Lane, most: int) -> None:
+    def add(self, turn: int, lane: Lane, most: int) -> None:
         """A lane waits here from now on; with more than `most` entries, the outdated ones are swept out."""
         owner = self._owner
         lane.where = owner
@@ -46,7 +46,7 @@ class Parked:
             heap[:] = {entry[3]: entry for entry in heap if self._counts(entry)}.values()
             heapify(heap)
 
-    def remove(self, lane: Lane) -> float:
+    def remove(self, lane: Lane) -> int:
         """The best of one of the lines leaves. Which turn it waited for."""
         heap = self._rest if self._rest and self._rest[0][3] is lane else self._costly
         return heappop(heap)[0]
@@ -71,7 +71,7 @@ class Parked:
         owner = self._owner
         lanes = dict.fromkeys(entry[3] for entry in self.never if self._counts(entry))
         found = [lane for lane in lanes if owner.holds(lane.cost())]
-        self.never = [(0.0, lane.rank, lane.seq, lane) for lane in lanes if lane not in found]
+        self.never = [(0, lane.rank, lane.seq, lane) for lane in lanes if lane not in found]
         return found
 
     def _first(self, heap: list[Entry]) -> Entry | None:

@@ -270,7 +270,7 @@ class Places(Mind):
         lane = self.slots.get(token)
         if lane is None:
             return
-        named = [one for one in lane.services if name in (one.name, one.base)]
+        named = [one for one in lane.services if name is not None and name in (one.name, one.base)]
         own = named or [one for one in lane.services if not one.name.startswith("#")]
         for service in own[:1]:
             for quantity, amount, seconds in sorted(left, key=lambda one: (one[1], -one[2]), reverse=True):

@@ -10,7 +10,7 @@ A lane that needs several services and lacks only a running slot in one of them 
 an amount of something, a lane whose first work finds too little of it is not overtaken by younger work that costs.
 
 The keys of a service (`per=`) that share something take turns at it: their lanes wait at that service, the gate, and
-come to their choice one work at a time, the key first that was served least.
+come to their choice one work at a time, the key first that has waited longest since it was served or came.
 
 Every heap may hold outdated entries: an entry counts only while the lane stands where the entry says,
 with the key it says. When they are many more than there are lanes they are swept out.
@@ -154,6 +154,8 @@ class Ready:
         if key == (lane.rank, lane.seq) and (where is ACTIVE or isinstance(where, Service)):
             return
         lane.rank, lane.seq = key
+        if where is EMPTY and lane.gate is not None:
+            lane.turn = lane.gate.served
         for service in lane.holds:  # kept against younger work than before, perhaps
             self.touch(service)
         if isinstance(where, Service):
@@ -180,10 +182,10 @@ class Ready:
             heapify(heap)
 
     def _wait_at(self, service: Service, lane: Lane) -> None:
-        """Park a lane there: in its order, at a gate behind those whose key was served less."""
-        turn = 0.0
+        """Park a lane there: in its order, at a gate behind those whose key has waited longer."""
+        turn = 0
         if lane.gate is service and lane.part is not None:
-            turn = max(lane.part.served, service.served)
+            turn = max(lane.turn, lane.part.served)
         service.parked.add(turn, lane, 4 * len(self.lanes) + FEW)
 
     def left(self, lane: Lane) -> None:
@@ -301,8 +303,8 @@ class Ready:
             lane.where = ASKING
             return
         if lane.part is not None and lane.gate is not None:
-            lane.gate.served = max(lane.part.served, lane.gate.served) + len(batch) - 1
-            lane.part.served = lane.gate.served + 1  # however many that were: nobody else waited
+            lane.gate.served += 1
+            lane.part.served = lane.gate.served
         start(lane, batch)
         self._unhold(lane)
         self._review_holders(now)

@@ -1,0 +1,418 @@
+"""One world of the swarm: a pretended fleet of processes on one file, what is done to it, and what goes wrong.
+
+`World` does what a trial says (trial.py), on a virtual loop; its handlers log every call as they see it, and the
+checker judges what came of it all. What a caller was told is believed, and what it was not told may or may not have
+happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import runcue
+from runcue.sim.check import Checker
+from runcue.sim.promise import Asked, Violation
+from runcue.sim.trial import COMMITS, GRID, Act, Item, Service, Trial
+from runcue.testing import VirtualLoop, fail_commit, fill_disk, kill
+
+PATIENCE: Final = 120.0
+"""Virtual seconds that a world is given to come to rest."""
+STORE_PAUSE: Final = 0.75
+"""Seconds after which a turn that could not be kept has been tried again."""
+BUSY: Final = (runcue.WorkState.RUNNING, runcue.WorkState.PENDING)
+MANY: Final = 10_000
+
+
+class Call(msgspec.Struct):
+    """One call of a handler, as it was seen there."""
+
+    work_id: str
+    attempt: int
+    node: str
+    entered_at: float
+    left_at: float | None = None
+    how: str = ""
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a world ended."""
+
+    calls: list[Call]
+    counts: dict[str, int]
+    ended_at: float
+
+
+class Dead(Exception):
+    """The node that was to do something has died."""
+
+
+class Node:
+    """One process of the pretended fleet: a Cue, until it dies."""
+
+    def __init__(self, name: str, place: int, cue: runcue.Cue) -> None:
+        self.name = name
+        self.place = place
+        self.cue = cue
+        self.is_alive = True
+        self.is_well_at = 0.0
+        """From when on its last failed commit is made good: what it knows before that dies with it."""
+
+
+class World:
+    """One seed's world. `run()` on a virtual loop, then read what it says."""
+
+    def __init__(self, plan: Trial, path: Path) -> None:
+        self.plan = plan
+        self.checker = Checker(plan.rules())
+        self.faults: Counter[str] = Counter()
+        self.calls: list[Call] = []
+        self.mistakes: list[Violation] = []
+        self.works = 0
+        self._path = path
+        self._nodes: list[Node | None] = [None] * plan.nodes
+        self._births = 0
+        self._limits = dict(plan.services)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._commits = 0
+        self._unanswered = 0
+        self._paused: set[str] = set()
+        self._is_draining = False
+
+    # nodes ------------------------------------------------------------------------------------------------
+
+    @property
+    def _now(self) -> float:
+        return self._loop.now()
+
+    def _open(self, place: int) -> Node:
+        """A new process takes that place."""
+        self._births += 1
+        cue = runcue.Cue(
+            self._path, durability="relaxed", status_interval=60, age_step=self.plan.age_step, grace=1
+        )
+        node = Node(f"{'abcd'[place]}{self._births}", place, cue)
+        for name, service in self._limits.items():
+            cue.service(name, **service.options())
+        for name, task in self.plan.tasks.items():
+            cue.task(name, uses=list(task.uses), retry=task.retry, timeout=task.timeout)(self._handler(node))
+        return node
+
+    def _birth(self, place: int) -> None:
+        node = self._nodes[place] = self._open(place)
+        node.cue.start()
+
+    def _living(self, place: int) -> Node:
+        """The node at that place, or the next one that lives."""
+        for step in range(len(self._nodes)):
+            node = self._nodes[(place + step) % len(self._nodes)]
+            if node is not None and node.is_alive:
+                return node
+        raise Dead
+
+    def _crash(self, node: Node) -> None:
+        """As by kill -9; another process takes its place a little later."""
+        if not node.is_alive:
+            return
+        node.is_alive = False
+        self.faults["crash"] += 1
+        self.checker.died(node.name, self._now)
+        kill(node.cue)
+        for call in self.calls:
+            if call.node == node.name and call.left_at is None:
+                call.left_at, call.how = self._now, "died"
+        self._replace(node, self.plan.down[self._births % len(self.plan.down)])
+
+    def _replace(self, node: Node, after: float) -> None:
+        self._nodes[node.place] = None
+        self._loop.call_later(after, self._birth, node.place)
+
+    async def _leave(self, node: Node) -> None:
+        """Stop a node as an operator would; what it runs goes on elsewhere."""
+        self._nodes[node.place] = None
+        await node.cue.stop(timeout=GRID / 2)
+        while self._is_at_work(node):  # noqa: ASYNC110 (a process does not end before what it runs, however long)
+            await asyncio.sleep(GRID)
+        if node.is_alive:
+            await node.cue.close()
+            node.is_alive = False
+            if self._now < node.is_well_at:
+                self.checker.died(node.name, self._now)
+            self._replace(node, GRID)
+
+    def _is_at_work(self, node: Node) -> bool:
+        return any(call.node == node.name and call.left_at is None for call in self.calls)
+
+    # handlers ---------------------------------------------------------------------------------------------
+
+    def _handler(self, node: Node) -> Callable[[runcue.RunningWork], Any]:
+        async def handle(work: runcue.RunningWork) -> str:
+            call = Call(work.id, work.attempt, node.name, self._now)
+            self.calls.append(call)
+            try:
+                error = await self._behave(node, work)
+                if error is not None:
+                    raise error  # from here, because every frame of a traceback has to be written down
+                how = "ok"
+            except asyncio.CancelledError:
+                how = "cancelled"
+                raise
+            except Exception:
+                how = "error"
+                raise
+            finally:
+                if call.left_at is None:
+                    call.left_at, call.how = self._now, how
+            return f"{work.id}/{work.attempt}"
+
+        return handle
+
+    async def _behave(self, node: Node, work: runcue.RunningWork) -> Exception | None:
+        """Do as that attempt is meant to; the error that it ends with, if any."""
+        does = self.plan.mood(work.id, work.task, work.attempt)
+        kind = does.kind
+        if kind == "dies at once":
+            await self._die(node)
+        if kind in {"slow", "hang", "swallow"}:
+            self.faults[kind] += 1
+        if kind == "hang":
+            await asyncio.Event().wait()
+        try:
+            await asyncio.sleep(does.lasts)
+        except asyncio.CancelledError:
+            if kind != "swallow" or not node.is_alive:
+                raise
+            await self._ignore(node, does.lasts)
+        if kind == "dies at last":
+            await self._die(node)
+        if kind in COMMITS:
+            self._spawn(self._spoil(node, kind))
+        elif kind == "error":
+            return OSError("no answer")
+        elif kind == "permanent":
+            return runcue.Permanent("no such thing")
+        return None
+
+    async def _die(self, node: Node) -> None:
+        self._crash(node)
+        await asyncio.sleep(0)  # where its cancellation reaches it
+
+    async def _ignore(self, node: Node, lasts: float) -> None:
+        """Go on as if nothing had been said, unless there is no process any more."""
+        for _ in range(round(lasts / GRID)):
+            try:
+                await asyncio.sleep(GRID)
+            except asyncio.CancelledError:
+                if not node.is_alive:
+                    raise
+
+    # what is done -----------------------------------------------------------------------------------------
+
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(self._guarded(job))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _guarded(self, job: Coroutine[Any, Any, None]) -> None:
+        """A caller, who takes a refusal for what it is."""
+        try:
+            await job
+        except (Dead, runcue.CueClosed, runcue.StoreError, runcue.SubmitError, runcue.WorkNotFound):
+            return
+
+    async def _submit(self, place: int, items: Sequence[Item]) -> None:
+        """Submit these, and again while there is no answer, as callers do who need one."""
+        for item in items:
+            has_time = item.delay is not None or item.run_in is not None
+            self.checker.submitted(Asked(item.id, item.depends_on, item.priority, item.key, has_time))
+        self._unanswered += 1
+        try:
+            for work_id in await self._answer(place, items):
+                self.checker.accepted(work_id, self._now)
+        finally:
+            self._unanswered -= 1
+
+    async def _answer(self, place: int, items: Sequence[Item]) -> list[str]:
+        is_refused = True
+        while True:
+            try:
+                async with asyncio.timeout(1.0):
+                    options = [item.options(self._loop.wall()) for item in items]
+                    return await self._living(place).cue.submit_many(options)
+            except runcue.DuplicateWork as error:  # it was accepted, and that was not heard
+                if is_refused and not items[0].is_raced:
+                    self.mistakes.append(Violation("lost", self._now, f"refused, and there: {error}"))
+                return [item.id for item in items if item.key is None]
+            except (Dead, TimeoutError, runcue.CueClosed, runcue.StoreError) as error:
+                is_refused &= isinstance(error, Dead | runcue.StorageFull)
+                await asyncio.sleep(GRID)
+
+    async def _spoil(self, node: Node, kind: str) -> None:
+        """Have the next commit of a node fail, and see to it that there is one."""
+        if not node.is_alive:
+            return
+        self._commits += 1
+        if kind == "disk_full":
+            fill_disk(node.cue)
+        else:
+            fail_commit(node.cue, took_place=kind == "commit_unanswered")
+        try:
+            await node.cue.set_config({"commits": str(self._commits)})
+        except runcue.StoreError:
+            self.faults[kind] += kind != "commit_unanswered"
+            node.is_well_at = self._now + STORE_PAUSE
+            raise
+        self.faults[kind] += kind == "commit_unanswered"
+
+    async def _do(self, act: Act) -> None:
+        """One thing that somebody does, or that happens."""
+        place, items = act.node, act.items
+        match act.kind:
+            case "submit":
+                self._spawn(self._submit(place, items))
+            case "key_race" | "id_race":
+                first, second = self._living(place), self._living(place + 1)
+                if first is not second:
+                    self.faults[act.kind] += 1
+                for number, item in enumerate(items):
+                    self._spawn(self._submit(place + number, [item]))
+            case "submit_cut":
+                node = self._living(place)
+                task = self._spawn(self._submit(node.place, items))
+                for _ in range(act.steps):
+                    await asyncio.sleep(0)
+                self.faults["submit_cut"] += node.is_alive and not task.done()
+                self._crash(node)
+            case "crash":
+                self._crash(self._living(place))
+            case "commit_failed" | "commit_unanswered" | "disk_full":
+                self._spawn(self._spoil(self._living(place), act.kind))
+            case "clock_forward" | "clock_back":
+                self.faults[act.kind] += 1
+                self._loop.jump_wall(act.seconds)
+            case "cancel":
+                self._spawn(self._cancel(self._living(place), act))
+            case "retry":
+                self._spawn(self._retry(self._living(place), act))
+            case "pause":
+                self._paused.add(act.target)
+                self._spawn(self._living(place).cue.pause(act.target))
+                self._loop.call_later(act.seconds, self._resume, place + 1, act.target)
+            case "limits":
+                self._spawn(self._change(self._living(place), act.target, act.service))
+            case "leave":
+                self._spawn(self._leave(self._living(place)))
+            case _:
+                raise AssertionError(act.kind)
+
+    async def _cancel(self, node: Node, act: Act) -> None:
+        if await node.cue.cancel(act.target, cascade=act.cascade):
+            self.checker.cancelled(act.target, self._now)
+
+    async def _retry(self, node: Node, act: Act) -> None:
+        ended = [*await node.cue.dead(limit=50), *await node.cue.list("cancelled", limit=50)]
+        if ended:
+            work_id = sorted(work.id for work in ended)[act.steps % len(ended)]
+            for one in self.plan.company(work_id) if act.cascade else [work_id]:
+                self.checker.retried(one)
+            await node.cue.retry(work_id, cascade=act.cascade)
+
+    def _resume(self, place: int, name: str) -> None:
+        if not self._is_draining:
+            self._spawn(self._go_on(place, name))
+
+    async def _go_on(self, place: int, name: str) -> None:
+        await self._living(place).cue.resume(name)
+
+    async def _change(self, node: Node, name: str, service: Service | None) -> None:
+        assert service is not None
+        self._limits[name] = service
+        self.checker.changed(name, service.limits(), self._now, is_sure=False)
+        node.cue.service(name, **service.options())
+        await node.cue.services()
+        if self._limits[name] is service:
+            self.checker.changed(name, service.limits(), self._now)
+
+    # from beginning to end --------------------------------------------------------------------------------
+
+    async def run(self) -> list[runcue.Event]:
+        """Let everything happen; the events, in order."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self._loop = loop
+        loop.set_exception_handler(self._mistake)
+        for place in range(self.plan.nodes):
+            self._birth(place)
+        for act in self.plan.acts:
+            await asyncio.sleep(act.at - loop.time())
+            try:
+                await self._do(act)
+            except Dead:
+                continue
+        await asyncio.sleep(STORE_PAUSE)  # for what was begun
+        while self._unanswered:  # noqa: ASYNC110 (and for callers: how often they look is all the same)
+            await asyncio.sleep(GRID)
+        return await self._drain()
+
+    def _mistake(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.mistakes.append(Violation("mistake", self._now, f"{context.get('message')}: {error!r}"))
+
+    async def _drain(self) -> list[runcue.Event]:
+        """No more trouble from outside: everything has to come to its end."""
+        self._is_draining = True
+        self._loop.jump_wall(2 * 3600.0)
+        for name in sorted(self._paused):
+            await self._surely(name)
+        with runcue.Reader(self._path) as reader:
+            await self._rest(reader)
+            counts = {str(state): amount for state, amount in reader.count().items()}
+            works = reader.list(limit=MANY)
+            events = list(reader.events())
+        self.works = len(works)
+        self._check_works(works)
+        for event in events:
+            self.checker(event)
+        self.mistakes += self.checker.finish(Ending(self.calls, counts, self._now))
+        for node in self._nodes:
+            if node is not None:
+                node.is_alive = False
+                kill(node.cue)
+        return events
+
+    async def _surely(self, name: str) -> None:
+        """Let a service or a queue go on, whoever dies meanwhile."""
+        while True:
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._living(0).cue.resume(name)
+                return
+            except (Dead, TimeoutError, runcue.CueClosed, runcue.StoreError):
+                await asyncio.sleep(GRID)
+
+    async def _rest(self, reader: runcue.Reader) -> None:
+        until = self._loop.time() + PATIENCE
+        while True:
+            counts = reader.count()
+            busy = sum(counts[state] for state in BUSY)
+            if not busy:
+                return
+            if self._loop.time() > until:
+                text = f"{busy} are pending or running after {PATIENCE:g} s"
+                left = [work.id for state in BUSY for work in reader.list(state, limit=MANY)]
+                self.mistakes.append(Violation("rest", self._now, text, tuple(left)))
+                return
+            await asyncio.sleep(GRID)
+
+    def _check_works(self, works: Sequence[runcue.Work]) -> None:
+        self.checker.stands({work.id: str(work.state) for work in works})
+        for work in works:
+            if work.state == "completed" and work.result != f"{work.id}/{work.attempt}":
+                text = f"work {work.id} has the result {work.result!r} of another attempt than {work.attempt}"
+                self.mistakes.append(Violation("result", work.completed_at or 0.0, text, (work.id,)))
