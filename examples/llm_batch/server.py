@@ -120,7 +120,7 @@ class Llm:
         now = self._clock()
         self._calls += 1
         prompt = " ".join(str(message["content"]) for message in body["messages"])
-        most = int(body.get("max_tokens", 60))
+        most = max(1, int(body.get("max_tokens", 60)))
         text = " ".join(islice(cycle(TEXT.split()), crc32(prompt.encode()) % most))
         asked, said = tokens_of(prompt), tokens_of(text)
         is_known = key in self._paid

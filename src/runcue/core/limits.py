@@ -143,7 +143,7 @@ class Service:
         self.breaker: Breaker | None = None
         self.width: float | None = None  # how many places there are, where that adapts
         self.narrowed_at = 0.0
-        self.served = 0  # how many turns its keys have had, or which of them its key had last (ready.py)
+        self.served = 0  # how many turns its keys have had, or which one is that of its key (ready.py)
         self.groups: tuple[Group, ...] = ()  # of which this is a member
         self.parked = Parked(self)  # lanes that wait here (ready.py)
         self.held_by: Lane | None = None  # the lane a unit is kept for (ready.py)

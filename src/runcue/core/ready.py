@@ -304,7 +304,7 @@ class Ready:
             return
         if lane.part is not None and lane.gate is not None:
             lane.gate.served += 1
-            lane.part.served = lane.gate.served
+            lane.part.served = lane.gate.served + 1  # behind all that wait, and whoever comes before the next turn
         start(lane, batch)
         self._unhold(lane)
         self._review_holders(now)

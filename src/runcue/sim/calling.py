@@ -9,6 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
+from typing import Final
+
+import msgspec
 
 from runcue.sim.promise import ROUNDING, Call, Life, Limits, Start, Violation
 
@@ -16,6 +19,12 @@ Deaths = Mapping[object, Sequence[float]]
 """When each node died."""
 Limited = Sequence[tuple[float, Limits, bool]]
 """From when on a service had which limits, and whether that is sure."""
+ANSWERED: Final = frozenset({"ok", "error", "permanent"})
+"""How a call ends that came back with all it had to say."""
+LATEST: Final = 5.0
+"""Seconds after its start in which a handler is entered, or not at all."""
+HAIR: Final = 1e-6
+"""What a sum of fractions may be off by, as a share of what is allowed."""
 Probe = tuple[str, Start, float, str]
 """A service, its probe, and when which other work was started on it."""
 
@@ -77,6 +86,65 @@ def judge_service(name: str, limited: Limited, calls: Sequence[Call]) -> Iterato
         if all(limits.concurrent is not None and len(going_on) > limits.concurrent for limits in allowed):
             text = f"{len(going_on)} calls of {name} at once, {allowed[0].concurrent} are allowed"
             yield Violation("concurrency", call.entered_at, text, tuple(work_id for _, work_id in going_on))
+
+
+class Use(msgspec.Struct, frozen=True):
+    """A call of something that has an amount; by which event it was started, and by which its answer was told."""
+
+    call: Call
+    started: int
+    started_at: float
+    answered: int | None
+    answered_at: float
+    expected: Mapping[str, float]
+
+    def known(self, quantity: str, at: int) -> float:
+        """How much of it a start at that event has to count at least.
+
+        What was charged is surely known once the answer is; before that the estimate may stand, or what was charged
+        so far.
+        """
+        charged = [amount for name, amount in self.call.charges if name == quantity]
+        expected = self.expected.get(quantity, 0)
+        if not charged:
+            return expected
+        left_at = self.call.left_at
+        has_answered = self.call.how in ANSWERED and left_at is not None and left_at <= self.answered_at
+        if self.answered is not None and self.answered < at and has_answered:
+            return sum(charged)
+        return min(expected, charged[0])
+
+
+def judge_amounts(name: str, limited: Limited, uses: Sequence[Use]) -> Iterator[Violation]:
+    """All uses of one service, in the order of their starts: each was started only when its estimate fitted."""
+    for place, use in enumerate(uses):
+        allowed = list(in_force(limited, use.started_at))
+        over = [_overdrawn(uses, place, limits.quantities) for limits in allowed]
+        if all(over):
+            yield Violation("amount", use.started_at, f"{name}: {over[0]}", (use.call.work_id,))
+
+
+def _overdrawn(
+    uses: Sequence[Use], place: int, quantities: Mapping[str, Sequence[tuple[float, float]]]
+) -> str:
+    """Why what the start at that place expects to use did not fit; nothing when it did."""
+    use = uses[place]
+    for quantity, rates in quantities.items():
+        expected = use.expected.get(quantity, 0)
+        for most, window in rates if expected else ():
+            since = use.started_at - window
+            before = 0.0
+            for other in reversed(uses[:place]):
+                if other.started_at < since - LATEST:
+                    break
+                if other.call.entered_at > since + ROUNDING:
+                    before += other.known(quantity, use.started)
+            if before + expected > most * (1 + HAIR):
+                return (
+                    f"work {use.call.work_id} was to use {expected:g} {quantity} besides {before:g}, "
+                    f"{most:g} in {window:g} s are allowed"
+                )
+    return ""
 
 
 def by_work(calls: Iterable[Call]) -> dict[str, list[Call]]:

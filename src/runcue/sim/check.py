@@ -14,6 +14,8 @@
     starvation    the same, where it is the better one because it has waited long
     rate          no window of a rate holds more calls than it may, wherever it begins
     concurrency   no more calls at once than a service allows
+    amount        nothing starts that is expected to use more of a quantity than is left of it, as far as was known
+    service       a call runs on the services its task names: on its key's part, on one that a pattern means
 
 A checker is told what the events do not say: what was submitted (`submitted`) and, where such things happen, which
 node died, what was retried by hand, how limits changed. A rule about what it was not told of is not judged. Where the
@@ -42,6 +44,8 @@ from runcue.sim.promise import (
     Start,
     Task,
     Violation,
+    fits,
+    part_name,
     rules_of,
 )
 
@@ -96,11 +100,10 @@ class Checker:
         self._states: dict[str, str] | None = None
         self._deaths: dict[object, list[float]] = defaultdict(list)
         self._limits = {name: [(float("-inf"), limits, True)] for name, limits in rules.services.items()}
-        self._circuits = {
-            name: Circuit(limits.circuit_timeout)
-            for name, limits in rules.services.items()
-            if limits.circuit_timeout is not None
-        }
+        self._circuits: dict[str, Circuit] = {}
+        self._starts: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
+        """When each attempt was started, and by which event: again after it was given back."""
+        self._answers: dict[tuple[str, int], tuple[int, float]] = {}
         self._second_probes: list[calling.Probe] = []
         self._doomed: dict[str, tuple[str, float]] = {}
         self._adrift: dict[str, float] = {}
@@ -149,8 +152,10 @@ class Checker:
             self._instant_over()
         if event.type in HEARD:
             self._hear(event)
-        elif event.type in CIRCUITS and event.service in self._circuits:
-            self._turn_circuit(self._circuits[event.service], event.service, CIRCUITS[event.type])
+        elif event.type in CIRCUITS and event.service is not None:
+            circuit = self._circuit(event.service)
+            if circuit is not None:
+                self._turn_circuit(circuit, event.service, CIRCUITS[event.type])
 
     def finish(self, ending: Ending) -> list[Violation]:
         """Every violation, in the order of time."""
@@ -207,8 +212,33 @@ class Checker:
         HEARD[event.type](self, life, event)
 
     def _uses(self, life: Life) -> tuple[str, ...]:
-        task = self._rules.tasks.get(life.task)
-        return () if task is None else task.uses
+        """What it uses: patterns as they are, and of a service with keys the part that is for it, too."""
+        if life.uses is None:
+            task = self._rules.tasks.get(life.task)
+            found: list[str] = []
+            for name in () if task is None else task.uses:
+                limits = self._rules.services.get(name)
+                if limits is not None and limits.each is not None and life.asked is not None:
+                    found.append(part_name(name, life.asked.account))
+                found.append(name)
+            life.uses = tuple(found)
+        return life.uses
+
+    def _limits_of(self, name: str) -> calling.Limited:
+        """The limits that a service had, or the part of one that is for a key."""
+        base = name.partition("[")[0]
+        if name in self._limits or base not in self._limits:
+            return self._limits.get(name, ())
+        return [(since, limits.each, is_sure) for since, limits, is_sure in self._limits[base] if limits.each]
+
+    def _circuit(self, name: str) -> Circuit | None:
+        circuit = self._circuits.get(name)
+        if circuit is None:
+            limited = self._limits_of(name)
+            timeout = limited[0][1].circuit_timeout if limited else None
+            if timeout is not None:
+                circuit = self._circuits[name] = Circuit(timeout)
+        return circuit
 
     # one for each kind of event ---------------------------------------------------------------------------
 
@@ -274,9 +304,12 @@ class Checker:
         life.state, life.attempt, life.retry_at = "running", attempt, 0.0
         life.attempts[attempt] = event.at
         life.is_candidate = False
-        for service in self._uses(life):
-            if service in self._circuits:
-                self._pass_circuit(service, self._circuits[service], life)
+        self._starts[life.id, attempt].append((event.seq, event.at))
+        for name in self._uses(life):
+            service = (event.service or "") if "*" in name else name
+            circuit = self._circuit(service)
+            if circuit is not None and (service == name or fits(service, name)):
+                self._pass_circuit(service, circuit, life)
 
     def _check_attempt(self, life: Life, attempt: int) -> None:
         if life.state == "running":  # its process died, or gave it back
@@ -299,6 +332,8 @@ class Checker:
             return
         assert better.asked is not None
         assert life.asked is not None
+        if better.asked.cost and not life.asked.cost:  # nothing of what the other may be waiting for
+            return
         rule = "starvation" if better.asked.priority < life.asked.priority else "priority"
         self._say(rule, f"work {life.id} started before {better.id}, which comes first and could have started",
                   life.id, better.id)  # fmt: skip
@@ -308,6 +343,7 @@ class Checker:
             self._say("attempts", f"work {life.id} completed as attempt {event.attempt}, started as {life.attempt}",
                       life.id)  # fmt: skip
         life.completed_at = event.at
+        self._answers[life.id, life.attempt] = event.seq, event.at
         self._complete(life)
 
     def _skipped(self, life: Life, event: Event) -> None:
@@ -323,6 +359,7 @@ class Checker:
     def _failed(self, life: Life, event: Event) -> None:
         if life.state == "running":
             life.failures += 1
+            self._answers[life.id, life.attempt] = event.seq, event.at
         if event.final:
             self._end(life, "failed")
             self._doom(life)
@@ -419,12 +456,32 @@ class Checker:
                 text = f"work {call.work_id} was called, and was never accepted"
                 found.append(Violation("overlap", call.entered_at, text, (call.work_id,)))
                 continue
-            for name in self._uses(self._lives[call.work_id]):
+            uses = self._uses(self._lives[call.work_id])
+            if len(uses) != len(call.services) or not all(map(fits, call.services, uses)):
+                text = f"work {call.work_id} ran on {', '.join(call.services)}, expected {', '.join(uses)}"
+                found.append(Violation("service", call.entered_at, text, (call.work_id,)))
+            for name in call.services:
                 used[name].append(call)
         for name, mine in used.items():
-            if name in self._limits:
-                found += calling.judge_service(name, self._limits[name], mine)
+            limited = self._limits_of(name)
+            if limited:
+                found += calling.judge_service(name, limited, mine)
+            if any(limits.quantities for _, limits, _ in limited):
+                found += calling.judge_amounts(name, limited, self._amounts(mine))
         found += calling.judge_probes(self._second_probes, calls, deaths)
+
+    def _amounts(self, calls: list[Call]) -> list[calling.Use]:
+        """What these calls used, in the order of their starts."""
+        found = []
+        for call in calls:
+            key, asked = (call.work_id, call.attempt), self._lives[call.work_id].asked
+            starts = [one for one in self._starts[key] if one[1] <= call.entered_at + ROUNDING]
+            if starts:  # else it was never started, which is said elsewhere
+                number, at = starts[-1]
+                answered, answered_at = self._answers.get(key, (None, 0.0))
+                expected = {} if asked is None else asked.cost
+                found.append(calling.Use(call, number, at, answered, answered_at + ROUNDING, expected))
+        return sorted(found, key=lambda use: use.started)
 
     def _check_ends(self, counts: Mapping[str, int]) -> None:
         for work_id, at in self._accepted.items():
@@ -515,4 +572,4 @@ HEARD: Final = {
 }
 CIRCUITS: Final = {"circuit_opened": "open", "circuit_half_open": "half_open", "circuit_closed": "closed"}
 RULES: Final = ("order", "life", "lost", "result", "overlap", "attempts", "retry", "dependencies", "keys", "circuit",
-                "priority", "starvation", "rate", "concurrency")  # fmt: skip
+                "priority", "starvation", "rate", "concurrency", "amount", "service")  # fmt: skip

@@ -18,7 +18,7 @@ import msgspec
 import runcue
 from runcue.sim.check import Checker
 from runcue.sim.promise import Asked, Violation
-from runcue.sim.trial import COMMITS, GRID, Act, Item, Service, Trial
+from runcue.sim.trial import COMMITS, GRID, QUANTITY, Act, Item, Service, Trial
 from runcue.testing import VirtualLoop, fail_commit, fill_disk, kill
 
 PATIENCE: Final = 120.0
@@ -36,8 +36,10 @@ class Call(msgspec.Struct):
     attempt: int
     node: str
     entered_at: float
+    services: tuple[str, ...]
     left_at: float | None = None
     how: str = ""
+    charges: list[tuple[str, float]] = []
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -100,7 +102,10 @@ class World:
         for name, service in self._limits.items():
             cue.service(name, **service.options())
         for name, task in self.plan.tasks.items():
-            cue.task(name, uses=list(task.uses), retry=task.retry, timeout=task.timeout)(self._handler(node))
+            cost = _cost if task.has_cost else None
+            cue.task(name, uses=list(task.uses), retry=task.retry, timeout=task.timeout, cost=cost)(
+                self._handler(node)
+            )
         return node
 
     def _birth(self, place: int) -> None:
@@ -152,10 +157,10 @@ class World:
 
     def _handler(self, node: Node) -> Callable[[runcue.RunningWork], Any]:
         async def handle(work: runcue.RunningWork) -> str:
-            call = Call(work.id, work.attempt, node.name, self._now)
+            call = Call(work.id, work.attempt, node.name, self._now, work.services)
             self.calls.append(call)
             try:
-                error = await self._behave(node, work)
+                error = await self._behave(node, work, call)
                 if error is not None:
                     raise error  # from here, because every frame of a traceback has to be written down
                 how = "ok"
@@ -172,10 +177,14 @@ class World:
 
         return handle
 
-    async def _behave(self, node: Node, work: runcue.RunningWork) -> Exception | None:
+    async def _behave(self, node: Node, work: runcue.RunningWork, call: Call) -> Exception | None:
         """Do as that attempt is meant to; the error that it ends with, if any."""
         does = self.plan.mood(work.id, work.task, work.attempt)
         kind = does.kind
+        at_first = at_last = None
+        if self.plan.tasks[work.task].has_cost:
+            at_first, at_last = self.plan.charges(work.id, work.attempt, work.params["cost"])
+        self._charge(work, call, at_first)
         if kind == "dies at once":
             await self._die(node)
         if kind in {"slow", "hang", "swallow"}:
@@ -188,6 +197,7 @@ class World:
             if kind != "swallow" or not node.is_alive:
                 raise
             await self._ignore(node, does.lasts)
+        self._charge(work, call, at_last)
         if kind == "dies at last":
             await self._die(node)
         if kind in COMMITS:
@@ -197,6 +207,11 @@ class World:
         elif kind == "permanent":
             return runcue.Permanent("no such thing")
         return None
+
+    def _charge(self, work: runcue.RunningWork, call: Call, amount: float | None) -> None:
+        if amount is not None:
+            call.charges.append((QUANTITY, amount))
+            work.charge(**{QUANTITY: amount})
 
     async def _die(self, node: Node) -> None:
         self._crash(node)
@@ -230,7 +245,10 @@ class World:
         """Submit these, and again while there is no answer, as callers do who need one."""
         for item in items:
             has_time = item.delay is not None or item.run_in is not None
-            self.checker.submitted(Asked(item.id, item.depends_on, item.priority, item.key, has_time))
+            cost = {QUANTITY: item.cost} if item.cost else {}
+            self.checker.submitted(
+                Asked(item.id, item.depends_on, item.priority, item.key, has_time, cost, item.account)
+            )
         self._unanswered += 1
         try:
             for work_id in await self._answer(place, items):
@@ -416,3 +434,8 @@ class World:
             if work.state == "completed" and work.result != f"{work.id}/{work.attempt}":
                 text = f"work {work.id} has the result {work.result!r} of another attempt than {work.attempt}"
                 self.mistakes.append(Violation("result", work.completed_at or 0.0, text, (work.id,)))
+
+
+def _cost(work: runcue.Work) -> dict[str, float]:
+    """What a work is expected to use."""
+    return {QUANTITY: work.params["cost"]}

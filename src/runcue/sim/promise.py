@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
 import msgspec
@@ -32,6 +33,10 @@ class Limits(msgspec.Struct, frozen=True):
     rates: tuple[tuple[int, float], ...] = ()
     concurrent: int | None = None
     circuit_timeout: float | None = None
+    quantities: dict[str, tuple[tuple[float, float], ...]] = {}
+    """Of what there are amounts, and how much of it may be used in so many seconds."""
+    each: Limits | None = None
+    """What each key may have, where there are keys: the rest is then what all of them may have together."""
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -58,6 +63,10 @@ class Asked(msgspec.Struct, frozen=True):
     key: str | None = None
     has_time: bool = False
     """True when it was given a time before which it must not start: then its place among others is not judged."""
+    cost: dict[str, float] = {}
+    """What it is expected to use of each quantity."""
+    account: str = ""
+    """Its key, where a service tells keys apart."""
 
 
 class Call(Protocol):
@@ -75,6 +84,13 @@ class Call(Protocol):
     def left_at(self) -> float | None: ...
     @property
     def how(self) -> str: ...
+    @property
+    def services(self) -> Sequence[str]:
+        """The services it ran on, as its handler was told."""
+
+    @property
+    def charges(self) -> Sequence[tuple[str, float]]:
+        """What its handler said that it used, one after the other."""
 
 
 class Ending(Protocol):
@@ -96,7 +112,7 @@ class Life:
     """One work, as far as its events tell."""
 
     __slots__ = ("asked", "attempt", "attempts", "completed_at", "crashes", "failures", "id", "is_candidate",
-                 "is_sure", "lost", "missing", "number", "rank", "retry_at", "spent", "state", "task",
+                 "is_sure", "lost", "missing", "number", "rank", "retry_at", "spent", "state", "task", "uses",
                  "version")  # fmt: skip
 
     def __init__(self, id: str, task: str, number: int, asked: Asked | None) -> None:
@@ -114,6 +130,8 @@ class Life:
         """False when it cannot be known whether its last start counted."""
         self.is_candidate = False
         self.missing = 0
+        self.uses: tuple[str, ...] | None = None
+        """The services it uses, once somebody has asked for them."""
         self.rank = self.retry_at = 0.0
         self.completed_at: float | None = None
 
@@ -125,6 +143,16 @@ class Life:
     def start(self) -> Start:
         """Its latest start."""
         return self.id, self.attempt, self.attempts[self.attempt]
+
+
+def part_name(service: str, key: str) -> str:
+    """What the part of a service is called that is for one key."""
+    return f"{service}[{key}]"
+
+
+def fits(name: str, use: str) -> bool:
+    """True when a service is one that this use of a task may mean: a star stands for anything."""
+    return name == use if "*" not in use else fnmatchcase(name, use)
 
 
 def rules_of(config: Config) -> Rules:

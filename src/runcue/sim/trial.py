@@ -14,9 +14,10 @@ from random import Random
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from runcue import Retry
-from runcue.sim.promise import Limits, Rules, Task
+from runcue.sim.promise import Limits, Rules, Task, fits
 
 FAULTS: Final = ("commit_failed", "commit_unanswered", "disk_full", "crash", "submit_cut", "clock_forward",
                  "clock_back", "slow", "hang", "swallow", "key_race", "id_race")  # fmt: skip
@@ -37,28 +38,72 @@ MOODS: Final = {
     "disk_full": 0.01,
 }
 """What handlers do besides their work, and how often where they do it at all."""
+METERED, KEYED, GROUPED = 0.25, 0.2, 0.2
+"""In how many worlds there is a service with a quantity, one with keys, and a group of services."""
+QUANTITY: Final = "tokens"
+COSTS: Final = (0, 2.5, 4, 7.3, 10, 10, 15, 40)
+"""What works are expected to use of it."""
+GROUP: Final = "g_*"
+
+
+Rates = tuple[tuple[int, float], ...]
+
+
+class Total(msgspec.Struct, frozen=True):
+    """What all keys of a service together may have."""
+
+    concurrent: int | None
+    rates: Rates
+    amounts: Rates
+
+    def option(self) -> Any:
+        """What `total=` is given, in the shortest form that says it."""
+        if not self.rates and not self.amounts:
+            return self.concurrent
+        if self.concurrent is None and not self.amounts:
+            return list(self.rates)
+        found: dict[str, Any] = {"concurrent": self.concurrent, "rate": list(self.rates) or None}
+        return {**found, QUANTITY: list(self.amounts)} if self.amounts else found
+
+    def limits(self, each: Limits) -> Limits:
+        """What the checker is given."""
+        quantities = {QUANTITY: self.amounts} if self.amounts else {}
+        return Limits(self.rates, self.concurrent, None, quantities, each)
 
 
 class Service(msgspec.Struct, frozen=True):
     """A service and its limits."""
 
-    rates: tuple[tuple[int, float], ...]
+    rates: Rates
     concurrent: int | None
     threshold: int | None
     timeout: float
+    amounts: Rates = ()
+    """Of the quantity, if it is limited here."""
+    total: Total | None = None
+    """What all keys together may have, where there are keys: the rest is then what each may have."""
 
     def options(self) -> dict[str, Any]:
         """What `cue.service` is given."""
-        return {
+        found: dict[str, Any] = {
             "rate": list(self.rates) or None,
             "concurrent": self.concurrent,
             "circuit_threshold": self.threshold,
             "circuit_timeout": self.timeout,
         }
+        if self.amounts:
+            found[QUANTITY] = list(self.amounts)
+        if self.total is not None:
+            found.update(per="account", total=self.total.option())
+        return found
 
     def limits(self) -> Limits:
         """What the checker is given."""
-        return Limits(self.rates, self.concurrent, None if self.threshold is None else self.timeout)
+        quantities = {QUANTITY: self.amounts} if self.amounts else {}
+        own = Limits(
+            self.rates, self.concurrent, None if self.threshold is None else self.timeout, quantities
+        )
+        return own if self.total is None else self.total.limits(own)
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -68,6 +113,9 @@ class Kind(msgspec.Struct, frozen=True):
     retry: Retry
     timeout: float | None
     error_rate: float
+    has_cost: bool = False
+    accounts: int = 0
+    """How many keys there are, where it uses a service that has some."""
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -82,11 +130,14 @@ class Item(msgspec.Struct, frozen=True):
     run_in: float | None = None
     is_raced: bool = False
     """True when another node submits the same id."""
+    cost: float = 0
+    account: str = ""
 
     def options(self, wall: float) -> dict[str, Any]:
         """What `cue.submit` is given."""
         return {
             "task": self.task,
+            "params": {"account": self.account, "cost": self.cost},
             "id": self.id,
             "depends_on": list(self.depends_on),
             "dependency_timeout": 2.0 if self.depends_on else None,
@@ -158,6 +209,13 @@ class Trial(msgspec.Struct):
             return Mood("permanent" if random.random() < 0.1 else "error", lasts)
         return Mood("", lasts)
 
+    def charges(self, work_id: str, attempt: int, cost: float) -> tuple[float | None, float | None]:
+        """What the handler says that it used, when it begins and when it ends; None where it says nothing."""
+        random = Random(f"{self.seed}/{work_id}/{attempt}/charges")
+        usual = cost or COSTS[1]
+        less, more = random.choice((0, usual / 4, usual / 2)), random.choice((usual, usual * 1.5, usual * 2))
+        return random.choice(((None, None), (None, less), (None, more), (more, None), (less, more)))
+
     def company(self, work_id: str) -> list[str]:
         """That work and everybody who depends on it, however far."""
         found = [work_id]
@@ -172,11 +230,14 @@ def draw(seed: int) -> Trial:
     random = Random(f"{seed}/world")
     services = {f"s{place}": _service(random) for place in range(random.randint(1, 3))}
     tasks = {f"t{place}": _task(random, list(services)) for place in range(random.randint(2, 3))}
+    _group(Random(f"{seed}/group"), services, tasks)
+    _meter(Random(f"{seed}/quantity"), services, tasks)
+    _divide(Random(f"{seed}/keys"), services, tasks)
     chosen = Random(f"{seed}/moods")
     moods = {name: share for name, share in MOODS.items() if chosen.random() < 0.5}
     nodes = random.choices((2, 3, 4), (84, 12, 4))[0]
     works = random.choices((50, 60, 100), (92, 6, 2))[0]
-    acts = _Acts(seed, nodes, list(tasks), services)
+    acts = _Acts(seed, nodes, tasks, services)
     acts.draw(works)
     return Trial(
         seed,
@@ -220,13 +281,66 @@ def _task(random: Random, services: list[str]) -> Kind:
     return Kind(tuple(uses), retry, timeout, random.choice((0.0, 0.1, 0.25)))
 
 
+def _group(random: Random, services: dict[str, Service], tasks: dict[str, Kind]) -> None:
+    """Some tasks use any one of several services, perhaps."""
+    if random.random() >= GROUPED:
+        return
+    for place in range(random.randint(2, 3)):
+        services[GROUP.replace("*", str(place))] = replace(_service(random), concurrent=random.randint(2, 5))
+    for name in random.sample(list(tasks), random.randint(1, len(tasks))):
+        tasks[name] = replace(tasks[name], uses=(GROUP, *tasks[name].uses[1:]))
+
+
+def _meter(random: Random, services: dict[str, Service], tasks: dict[str, Kind]) -> None:
+    """A service limits a quantity, perhaps."""
+    if random.random() >= METERED:
+        return
+    name = random.choice(_used(services, tasks))
+    services[name] = replace(services[name], amounts=_amounts(random))
+    for task, kind in tasks.items():
+        if any(fits(name, use) for use in kind.uses):
+            tasks[task] = replace(kind, has_cost=True)
+
+
+def _amounts(random: Random) -> Rates:
+    window = random.choice((0.5, 0.75, 1.0))
+    most = round(random.randint(14, 30) * window * 11)
+    return ((most, window), (most * 2, window * 3)) if random.random() < 0.2 else ((most, window),)
+
+
+def _divide(random: Random, services: dict[str, Service], tasks: dict[str, Kind]) -> None:
+    """A service has its limits for each key, perhaps."""
+    names = [name for name in _used(services, tasks) if not fits(name, GROUP)]
+    if not names or random.random() >= KEYED:
+        return
+    name = random.choice(names)
+    accounts, service = random.randint(2, 4), services[name]
+    each = tuple((max(4, most * 2 // 3), window) for most, window in service.rates)
+    concurrent, rates = random.choice(((None, ()), (6, ()), (None, ((16, 0.75),)), (8, ((20, 1.0),))))
+    amounts = _amounts(random) if service.amounts and random.random() < 0.5 else ()
+    places = None if service.concurrent is None else random.randint(2, 5)
+    total = Total(concurrent, rates, amounts)
+    services[name] = replace(service, rates=each, concurrent=places, total=total)
+    for task, kind in tasks.items():
+        if name in kind.uses:
+            tasks[task] = replace(kind, accounts=accounts)
+
+
+def _used(services: dict[str, Service], tasks: dict[str, Kind]) -> list[str]:
+    """The services that some task uses."""
+    uses = {use for kind in tasks.values() for use in kind.uses}
+    return [name for name in services if any(fits(name, use) for use in uses)]
+
+
 class _Acts:
     """Draws what is done."""
 
-    def __init__(self, seed: int, nodes: int, tasks: list[str], services: dict[str, Service]) -> None:
+    def __init__(self, seed: int, nodes: int, tasks: dict[str, Kind], services: dict[str, Service]) -> None:
         self._seed = seed
         self._nodes = nodes
-        self._tasks = tasks
+        self._kinds = tasks
+        self._tasks = list(tasks)
+        self._costs = Random(f"{seed}/costs")
         self._services = services
         self._random = Random(f"{seed}/works")
         self._acts: list[Act] = []
@@ -264,15 +378,26 @@ class _Acts:
             self._hopeful.add(work_id)
         task, lot = random.choice(self._tasks), random.random()
         known.append(work_id)
-        return Item(
-            work_id,
-            task,
-            depends_on,
-            random.choice(PRIORITIES),
-            f"{task} {random.randrange(2)}" if lot < 0.06 else None,
-            random.choice((0.25, 0.5)) if 0.06 < lot < 0.1 else None,
-            random.choice((0.5, 1.0)) if 0.1 < lot < 0.14 else None,
+        return self._priced(
+            Item(
+                work_id,
+                task,
+                depends_on,
+                random.choice(PRIORITIES),
+                f"{task} {random.randrange(2)}" if lot < 0.06 else None,
+                random.choice((0.25, 0.5)) if 0.06 < lot < 0.1 else None,
+                random.choice((0.5, 1.0)) if 0.1 < lot < 0.14 else None,
+            )
         )
+
+    def _priced(self, item: Item) -> Item:
+        """The same with what it costs, and whose it is."""
+        kind, random = self._kinds[item.task], self._costs
+        if item.key is not None:  # which means the same work, whoever submits it
+            random = Random(f"{self._seed}/{item.key}/costs")
+        if kind.has_cost:
+            item = replace(item, cost=random.choice(COSTS))
+        return replace(item, account=f"k{random.randrange(kind.accounts)}") if kind.accounts else item
 
     def _moment(self, random: Random) -> float:
         return random.randint(1, BUSY) * GRID
@@ -280,11 +405,11 @@ class _Acts:
     def _races(self, random: Random) -> None:
         for _ in range(random.choice((0, 1, 2))):
             task, name = random.choice(self._tasks), f"race{len(self._ids)}"
-            items = tuple(Item(f"{name}{place}", task, key=name) for place in "ab")
+            items = tuple(self._priced(Item(f"{name}{place}", task, key=name)) for place in "ab")
             self._acts.append(Act(self._moment(random), "key_race", random.randrange(self._nodes), items))
             self._ids += [item.id for item in items]
         for _ in range(random.choice((0, 1))):
-            item = Item(f"twin{len(self._ids)}", random.choice(self._tasks), is_raced=True)
+            item = self._priced(Item(f"twin{len(self._ids)}", random.choice(self._tasks), is_raced=True))
             act = Act(self._moment(random), "id_race", random.randrange(self._nodes), (item, item))
             self._acts.append(act)
             self._ids.append(item.id)
@@ -295,7 +420,9 @@ class _Acts:
             seconds = random.choice((0.5, 3600.0)) * (1 if kind == "clock_forward" else -1)
             items: tuple[Item, ...] = ()
             if kind == "submit_cut":
-                items = tuple(Item(f"cut{place}", random.choice(self._tasks)) for place in range(3))
+                items = tuple(
+                    self._priced(Item(f"cut{place}", random.choice(self._tasks))) for place in range(3)
+                )
             self._acts.append(
                 Act(
                     self._moment(random),
@@ -323,7 +450,10 @@ class _Acts:
             service = services[name]
             rates = tuple((max(4, most + random.randint(-6, 6)), window) for most, window in service.rates)
             concurrent = None if service.concurrent is None else random.randint(2, 8)
-            changed = msgspec.structs.replace(service, rates=rates, concurrent=concurrent)
+            amounts = tuple(
+                (max(60, most + random.randint(-40, 40)), window) for most, window in service.amounts
+            )
+            changed = replace(service, rates=rates, concurrent=concurrent, amounts=amounts)
             self._add(random, "limits", target=name, service=changed)
         if random.random() < 0.15:
             self._add(random, "leave")

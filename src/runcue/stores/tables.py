@@ -160,14 +160,21 @@ class Tables:
         """The stored records a decision names."""
         found = Found(records=self.by_id(lacks.ids))
         found.forgotten = self.forgotten(lacks.ids - found.records.keys())
-        for key in lacks.keys:
-            owners = self.records("idempotency_key = ? ORDER BY seq DESC LIMIT 1", (key,))
-            if owners:
-                found.keys[key] = owners[0]
+        found.keys = self._owners(lacks.keys)
         for need in lacks.dependents_of:
             found.dependents[need] = self.records(
                 "id IN (SELECT work_id FROM dependencies WHERE needs = ?) ORDER BY seq", (need,)
             )
+        return found
+
+    def _owners(self, keys: Iterable[str]) -> dict[str, Record]:
+        """The newest work of each of these keys, if there is one."""
+        wanted = list(keys)
+        found: dict[str, Record] = {}
+        for start in range(0, len(wanted), MANY):
+            some = tuple(wanted[start : start + MANY])
+            where = f"idempotency_key IN ({','.join('?' * len(some))}) ORDER BY seq"
+            found.update((str(one.spec.idempotency_key), one) for one in self.records(where, some))
         return found
 
     def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
