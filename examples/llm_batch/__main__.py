@@ -1,6 +1,8 @@
-"""The mock server in a process of its own, and the batch: see batch.py.
+"""The mock server in a process of its own, and the batch (see batch.py).
 
-python -m examples.llm_batch [--fresh]
+    python -m examples.llm_batch [--fresh]
+
+With --fresh all is asked anew. Without it a second run goes on where the first one ended.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """2,000 calls of an LLM API, as fast as its limits permit and each paid for once.
 
-    python -m examples.llm_batch                 # with a mock server, offline, in about 35 seconds
+    python -m examples.llm_batch                 # with a mock server, offline, in about 40 seconds
     LLM_URL=http://127.0.0.1:8399 python -m examples.llm_batch.batch [COUNT]
 
 Half of the prompts are short questions, half are long documents, so that first the calls and then the tokens are
@@ -32,8 +32,8 @@ cue = runcue.Cue(FOLDER / "queue.db", retention=None)
 # which they leave. The second rate of each takes the edge off bursts, for the same reason.
 cue.service(
     "llm",
-    rate=["294/5s", "90/s"],
-    tokens=["98k/5s", "30k/s"],
+    rate=["294/5s", "9/100ms"],
+    tokens=["98k/5s", "6k/200ms"],
     concurrent=runcue.adaptive(min=4, start=20, max=100),
 )
 opener = build_opener(ProxyHandler({}))  # loopback: no proxy

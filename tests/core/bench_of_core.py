@@ -50,7 +50,7 @@ def limits(name: str = "api", *, rate: tuple[int, float] | None = None, **option
 
 
 def sells(name: str = "api", *, rate: tuple[int, float] | None = None, **amounts: Any) -> Limits:
-    """A service with quantities, each with one rate as (amount, seconds) or a list of them; other options as above."""
+    """A service with quantities, each with a rate as (amount, seconds) or a list of them; other options as above."""
     options = {key: amounts.pop(key) for key in list(amounts) if key in Limits.__struct_fields__}
     quantities = [
         Quantity(key, tuple(Rate(*one) for one in (given if isinstance(given, list) else [given])))

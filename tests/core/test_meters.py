@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runcue.core.limits import Limits, Service
-from runcue.core.meters import Meter, Rehearsal, Spending, together
+from runcue.core.meters import Meter, Rehearsal, Spending, checked, together
 from runcue.core.parse import Rate
 from runcue.core.state import Quantity
+from runcue.errors import InvalidOption
 
 NOW = 1_700_000_000.0
 
@@ -142,7 +143,8 @@ def test_it_opens_at_the_first_moment_at_which_so_much_fits_and_not_a_hair_earli
     meter = meter_with(50, per, *uses)
     if not meter.fits(amount, NOW):
         at = meter.opens_at(amount, NOW)
-        assert at is not None and at > NOW
+        assert at is not None
+        assert at > NOW
         assert not meter_with(50, per, *uses).fits(amount, math.nextafter(at, 0))
         assert meter.fits(amount, at)
 
@@ -334,3 +336,13 @@ def test_what_two_use_is_the_sum_of_each_quantity() -> None:
     one, other = (("tokens", 5.0), ("images", 1.0)), (("tokens", 7.0), ("pages", 2.0))
     assert dict(together(one, other)) == {"tokens": 12, "images": 1, "pages": 2}
     assert together(one, ()) is one
+
+
+# --- What a handler says --------------------------------------------------------------------------
+
+
+def test_amounts_are_numbers_of_zero_or_more() -> None:
+    assert checked({"tokens": 5, "dollars": 0.25, "images": 0}) == {"tokens": 5, "dollars": 0.25, "images": 0}
+    for wrong in (-1, math.nan, math.inf, True, "5", None):
+        with pytest.raises(InvalidOption, match=r"charge\(tokens\)"):
+            checked({"tokens": wrong})

@@ -1,10 +1,12 @@
-"""Work that costs some of a quantity: what starts, what waits behind it, what is refused, and what the far side says."""
+"""Work that costs some of a quantity: what starts, what waits behind it, what is refused, what the far side says."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runcue.core.plan import Entered
+from runcue.core.asking import Questions
+from runcue.core.limits import Limits
+from runcue.core.plan import Cancel, Entered, Verdicts
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
 from runcue.errors import SubmitError
@@ -16,12 +18,14 @@ ANY = Rule(Retry())
 TASKS = {"task": ANY, "small": ANY, "free": ANY, "other": ANY}
 
 
-def bench_of(*services: object, **options: object) -> Bench:
+def bench_of(*services: Limits) -> Bench:
     """A bench with several tasks, so that work of one need not be in the lane of another."""
-    return Bench(*services, rules=TASKS, **options)  # type: ignore[arg-type]
+    return Bench(*services, rules=TASKS)
 
 
-def submit(bench: Bench, work_id: str, task: str = "task", services: tuple[str, ...] = ("api",), **amounts: float) -> None:
+def submit(
+    bench: Bench, work_id: str, task: str = "task", services: tuple[str, ...] = ("api",), **amounts: float
+) -> None:
     bench.submit(work_id, task=task, services=services, cost=costs(**amounts))
 
 
@@ -76,27 +80,23 @@ def test_a_start_that_never_came_to_its_handler_gives_back_what_it_reserved() ->
     assert bench.started == ["b"]
 
 
-@pytest.mark.parametrize("used", [0, 10, 100])
-def test_what_was_really_used_counts_from_the_start(used: int) -> None:
+@pytest.mark.parametrize("used", [10, 60, 95])
+def test_what_was_really_used_counts_from_the_start_on(used: int) -> None:
     bench = Bench(sells(tokens=(100, MINUTE)))
     submit(bench, "a", tokens=60)
     bench.after(10)
     bench.charge("a", tokens=used)
-    submit(bench, "b", tokens=100 - used or 1)
-    assert bench.running == (["a", "b"] if used < 100 else ["a"])
-    bench.cancel("b")
-    submit(bench, "c", tokens=100)
-    if used:
-        bench.now = START + MINUTE
-        bench.turn()
-    assert bench.state("a") == "running"
+    submit(bench, "b", tokens=100 - used)
+    submit(bench, "c", tokens=used)
+    assert bench.running == ["a", "b"]
+    sleep(bench)
+    assert (bench.started, bench.now) == (["c"], START + MINUTE)
 
 
 def test_what_was_used_counts_whether_the_attempt_fails_or_not() -> None:
     bench = Bench(sells(tokens=(100, MINUTE)))
     submit(bench, "a", tokens=10)
     bench.turn()
-    bench.turn(*[])
     bench.charge("a", tokens=95)
     bench.fail("a", "permanent")
     submit(bench, "b", tokens=10)
@@ -168,7 +168,8 @@ def test_work_of_several_services_takes_from_all_of_them_or_from_none() -> None:
     submit(bench, "c", services=("one",), tokens=60)
     assert bench.started == ["c"]
     bench.turn()
-    assert [meter.room(bench.now) for name in both for meter in bench.scheduler.ledger.ready.services[name].meters] == [0, 10]
+    services = bench.scheduler.ledger.ready.services
+    assert [meter.room(bench.now) for name in both for meter in services[name].meters] == [0, 10]
 
 
 def test_a_quantity_that_only_one_of_the_services_sells_is_taken_from_that_one() -> None:
@@ -254,7 +255,9 @@ def test_work_with_a_higher_priority_that_costs_less_goes_before_the_one_that_wa
     assert bench.started == ["urgent"]
 
 
-def test_work_of_two_services_is_not_starved_of_a_quantity_by_younger_work_while_it_waits_for_a_place() -> None:
+def test_work_of_two_services_is_not_starved_of_a_quantity_by_younger_work_while_it_waits_for_a_place() -> (
+    None
+):
     bench = bench_of(limits("gpu", concurrent=1), sells(tokens=(100, MINUTE)))
     bench.submit("runs", services=["gpu"], task="other")
     submit(bench, "both", services=("gpu", "api"), tokens=60)
@@ -278,7 +281,7 @@ def test_a_place_is_not_kept_for_work_that_lacks_a_quantity_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    "services, cost",
+    ("services", "cost"),
     [
         ([sells(tokens=(100, MINUTE))], {"tokens": 101}),
         ([sells(tokens=[(1000, MINUTE), (100, 1.0)])], {"tokens": 101}),
@@ -288,10 +291,10 @@ def test_a_place_is_not_kept_for_work_that_lacks_a_quantity_as_well() -> None:
     ids=["one rate", "the tighter of two rates", "the tighter of two services", "another quantity"],
 )
 def test_a_cost_that_can_never_fit_is_refused_and_nothing_of_its_submission_is_taken(
-    services: list[object], cost: dict[str, float]
+    services: list[Limits], cost: dict[str, float]
 ) -> None:
     bench = bench_of(*services)
-    names = [service.name for service in services]  # type: ignore[attr-defined]
+    names = [service.name for service in services]
     fine = bench.spec("fine", services=names, cost=())
     with pytest.raises(SubmitError, match="ever allows") as refusal:
         bench.submit(fine, bench.spec("big", services=names, cost=costs(**cost)))
@@ -307,7 +310,9 @@ def test_a_cost_that_just_fits_is_taken() -> None:
 
 def test_a_cost_of_something_that_nobody_sells_is_refused() -> None:
     bench = Bench(sells(tokens=(100, MINUTE)))
-    with pytest.raises(SubmitError, match=r"costs images, and none of its services \(api\) has a limit of that"):
+    with pytest.raises(
+        SubmitError, match=r"costs images, and none of its services \(api\) has a limit of that"
+    ):
         submit(bench, "a", images=1)
 
 
@@ -376,7 +381,11 @@ def test_no_more_calls_than_the_far_side_said_start_until_it_takes_more() -> Non
     bench.submit("b", "c", "d", "e")
     assert bench.started == ["b", "c"]
     why = bench.why("d")
-    assert (why.reason, why.until, why.details) == ("rate", START + 30, "0 calls left, as the service said itself")
+    assert (why.reason, why.until, why.details) == (
+        "rate",
+        START + 30,
+        "0 calls left, as the service said itself",
+    )
     sleep(bench)
     assert (bench.started, bench.now) == (["d", "e"], START + 30)
     assert bench.scheduler.ledger.ready.services["api"].budgets == {}
@@ -448,6 +457,35 @@ def test_what_was_said_to_an_attempt_that_is_over_or_uses_no_service_is_nobodys(
     bench.observe("a", ("", 0, 30))
     bench.observe("b", ("", 0, 30))
     assert [one.budgets for one in bench.scheduler.ledger.ready.services.values()] == [{}, {}]
+
+
+# --- With callbacks -------------------------------------------------------------------------------
+
+
+def test_what_the_best_by_score_costs_decides_whether_it_starts_even_after_a_better_one_went_away() -> None:
+    bench = Bench(sells(tokens=(100, MINUTE)), questions=Questions(score=True))
+    submit(bench, "first", tokens=60)
+    bench.answer("first", score=1.0)
+    assert bench.running == ["first"]
+    submit(bench, "best", tokens=5)
+    submit(bench, "big", tokens=80)
+    bench.turn(Verdicts([bench.verdict("big", score=2.0)]), Cancel("best", False))
+    assert bench.started == []
+    lane = bench.scheduler.ledger.lane_of(bench.record("big").spec)
+    assert lane.cost() == costs(tokens=80)
+    bench.after(0.01)
+    assert bench.running == ["first"]
+
+
+def test_a_candidate_that_is_outdated_costs_nothing() -> None:
+    bench = Bench(sells(tokens=(100, MINUTE)), questions=Questions(score=True))
+    bench.may_start = False
+    submit(bench, "a", tokens=60)
+    lane = bench.scheduler.ledger.lane_of(bench.record("a").spec)
+    record = bench.record("a")
+    lane.candidates.append((0.0, 0, 0, record, bench.now))
+    assert lane.cost() == costs(tokens=60)  # that of the one in line
+    assert lane.candidates == []
 
 
 # --- Several processes ----------------------------------------------------------------------------

@@ -942,3 +942,8 @@ def test_better_and_better_work_of_a_lane_that_might_start_does_not_pile_up() ->
     assert len(yard.ready._active) < 200
     assert yard.choose() == ["5001"]
     assert yard.records[first].token == 0
+
+
+def test_there_is_no_lane_for_a_service_that_nobody_knows() -> None:
+    with pytest.raises(KeyError, match="nobody"):
+        Yard(a=1).submit("nobody")

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RUNS = 3
 BOUND = 100
 FEW = 300
+MOST_AT_ONCE = 100
 opener = build_opener(ProxyHandler({}))
 
 
@@ -101,20 +101,16 @@ def stats(url: str) -> dict[str, Any]:
     return found
 
 
-def wait_for_payments(url: str, count: int) -> None:
-    """Look until the server was paid for so many calls."""
-    for _ in range(2000):
-        if stats(url)["paid"] >= count:
-            return
-        time.sleep(0.01)
-    pytest.fail(f"the server was not paid for {count} calls: {stats(url)}")
-
-
 @pytest.mark.timeout(3 * BOUND)
-def test_after_kill_9_nothing_is_paid_twice_and_nothing_answered_is_asked_again(tmp_path: Path) -> None:
-    with served(tmp_path, "--latency", "0.2", "0.4") as url:  # slow, so that some are always under way
+@pytest.mark.parametrize("honours_keys", [True, False], ids=["keys honoured", "keys ignored"])
+def test_after_kill_9_what_is_answered_is_not_asked_again(tmp_path: Path, honours_keys: bool) -> None:
+    options = () if honours_keys else ("--forget-keys",)
+    with served(
+        tmp_path, "--latency", "0.2", "0.4", *options
+    ) as url:  # slow, so that some are always under way
         with started("examples.llm_batch.batch", tmp_path, str(FEW), LLM_URL=url) as batch:
-            wait_for_payments(url, FEW // 3)
+            assert batch.stdout is not None
+            assert "forecast" in batch.stdout.readline()  # printed when a tenth is answered
             batch.kill()
         assert batch.returncode == -signal.SIGKILL
         (queue,) = tmp_path.glob("*/queue.db")
@@ -125,10 +121,14 @@ def test_after_kill_9_nothing_is_paid_twice_and_nothing_answered_is_asked_again(
         output = run("examples.llm_batch.batch", tmp_path, str(FEW), LLM_URL=url)
         assert output.startswith(f"going on: {answered} of {FEW} were answered before\n")
         found = stats(url)
-        assert (found["paid"], found["paid_twice"]) == (FEW, 0)
-        # What was under way when it was killed was paid, and nobody heard the answer: it is asked for again.
-        assert 0 < found["repeated"] <= 100
-        assert found["calls"] - found["refused"] == FEW + found["repeated"]
+        # What was under way at the kill was paid for, and nobody heard the answer. That much is asked twice, and it
+        # is up to the server whether it is paid twice.
+        asked_twice = found["calls"] - found["refused"] - FEW
+        assert 0 < asked_twice <= MOST_AT_ONCE
+        assert found["paid"] == FEW
+        assert (found["repeated"], found["paid_twice"]) == (
+            (asked_twice, 0) if honours_keys else (0, asked_twice)
+        )
 
         run("examples.llm_batch.batch", tmp_path, str(FEW), LLM_URL=url)
         assert stats(url)["calls"] == found["calls"]

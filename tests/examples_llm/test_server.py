@@ -93,6 +93,14 @@ def test_a_key_is_paid_once_however_often_it_is_asked_and_a_refusal_never(clock:
     }
 
 
+def test_a_server_that_honours_no_keys_is_paid_for_each_call(clock: Clock) -> None:
+    llm = Llm(honours_keys=False, clock=clock)
+    for key in ("a", "a", "b"):
+        asked(llm, key, "one two")
+    stats = llm.stats()
+    assert [stats[name] for name in ("paid", "paid_twice", "repeated", "tokens")] == [2, 1, 0, 6]
+
+
 def test_what_was_paid_is_known_after_a_restart(clock: Clock, tmp_path: Path) -> None:
     books = tmp_path / "paid.jsonl"
     asked(Llm(clock=clock, books=books), "a", "one two")

@@ -25,6 +25,9 @@ class Call(msgspec.Struct):
     entered_at: float
     left_at: float | None
     how: str
+    services: tuple[str, ...] = ("api",)
+    charges: list[tuple[str, float]] = []
+    is_kept: bool = True
 
 
 class Ending(msgspec.Struct):
@@ -41,7 +44,9 @@ class Tale:
     def __init__(self, **limits: Any) -> None:
         service = Limits(**limits)
         tasks = {"call": Task(("api",), RETRY), "other": Task(("api",), RETRY), "free": Task((), RETRY)}
-        self.checker = Checker(Rules({"api": service}, tasks, age_step=10.0))
+        tasks["any"] = Task(("gpu_*",), RETRY)
+        services = {"api": service, "gpu_a": service, "gpu_b": service}
+        self.checker = Checker(Rules(services, tasks, age_step=10.0))
         self.calls: list[Call] = []
         self.counts: dict[str, int] = {}
         self.now = 0.0
@@ -67,10 +72,12 @@ class Tale:
             self.tell("queued", work, at=at)
         return self
 
-    def started(self, work: str, at: float | None = None, attempt: int = 1) -> Tale:
+    def started(self, work: str, at: float | None = None, attempt: int = 1, **more: Any) -> Tale:
         """It was started, and its handler entered."""
-        self.tell("started", work, at=at, attempt=attempt)
-        self.calls.append(Call(work, attempt, "one", BEGAN + self.now, None, ""))
+        services = more.setdefault("services", ("api",))
+        event = {"service": services[0], **({"task": more.pop("task")} if "task" in more else {})}
+        self.tell("started", work, at=at, attempt=attempt, **event)
+        self.calls.append(Call(work, attempt, "one", BEGAN + self.now, None, "", **more))
         return self
 
     def left(self, work: str, at: float, how: str = "ok") -> Tale:
@@ -343,6 +350,84 @@ def concurrency(good: bool) -> Tale:
     return tale.started("c", at=1 if good else 0.5)
 
 
+def amount(good: bool) -> Tale:
+    tale = Tale(quantities={"tokens": ((100, 10.0),)}).queued("a", "b", "c", cost={"tokens": 50})
+    tale.started("a").completed("a", at=1).started("b").completed("b", at=2)
+    return tale.started("c", at=10 if good else 9.9)
+
+
+def charged_more(good: bool) -> Tale:
+    tale = Tale(quantities={"tokens": ((100, 10.0),)}).queued("a", "b", cost={"tokens": 50})
+    tale.started("a", charges=[("tokens", 20), ("tokens", 30 if good else 31)]).completed("a", at=1)
+    return tale.started("b", at=2)
+
+
+def failed_and_charged(good: bool) -> Tale:
+    tale = Tale(quantities={"tokens": ((100, 10.0),)}).queued("a", "b", cost={"tokens": 50})
+    tale.started("a", charges=[("tokens", 80)]).failed("a", at=1)
+    return tale.started("b", at=10 if good else 2)
+
+
+def charged_while_it_runs(good: bool) -> Tale:
+    """What was charged is known for certain once there is an answer: until then the estimate may stand."""
+    tale = Tale(quantities={"tokens": ((100, 10.0),)}).queued("a", "b", cost={"tokens": 50 if good else 51})
+    return tale.started("a", charges=[("tokens", 80)]).started("b", at=1).completed("a", at=2)
+
+
+def amount_of_a_key(good: bool) -> Tale:
+    tale = Tale(each=Limits(quantities={"tokens": ((100, 10.0),)}))
+    for work, account in (("a", "ann"), ("b", "bob" if good else "ann")):
+        tale.queued(work, account=account, cost={"tokens": 60})
+        tale.started(work, services=(f"api[{account}]", "api"))
+    return tale
+
+
+def rate_of_a_key(good: bool) -> Tale:
+    tale = Tale(each=Limits(rates=((1, 10.0),)))
+    for work, account in (("a", "ann"), ("b", "bob" if good else "ann")):
+        tale.queued(work, account=account).started(work, services=(f"api[{account}]", "api"))
+    return tale
+
+
+def total(good: bool) -> Tale:
+    tale = Tale(concurrent=2 if good else 1, each=Limits(concurrent=1))
+    for work in ("ann", "bob"):
+        tale.queued(work, account=work).started(work, services=(f"api[{work}]", "api"))
+    return tale
+
+
+def circuit_of_a_key(good: bool) -> Tale:
+    tale = Tale(each=Limits(circuit_timeout=5.0)).tell("circuit_opened", service="api[ann]")
+    account = "bob" if good else "ann"
+    return tale.queued("a", account=account, at=1).started("a", services=(f"api[{account}]", "api"))
+
+
+def member(good: bool) -> Tale:
+    tale = Tale(concurrent=1)
+    for work, name in (("a", "gpu_a"), ("b", "gpu_b" if good else "gpu_a")):
+        tale.tell("queued", work, task="any").started(work, task="any", services=(name,))
+    return tale
+
+
+def circuit_of_a_member(good: bool) -> Tale:
+    tale = (
+        Tale(circuit_timeout=5.0)
+        .tell("circuit_opened", service="gpu_a")
+        .tell("queued", "a", at=1, task="any")
+    )
+    return tale.started("a", task="any", services=("gpu_b" if good else "gpu_a",))
+
+
+def own_key(good: bool) -> Tale:
+    tale = Tale(each=Limits(concurrent=1)).queued("a", account="ann")
+    return tale.started("a", services=("api[ann]" if good else "api[bob]", "api"))
+
+
+def own_members(good: bool) -> Tale:
+    tale = Tale().tell("queued", "a", task="any")
+    return tale.started("a", task="any", services=("gpu_b" if good else "api",))
+
+
 GOOD_AND_BAD: dict[str, tuple[Callable[[bool], Tale], ...]] = {
     "order": (order, time_goes_on, no_gap),
     "life": (life, retried_by_hand),
@@ -361,11 +446,15 @@ GOOD_AND_BAD: dict[str, tuple[Callable[[bool], Tale], ...]] = {
         longer_wait,
         closes_after_a_probe,
         half_open_after_open,
+        circuit_of_a_key,
+        circuit_of_a_member,
     ),
     "priority": (priority, priority_after_retry),
     "starvation": (starvation,),
-    "rate": (rate, several_rates),
-    "concurrency": (concurrency,),
+    "rate": (rate, several_rates, rate_of_a_key),
+    "concurrency": (concurrency, total, member),
+    "amount": (amount, charged_more, failed_and_charged, charged_while_it_runs, amount_of_a_key),
+    "service": (own_key, own_members),
 }
 CASES = [(rule, tale) for rule, tales in GOOD_AND_BAD.items() for tale in tales]
 
@@ -387,6 +476,24 @@ def test_a_history_without_fault_passes(rule: str, tale: Callable[[bool], Tale])
 
 
 # --- what is not held against a queue --------------------------------------------------------------
+
+
+def test_what_was_charged_beyond_the_estimate_is_no_violation_by_itself() -> None:
+    tale = Tale(quantities={"tokens": ((100, 10.0),)}).queued("a", cost={"tokens": 50})
+    assert tale.started("a", charges=[("tokens", 500)]).completed("a", at=1).broken() == []
+
+
+@pytest.mark.parametrize("how", ["cancelled", "died"])
+def test_what_was_charged_and_perhaps_never_heard_need_not_be_counted(how: str) -> None:
+    tale = Tale(quantities={"tokens": ((100, 10.0),)}).queued("a", "b", cost={"tokens": 50})
+    tale.started("a", charges=[("tokens", 80)]).left("a", at=1, how=how)
+    assert tale.started("b", at=2).broken() == []
+
+
+def test_what_a_process_charged_that_could_not_write_need_not_be_counted() -> None:
+    tale = Tale(quantities={"tokens": ((100, 10.0),)}).queued("a", "b", cost={"tokens": 50})
+    tale.started("a", charges=[("tokens", 80)], is_kept=False).completed("a", at=1)
+    assert tale.started("b", at=2).broken() == []
 
 
 def test_a_start_that_was_given_back_reuses_its_number() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from runcue import limiting, using
 from runcue.attempts import Attempts
 from runcue.core import admission, breaker, ledger, limits, outcome, shared
 from runcue.core.model import Record
@@ -32,7 +33,7 @@ def wide_window(patch: pytest.MonkeyPatch) -> None:
 
 def own_grants_only(patch: pytest.MonkeyPatch) -> None:
     """What other processes were granted is not counted."""
-    patch.setattr(limits.Service, "started_elsewhere", lambda self, at, amount: None)
+    patch.setattr(limits.Service, "started_elsewhere", lambda self, at, amount, quantity: None)
 
 
 def own_places_only(patch: pytest.MonkeyPatch) -> None:
@@ -180,9 +181,42 @@ def accepted_before_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_answer", hasty)
 
 
+def own_amounts_only(patch: pytest.MonkeyPatch) -> None:
+    """What other processes use of a quantity is not counted."""
+    elsewhere = limits.Service.started_elsewhere
+
+    def forgetful(self: limits.Service, at: float, amount: float, quantity: str) -> None:
+        if not quantity:
+            elsewhere(self, at, amount, quantity)
+
+    patch.setattr(limits.Service, "started_elsewhere", forgetful)
+
+
+def estimates_only(patch: pytest.MonkeyPatch) -> None:
+    """What a handler says that it used is not settled."""
+    patch.setattr(ledger.Ledger, "charge", lambda self, token, amounts: None)
+
+
+def no_total(patch: pytest.MonkeyPatch) -> None:
+    """What all keys together may have is not looked at."""
+    patch.setattr(limiting, "_total", lambda name, total, each: limits.Limits(name, each=each))
+
+
+def one_for_all(patch: pytest.MonkeyPatch) -> None:
+    """Some works count on another key than theirs."""
+    patch.setattr(using, "key_name", lambda service, key: f"{service}[{key.replace('k1', 'k0')}]")
+
+
+def full_members(patch: pytest.MonkeyPatch) -> None:
+    """A pattern chooses a service whether or not it has room."""
+    patch.setattr(limits.Group, "pick", lambda self, cost, now: self.members[0])
+
+
 PLANTED: dict[str, tuple[Plant, ...]] = {
     "rate": (wide_window, own_grants_only),
-    "concurrency": (own_places_only,),
+    "concurrency": (own_places_only, no_total, full_members),
+    "amount": (own_amounts_only, estimates_only),
+    "service": (one_for_all,),
     "overlap": (impatient,),
     "result": (no_fencing,),
     "life": (ended_twice,),

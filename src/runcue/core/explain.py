@@ -290,6 +290,11 @@ def _answer(
     return Explanation(record.id, record.state, reason, details, until, ahead, service, waits_for)
 
 
+def _plain(amount: float) -> float:
+    """A whole amount as a whole number, wherever it was kept meanwhile."""
+    return int(amount) if amount == int(amount) else amount
+
+
 def snapshot(service: Service, now: float) -> dict[str, Any]:
     """One service for people: its limits, how much of them is used, and what blocks it."""
     limits = service.limits
@@ -306,7 +311,7 @@ def snapshot(service: Service, now: float) -> dict[str, Any]:
         "quantities": [
             {
                 "name": meter.name,
-                "used": meter.limit - meter.room(now),
+                "used": _plain(meter.limit - meter.room(now)),
                 "limit": meter.limit,
                 "per": meter.per,
             }

@@ -41,7 +41,7 @@ class Forecast(msgspec.Struct, frozen=True):
     done_at: float | None
     """The same as a moment of queue time."""
     bottleneck: str | None = None
-    """The service that most work waits for."""
+    """The service that is waited for longest, by all works together."""
     limit: str | None = None
     """What of it: "rate", "concurrency", the name of a quantity, "paused", "circuit" or "throttled"."""
     details: str = ""
@@ -111,7 +111,7 @@ class _Stage:
         self._wall = wall
         self._ends: dict[str, float] = {}
         self._resources: dict[Service, _Resource] = {}
-        self._waits: dict[tuple[str, str], int] = {}
+        self._waits: dict[tuple[str, str], float] = {}
         self._starts: list[float] = []
         self.ends_at = now
         busy: dict[Service, list[float]] = {}
@@ -170,7 +170,7 @@ class _Stage:
         self._starts.append(at)
         self._ended(record.id, end)
         if limit:
-            self._waits[limit, name] = self._waits.get((limit, name), 0) + 1
+            self._waits[limit, name] = self._waits.get((limit, name), 0.0) + at - self._now
         return None
 
     def _due(self, record: Record) -> float:
@@ -201,7 +201,7 @@ class _Stage:
         self.ends_at = max(self.ends_at, at)
 
     def bottleneck(self) -> tuple[str | None, str | None]:
-        """What most works waited for: which service, and which limit of it."""
+        """What is waited for longest in all: which service, and which limit of it."""
         if not self._waits:
             return None, None
         limit, service = max(self._waits, key=lambda one: self._waits[one])

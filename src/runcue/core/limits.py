@@ -112,6 +112,7 @@ class Service:
         "meters",
         "name",
         "narrowed_at",
+        "offered",
         "open",
         "others",
         "parked",
@@ -147,6 +148,7 @@ class Service:
         self.groups: tuple[Group, ...] = ()  # of which this is a member
         self.parked = Parked(self)  # lanes that wait here (ready.py)
         self.held_by: Lane | None = None  # the lane a unit is kept for (ready.py)
+        self.offered: Lane | None = None  # the lane that was last told to try (ready.py)
         self.wakes_at = math.inf
         self.declare(limits)
 
@@ -413,6 +415,12 @@ class Service:
     def _set_width(self, width: float) -> None:
         self.width = width
         self.cap = int(width)
+
+    def under_way(self, quantity: str) -> float:
+        """How much of it was granted to calls that the far side has not seen yet ("" for the calls themselves)."""
+        if not quantity:
+            return self.open
+        return max((meter.open for meter in self.meters if meter.name == quantity), default=0)
 
     def observe(self, quantity: str, left: float, until: float) -> None:
         """The far side said how much it will still take before `until`."""

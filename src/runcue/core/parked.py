@@ -1,6 +1,6 @@
 """The lanes that wait at a service, best first.
 
-Three lines: of work that costs nothing there, of work that costs some of a quantity, and of work that costs more of it
+Three lines: of work that costs nothing there, of work that costs some of a quantity, and of work that costs more
 than the service ever allows. Nobody waits behind the last, and those who cost nothing not behind those who do.
 
 Entries may be outdated: one counts only while its lane waits here, with the key that the entry says.

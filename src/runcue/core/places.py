@@ -274,7 +274,7 @@ class Places(Mind):
         own = named or [one for one in lane.services if not one.name.startswith("#")]
         for service in own[:1]:
             for quantity, amount, seconds in sorted(left, key=lambda one: (one[1], -one[2]), reverse=True):
-                service.observe(quantity, amount - (service.open if not quantity else 0), self.now + seconds)
+                service.observe(quantity, amount - service.under_way(quantity), self.now + seconds)
                 self.ready.wake_service(service, self.now + seconds)
             self.ready.touch(service)
 

@@ -303,8 +303,8 @@ class Ready:
             lane.where = ASKING
             return
         if lane.part is not None and lane.gate is not None:
-            lane.gate.served += 1
-            lane.part.served = lane.gate.served + 1  # behind all that wait, and whoever comes before the next turn
+            lane.gate.served += 1  # its key goes behind all that wait, and whoever comes before the next turn
+            lane.part.served = lane.gate.served + 1
         start(lane, batch)
         self._unhold(lane)
         self._review_holders(now)
@@ -359,7 +359,8 @@ class Ready:
         for service in lane.services:
             if not service.is_metered:
                 continue
-            first = service.parked.first_costly() if service.sells(cost) and service is not lane.gate else None
+            is_in_line = service.sells(cost) and service is not lane.gate
+            first = service.parked.first_costly() if is_in_line else None
             if first is not None and self._is_older(first, lane):
                 return 0, service
             holder = service.held_by
@@ -438,6 +439,10 @@ class Ready:
 
     def _offer_one(self, service: Service, first: Callable[[], Lane | None]) -> None:
         """The first of those might start. Lanes of keys that share something line up for that before."""
+        earlier = service.offered
+        if earlier is not None and earlier.offered_by is service and earlier.gate is service:
+            earlier.offered_by = None  # it has not come to its turn, which may be another's now
+            self._wait_at(service, earlier)
         while (lane := first()) is not None:
             turn = service.parked.remove(lane)
             if lane.gate is service and lane.part is not None and turn < lane.part.served:
@@ -445,6 +450,7 @@ class Ready:
                 continue
             if lane.gate is None or not lane.gate.is_gate or lane.gate is service:
                 lane.offered_by = service
+                service.offered = lane
                 lane.where = ACTIVE
                 heappush(self._active, (lane.rank, lane.seq, lane))
                 return

@@ -45,6 +45,11 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     entered_at: float
     left_at: float
     how: str
+    services: tuple[str, ...] = ()
+    """All services that its work runs on, as the handler was told."""
+    charges: tuple[tuple[str, float], ...] = ()
+    """What its handler said that it used."""
+    is_kept: bool = True
 
 
 class Knobs(msgspec.Struct):
@@ -83,7 +88,14 @@ class MockService:
         """How many calls are under way."""
         return len(self._running)
 
-    async def call(self, work_id: str, attempt: int, node: int = 0, script: Script = ()) -> None:
+    async def call(
+        self,
+        work_id: str,
+        attempt: int,
+        node: int = 0,
+        script: Script = (),
+        services: tuple[str, ...] = (),
+    ) -> None:
         """Take some time, and then return, raise, or hang until cancelled."""
         loop = asyncio.get_running_loop()
         now = clock_of(loop)
@@ -108,7 +120,7 @@ class MockService:
                 timer.cancel()
             del self._running[number]
             if self._keep:
-                self.calls.append(Call(self.name, work_id, attempt, node, entered_at, now(), how))
+                self.calls.append(Call(self.name, work_id, attempt, node, entered_at, now(), how, services))
         if how == ERROR:
             raise OSError(f"{self.name} is unavailable")
         if how == PERMANENT:

@@ -110,7 +110,7 @@ class Use(msgspec.Struct, frozen=True):
             return expected
         left_at = self.call.left_at
         has_answered = self.call.how in ANSWERED and left_at is not None and left_at <= self.answered_at
-        if self.answered is not None and self.answered < at and has_answered:
+        if self.answered is not None and self.answered < at and has_answered and self.call.is_kept:
             return sum(charged)
         return min(expected, charged[0])
 

@@ -104,6 +104,8 @@ class Checker:
         self._starts: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         """When each attempt was started, and by which event: again after it was given back."""
         self._answers: dict[tuple[str, int], tuple[int, float]] = {}
+        self._unnamed: dict[str, float] = {}
+        """When something was last started on one that a pattern means, and nothing said on which."""
         self._second_probes: list[calling.Probe] = []
         self._doomed: dict[str, tuple[str, float]] = {}
         self._adrift: dict[str, float] = {}
@@ -208,7 +210,7 @@ class Checker:
         if event.type not in LIVES[life.state]:
             was = life.state or "unknown"
             self._say("life", f"work {life.id}: {event.type} (event {event.seq}) after it was {was}", life.id)
-        self._lanes[self._uses(life)].left(life)
+        self._lanes[self._lane(life)].left(life)
         HEARD[event.type](self, life, event)
 
     def _uses(self, life: Life) -> tuple[str, ...]:
@@ -223,6 +225,11 @@ class Checker:
                 found.append(name)
             life.uses = tuple(found)
         return life.uses
+
+    def _lane(self, life: Life) -> tuple[str, ...]:
+        """Whom it must not overtake: who uses the same; where keys take turns, only those of its own task."""
+        uses = self._uses(life)
+        return (life.task, *uses) if any(name.endswith("]") for name in uses) else uses
 
     def _limits_of(self, name: str) -> calling.Limited:
         """The limits that a service had, or the part of one that is for a key."""
@@ -284,7 +291,7 @@ class Checker:
     def _offer(self, life: Life, due: float | None = None) -> None:
         """It may start from now on, or from then on, as far as it is concerned."""
         if life.is_candidate and not life.missing:
-            self._lanes[self._uses(life)].join(life, due)
+            self._lanes[self._lane(life)].join(life, due)
 
     def _started(self, life: Life, event: Event) -> None:
         attempt = event.attempt or 0
@@ -308,8 +315,10 @@ class Checker:
         for name in self._uses(life):
             service = (event.service or "") if "*" in name else name
             circuit = self._circuit(service)
-            if circuit is not None and (service == name or fits(service, name)):
+            if circuit is not None and fits(service, name):
                 self._pass_circuit(service, circuit, life)
+            elif service == name and "*" in name:
+                self._unnamed[name] = event.at
 
     def _check_attempt(self, life: Life, attempt: int) -> None:
         if life.state == "running":  # its process died, or gave it back
@@ -327,12 +336,12 @@ class Checker:
         life.is_sure = True
 
     def _check_choice(self, life: Life) -> None:
-        better = self._lanes[self._uses(life)].best(self._now)
+        better = self._lanes[self._lane(life)].best(self._now)
         if better is None or (better.rank, better.number) >= (life.rank, life.number):
             return
         assert better.asked is not None
         assert life.asked is not None
-        if better.asked.cost and not life.asked.cost:  # nothing of what the other may be waiting for
+        if better.asked.cost or life.asked.cost:  # they may wait for different amounts
             return
         rule = "starvation" if better.asked.priority < life.asked.priority else "priority"
         self._say(rule, f"work {life.id} started before {better.id}, which comes first and could have started",
@@ -359,7 +368,8 @@ class Checker:
     def _failed(self, life: Life, event: Event) -> None:
         if life.state == "running":
             life.failures += 1
-            self._answers[life.id, life.attempt] = event.seq, event.at
+            if event.error != "timeout":  # after which it may go on, and say more
+                self._answers[life.id, life.attempt] = event.seq, event.at
         if event.final:
             self._end(life, "failed")
             self._doom(life)
@@ -433,9 +443,10 @@ class Checker:
             )
             circuit.probe = None
         elif state == "half_open":
-            if circuit.state != "open" or circuit.knocking is None:
+            is_unnamed = any(at == self._now and fits(name, use) for use, at in self._unnamed.items())
+            if circuit.state != "open" or (circuit.knocking is None and not is_unnamed):
                 self._say("circuit", f"the circuit of {name} is half-open, and nothing was started on it")
-            else:
+            elif circuit.knocking is not None:
                 circuit.probe = self._lives[circuit.knocking[0]].start
         elif circuit.state != "half_open":
             self._say("circuit", f"the circuit of {name} closed, and had been {circuit.state}")

@@ -40,6 +40,8 @@ class Call(msgspec.Struct):
     left_at: float | None = None
     how: str = ""
     charges: list[tuple[str, float]] = []
+    is_kept: bool = True
+    """False when its process could not write for a while: what it charged may not have been counted."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -285,6 +287,9 @@ class World:
         except runcue.StoreError:
             self.faults[kind] += kind != "commit_unanswered"
             node.is_well_at = self._now + STORE_PAUSE
+            for call in self.calls:
+                if call.node == node.name and (call.left_at is None or call.left_at >= self._now):
+                    call.is_kept = False
             raise
         self.faults[kind] += kind == "commit_unanswered"
 

@@ -91,6 +91,9 @@ class Call(Protocol):
     @property
     def charges(self) -> Sequence[tuple[str, float]]:
         """What its handler said that it used, one after the other."""
+    @property
+    def is_kept(self) -> bool:
+        """False when its process could not write for a while: what it charged may not have been counted."""
 
 
 class Ending(Protocol):

@@ -282,7 +282,7 @@ class Simulation:
         async def handle(work: runcue.RunningWork) -> None:
             params = work.params
             for service in services:
-                await service.call(work.id, work.attempt, node, params.get("script", ()))
+                await service.call(work.id, work.attempt, node, params.get("script", ()), work.services)
             if "makes" in params:
                 self._artifacts.add(params["makes"])
 
