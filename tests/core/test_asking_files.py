@@ -278,3 +278,11 @@ def test_only_what_was_made_since_the_oldest_question_is_remembered() -> None:
         book.note(f"/{number}", number, lambda: 5 * FEW)
     assert len(book.made) == 4 * FEW - 1
     assert min(book.made.values()) > 5 * FEW
+
+
+def test_whatever_is_made_while_somebody_is_asked_is_kept_for_the_answer_however_much_it_is() -> None:
+    bench = producing("a")
+    finish(bench, "producer", *(f"/{number}" for number in range(FEW + 5)))
+    assert bench.asked == []
+    lacking(bench, a="/3")
+    assert bench.asked == ["a"]

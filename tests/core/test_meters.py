@@ -293,6 +293,12 @@ def test_nothing_is_given_back_that_a_new_limit_never_counted() -> None:
     assert service.meters[0].room(NOW + 1) == 100
 
 
+def test_no_more_is_taken_back_than_was_counted_at_that_time() -> None:
+    meter = meter_with(100, 60, (NOW, 10), (NOW + 1, 20))
+    meter.add(NOW, -15)
+    assert meter.room(NOW + 2) == 80
+
+
 def test_a_quantity_that_another_service_sells_at_first_and_this_one_later_is_not_owed_by_this_one() -> None:
     first = Service(Limits("a", quantities=(Quantity("tokens", (Rate(100, 60),)),)))
     second = Service(Limits("b", quantities=(Quantity("images", (Rate(10, 60),)),)))

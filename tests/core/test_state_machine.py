@@ -345,14 +345,17 @@ class Model:
 
     def _throttled(self, work: Work, after: float | None) -> None:
         work.throttled_since = self.now if work.throttled_since is None else work.throttled_since
-        if self.now - work.throttled_since >= THROTTLE_TIMEOUT:
+        put_off_for = self.now - work.throttled_since
+        if work.spec.services:
+            self._pause(work, after)
+        if put_off_for >= THROTTLE_TIMEOUT:
             self.end(work, "failed", "rate_limited")
             return
         work.state, work.patience_until = "pending", work.throttled_since + THROTTLE_TIMEOUT
         if not work.spec.services:
-            put_off_for = self.now - work.throttled_since
             work.due_at = self.now + (min(1.0 + put_off_for, 60.0) if after is None else after)
-            return
+
+    def _pause(self, work: Work, after: float | None) -> None:
         service = self.services[work.spec.services[0]]
         service.throttled_at = self.now
         if after is None and self.now < service.throttled_until:

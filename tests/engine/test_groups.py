@@ -117,6 +117,39 @@ async def test_work_waits_when_no_member_has_a_place_and_says_why() -> None:
     assert why.details == "each of 2: 1/1 running"
 
 
+async def test_pausing_the_pattern_pauses_its_members() -> None:
+    cue = Cue()
+    hosts = on_any(cue, a=1, b=1)
+    async with cue:
+        await cue.pause("ssh_*")
+        held = await cue.submit("call")
+        await asyncio.sleep(5)
+        assert hosts.used == []
+        assert [one["paused"] for one in await cue.services()] == [True, True, False]
+        await cue.resume("ssh_*")
+        await cue.wait(held)
+    assert len(hosts.used) == 1
+
+
+async def test_throttling_by_the_pattern_pauses_the_member_that_was_used() -> None:
+    cue = Cue()
+    cue.service("ssh_a", concurrent=1)
+    cue.service("ssh_b", concurrent=1)
+    used: list[str | None] = []
+
+    @cue.task(uses="ssh_*")
+    async def call(work: Work) -> None:
+        used.append(work.service)
+        if len(used) == 1:
+            raise runcue.RateLimited(retry_after=30, service="ssh_*")
+
+    async with cue:
+        began = epoch()
+        await cue.wait(await cue.submit("call"))
+    assert used == ["ssh_a", "ssh_b"]
+    assert epoch() == began
+
+
 async def test_a_service_that_is_declared_later_joins() -> None:
     cue = Cue()
     hosts = on_any(cue, a=1)

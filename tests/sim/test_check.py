@@ -375,31 +375,31 @@ def charged_while_it_runs(good: bool) -> Tale:
 
 
 def amount_of_a_key(good: bool) -> Tale:
-    tale = Tale(each=Limits(quantities={"tokens": ((100, 10.0),)}))
+    tale = Tale(per="account", each=Limits(quantities={"tokens": ((100, 10.0),)}))
     for work, account in (("a", "ann"), ("b", "bob" if good else "ann")):
-        tale.queued(work, account=account, cost={"tokens": 60})
+        tale.queued(work, keys={"account": account}, cost={"tokens": 60})
         tale.started(work, services=(f"api[{account}]", "api"))
     return tale
 
 
 def rate_of_a_key(good: bool) -> Tale:
-    tale = Tale(each=Limits(rates=((1, 10.0),)))
+    tale = Tale(per="account", each=Limits(rates=((1, 10.0),)))
     for work, account in (("a", "ann"), ("b", "bob" if good else "ann")):
-        tale.queued(work, account=account).started(work, services=(f"api[{account}]", "api"))
+        tale.queued(work, keys={"account": account}).started(work, services=(f"api[{account}]", "api"))
     return tale
 
 
 def total(good: bool) -> Tale:
-    tale = Tale(concurrent=2 if good else 1, each=Limits(concurrent=1))
+    tale = Tale(concurrent=2 if good else 1, per="account", each=Limits(concurrent=1))
     for work in ("ann", "bob"):
-        tale.queued(work, account=work).started(work, services=(f"api[{work}]", "api"))
+        tale.queued(work, keys={"account": work}).started(work, services=(f"api[{work}]", "api"))
     return tale
 
 
 def circuit_of_a_key(good: bool) -> Tale:
-    tale = Tale(each=Limits(circuit_timeout=5.0)).tell("circuit_opened", service="api[ann]")
+    tale = Tale(per="account", each=Limits(circuit_timeout=5.0)).tell("circuit_opened", service="api[ann]")
     account = "bob" if good else "ann"
-    return tale.queued("a", account=account, at=1).started("a", services=(f"api[{account}]", "api"))
+    return tale.queued("a", keys={"account": account}, at=1).started("a", services=(f"api[{account}]", "api"))
 
 
 def member(good: bool) -> Tale:
@@ -419,7 +419,7 @@ def circuit_of_a_member(good: bool) -> Tale:
 
 
 def own_key(good: bool) -> Tale:
-    tale = Tale(each=Limits(concurrent=1)).queued("a", account="ann")
+    tale = Tale(per="account", each=Limits(concurrent=1)).queued("a", keys={"account": "ann"})
     return tale.started("a", services=("api[ann]" if good else "api[bob]", "api"))
 
 

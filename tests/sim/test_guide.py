@@ -12,6 +12,7 @@ import pytest
 
 from runcue.sim.config import Behaviour, Config, Latency, RetryConfig, ServiceConfig, Workload, load
 from runcue.sim.job import job_of
+from runcue.sim.limits import Adaptive, Allows, Amount, Total
 from runcue.sim.main import command, invoke
 from runcue.sim.scenarios import SCENARIOS
 from runcue.sim.tui import HELP
@@ -22,7 +23,11 @@ GUIDE = (Path(__file__).resolve().parent.parent.parent / "docs" / "guides" / "si
 TABLES: dict[str, type[msgspec.Struct]] = {
     "At the top": Config,
     "`services.NAME`": ServiceConfig,
+    "`services.NAME.adaptive`": Adaptive,
+    "`services.NAME.total`": Total,
     "`services.NAME.behaviour`": Behaviour,
+    "`services.NAME.behaviour.allows`": Allows,
+    "`workload.cost.QUANTITY`": Amount,
     "`services.NAME.behaviour.latency`": Latency,
     "`workload`": Workload,
     "`retry`": RetryConfig,

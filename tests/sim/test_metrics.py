@@ -213,6 +213,7 @@ def test_every_scenario_shows_what_it_is_for(name: str) -> None:
         "single_queue": found.submitted == 100,
         "pipeline": found.unfinished == 0,
         "fanout": found.unfinished == 0,
+        "llm": found.services[next(iter(found.services))].refused > 0 and found.unfinished == 0,
         "dynamic": found.skipped > 0 and found.rebuilds > 0,
     }
     assert expected[name]

@@ -430,7 +430,8 @@ class Ledger(Waiting):
         plan, token = self.plan, record.token
         for service in self.slots.pop(token).services:
             service.active -= 1
-            if service.parked or service.groups:
+            parked = service.parked
+            if parked.rest or parked.costly or service.groups:
                 self.ready.touch(service)
             if service.width is not None and service.widen():
                 self.changed[service] = None

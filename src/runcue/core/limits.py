@@ -208,9 +208,7 @@ class Service:
                             self.width, self.narrowed_at)  # fmt: skip
 
     def load(self, state: ServiceState) -> None:
-        """Stand as another process left it."""
-        if state.limits != self.limits:
-            self.declare(state.limits)
+        """Stand as another process left it; its limits are declared before."""
         self.is_paused = state.is_paused
         self.throttled_until, self.throttle_streak = state.throttled_until, state.throttle_streak
         if self.breaker is not None and state.breaker is not None:

@@ -13,7 +13,7 @@ from runcue.core.failure import Failure
 from runcue.core.graph import find_cycle
 from runcue.core.lane import Lane
 from runcue.core.ledger import Ledger
-from runcue.core.limits import FIRST_THROTTLE, LONGEST_THROTTLE
+from runcue.core.limits import FIRST_THROTTLE, LONGEST_THROTTLE, Group
 from runcue.core.model import HISTORY_KEPT, Attempt, Record, WorkState
 from runcue.core.plan import Cancel, Ended, Lacks, Outcome, Purge, Revive
 from runcue.core.retry import delay_after
@@ -316,7 +316,8 @@ def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float)
     now = ledger.now
     find = ledger.ready.services.find
     names = (*filter(None, (failure.service,)), *record.services)
-    service = next((one for name in names if (one := find(name)) is not None), None)
+    known = (find(name) for name in names)
+    service = next((one for one in known if one is not None and not isinstance(one, Group)), None)
     if service is None:
         if failure.after is not None:
             return now + failure.after

@@ -22,25 +22,25 @@ Entry: TypeAlias = "tuple[int, float, int, Lane]"
 class Parked:
     """The lanes that wait at one service."""
 
-    __slots__ = ("_costly", "_owner", "_rest", "never")
+    __slots__ = ("_owner", "costly", "never", "rest")
 
     def __init__(self, owner: Service) -> None:
         self._owner = owner
-        self._rest: list[Entry] = []
-        self._costly: list[Entry] = []
+        self.rest: list[Entry] = []
+        self.costly: list[Entry] = []
         self.never: list[Entry] = []
         """Those that cost too much for ever, as things stand; in no order."""
 
     def __len__(self) -> int:
-        return len(self._rest) + len(self._costly) + len(self.never)
+        return len(self.rest) + len(self.costly) + len(self.never)
 
     def add(self, turn: int, lane: Lane, most: int) -> None:
         """A lane waits here from now on; with more than `most` entries, the outdated ones are swept out."""
         owner = self._owner
         lane.where = owner
-        heap = self._rest
+        heap = self.rest
         if owner.is_metered and owner.sells(cost := lane.cost()):
-            heap = self._costly if owner.holds(cost) else self.never
+            heap = self.costly if owner.holds(cost) else self.never
         heappush(heap, (turn, lane.rank, lane.seq, lane))
         if len(heap) > most:
             heap[:] = {entry[3]: entry for entry in heap if self._counts(entry)}.values()
@@ -48,22 +48,22 @@ class Parked:
 
     def remove(self, lane: Lane) -> int:
         """The best of one of the lines leaves. Which turn it waited for."""
-        heap = self._rest if self._rest and self._rest[0][3] is lane else self._costly
+        heap = self.rest if self.rest and self.rest[0][3] is lane else self.costly
         return heappop(heap)[0]
 
     def first(self) -> Lane | None:
         """The best of those that may start some day."""
-        entries = [entry for heap in (self._rest, self._costly) if (entry := self._first(heap)) is not None]
+        entries = [entry for heap in (self.rest, self.costly) if (entry := self._first(heap)) is not None]
         return min(entries)[3] if entries else None
 
     def first_free(self) -> Lane | None:
         """The best of those that cost nothing."""
-        entry = self._first(self._rest)
+        entry = self._first(self.rest)
         return None if entry is None else entry[3]
 
     def first_costly(self) -> Lane | None:
         """The best of those that cost something."""
-        entry = self._first(self._costly)
+        entry = self._first(self.costly)
         return None if entry is None else entry[3]
 
     def may_start_again(self) -> list[Lane]:

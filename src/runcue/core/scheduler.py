@@ -14,7 +14,7 @@ from typing import Any
 from runcue.core import admission, outcome, shared, watch
 from runcue.core.asking import Allowance, Questions
 from runcue.core.ledger import Ledger
-from runcue.core.limits import Limits
+from runcue.core.limits import Group, Limits
 from runcue.core.model import Record
 from runcue.core.plan import (
     Cancel,
@@ -276,13 +276,13 @@ class Scheduler:
 
     def _take_pause(self, item: Pause) -> None:
         ledger = self.ledger
-        service = ledger.ready.services.find(item.name)
-        if service is not None:
+        found = ledger.ready.services.find(item.name)
+        for service in found.members if isinstance(found, Group) else filter(None, (found,)):
             service.is_paused = item.paused
             ledger.changed[service] = None
             ledger.ready.touch(service)
-            ledger.tell("service_status", service=item.name, paused=item.paused)
-        else:
+            ledger.tell("service_status", service=service.name, paused=item.paused)
+        if found is None:
             ledger.ready.pause_queue(item.name, item.paused)
             ledger.plan.queues[item.name] = item.paused
         self._reply(item, True)

@@ -12,13 +12,16 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import NoReturn
 
 import msgspec
 
 import runcue
-from runcue.sim.config import Behaviour, Latency
+from runcue.sim.limits import Allows, Amount, windows
+from runcue.sim.mocks import Behaviour, Latency
 
 PERIOD = 120.0
 FAILING = 40.0
@@ -30,6 +33,9 @@ PERMANENT = "permanent"
 HUNG = "hung"
 CANCELLED = "cancelled"
 KILLED = "killed"
+REFUSED = "refused"
+SOON = 0.001
+"""Seconds that one is asked to wait at least."""
 
 Script = Sequence[tuple[float, str]]
 """What the attempts of one work do, if it is known: seconds, and one of the words above."""
@@ -61,7 +67,7 @@ class Knobs(msgspec.Struct):
 
 
 class MockService:
-    """Something outside with a behaviour. It knows no limits: to keep them is runcue's business."""
+    """Something outside with a behaviour. It knows no limits but its own: to keep to others is runcue's business."""
 
     def __init__(
         self,
@@ -80,7 +86,10 @@ class MockService:
         """Calls so far, whether or not they are kept."""
         self._keep = keep
         self._salt = random.getrandbits(64)
+        self.refused = 0
+        """Calls that were too many for it."""
         self._began_at = began_at
+        self._allows = None if behaviour.allows is None else FarSide(behaviour.allows)
         self._running: dict[int, asyncio.Future[None]] = {}
 
     @property
@@ -95,13 +104,18 @@ class MockService:
         node: int = 0,
         script: Script = (),
         services: tuple[str, ...] = (),
+        charges: tuple[tuple[str, float], ...] = (),
     ) -> None:
-        """Take some time, and then return, raise, or hang until cancelled."""
+        """Take some time, and then return, raise, or hang until cancelled. `charges` is what it will have used."""
         loop = asyncio.get_running_loop()
         now = clock_of(loop)
         entered_at = now()
         if self._began_at is None:
             self._began_at = entered_at
+        if self._allows is not None:
+            wait = self._allows.refuses(entered_at, charges, len(self._running))
+            if wait is not None:
+                self._refuse(work_id, attempt, node, entered_at, services, charges, wait)
         seconds, how = self._fate(work_id, attempt, entered_at - self._began_at, script)
         number = self.amount = self.amount + 1
         future: asyncio.Future[None] = loop.create_future()
@@ -120,11 +134,30 @@ class MockService:
                 timer.cancel()
             del self._running[number]
             if self._keep:
-                self.calls.append(Call(self.name, work_id, attempt, node, entered_at, now(), how, services))
+                used = charges if how == RETURNED else ()
+                self.calls.append(
+                    Call(self.name, work_id, attempt, node, entered_at, now(), how, services, used)
+                )
         if how == ERROR:
             raise OSError(f"{self.name} is unavailable")
         if how == PERMANENT:
             raise runcue.Permanent(f"{self.name} refuses this for good")
+
+    def _refuse(
+        self,
+        work_id: str,
+        attempt: int,
+        node: int,
+        at: float,
+        services: tuple[str, ...],
+        charges: tuple[tuple[str, float], ...],
+        wait: float,
+    ) -> NoReturn:
+        self.refused += 1
+        if self._keep:
+            unused = tuple((quantity, 0.0) for quantity, _ in charges)
+            self.calls.append(Call(self.name, work_id, attempt, node, at, at, REFUSED, services, unused))
+        raise runcue.RateLimited(retry_after=wait)
 
     def break_one(self) -> bool:
         """Let the oldest call that is under way fail at once; False when there is none."""
@@ -167,8 +200,50 @@ class MockService:
         return RETURNED
 
 
-def draw(latency: Latency, random: Random) -> float:
-    """One latency of that distribution, in seconds."""
+class FarSide:
+    """What a service takes itself: exact sliding windows over the calls that it accepted."""
+
+    def __init__(self, allows: Allows) -> None:
+        self._concurrent = allows.concurrent
+        self._retry_after = allows.retry_after
+        limits = [("", limit, per) for limit, per in windows(allows.rates)]
+        limits += [
+            (name, limit, per) for name, rates in allows.quantities.items() for limit, per in windows(rates)
+        ]
+        self._windows = [(name, limit, per, deque[tuple[float, float]]()) for name, limit, per in limits]
+
+    def refuses(self, now: float, amounts: Sequence[tuple[str, float]], running: int) -> float | None:
+        """How many seconds a call that comes now is asked to wait; None when it is taken."""
+        wanted = {"": 1.0, **dict(amounts)}
+        waits = [self._wait(name, limit, per, taken, wanted.get(name, 0.0), now)
+                 for name, limit, per, taken in self._windows]  # fmt: skip
+        if self._concurrent is not None and running >= self._concurrent:
+            waits.append(1.0)
+        if any(waits):
+            return max(waits) if self._retry_after is None else self._retry_after
+        for name, _, _, taken in self._windows:
+            if wanted.get(name):
+                taken.append((now, wanted[name]))
+        return None
+
+    @staticmethod
+    def _wait(
+        name: str, limit: int, per: float, taken: deque[tuple[float, float]], wanted: float, now: float
+    ) -> float:
+        while taken and now - taken[0][0] >= per:
+            taken.popleft()
+        over = sum(amount for _, amount in taken) + wanted - limit
+        for at, amount in taken:
+            if over <= 0:
+                break
+            over -= amount
+            if over <= 0:
+                return max(at + per - now, SOON)
+        return 0.0  # what is more than all of it is taken when there is nothing else
+
+
+def draw(latency: Latency | Amount, random: Random) -> float:
+    """One latency of that distribution, in seconds, or one amount."""
     mean = latency.mean
     match latency.distribution:
         case "uniform":

@@ -221,7 +221,7 @@ class Checker:
             for name in () if task is None else task.uses:
                 limits = self._rules.services.get(name)
                 if limits is not None and limits.each is not None and life.asked is not None:
-                    found.append(part_name(name, life.asked.account))
+                    found.append(part_name(name, life.asked.keys.get(limits.per, "")))
                 found.append(name)
             life.uses = tuple(found)
         return life.uses

@@ -20,6 +20,20 @@ import msgspec
 import yaml
 
 import runcue
+from runcue.sim.limits import (
+    Adaptive,
+    Amount,
+    Quantities,
+    Total,
+    read_adaptive,
+    read_amount,
+    read_cost,
+    read_keys,
+    read_quantities,
+    read_total,
+    windows,
+)
+from runcue.sim.mocks import Behaviour, Latency, Outage, read_behaviour
 from runcue.sim.reading import (
     BadConfig,
     Given,
@@ -31,10 +45,7 @@ from runcue.sim.reading import (
     optional,
     quoted,
     rate,
-    rate_of,
     several,
-    share,
-    span,
     speed,
     unique,
     whole,
@@ -51,39 +62,10 @@ MOST_WORKS = 10_000_000
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The fast one, where there is one. It composes recursively, and in C: what it is given must not be deep."""
 
-DISTRIBUTIONS = ("fixed", "uniform", "normal", "exponential", "lognormal")
 PATTERNS = ("none", "single", "chain", "fan_out", "fan_in", "diamond", "complex", "circular", "random")
 LINKS = ("depends_on", "is_ready")
 STORES = ("memory", "file")
 BACKOFFS = ("exponential", "linear", "fixed", "power")
-
-
-class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a call takes, in seconds; every draw is kept within `min` and `max`."""
-
-    distribution: str = "fixed"
-    mean: float = 0.1
-    stddev: float = 0.0
-    min: float = 0.0
-    max: float = 3600.0
-
-
-class Outage(msgspec.Struct, frozen=True, kw_only=True):
-    """A time during which every call fails: from `at`, for so many seconds."""
-
-    at: float
-    for_: float = msgspec.field(name="for")
-
-
-class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """What calls of a mock service do. `circuit_test`: of every two minutes it fails the last forty seconds."""
-
-    latency: Latency = Latency()
-    error_rate: float = 0.0
-    timeout_rate: float = 0.0
-    permanent_error_rate: float = 0.0
-    circuit_test: bool = False
-    outages: list[Outage] = []
 
 
 class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,11 +75,40 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     rates: list[str] = []
     circuit_threshold: int | None = None
     circuit_timeout: float = 300.0
+    quantities: Quantities = {}
+    adaptive: Adaptive | None = None
+    per: str | None = None
+    total: Total | None = None
     behaviour: Behaviour = Behaviour()
 
     def windows(self) -> list[tuple[int, float]]:
         """Its rates as numbers: how many starts in how many seconds."""
-        return [(int(limit), per) for limit, per in map(rate_of, self.rates)]
+        return windows(self.rates)
+
+    @property
+    def places(self) -> int | None:
+        """How many calls at once at most."""
+        return self.concurrent if self.adaptive is None else self.adaptive.max
+
+    def sells(self) -> set[str]:
+        """The quantities that are limited here."""
+        return {*self.quantities, *(() if self.total is None else self.total.quantities)}
+
+    def options(self) -> dict[str, Any]:
+        """What `cue.service` is given."""
+        adaptive = self.adaptive
+        found: dict[str, Any] = {
+            "rate": self.rates or None,
+            "concurrent": self.concurrent
+            if adaptive is None
+            else runcue.adaptive(min=adaptive.min, start=adaptive.start, max=adaptive.max),
+            "circuit_threshold": self.circuit_threshold,
+            "circuit_timeout": self.circuit_timeout,
+            **self.quantities,
+        }
+        if self.per is not None:
+            found.update(per=self.per, total=None if self.total is None else self.total.option())
+        return found
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +133,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: str = "poisson"
     count: int | None = None
     priorities: dict[float, float] = {}
+    cost: dict[str, Amount] = {}
+    used: Amount | None = None
+    keys: dict[str, dict[str, float]] = {}
     linked_by: str = "depends_on"
     check_every: float | None = None
 
@@ -315,16 +329,31 @@ def _service(value: object, path: str) -> ServiceConfig:
     limit = given.take("rate_limit", lambda item, where: (item, where), (None, ""))
     window = given.take("rate_window", optional(duration(0.001)), None)
     rates += _older_rate(limit, window, given.at("rate_window"))
-    behaviour = given.take("behaviour behavior", _behaviour, Behaviour())
+    behaviour = given.take("behaviour behavior", read_behaviour, Behaviour())
     threshold = given.take("circuit_threshold", optional(whole(1, 1_000_000)), None)
+    concurrent = given.take("concurrent max_concurrent", optional(whole(1, 1_000_000)), None)
+    circuit_timeout = given.take("circuit_timeout", duration(0.001), 300.0)
+    adaptive = given.take("adaptive", optional(read_adaptive), None)
+    per = given.take("per", optional(name), None)
+    total = given.take("total", optional(read_total), None)
     service = ServiceConfig(
-        concurrent=given.take("concurrent max_concurrent", optional(whole(1, 1_000_000)), None),
+        concurrent=concurrent,
         rates=unique(rates),
         circuit_threshold=5 if threshold is None and behaviour.circuit_test else threshold,
-        circuit_timeout=given.take("circuit_timeout", duration(0.001), 300.0),
+        circuit_timeout=circuit_timeout,
+        quantities=read_quantities(given),
+        adaptive=adaptive,
+        per=per,
+        total=total,
         behaviour=behaviour,
     )
     given.end()
+    if adaptive is not None and concurrent is not None:
+        raise BadConfig(given.at("adaptive"), "no concurrent beside it", is_given=False)
+    if total is not None and per is None:
+        raise BadConfig(
+            given.at("total"), "per beside it: it is what all keys together may have", is_given=False
+        )
     return service
 
 
@@ -339,55 +368,6 @@ def _older_rate(limit: tuple[object, str], window: float | None, path: str) -> l
             raise BadConfig(path, f"none, because rate_limit {quoted(value)} has one", window)
         return [rate(value, where)]
     return [rate([whole(1, 1_000_000_000)(value, where), 60.0 if window is None else window], where)]
-
-
-def _behaviour(value: object, path: str) -> Behaviour:
-    given = Given(value, path)
-    behaviour = Behaviour(
-        latency=given.take("latency", _latency, Latency()),
-        error_rate=given.take("error_rate", share, 0.0),
-        timeout_rate=given.take("timeout_rate", share, 0.0),
-        permanent_error_rate=given.take("permanent_error_rate", share, 0.0),
-        circuit_test=given.take("circuit_test", flag, False),
-        outages=given.take("outages", several(_outage), []),
-    )
-    given.end()
-    total = behaviour.error_rate + behaviour.timeout_rate + behaviour.permanent_error_rate
-    if total > 1 + 1e-9:
-        raise BadConfig(
-            given.at("error_rate"), "error, timeout and permanent rates of at most 1 together", total
-        )
-    return behaviour
-
-
-def _latency(value: object, path: str) -> Latency:
-    if not isinstance(value, dict):
-        return Latency(mean=duration(0.0, 86400.0)(value, path))
-    given = Given(value, path)
-    kind = given.take("distribution", choice(*DISTRIBUTIONS), "fixed")
-    if kind == "uniform" and not (given.has("min") and given.has("max")):
-        raise BadConfig(given.at("max"), "min and max of a uniform distribution", is_given=False)
-    if kind != "uniform" and not given.has("mean"):
-        raise BadConfig(given.at("mean"), f"the mean of a {kind} distribution", is_given=False)
-    least = 0.0 if kind in {"fixed", "uniform", "normal"} else 1e-6
-    latency = Latency(
-        distribution=kind,
-        mean=given.take("mean", duration(least, 86400.0), 0.1),
-        stddev=given.take("stddev", duration(0.0, 86400.0), 0.0),
-        min=given.take("min", duration(0.0, 86400.0), 0.0),
-        max=given.take("max", duration(0.0, 86400.0), 3600.0),
-    )
-    given.end()
-    if latency.min > latency.max:
-        raise BadConfig(given.at("min"), f"no more than max ({span(latency.max)})", span(latency.min))
-    return latency
-
-
-def _outage(value: object, path: str) -> Outage:
-    given = Given(value, path, "at: and for:")
-    outage = Outage(at=given.take("at", duration(), 0.0), for_=given.take("for", duration(0.001), 60.0))
-    given.end()
-    return outage
 
 
 def _step(value: object, path: str) -> Step:
@@ -425,6 +405,9 @@ def _workload(value: object, path: str) -> Workload:
         arrivals=given.take("arrivals", choice("poisson", "regular"), "poisson"),
         count=count,
         priorities=given.take("priorities", _priorities, {}),
+        cost=given.take("cost", read_cost, {}),
+        used=given.take("used", optional(read_amount), None),
+        keys=given.take("keys", read_keys, {}),
         linked_by=given.take("linked_by", choice(*LINKS), "depends_on"),
         check_every=given.take("check_every", optional(duration(0.001)), None),
     )
@@ -489,6 +472,7 @@ def _fits_together(config: Config) -> None:
         for service in services:
             if service not in config.services:
                 raise BadConfig(f"workload.uses.{task}", f"a service ({', '.join(config.services)})", service)
+    _limits_fit(config)
     if workload.submit_rate is None and workload.count is None and not workload.submit_rates:
         raise BadConfig("workload.submit_rate", "a rate, unless there is a count", is_given=False)
     steps = [step.rate for step in workload.submit_rates] + [workload.submit_rate or 0.0]
@@ -509,10 +493,30 @@ def _fits_together(config: Config) -> None:
             raise BadConfig(f"kills[{place}].at", "a time", kill.at)
 
 
+def _limits_fit(config: Config) -> None:
+    """Costs are of something that is limited, and a service with keys is given some."""
+    sold = {quantity for service in config.services.values() for quantity in service.sells()}
+    for quantity in config.workload.cost:
+        if quantity not in sold:
+            known = ", ".join(sorted(sold)) or "there is none"
+            raise BadConfig(f"workload.cost.{quantity}", f"a quantity of a service ({known})", quantity)
+    for key, service in config.services.items():
+        if service.per is not None and service.per not in config.workload.keys:
+            raise BadConfig(f"services.{key}.per", "a key of workload.keys", service.per)
+
+
 # --- changes -------------------------------------------------------------------------------------------------
 
 SHORT = {"rate": "rates", "max_concurrent": "concurrent", "behavior": "behaviour"}
-OF_BEHAVIOUR = ("latency", "error_rate", "timeout_rate", "permanent_error_rate", "circuit_test", "outages")
+OF_BEHAVIOUR = (
+    "latency",
+    "error_rate",
+    "timeout_rate",
+    "permanent_error_rate",
+    "circuit_test",
+    "outages",
+    "allows",
+)
 
 
 def with_changes(config: Config, changes: Iterable[str]) -> Config:

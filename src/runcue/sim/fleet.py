@@ -18,7 +18,7 @@ import msgspec
 import runcue
 from runcue.sim.check import Checker
 from runcue.sim.promise import Asked, Violation
-from runcue.sim.trial import COMMITS, GRID, QUANTITY, Act, Item, Service, Trial
+from runcue.sim.trial import COMMITS, GRID, PER, QUANTITY, Act, Item, Service, Trial
 from runcue.testing import VirtualLoop, fail_commit, fill_disk, kill
 
 PATIENCE: Final = 120.0
@@ -249,7 +249,7 @@ class World:
             has_time = item.delay is not None or item.run_in is not None
             cost = {QUANTITY: item.cost} if item.cost else {}
             self.checker.submitted(
-                Asked(item.id, item.depends_on, item.priority, item.key, has_time, cost, item.account)
+                Asked(item.id, item.depends_on, item.priority, item.key, has_time, cost, {PER: item.account})
             )
         self._unanswered += 1
         try:

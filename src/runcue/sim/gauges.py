@@ -9,11 +9,13 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 import msgspec
 
 from runcue.sim.config import ServiceConfig
 from runcue.sim.histogram import Level, rounded
+from runcue.sim.limits import windows
 
 LARGEST_WINDOW = 100_000
 """A rate of more starts than this in one window is not followed exactly."""
@@ -21,17 +23,36 @@ LARGEST_WINDOW = 100_000
 Series = list[tuple[float, float]]
 
 
+class QuantitySummary(msgspec.Struct, kw_only=True):
+    """One quantity of a service over the whole run: what was charged, or else expected."""
+
+    rates: list[str] = []
+    used: float = 0.0
+    share: float = 0.0
+    """Of what its tightest rate allows in that time, and in one window of it at least; 1 is all of it.
+
+    With keys this is of what one key may have, unless there is a total."""
+    per_minute: Series = []
+
+
 class ServiceSummary(msgspec.Struct, kw_only=True):
     """One service over the whole run. Shares are of the time it took."""
 
     concurrent: int | None = None
     rates: list[str] = []
+    quantities: dict[str, QuantitySummary] = {}
     starts: int = 0
     completed: int = 0
     failed: int = 0
     """Failed attempts."""
+    refused: int = 0
+    """Calls that were too many for the far side."""
     running_mean: float = 0.0
     running_peak: int = 0
+    is_adaptive: bool = False
+    """Whether `concurrent` is the most that it may grow to."""
+    waiting_share: float = 0.0
+    """With something there that could have started if its limits had let it."""
     full_share: float = 0.0
     """With as many calls under way as `concurrent` allows."""
     rate_share: float = 0.0
@@ -64,10 +85,15 @@ class Gauge:
         self._windows = [
             (deque[float](maxlen=limit), per) for limit, per in config.windows() if limit <= LARGEST_WINDOW
         ]
-        self._seen = self._full = self._limited = self._open = 0.0
+        self._seen = self._full = self._limited = self._open = self._waited = 0.0
         self._starts_here, self._limited_here = 0, 0.0
         self._open_since: float | None = None
         self._series: tuple[Series, Series, Series] = ([], [], [])
+        total = config.total
+        self._quantities = dict(config.quantities) | (dict(total.quantities) if total is not None else {})
+        self._used = dict.fromkeys(self._quantities, 0.0)
+        self._used_here = dict.fromkeys(self._quantities, 0.0)
+        self._used_series: dict[str, Series] = {name: [] for name in self._quantities}
 
     def come(self, work_id: str, priority: float, queued_at: float, at: float) -> None:
         """A work could start from now on."""
@@ -92,6 +118,13 @@ class Gauge:
         for starts, _ in self._windows:
             starts.append(at)
 
+    def use(self, amounts: Mapping[str, float], before: Mapping[str, float] = {}) -> None:
+        """So much was used of each quantity; `before` is what had been counted of it."""
+        for name in self._quantities:
+            more = amounts.get(name, before.get(name, 0.0)) - before.get(name, 0.0)
+            self._used[name] += more
+            self._used_here[name] += more
+
     def leave(self, at: float) -> None:
         """A call is over."""
         self._pass(at)
@@ -114,10 +147,13 @@ class Gauge:
         starts.append((at, rounded(self._starts_here * 60 / width)))
         limited.append((at, rounded(min(1.0, self._limited_here / width))))
         self._starts_here, self._limited_here = 0, 0.0
+        for name, used in self._used_here.items():
+            self._used_series[name].append((at, rounded(used * 60 / width)))
+            self._used_here[name] = 0.0
 
     def coarsen(self) -> None:
         """Make one point of every two."""
-        for series in self._series:
+        for series in (*self._series, *self._used_series.values()):
             series[:] = halved(series)
 
     def _pass(self, at: float) -> None:
@@ -126,9 +162,11 @@ class Gauge:
         if length <= 0:
             return
         self._seen = at
-        if self.config.concurrent is not None and self.running.value >= self.config.concurrent:
+        places = self._places
+        if places is not None and self.running.value >= places:
             self._full += length
         if self._amount_waiting > 0:
+            self._waited += length
             free_at = max(
                 (starts[0] + per for starts, per in self._windows if len(starts) == starts.maxlen),
                 default=0.0,
@@ -144,13 +182,16 @@ class Gauge:
         whole = max(ended, 1e-9)
         allowed = min((limit * max(1.0, whole / per) for limit, per in self.config.windows()), default=0.0)
         return ServiceSummary(
-            concurrent=self.config.concurrent,
+            concurrent=self._places,
             rates=self.config.rates,
+            quantities={name: self._quantity(name, whole) for name in self._quantities},
             starts=self.starts,
             completed=self.completed,
             failed=self.failed,
             running_mean=rounded(self.running.total / whole),
             running_peak=self.running.peak,
+            is_adaptive=self.config.adaptive is not None,
+            waiting_share=rounded(self._waited / whole),
             full_share=rounded(self._full / whole),
             rate_share=rounded(min(1.0, self.starts / allowed)) if allowed else 0.0,
             rate_limited=rounded(self._limited),
@@ -161,6 +202,20 @@ class Gauge:
             running=self._series[0],
             starts_per_minute=self._series[1],
             limited=self._series[2],
+        )
+
+    @property
+    def _places(self) -> int | None:
+        """How many calls at once at most; of all keys, where there are keys."""
+        if self.config.per is None:
+            return self.config.places
+        return None if self.config.total is None else self.config.total.concurrent
+
+    def _quantity(self, name: str, whole: float) -> QuantitySummary:
+        rates, used = self._quantities[name], self._used[name]
+        allowed = min(limit * max(1.0, whole / per) for limit, per in windows(rates))
+        return QuantitySummary(
+            rates=rates, used=rounded(used), share=rounded(used / allowed), per_minute=self._used_series[name]
         )
 
 

@@ -170,7 +170,10 @@ def _attach(checker: Checker, simulation: Simulation) -> None:
         if event.type == "queued" and event.work_id is not None:
             needs = tuple(event.data.get("needs", ())) if is_linked else ()
             priority = float(event.data.get("priority", 0.0))
-            checker.submitted(Asked(event.work_id, needs, priority, has_time=not is_linked))
+            cost, keys = event.data.get("cost", {}), event.data.get("keys", {})
+            checker.submitted(
+                Asked(event.work_id, needs, priority, has_time=not is_linked, cost=cost, keys=keys)
+            )
         checker(event)
 
     simulation.listeners.append(hear)

@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from copy import deepcopy
 
 import msgspec
@@ -53,6 +54,9 @@ WIDTHS = (
 )
 MOST_TRANSITIONS = 2000
 MOST_ERRORS = 20
+SPENT = 0.9
+"""From this share on a quantity is."""
+NOTHING: Mapping[str, float] = {}
 PRESSING = 0.1
 """From this share of the time on a limit is worth being called a bottleneck."""
 
@@ -118,6 +122,7 @@ class _Live:
     """A work that has not ended."""
 
     __slots__ = (
+        "cost",
         "gauge",
         "has_retried",
         "is_running",
@@ -128,7 +133,10 @@ class _Live:
         "tries",
     )
 
-    def __init__(self, queued_at: float, priority: float, gauge: Gauge | None, lacks: int) -> None:
+    def __init__(
+        self, queued_at: float, priority: float, gauge: Gauge | None, lacks: int, cost: Mapping[str, float]
+    ) -> None:
+        self.cost = cost
         self.queued_at = queued_at
         self.priority = priority
         self.gauge = gauge
@@ -198,6 +206,8 @@ class Metrics:
             return
         if kind == "started":
             self._started(live, at, work_id)
+            if event.data.get("refused"):
+                self._refused(live, at, work_id)
         elif kind in {"completed", "skipped", "failed", "cancelled"}:
             self._ended(kind, live, event, at, work_id)
         elif kind == "retrying":
@@ -210,7 +220,8 @@ class Metrics:
         self._count["queued"] += 1
         needs = [need for need in event.data.get("needs", ()) if need in self._live]
         gauge = self._gauge_of.get(event.task or "")
-        live = _Live(at, float(event.data.get("priority", 0.0)), gauge, len(needs))
+        cost = event.data.get("cost", NOTHING)
+        live = _Live(at, float(event.data.get("priority", 0.0)), gauge, len(needs), cost)
         self._live[work_id] = live
         for need in needs:
             self._dependents.setdefault(need, []).append(work_id)
@@ -247,6 +258,16 @@ class Metrics:
             self._count["inversions"] += self._is_inversion(live)
         if live.gauge is not None:
             live.gauge.start(at)
+            live.gauge.use(live.cost)
+
+    def _refused(self, live: _Live, at: float, work_id: str) -> None:
+        """The far side would not have it: it waits again, and that attempt does not count."""
+        live.is_running = False
+        self._depth.change(1, at)
+        if live.gauge is not None:
+            live.gauge.leave(at)
+            live.gauge.use(dict.fromkeys(live.cost, 0.0), live.cost)
+        self._wait_for(live, at, work_id)
 
     @staticmethod
     def _is_inversion(live: _Live) -> bool:
@@ -267,6 +288,7 @@ class Metrics:
                 self._run.add(event.duration)
             if gauge is not None:
                 gauge.leave(at)
+                gauge.use(event.data.get("charged", live.cost), live.cost)
                 gauge.completed += kind == "completed"
                 gauge.failed += kind == "failed"
         if kind == "failed":
@@ -339,6 +361,8 @@ class Metrics:
         while self._bin * self._width < took:
             self._close_bin()
         services = {name: service.summary(took) for name, service in self._services.items()}
+        for name, amount in outcome.refused.items():
+            services[name].refused = amount
         count, ended = self._count, self._count["completed"] + self._count["skipped"] + self._count["failed"]
         return Summary(
             name=self._config.name,
@@ -399,11 +423,20 @@ def bottleneck(services: dict[str, ServiceSummary]) -> str:
             share = service.rate_limited_share
             rates = ", ".join(map(pretty_rate, service.rates))
             found.append((share, f"rate of {name} ({rates}): let nothing start {share:.0%} of the time"))
+        for quantity, one in service.quantities.items():
+            if one.share >= SPENT:
+                rates = ", ".join(map(pretty_rate, one.rates))
+                found.append((one.share, f"{quantity} of {name} ({rates}): {one.share:.0%} of it used"))
         if service.full_share >= PRESSING:
             share = service.full_share
             found.append(
                 (share, f"concurrency of {name} ({service.concurrent}): full {share:.0%} of the time")
             )
+    for name, service in () if found else services.items():
+        share = service.waiting_share
+        if service.is_adaptive and share >= PRESSING:
+            most = f"adaptive, up to {service.concurrent}"
+            found.append((share, f"concurrency of {name} ({most}): work waited {share:.0%} of the time"))
     if found:
         return max(found, key=lambda pair: pair[0])[1]
     busiest = max(

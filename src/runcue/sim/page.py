@@ -241,8 +241,21 @@ def _service(name: str, one: ServiceSummary, bands: Sequence[Band], summary: Sum
         charts.append(
             chart(f"Starts per {window}", started, end=end, bands=drawn, limit=limit, is_small=True)
         )
+    for quantity, use in list(one.quantities.items())[:4]:
+        for text in use.rates[:2]:
+            limit, per = rate_of(text)
+            used = _middle(_used(use.per_minute, step, int(limit), per), step, end)
+            title = f"{quantity} per {pretty_rate(text).partition('/')[2]}"
+            charts.append(
+                chart(
+                    title, [Line("used", used, "c", True)], end=end, bands=drawn, limit=limit, is_small=True
+                )
+            )
     limits = [f"{one.concurrent} at once"] if one.concurrent is not None else []
     limits += [pretty_rate(rate) for rate in one.rates]
+    limits += [
+        f"{quantity} {pretty_rate(rate)}" for quantity, use in one.quantities.items() for rate in use.rates
+    ]
     facts = [
         f"{one.starts:,} starts",
         f"{one.failed:,} failed",
@@ -252,6 +265,11 @@ def _service(name: str, one: ServiceSummary, bands: Sequence[Band], summary: Sum
         facts.append(
             f"held back by its rate for {span(one.rate_limited)} ({_percent(one.rate_limited_share)})"
         )
+    facts += [
+        f"{use.used:,.10g} {quantity} ({_percent(use.share)})" for quantity, use in one.quantities.items()
+    ]
+    if one.refused:
+        facts.append(f"{one.refused:,} refused by the far side")
     circuit = f'<p class="changes">{escape(_changes(name, summary, one))}</p>' if bands else ""
     return (
         f'<div class="service"><h3>{escape(name)}</h3>'

@@ -9,7 +9,8 @@ from typing import Final, Protocol
 import msgspec
 
 from runcue import Retry
-from runcue.sim.config import Config
+from runcue.sim.config import Config, ServiceConfig
+from runcue.sim.limits import Quantities, Total, windows
 
 ROUNDING: Final = 1e-6
 """What times kept as seconds since 1970 lose in a float."""
@@ -33,8 +34,10 @@ class Limits(msgspec.Struct, frozen=True):
     rates: tuple[tuple[int, float], ...] = ()
     concurrent: int | None = None
     circuit_timeout: float | None = None
-    quantities: dict[str, tuple[tuple[float, float], ...]] = {}
+    quantities: Mapping[str, Sequence[tuple[float, float]]] = {}
     """Of what there are amounts, and how much of it may be used in so many seconds."""
+    per: str = ""
+    """The param that tells keys apart, where there are keys."""
     each: Limits | None = None
     """What each key may have, where there are keys: the rest is then what all of them may have together."""
 
@@ -65,8 +68,8 @@ class Asked(msgspec.Struct, frozen=True):
     """True when it was given a time before which it must not start: then its place among others is not judged."""
     cost: dict[str, float] = {}
     """What it is expected to use of each quantity."""
-    account: str = ""
-    """Its key, where a service tells keys apart."""
+    keys: Mapping[str, str] = {}
+    """Its params that services tell keys apart by."""
 
 
 class Call(Protocol):
@@ -91,6 +94,7 @@ class Call(Protocol):
     @property
     def charges(self) -> Sequence[tuple[str, float]]:
         """What its handler said that it used, one after the other."""
+
     @property
     def is_kept(self) -> bool:
         """False when its process could not write for a while: what it charged may not have been counted."""
@@ -158,16 +162,25 @@ def fits(name: str, use: str) -> bool:
     return name == use if "*" not in use else fnmatchcase(name, use)
 
 
+def limits_of(service: ServiceConfig) -> Limits:
+    """What a service of a configuration allows."""
+    circuit = None if service.circuit_threshold is None else service.circuit_timeout
+    own = Limits(tuple(service.windows()), service.places, circuit, _windows(service.quantities))
+    if service.per is None:
+        return own
+    total = service.total or Total()
+    return Limits(
+        tuple(windows(total.rates)), total.concurrent, None, _windows(total.quantities), service.per, own
+    )
+
+
+def _windows(quantities: Quantities) -> dict[str, list[tuple[int, float]]]:
+    return {name: windows(rates) for name, rates in quantities.items()}
+
+
 def rules_of(config: Config) -> Rules:
     """What a configuration tells a queue to keep to."""
-    services = {
-        name: Limits(
-            tuple(service.windows()),
-            service.concurrent,
-            None if service.circuit_threshold is None else service.circuit_timeout,
-        )
-        for name, service in config.services.items()
-    }
+    services = {name: limits_of(service) for name, service in config.services.items()}
     retry = config.retry.policy()
     tasks = {name: Task(tuple(uses), retry) for name, uses in config.uses().items()}
     return Rules(services, tasks, config.age_step)

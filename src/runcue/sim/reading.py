@@ -96,6 +96,18 @@ class Given:
             return default
         return read(self._left.pop(found[0]), self.at(found[0]))
 
+    def left(self) -> list[Any]:
+        """The keys that were not read yet, in the order they were written."""
+        return list(self._left)
+
+    def peek(self, name: object) -> Any:
+        """The value of a key that was not read yet, as it was given."""
+        return self._left[name]
+
+    def is_almost_known(self, name: str) -> bool:
+        """True for a key that is probably another one, misspelt."""
+        return bool(get_close_matches(name[:LONGEST_TEXT], self._known, 1, 0.8))
+
     def rest(self) -> dict[Any, Any]:
         """All that was not read, in the order it was written."""
         left, self._left = self._left, {}
@@ -301,6 +313,8 @@ def pretty_rate(text: str) -> str:
     """A rate as people would write it: 60/min."""
     limit, per = rate_of(text)
     unit = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "day"}.get(per, f"{per:g}s")
+    if limit >= 100_000 and not limit % 1000:
+        return f"{limit / 1e6:g}M/{unit}" if not limit % 1e6 else f"{limit / 1e3:g}k/{unit}"
     return f"{limit:g}/{unit}"
 
 

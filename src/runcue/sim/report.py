@@ -129,6 +129,11 @@ def _service(service: ServiceSummary) -> list[str]:
         found.append(f"{service.rate_share:.0%} of {rates}")
         limited = f"rate-limited {span(service.rate_limited)} ({service.rate_limited_share:.0%})"
         found.append(limited if service.rate_limited else "never rate-limited")
+    for name, one in service.quantities.items():
+        rates = ", ".join(map(pretty_rate, one.rates))
+        found.append(f"{one.used:,.10g} {name}, {one.share:.0%} of {rates}")
+    if service.refused:
+        found.append(f"{service.refused:,} refused by the far side")
     if service.circuit:
         words = ", ".join(
             f"{word.replace('_', '-')} {service.circuit[word]}×"

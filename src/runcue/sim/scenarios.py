@@ -164,6 +164,38 @@ def _dynamic(duration: float) -> dict[str, object]:
     }
 
 
+def _llm(duration: float) -> dict[str, object]:
+    # The far side takes a little less than was promised: it says 429 now and then, and the number of calls at once
+    # finds its own size.
+    return {
+        "services": {
+            "llm": {
+                "rate": "500/min",
+                "tokens": "200k/min",
+                "adaptive": {"min": 4, "start": 20, "max": 100},
+                "behavior": {
+                    "latency": {"distribution": "lognormal", "mean": "4s", "stddev": "2s", "max": "30s"},
+                    "error_rate": 0.005,
+                    "allows": {
+                        "rate": "480/min",
+                        "tokens": "195k/min",
+                        "concurrent": 28,
+                        "retry_after": "1s",
+                    },
+                },
+            }
+        },
+        "workload": {
+            "submit_rate": "450/min",
+            "cost": {
+                "tokens": {"distribution": "lognormal", "mean": 450, "stddev": 300, "min": 50, "max": 4000}
+            },
+            "used": {"distribution": "normal", "mean": 0.9, "stddev": 0.1, "min": 0.3, "max": 1.2},
+        },
+        "timeout": "60s",
+    }
+
+
 SCENARIOS = {
     "steady_load": Scenario("sustained load at 80 % of a rate of 60/min", 600.0, _steady_load),
     "burst": Scenario("arrivals jump to 200 % of the rate for a sixth of the time", 600.0, _burst),
@@ -176,5 +208,6 @@ SCENARIOS = {
     "single_queue": Scenario("100 independent works on one service, all at once", 120.0, _single_queue),
     "pipeline": Scenario("extract, transform, load: linked by is_ready", 600.0, _pipeline),
     "fanout": Scenario("split into eight, then aggregate", 600.0, _fanout),
+    "llm": Scenario("requests and tokens a minute; the far side takes less than promised", 600.0, _llm),
     "dynamic": Scenario("a checker invalidates artifacts, is_stale has them rebuilt", 600.0, _dynamic),
 }

@@ -44,6 +44,8 @@ QUANTITY: Final = "tokens"
 COSTS: Final = (2.5, 4, 7.3, 10, 10, 15, 40)
 """What works are expected to use of it."""
 GROUP: Final = "g_*"
+PER: Final = "account"
+"""The param that tells keys apart."""
 
 
 Rates = tuple[tuple[int, float], ...]
@@ -68,7 +70,7 @@ class Total(msgspec.Struct, frozen=True):
     def limits(self, each: Limits) -> Limits:
         """What the checker is given."""
         quantities = {QUANTITY: self.amounts} if self.amounts else {}
-        return Limits(self.rates, self.concurrent, None, quantities, each)
+        return Limits(self.rates, self.concurrent, None, quantities, PER, each)
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -94,7 +96,7 @@ class Service(msgspec.Struct, frozen=True):
         if self.amounts:
             found[QUANTITY] = list(self.amounts)
         if self.total is not None:
-            found.update(per="account", total=self.total.option())
+            found.update(per=PER, total=self.total.option())
         return found
 
     def limits(self) -> Limits:
@@ -137,7 +139,7 @@ class Item(msgspec.Struct, frozen=True):
         """What `cue.submit` is given."""
         return {
             "task": self.task,
-            "params": {"account": self.account, "cost": self.cost},
+            "params": {PER: self.account, "cost": self.cost},
             "id": self.id,
             "depends_on": list(self.depends_on),
             "dependency_timeout": 2.0 if self.depends_on else None,

@@ -14,7 +14,7 @@ from random import Random
 
 import msgspec
 
-from runcue.sim.behaviour import Script
+from runcue.sim.behaviour import Script, draw
 from runcue.sim.config import Config, Workload
 
 MIXED = ("none", "single", "chain", "fan_out", "fan_in", "diamond", "complex")
@@ -33,6 +33,10 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """The artifact it makes, where works are linked by artifacts."""
     script: Script = ()
     """What its attempts do, if that is known; else the service's behaviour decides."""
+    cost: dict[str, float] = {}
+    """What it is expected to use of each quantity."""
+    keys: dict[str, str] = {}
+    """Its params that services tell keys apart by."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -51,6 +55,7 @@ def arrivals(config: Config, until: float | None = None) -> Iterator[Arrival]:
         Random(f"{config.seed}/{stream}") for stream in ("arrivals", "patterns", "priorities")
     )
     tasks = list(config.uses())
+    prices = Prices(config)
     weights = workload.pattern_weights or dict.fromkeys(MIXED, 1.0)
     levels = list(workload.priorities) or [0.0]
     shares = list(workload.priorities.values()) or [1.0]
@@ -73,7 +78,7 @@ def arrivals(config: Config, until: float | None = None) -> Iterator[Arrival]:
         works = _works(
             shape, group, tasks, numbers, priority, is_plain=pattern == "none", by=workload.linked_by
         )
-        yield Arrival(at, works, pattern)
+        yield Arrival(at, [*map(prices, works)] if workload.cost or workload.keys else works, pattern)
 
 
 def _works(
@@ -98,6 +103,34 @@ def _works(
         )
         for place, (level, needs) in enumerate(shape)
     ]
+
+
+class Prices:
+    """Draws what works cost, and whose they are."""
+
+    def __init__(self, config: Config) -> None:
+        self._cost, self._keys = config.workload.cost, config.workload.keys
+        self._sold = {
+            task: {quantity for name in uses for quantity in config.services[name].sells()}
+            for task, uses in config.uses().items()
+        }
+        self._costs, self._owners = (Random(f"{config.seed}/{stream}") for stream in ("costs", "keys"))
+
+    def __call__(self, work: Submission) -> Submission:
+        """The same work with its cost and its keys; it costs nothing that none of its services limits."""
+        amounts = {name: exact(draw(one, self._costs), one.mean) for name, one in self._cost.items()}
+        keys = {
+            param: self._owners.choices(list(values), list(values.values()))[0]
+            for param, values in self._keys.items()
+        }
+        sold = self._sold[work.task]
+        cost = {name: amount for name, amount in amounts.items() if name in sold}
+        return msgspec.structs.replace(work, cost=cost, keys=keys)
+
+
+def exact(amount: float, usual: float) -> float:
+    """An amount as it would be counted: whole, where there are many."""
+    return float(round(amount)) if usual >= 10 else round(amount, 6)
 
 
 def shapes(pattern: str, workload: Workload) -> list[tuple[int, tuple[int, ...]]]:

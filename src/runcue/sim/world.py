@@ -6,7 +6,8 @@ Rules:
 - In memory one Cue does everything. In a file one Cue submits and listens, as a web server would, and lives to the
   end; others, the nodes, do the work and may be killed.
 - Listeners get every event of the queue, in order and once; one with a method `begin` is told first when it began.
-  A `queued` event says more than runcue's own: `priority` and `needs`, as they were submitted.
+  Some say more than runcue's own: `queued` has `priority` and `needs` (and `cost` and `keys`) as they were
+  submitted, `started` is `refused` when the far side would not have it, and an end tells what was `charged`.
 - Nothing here reads the system's clock on virtual time, nor draws from a lot that is not the seed's.
 """
 
@@ -26,10 +27,10 @@ import msgspec
 from msgspec.structs import replace
 
 import runcue
-from runcue.sim.behaviour import Call, MockService, clock_of
+from runcue.sim.behaviour import RETURNED, Call, MockService, clock_of, draw
 from runcue.sim.child import end, spawn
 from runcue.sim.config import Config
-from runcue.sim.workload import Arrival, Submission, arrivals
+from runcue.sim.workload import Arrival, Submission, arrivals, exact
 from runcue.testing import kill, run
 
 Listener = Callable[[runcue.Event], None]
@@ -41,6 +42,9 @@ ECHO = 1.0
 CHUNK = 500
 LONGEST_NAP = 5.0
 """How many seconds of events are handed out together at most."""
+TOLD_MORE = frozenset({"queued", "started", "completed", "failed"})
+SAME = 0.1
+"""Seconds within which a refusal follows the start it belongs to."""
 KEPT_DOCUMENTS = 2000
 """Groups whose artifacts are remembered for the checker."""
 
@@ -61,6 +65,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     ended_at: float
     kills: int
     rebuilds: int
+    refused: dict[str, int] = {}
+    """Calls that were too many for the far side, by service."""
 
 
 class Simulation:
@@ -102,6 +108,9 @@ class Simulation:
         self._woken: asyncio.Future[None] | None = None
         self._announced: dict[str, Submission] = {}
         self._artifacts: set[str] = set()
+        self._refusals: dict[str, list[float]] = {}
+        """When calls of each work were refused, until that is told."""
+        self._charged: dict[str, dict[str, float]] = {}
         self._documents: list[list[Submission]] = []
 
     # what others may look at and turn ---------------------------------------------------------------------
@@ -187,6 +196,7 @@ class Simulation:
             ended_at=self._now(),
             kills=self.kills,
             rebuilds=self.rebuilds,
+            refused={name: service.refused for name, service in self.services.items() if service.refused},
         )
 
     def _begin(self) -> None:
@@ -226,13 +236,18 @@ class Simulation:
 
     def _calls(self) -> list[Call]:
         """One for each attempt, in order: work that uses several services calls one after the other."""
-        found: dict[tuple[str, int, int], Call] = {}
+        found: list[Call] = []
+        places: dict[tuple[str, int, int], int] = {}
         every = (call for service in self.services.values() for call in service.calls)
         for call in sorted(every, key=lambda call: (call.entered_at, call.work_id, call.attempt)):
             key = call.work_id, call.attempt, call.node
-            first = found.get(key)
-            found[key] = call if first is None else replace(first, left_at=call.left_at, how=call.how)
-        return list(found.values())
+            first = found[places[key]] if key in places else None
+            if first is not None and first.how == RETURNED and first.service != call.service:
+                found[places[key]] = replace(first, left_at=call.left_at, how=call.how, charges=call.charges)
+            else:  # its first, or once more because it had been refused or given back
+                places[key] = len(found)
+                found.append(call)
+        return found
 
     async def _close(self) -> None:
         for node in self.nodes:
@@ -261,16 +276,11 @@ class Simulation:
             pending_timeout=config.pending_timeout,
         )
         for name, service in config.services.items():
-            cue.service(
-                name,
-                rate=service.rates or None,
-                concurrent=service.concurrent,
-                circuit_threshold=service.circuit_threshold,
-                circuit_timeout=service.circuit_timeout,
-            )
+            cue.service(name, **service.options())
+        cost = (lambda work: work.params["cost"]) if config.workload.cost else None
         for task, uses in config.uses().items():
             handler = self._handler(uses, node)
-            cue.task(task, uses=uses, retry=config.retry.policy(), timeout=config.timeout)(handler)
+            cue.task(task, uses=uses, retry=config.retry.policy(), timeout=config.timeout, cost=cost)(handler)
         if config.workload.linked_by == "is_ready":
             cue.is_ready(lambda work: all(need in self._artifacts for need in work.params["needs"]))
             cue.is_stale(lambda work: work.params["makes"] not in self._artifacts)
@@ -281,12 +291,31 @@ class Simulation:
 
         async def handle(work: runcue.RunningWork) -> None:
             params = work.params
-            for service in services:
-                await service.call(work.id, work.attempt, node, params.get("script", ()), work.services)
+            charges = self._used(work.id, work.attempt, params.get("cost", {}))
+            entered_at = self._now()
+            try:
+                for service in services:
+                    script = params.get("script", ())
+                    await service.call(work.id, work.attempt, node, script, work.services, charges)
+            except runcue.RateLimited:
+                self._refusals.setdefault(work.id, []).append(entered_at)
+                work.charge(**{name: 0.0 for name, _ in charges})
+                raise
+            if charges:
+                work.charge(**dict(charges))
+                self._charged[work.id] = dict(charges)
             if "makes" in params:
                 self._artifacts.add(params["makes"])
 
         return handle
+
+    def _used(self, work_id: str, attempt: int, cost: dict[str, float]) -> tuple[tuple[str, float], ...]:
+        """What that attempt really uses of each quantity, if it comes to its end."""
+        share = self.config.workload.used
+        if share is None or not cost:
+            return tuple(cost.items())
+        lot = Random(f"{self.config.seed}/used/{work_id}/{attempt}")
+        return tuple((name, exact(amount * draw(share, lot), amount)) for name, amount in cost.items())
 
     # hands ------------------------------------------------------------------------------------------------
 
@@ -304,7 +333,7 @@ class Simulation:
             self.events += 1
             if event.at >= self._now() - nap and not self._is_ending:
                 await self._nap(nap)
-            if event.type == "queued":
+            if event.type in TOLD_MORE:
                 event = self._told_more(event)
             elif event.type == "gap":
                 self.missed += event.missed
@@ -325,10 +354,24 @@ class Simulation:
             self._woken.set_result(None)
 
     def _told_more(self, event: runcue.Event) -> runcue.Event:
-        found = self._announced.pop(event.work_id or "", None)
-        if found is None:
-            return event
-        return replace(event, data={**event.data, "priority": found.priority, "needs": list(found.needs)})
+        work_id = event.work_id or ""
+        more: dict[str, Any] = {}
+        if event.type == "queued":
+            found = self._announced.pop(work_id, None)
+            if found is None:
+                return event
+            more = {"priority": found.priority, "needs": list(found.needs)}
+            more |= {"cost": found.cost, "keys": found.keys} if found.cost or found.keys else {}
+        elif event.type == "started":
+            times = self._refusals.get(work_id)
+            if times and event.at - SAME <= times[0] <= event.at + SAME:
+                more = {"refused": True}
+                del times[0]
+                if not times:
+                    del self._refusals[work_id]
+        elif work_id in self._charged:
+            more = {"charged": self._charged.pop(work_id)}
+        return replace(event, data={**event.data, **more}) if more else event
 
     async def _feed(self, groups: Iterable[Arrival]) -> None:
         """Submit each group when its time has come; a pause or another rate moves all that follow."""
@@ -366,6 +409,9 @@ class Simulation:
 
     def _options(self, work: Submission) -> dict[str, Any]:
         params: dict[str, Any] = {"script": list(work.script)} if work.script else {}
+        if self.config.workload.cost:
+            params["cost"] = work.cost
+        params.update(work.keys)
         found: dict[str, Any] = {
             "task": work.task,
             "id": work.id,
