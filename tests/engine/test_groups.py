@@ -8,7 +8,7 @@ import pytest
 
 import runcue
 from runcue import Cue, Work
-from tests.engine.seen import epoch
+from tests.engine.seen import epoch, told
 
 
 class Hosts:
@@ -203,3 +203,14 @@ async def test_two_programs_share_the_members(tmp_path: Path) -> None:
         await cue.close()
     assert max(hosts.most["ssh_a"] - 2, hosts.most["ssh_b"] - 3) <= 0
     assert all(work.result == work.service for work in works)
+
+
+async def test_events_name_the_member_and_not_the_pattern() -> None:
+    cue = Cue()
+    on_any(cue, a=1, b=1)
+    async with cue:
+        for _ in range(2):
+            await cue.submit("call")
+        await cue.join()
+    seen = {(event.type, event.service) for event in await told(cue, "started", "completed")}
+    assert seen == {(kind, host) for kind in ("started", "completed") for host in ("ssh_a", "ssh_b")}

@@ -11,6 +11,7 @@ import pytest
 
 import runcue
 from runcue import Cue, RunningWork
+from runcue.testing import fail_commit
 from tests.engine.seen import epoch
 
 Use = tuple[float, float]
@@ -146,6 +147,17 @@ async def test_large_work_is_not_overtaken_by_younger_small_work_of_another_task
     assert sorted(order[3:]) == ["small"] * 6
 
 
+async def test_work_that_costs_nothing_takes_nobody_along_that_does() -> None:
+    cue, uses = Cue(), list[Use]()
+    cue.service("api", tokens="10/min")
+    calling(cue, uses, seconds=0)
+    await cue.submit_many([{"task": "call", "params": {"n": n}} for n in (0, 10, 10, 10)])
+    async with cue:
+        began = epoch()
+        await cue.join()
+    assert [(round(at - began), amount) for at, amount in uses] == [(0, 0), (0, 10), (60, 10), (120, 10)]
+
+
 async def test_all_services_or_none() -> None:
     cue = Cue()
     cue.service("api", tokens="100/min")
@@ -267,3 +279,28 @@ async def test_two_programs_share_a_quantity(tmp_path: Path) -> None:
         await cue.close()
     assert len(uses) == 60
     assert overfull(uses, 1000, 60) == []
+
+
+@pytest.mark.file
+async def test_what_is_charged_after_a_commit_failed_is_counted() -> None:
+    cue = Cue()
+    cue.service("api", tokens="100/min")
+    may_go_on = asyncio.Event()
+
+    @cue.task(uses="api", cost={"tokens": 10})
+    async def call(work: RunningWork) -> None:
+        await may_go_on.wait()
+        work.charge(tokens=90)
+
+    cue.task("other")(lambda work: None)
+    async with cue:
+        running = await cue.submit("call")
+        await asyncio.sleep(1)
+        fail_commit(cue, took_place=False)
+        with pytest.raises(runcue.StoreError):
+            await cue.submit("other")
+        await asyncio.sleep(1)
+        may_go_on.set()
+        await cue.wait(running)
+        [service] = await cue.services()
+    assert service["quantities"][0]["used"] == 90

@@ -61,6 +61,11 @@ class Window:
             stamps.popleft()
         return self.limit - len(stamps) - self.open
 
+    def first(self, now: float) -> float | None:
+        """When the oldest start was that still counts."""
+        self.room(now)
+        return self.stamps[0] if self.stamps else None
+
     def entered(self, at: float) -> None:
         """One open grant became a call at `at`."""
         self.open -= 1
@@ -373,10 +378,11 @@ class Service:
         """True when other processes want places and as many run here as is fair."""
         return self.share is not None and self.active - self.others >= self.share
 
-    def gains_at(self) -> float:
+    def gains_at(self, now: float) -> float:
         """When the passing of time alone next adds to the room in its windows."""
-        ends = [end_of(window.stamps[0], window.per) for window in self.windows if window.stamps]
-        ends += [end_of(meter.uses[0][0], meter.per) for meter in self.meters if meter.uses]
+        firsts = [window.first(now) for window in self.windows] + [meter.first(now) for meter in self.meters]
+        pers = [window.per for window in self.windows] + [meter.per for meter in self.meters]
+        ends = [end_of(at, per) for at, per in zip(firsts, pers, strict=True) if at is not None]
         return min(ends, default=math.inf)
 
     def throttle(self, now: float, after: float | None) -> float:
@@ -512,6 +518,6 @@ class Group(Service):
         first = min(known, key=lambda why: (why.until is None, why.until or 0.0, why.reason != "concurrency"))
         return Blocked(first.reason, first.until, f"each of {len(known)}: {first.details or first.reason}")
 
-    def gains_at(self) -> float:
+    def gains_at(self, now: float) -> float:
         """When the passing of time alone next adds to the room in one of them."""
-        return min((member.gains_at() for member in self.members), default=math.inf)
+        return min((member.gains_at(now) for member in self.members), default=math.inf)

@@ -78,6 +78,11 @@ class Meter:
                 self.used = sum(amount for _, amount in uses)
         return self.limit - self.used - self.open
 
+    def first(self, now: float) -> float | None:
+        """When the oldest use was that still counts."""
+        self.room(now)
+        return self.uses[0][0] if self.uses else None
+
     def fits(self, amount: float, now: float) -> bool:
         """True when that much more may be used now."""
         return amount <= 0 or amount <= self.room(now) + self.limit * HAIR
@@ -157,6 +162,9 @@ class Spending(msgspec.Struct):
     """From when on other processes count it."""
     at: float | None = None
     """When its handler was entered."""
+    is_recalled: bool = False
+    """True when it was made anew for an attempt under way: what was charged before may or may not be counted, so that
+    only more is taken from here on, and nothing given back."""
 
     def enter(self, at: float) -> None:
         """The handler was entered: what was reserved counts from here on."""
@@ -169,6 +177,8 @@ class Spending(msgspec.Struct):
     def settle(self, name: str, amount: float) -> float:
         """So much of that quantity is used after all. By how much that differs from what was counted."""
         more = amount - self.amounts.get(name, 0)
+        if self.is_recalled and more < 0:
+            return 0
         self.amounts[name] = amount
         for service in self.services:
             if self.at is None:

@@ -243,6 +243,13 @@ class Places(Mind):
                 service.spend_budget(name, amount)
             self._tell_used(spending, name, spending.settle(name, amount))
 
+    def recall(self, record: Record, lane: Lane) -> None:
+        """An attempt from before this ledger goes on: what it reserved is counted, and it may say it used more."""
+        metered = tuple(service for service in lane.services if service.meters)
+        if metered:
+            at = self.now if record.started_at is None else record.started_at
+            self.spending[record.token] = Spending(metered, dict(record.spec.cost), at, at, is_recalled=True)
+
     def charge(self, token: int, amounts: dict[str, float]) -> None:
         """A running attempt says what it has really used so far: that counts from when it was entered."""
         spending = self.spending.get(token)

@@ -355,7 +355,7 @@ class Ready:
         """The same where work may cost something: one at a time, and not before older work that waits for more."""
         cost = lane.cost()
         if not cost:
-            return room, None
+            return 1, None  # the next may cost something
         for service in lane.services:
             if not service.is_metered:
                 continue
@@ -380,7 +380,7 @@ class Ready:
         if blocked is None:  # its last unit is kept for older work: nor may others who wait for it keep any
             for other in [other for other in self._holders if other.where is blocker]:
                 self._unhold(other)
-            self.wake_service(blocker, blocker.gains_at())
+            self.wake_service(blocker, blocker.gains_at(now))
             return
         if blocked.until is not None:
             self.wake_service(blocker, blocked.until)

@@ -64,6 +64,7 @@ def _take_up(ledger: Ledger) -> None:
     for record in list(ledger.shelf(ledger.running_shelf)):
         ledger.guests.discard(record.id)
         lane = ledger.slots[record.token] = ledger.lane_run(record)
+        ledger.recall(record, lane)
         epochs = [(one, breaker, breaker.epoch) for one in lane.services if (breaker := _counts(one, record))]
         if epochs:
             ledger.epochs[record.token] = epochs
@@ -87,21 +88,22 @@ def _count(ledger: Ledger, head: Head) -> None:
 def _forget_pages(ledger: Ledger, changes: Changes) -> None:
     """Others may have changed what is in line here: read it again when it is wanted."""
     ledger.doubtful = {one.id for one in ledger.records.values() if not one.token or one.missing}
-    for lane in ledger.ready.lanes.values():
-        if ledger.asking is None:
-            lane.line.reset(ledger.heads.get(lane.shelf))
-            ledger.ready.notice(lane)
-        elif (
-            changes.shelves.get(lane.shelf) is not None
-        ):  # what callbacks said of the others is worth keeping
-            lane.line.more, lane.line.end = True, None
-            ledger.ready.notice(lane)
+    lanes = list(ledger.ready.lanes.values())
     if ledger.asking is None:
         kept = {work_id: record for work_id, record in ledger.records.items() if record.token}
         kept |= {work_id: ledger.records[work_id] for work_id in ledger.held if work_id in ledger.records}
         ledger.records.clear()
         ledger.records.update(kept)
         ledger.doubtful &= kept.keys()
+        for lane in lanes:  # all of them first: to notice one may be to read what it begins with
+            lane.line.reset(changes.shelves.get(lane.shelf, ledger.heads.get(lane.shelf)))
+        for lane in lanes:
+            ledger.ready.notice(lane)
+        return
+    for lane in lanes:
+        if changes.shelves.get(lane.shelf) is not None:  # what callbacks said of the others is worth keeping
+            lane.line.more, lane.line.end = True, None
+            ledger.ready.notice(lane)
 
 
 def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: bool) -> None:

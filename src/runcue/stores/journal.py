@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder().decode
 def pack(events: Iterable[News]) -> bytes:
     """The events of one turn as they are stored: those that differ only in their ids together."""
     rows: list[list[Any]] = []
-    state = task = services = began = ended = None
+    state = task = services = chosen = began = ended = None
     attempt = 0
     ids: list[str] = []
     for news in events:
@@ -37,12 +37,13 @@ def pack(events: Iterable[News]) -> bytes:
                 or news.attempt != attempt
                 or spec.task is not task
                 or spec.services is not services
+                or news.chosen != chosen
             ):
                 state, began, ended, attempt = news.state, news.started_at, news.completed_at, news.attempt
-                task, services = spec.task, spec.services
+                task, services, chosen = spec.task, spec.services, news.chosen
                 duration = None if began is None or ended is None else ended - began
                 ids = []
-                rows.append([_codes[state], task, services[:1], attempt, duration, ids])
+                rows.append([_codes[state], task, news.services[:1], attempt, duration, ids])
             ids.append(news.id)
         else:
             state = None
