@@ -104,8 +104,6 @@ class Checker:
         self._starts: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         """When each attempt was started, and by which event: again after it was given back."""
         self._answers: dict[tuple[str, int], tuple[int, float]] = {}
-        self._unnamed: dict[str, float] = {}
-        """When something was last started on one that a pattern means, and nothing said on which."""
         self._second_probes: list[calling.Probe] = []
         self._doomed: dict[str, tuple[str, float]] = {}
         self._adrift: dict[str, float] = {}
@@ -317,8 +315,6 @@ class Checker:
             circuit = self._circuit(service)
             if circuit is not None and fits(service, name):
                 self._pass_circuit(service, circuit, life)
-            elif service == name and "*" in name:
-                self._unnamed[name] = event.at
 
     def _check_attempt(self, life: Life, attempt: int) -> None:
         if life.state == "running":  # its process died, or gave it back
@@ -341,7 +337,7 @@ class Checker:
             return
         assert better.asked is not None
         assert life.asked is not None
-        if better.asked.cost or life.asked.cost:  # they may wait for different amounts
+        if better.asked.cost and not life.asked.cost:  # nothing of what the other may be waiting for
             return
         rule = "starvation" if better.asked.priority < life.asked.priority else "priority"
         self._say(rule, f"work {life.id} started before {better.id}, which comes first and could have started",
@@ -443,10 +439,9 @@ class Checker:
             )
             circuit.probe = None
         elif state == "half_open":
-            is_unnamed = any(at == self._now and fits(name, use) for use, at in self._unnamed.items())
-            if circuit.state != "open" or (circuit.knocking is None and not is_unnamed):
+            if circuit.state != "open" or circuit.knocking is None:
                 self._say("circuit", f"the circuit of {name} is half-open, and nothing was started on it")
-            elif circuit.knocking is not None:
+            else:
                 circuit.probe = self._lives[circuit.knocking[0]].start
         elif circuit.state != "half_open":
             self._say("circuit", f"the circuit of {name} closed, and had been {circuit.state}")

@@ -41,7 +41,7 @@ MOODS: Final = {
 METERED, KEYED, GROUPED = 0.25, 0.2, 0.2
 """In how many worlds there is a service with a quantity, one with keys, and a group of services."""
 QUANTITY: Final = "tokens"
-COSTS: Final = (2.5, 4, 7.3, 10, 10, 15, 40)
+COSTS: Final = (0, 2.5, 4, 7.3, 10, 10, 15, 40)
 """What works are expected to use of it."""
 GROUP: Final = "g_*"
 PER: Final = "account"
@@ -214,7 +214,8 @@ class Trial(msgspec.Struct):
     def charges(self, work_id: str, attempt: int, cost: float) -> tuple[float | None, float | None]:
         """What the handler says that it used, when it begins and when it ends; None where it says nothing."""
         random = Random(f"{self.seed}/{work_id}/{attempt}/charges")
-        less, more = random.choice((0, cost / 4, cost / 2)), random.choice((cost, cost * 1.5, cost * 2))
+        usual = cost or COSTS[1]
+        less, more = random.choice((0, usual / 4, usual / 2)), random.choice((usual, usual * 1.5, usual * 2))
         return random.choice(((None, None), (None, less), (None, more), (more, None), (less, more)))
 
     def company(self, work_id: str) -> list[str]:
