@@ -15,7 +15,7 @@ import msgspec
 
 from runcue.core.failure import Failure, classify
 from runcue.core.model import Record
-from runcue.core.plan import Ended, Entered, Entry, Item, Outcome, Plan
+from runcue.core.plan import Charge, Ended, Entered, Entry, Item, Outcome, Plan
 from runcue.errors import CommandFailed
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, TooLate
@@ -148,6 +148,8 @@ class Attempts:
         run.task = None  # a task, its coroutine and its run would otherwise wait for the collector
         if run.timer is not None:
             run.timer.cancel()
+        if run.charged is not None:  # what other threads said of it may still be on its way
+            self._put(Charge(record.token, dict(run.charged)))
         if run.is_given_up:
             was_stopped = isinstance(outcome.error, asyncio.CancelledError)
             self._put(Ended(record.id, record.token, not was_stopped))

@@ -29,7 +29,15 @@ from runcue.core.model import Work, WorkState
 from runcue.core.parse import key as parse_key
 from runcue.core.retry import Retry
 from runcue.cue import Cue
-from runcue.errors import ConfigError, InvalidOption, WorkCancelled, WorkFailed, WorkTimedOut, quoted
+from runcue.errors import (
+    ConfigError,
+    InvalidOption,
+    SubmitError,
+    WorkCancelled,
+    WorkFailed,
+    WorkTimedOut,
+    quoted,
+)
 from runcue.handler import is_async, spoken, takes, unwrapped
 from runcue.loops import tell
 from runcue.mapping import Key, key_text
@@ -213,6 +221,10 @@ class Batch:
             is_new = label not in self._values
             if is_new:
                 self._values[label] = item
+            elif self._values[label] != item:
+                raise SubmitError(
+                    f"items[{number}] has the key {quoted(label)} of another item. Make keys differ."
+                )
             self._labels.append(label)
             if is_new:
                 yield label

@@ -71,6 +71,8 @@ def read_limits(
         if total is not None:
             raise ConfigError(f"total={quoted(total)} needs per=: it is what all keys together may have.")
         return limits, None
+    if "[" in name:
+        raise InvalidOption("service name", name, "no '[' in it, because its keys are named with brackets")
     return _total(name, total, limits), _key(per)
 
 
@@ -85,7 +87,9 @@ def service_name(value: object) -> str:
 def _quantities(given: Mapping[str, object], where: str = "service()") -> tuple[Quantity, ...]:
     found = []
     for name, value in given.items():
-        is_rate = isinstance(value, (tuple, list, parse.Rate)) or (isinstance(value, str) and value[:1].isdigit())
+        is_rate = isinstance(value, (tuple, list, parse.Rate)) or (
+            isinstance(value, str) and value[:1].isdigit()
+        )
         if not is_rate or parse.nearest(name, OPTIONS):
             raise UnknownOption(name, OPTIONS, where)
         found.append(Quantity(name, parse.rates(value)))

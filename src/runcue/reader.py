@@ -194,19 +194,23 @@ class Reader:
     def services(self) -> builtins.list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""
         from runcue.core.explain import snapshot  # it brings all that decides, which few questions need
+        from runcue.core.services import Services
 
         def look(tables: Tables) -> builtins.list[dict[str, Any]]:
             now, changes = self._everything(tables)
-            found = {state.limits.name: Service(state.limits) for state in changes.services}
+            found = Services(lambda service: None)
             for state in changes.services:
+                found.declare(state.limits)
                 found[state.limits.name].load(state)
             for grant in changes.grants:
-                if grant.service in found:
-                    found[grant.service].started_elsewhere(grant.at, grant.amount, grant.quantity)
+                service = found.find(grant.service)
+                if service is not None:
+                    service.started_elsewhere(grant.at, grant.amount, grant.quantity)
             for worker in changes.workers or ():
                 for name, amount in worker.active.items():
-                    if name in found:
-                        found[name].active += amount
+                    service = found.find(name)
+                    if service is not None:
+                        service.active += amount
             return [snapshot(found[name], now) for name in sorted(found)]
 
         return self._read(look)
@@ -310,9 +314,9 @@ class Reader:
         """Queue time, and how everything stands but for the works."""
         head = tables.head()
         now = _now(tables, head)
-        rates = [rate for row in tables.connection.execute(states.SERVICE_SELECT)
-                 for rate in states.read_service(row).limits.rates]  # fmt: skip
-        changes = tables.changes(head, now - max((rate.per for rate in rates), default=0.0))
+        rows = tables.connection.execute(states.SERVICE_SELECT)
+        longest = max((states.read_service(row).limits.longest for row in rows), default=0.0)
+        changes = tables.changes(head, now - longest)
         assert changes is not None, "nothing was seen before"
         return now, changes
 

@@ -33,7 +33,7 @@ from runcue.core.model import Spec, Work, WorkState
 from runcue.core.places import HERE
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
-from runcue.core.state import Limits, base_name
+from runcue.core.state import Limits, base_name, is_pattern
 from runcue.errors import (
     ConfigError,
     DependencyCycle,
@@ -159,6 +159,11 @@ class Registry:
     def service(self, name: str, **options: Any) -> Limits:
         """Declare a service and its limits; declared again, it has these limits and no others."""
         limits, key = read_limits(name, **options)
+        if limits.name in self.services and (key is None) != (limits.name not in self.keys):
+            raise ConfigError(
+                f"Service {quoted(limits.name)} was declared {'without' if key else 'with'} per=, and waiting work was "
+                "submitted like that. Give the new one another name."
+            )
         self.services[limits.name] = limits
         had_keys = self.keys.pop(limits.name, None) is not None
         if key is not None:
@@ -424,7 +429,7 @@ class Registry:
         """True for a service that was declared, a key of one, and a pattern that one of them matches."""
         if name in self.services:
             return True
-        if "*" in name:
+        if is_pattern(name):
             return bool(fnmatch.filter(self.services, name))
         return base_name(name) in self.keys
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ class Run(msgspec.Struct, eq=False):  # a Struct is made in half the time of a p
     """What its handler says that it used so far."""
 
 
+_charging = threading.Lock()
+"""Held while a sum is made and sent: threads of one handler may charge at once."""
 current_run: ContextVar[Run | None] = ContextVar("runcue_run", default=None)
 """The attempt on whose behalf code runs in a thread."""
 
@@ -81,11 +84,13 @@ class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in 
 
         The sum takes the place of what `cost=` expected, at the time of the start.
         """
-        charged = dict(self._run.charged or {})
-        for name, size in checked(amounts).items():
-            charged[name] = charged.get(name, 0) + size
-        self._run.charged = charged
-        self._run.words.charged(self._run)
+        more = checked(amounts)
+        with _charging:
+            charged = dict(self._run.charged or {})
+            for name, size in more.items():
+                charged[name] = charged.get(name, 0) + size
+            self._run.charged = charged
+            self._run.words.charged(self._run)
 
     def observe(self, headers: Mapping[str, Any], service: str | None = None) -> None:
         """Learn from the headers of a response how much the service will still take, and until when.

@@ -83,20 +83,14 @@ def with_keys(names: tuple[str, ...], keys: Mapping[str, KeyOf], work: Work) -> 
 
 
 def _key(service: str, key: KeyOf, work: Work) -> str:
-    if isinstance(key, str):
-        return _param(work, key)
     where = f"The per= of service {quoted(service)}"
-    answer = _asked(key, work, where)
-    if (
-        not isinstance(answer, str)
-        or not answer
-        or len(answer) > parse.LONGEST_NAME
-        or not answer.isprintable()
-    ):
+    answer = _param(work, key) if isinstance(key, str) else _asked(key, work, where)
+    is_key = isinstance(answer, str) and 1 <= len(answer) <= parse.LONGEST_NAME and answer.isprintable()
+    if not is_key:
         raise SubmitError(
             f"{where} returned {quoted(answer)}, not a text of 1 to {parse.LONGEST_NAME} printable characters."
         )
-    return answer
+    return str(answer)
 
 
 def read_cost(value: object) -> CostOf | None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -143,3 +144,24 @@ async def test_dependencies_and_times_are_waited_for() -> None:
         await cue.join()
     assert chain.seconds == pytest.approx(took, rel=WITHIN)
     assert later.seconds == pytest.approx(503, rel=0.01)
+
+
+async def test_what_waits_for_work_that_nobody_submitted_has_no_end() -> None:
+    cue = Cue()
+    cue.task("call")(lambda work: None)
+    await cue.submit("call", depends_on=["nobody"])
+    said = await cue.forecast()
+    assert (said.seconds, said.bottleneck, said.limit) == (None, "nobody", "dependency")
+
+
+async def test_a_chain_that_was_submitted_from_its_end_is_no_trouble() -> None:
+    cue = Cue()
+    cue.service("api", rate="1000/s")
+    cue.task("call", uses="api")(lambda work: None)
+    ids = [f"w{number}" for number in range(500)]
+    for work_id, need in pairwise(ids):
+        await cue.submit("call", id=work_id, depends_on=[need])
+    await cue.submit("call", id=ids[-1])
+    said = await cue.forecast()
+    assert said.pending == 500
+    assert said.limit != "dependency"

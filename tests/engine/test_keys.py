@@ -262,3 +262,66 @@ async def test_two_programs_share_each_key_and_the_total(tmp_path: Path) -> None
         assert all(last - first >= 60 for first, last in zip(stamps, stamps[20:], strict=False))
     everything = sorted(at for stamps in calls.at.values() for at in stamps)
     assert all(last - first >= 60 for first, last in zip(everything, everything[50:], strict=False))
+
+
+@pytest.mark.parametrize(
+    "key", ["a*b", "*", "[", "]", "a]b", "a[b]", "{x}", "#threads", "../x", "k" * 128, "ü"]
+)
+async def test_any_text_may_be_a_key(key: str) -> None:
+    cue = Cue()
+    calls = on_hosts(cue, concurrent=1, total=5)
+    async with cue:
+        await cue.submit_many([{"task": "call", "params": {"host": key}} for _ in range(3)])
+        await cue.join()
+    assert (calls.order, calls.most[key]) == ([key] * 3, 1)
+
+
+@pytest.mark.parametrize("key", ["", "a\nb", "k" * 129])
+async def test_but_not_every_text(key: str) -> None:
+    cue = Cue()
+    on_hosts(cue)
+    with pytest.raises(runcue.SubmitError, match="printable characters"):
+        await cue.submit("call", params={"host": key})
+
+
+async def test_a_service_cannot_come_to_have_keys_while_its_work_waits() -> None:
+    cue = Cue()
+    cue.service("api", concurrent=1)
+    with pytest.raises(runcue.ConfigError, match="was declared without per="):
+        cue.service("api", concurrent=1, per="host")
+    on_hosts(cue, concurrent=1)
+    with pytest.raises(runcue.ConfigError, match="was declared with per="):
+        cue.service("ssh", concurrent=1)
+    with pytest.raises(runcue.ConfigError, match="no '\\['"):
+        cue.service("gpu[0]", per="host")
+
+
+@pytest.mark.file
+async def test_work_of_a_program_that_knows_no_keys_shares_the_part_of_those_without(tmp_path: Path) -> None:
+    cue = Cue(f"{tmp_path}/queue.db")
+    calls = on_hosts(cue, concurrent=1)
+    await cue.submit_many([])
+    await cue.services()
+    other = Cue(f"{tmp_path}/queue.db")
+    other.task("call", uses=lambda work: "ssh")(lambda work: None)
+    await other.submit_many(items(a=3, b=3))
+    await other.close()
+    async with cue:
+        await cue.join()
+    assert calls.most["all"] == 1
+    assert len(calls.order) == 6
+
+
+async def test_two_services_with_keys_keep_nobody_waiting_for_ever() -> None:
+    cue = Cue()
+    cue.service("llm", per="host", tokens="100/min", total={"tokens": "150/min"})
+    cue.service("web", per="host", concurrent=1)
+    calls = Calls()
+    cue.task("call", uses="llm", cost={"tokens": 60})(calls)
+    cue.task("both", uses=["web", "llm"], cost={"tokens": 60})(calls)
+    async with cue:
+        await cue.submit_many(items(a=2, b=2))
+        await cue.submit_many([{"task": "both", "params": {"host": "a"}} for _ in range(3)])
+        async with asyncio.timeout(3600):
+            await cue.join()
+    assert len(calls.order) == 7

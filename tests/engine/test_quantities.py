@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -304,3 +305,45 @@ async def test_what_is_charged_after_a_commit_failed_is_counted() -> None:
         await cue.wait(running)
         [service] = await cue.services()
     assert service["quantities"][0]["used"] == 90
+
+
+async def test_threads_of_one_handler_may_charge_at_once() -> None:
+    cue = Cue()
+    cue.service("api", tokens="1M/min")
+
+    @cue.task(uses="api")
+    async def call(work: RunningWork) -> None:
+        def some() -> None:
+            for _ in range(500):
+                work.charge(tokens=1)
+
+        threads = [threading.Thread(target=some) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    async with cue:
+        await cue.wait(await cue.submit("call"))
+        [service] = await cue.services()
+    assert service["quantities"][0]["used"] == 2000
+
+
+@pytest.mark.file
+async def test_a_window_of_months_is_remembered_and_seen_from_outside(tmp_path: Path) -> None:
+    starts: list[float] = []
+    for _ in range(2):
+        cue = Cue(f"{tmp_path}/long.db")
+        cue.service("api", tokens="100/90d")
+
+        @cue.task("call", uses="api", cost={"tokens": 80})
+        async def call(work: RunningWork) -> None:
+            starts.append(epoch())
+
+        async with cue:
+            await cue.submit("call")
+            await asyncio.sleep(40 * 86400)
+        await cue.close()
+    assert len(starts) == 1
+    with runcue.Reader(tmp_path / "long.db") as reader:
+        assert reader.services()[0]["quantities"][0]["used"] == 80

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
+from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, TypeAlias
@@ -125,26 +126,42 @@ class _Stage:
         self._busy = busy
 
     def play(self, pending: Sequence[Record]) -> dict[tuple[str, str], int]:
-        """Start all of them. How many cannot go on before somebody does something, and why."""
+        """Start all of them, each after what it depends on. How many cannot go on before somebody does something, and
+        why; of those that depend on such work nothing is said."""
         held: dict[tuple[str, str], int] = {}
-        waiting, rounds = list(pending), 0
         known = {record.id for record in pending}
-        while waiting and rounds < len(pending) + 1:
-            later: list[Record] = []
-            for record in waiting:
-                needs = record.spec.depends_on if record.missing else ()
-                if any(need in known and need not in self._ends for need in needs):
-                    later.append(record)
-                else:
-                    why = self._start(
-                        record, max((self._ends.get(need, self._now) for need in needs), default=0.0)
-                    )
-                    if why is not None:
-                        held[why] = held.get(why, 0) + 1
-            if len(later) == len(waiting):
-                break
-            waiting, rounds = later, rounds + 1
+        needs = {
+            one.id: [need for need in one.spec.depends_on if one.missing and need in known] for one in pending
+        }
+        waiters: dict[str, list[Record]] = {}
+        for record in pending:
+            for need in needs[record.id]:
+                waiters.setdefault(need, []).append(record)
+        missing = {work_id: len(some) for work_id, some in needs.items()}
+        line = deque(record for record in pending if not missing[record.id])
+        while line:
+            record = line.popleft()
+            after = [self._ends.get(need, self._now) for need in record.spec.depends_on if record.missing]
+            why = self._lost(record, known) or self._start(record, max(after, default=0.0))
+            if why is not None:
+                held[why] = held.get(why, 0) + 1
+                continue
+            for waiter in waiters.get(record.id, ()):
+                missing[waiter.id] -= 1
+                if not missing[waiter.id]:
+                    line.append(waiter)
         return held
+
+    def _lost(self, record: Record, known: set[str]) -> tuple[str, str] | None:
+        """What that work waits for though nobody has submitted it."""
+        if not record.missing:
+            return None
+        for need in record.spec.depends_on:
+            if need not in known and need not in self._ends:
+                self._ledger.look_up(need)
+                if self._ledger.state_of(need) is None:
+                    return "dependency", need
+        return None
 
     def _start(self, record: Record, after: float) -> tuple[str, str] | None:
         lane = self._ledger.find_lane(record.spec)

@@ -470,9 +470,12 @@ class Group(Service):
         self.members: list[Service] = []
 
     def admit(self, service: Service) -> None:
-        """Take that service in, if the pattern matches it."""
+        """Take that service in, if the pattern matches it; one that has come to have keys is no longer meant."""
         pattern = self.name.replace("[", "[[]").replace("?", "[?]")  # a star is all that is special here
         is_meant = service.limits.each is None and not service.name.startswith("#")
+        if not is_meant and service in self.members:
+            self.members.remove(service)
+            service.groups = tuple(group for group in service.groups if group is not self)
         if is_meant and fnmatchcase(service.name, pattern) and service not in self.members:
             self.members.append(service)
             service.groups = (*service.groups, self)

@@ -85,7 +85,11 @@ class Meter:
 
     def fits(self, amount: float, now: float) -> bool:
         """True when that much more may be used now."""
-        return amount <= 0 or amount <= self.room(now) + self.limit * HAIR
+        return amount <= 0 or amount <= self.room(now) + self._hair(amount)
+
+    def _hair(self, amount: float) -> float:
+        """What may be off: nothing as long as all amounts are whole."""
+        return 0.0 if amount == int(amount) and self.used == int(self.used) else self.limit * HAIR
 
     def holds(self, amount: float) -> bool:
         """True when that much fits into an empty window."""
@@ -110,7 +114,7 @@ class Meter:
 
     def opens_at(self, amount: float, now: float) -> float | None:
         """When that much fits; None while that hangs on calls not yet entered, or if it never does."""
-        lacking = amount - self.room(now) - self.limit * HAIR
+        lacking = amount - self.room(now) - self._hair(amount)
         for at, used in self.uses:
             lacking -= used
             if lacking <= 0:

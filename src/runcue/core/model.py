@@ -19,6 +19,7 @@ import msgspec
 from runcue.core.meters import Cost
 from runcue.core.parse import decode_params
 from runcue.core.retry import Retry
+from runcue.core.state import is_pattern
 
 HISTORY_KEPT = 100
 """How many failed attempts of a work are remembered."""
@@ -128,7 +129,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         services = self.spec.services
         if self.chosen is None:
             return services
-        return tuple(self.chosen if "*" in name else name for name in services)
+        return tuple(self.chosen if is_pattern(name) else name for name in services)
 
 
 class Work(msgspec.Struct, frozen=True):

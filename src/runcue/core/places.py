@@ -225,7 +225,7 @@ class Places(Mind):
         for service in services:
             service.returned()
             self.ready.touch(service)
-            if not self.is_whole:
+            if not self.is_whole and service.windows:
                 self.plan.grants.append(Grant(service.name, counted_at, -1))
         if spending is not None:
             spending.returned()

@@ -81,7 +81,9 @@ class Ready:
         key = (spec.task, spec.queue, services)
         lane = self.lanes.get(key)
         if lane is None:
-            used = tuple(map(self._service, dict.fromkeys(services + rule.implicit)))
+            used = tuple(
+                map(self._service, dict.fromkeys(self.services.with_parts(services + rule.implicit)))
+            )
             shelf = shelf_name(spec.task, spec.queue, () if rule.services is not None else services)
             lane = Lane(spec.task, self.queue(spec.queue), used, Line(self._records), shelf)
             if self._page is not None:
@@ -183,7 +185,7 @@ class Ready:
 
     def _wait_at(self, service: Service, lane: Lane) -> None:
         """Park a lane there: in its order, at a gate behind those whose key has waited longer."""
-        turn = 0
+        turn = service.served  # at a gate: behind all who wait there
         if lane.gate is service and lane.part is not None:
             turn = max(lane.turn, lane.part.served)
         service.parked.add(turn, lane, 4 * len(self.lanes) + FEW)
@@ -359,7 +361,7 @@ class Ready:
         for service in lane.services:
             if not service.is_metered:
                 continue
-            is_in_line = service.sells(cost) and service is not lane.gate
+            is_in_line = service.sells(cost) and not service.is_gate  # there, turns decide
             first = service.parked.first_costly() if is_in_line else None
             if first is not None and self._is_older(first, lane):
                 return 0, service

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from runcue.core.limits import Group, Limits, Service
-from runcue.core.state import base_name
+from runcue.core.state import base_name, is_pattern, key_name
 
 
 class Services(dict[str, Service]):
@@ -29,7 +29,7 @@ class Services(dict[str, Service]):
         service = self.get(name)
         if service is not None:
             return service
-        if "*" in name:
+        if is_pattern(name):
             return self._group(name)
         base = self.get(base_name(name) or "")
         limits = None if base is None else base.limits.of_key(name)
@@ -48,7 +48,7 @@ class Services(dict[str, Service]):
         if group is None:
             group = Group(pattern)
             for service in self.values():
-                if not self._is_key(service):
+                if not self.is_key(service):
                     group.admit(service)
             if group.members:
                 self.groups[pattern] = group
@@ -68,6 +68,9 @@ class Services(dict[str, Service]):
             return None
         service.declare(limits)
         self._touch(service)
+        for group in self.groups.values():
+            group.admit(service)
+            self._touch(group)
         for part in self.values():
             each = limits.of_key(part.name) if part.base == service.name else None
             if each is not None:
@@ -77,14 +80,26 @@ class Services(dict[str, Service]):
 
     def drop_keys(self, used: Iterable[Service], now: float) -> None:
         """Drop what is kept of keys that are not among the used ones and have nothing to remember."""
-        keys = dict.fromkeys(service for service in self.values() if self._is_key(service))
+        keys = dict.fromkeys(service for service in self.values() if self.is_key(service))
         for service in used:
             keys.pop(service, None)
         for service in keys:
             if service.is_as_new(now):
                 del self[service.name]
 
-    def _is_key(self, service: Service) -> bool:
+    def with_parts(self, names: Iterable[str]) -> list[str]:
+        """The same, and for each service with keys whose key nobody said the part of those that have none: such work
+        was submitted when the service had no keys, or by a program that does not know of them."""
+        found: list[str] = []
+        for name in names:
+            service = self.get(name)
+            has_part = (
+                service is None or service.limits.each is None or any(base_name(one) == name for one in found)
+            )
+            found += [name] if has_part else [key_name(name, ""), name]
+        return found
+
+    def is_key(self, service: Service) -> bool:
         """True for the part of a service that one key has; a name with brackets may be a service's own."""
         base = self.get(service.base or "")
         return base is not None and base.limits.each is not None

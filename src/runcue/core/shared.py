@@ -132,7 +132,7 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: boo
 def _service_changed(ledger: Ledger, state: ServiceState) -> None:
     services = ledger.ready.services
     service = services.find(state.limits.name)
-    if service is None or service.base not in services:
+    if service is None or not services.is_key(service):
         services.declare(state.limits)
         service = services[state.limits.name]
     else:  # a key has the limits that its service has now

@@ -59,6 +59,11 @@ def key_name(service: str, key: str) -> str:
     return f"{service}[{key}]"
 
 
+def is_pattern(name: str) -> bool:
+    """True for a name that means any one of several services; a key may have a star in it."""
+    return "*" in name and not name.endswith("]")
+
+
 def base_name(name: str) -> str | None:
     """The service that a key's part belongs to; None for a name that is no key's."""
     base, bracket, _ = name.partition("[")

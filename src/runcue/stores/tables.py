@@ -293,9 +293,7 @@ class Tables:
         changes.shelves.update((name, self._first_of(name)) for name in self._aside.shelves)
         services = self._execute(f"{states.SERVICE_SELECT} WHERE services.revision > ?", (seen,))
         changes.services = [states.read_service(row) for row in services]
-        longest = max(
-            (rate.per for service in changes.services for rate in service.limits.rates), default=0.0
-        )
+        longest = max((service.limits.longest for service in changes.services), default=0.0)
         oldest = min(oldest_grant, head.now - longest) if changes.is_first else float("-inf")
         grants = self._execute(
             f"{states.GRANT_SELECT} WHERE id > ? AND started_at > ? ORDER BY id", (self._last_grant, oldest)
