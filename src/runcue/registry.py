@@ -161,8 +161,8 @@ class Registry:
         limits, key = read_limits(name, **options)
         if limits.name in self.services and (key is None) != (limits.name not in self.keys):
             raise ConfigError(
-                f"Service {quoted(limits.name)} was declared {'without' if key else 'with'} per=, and waiting work was "
-                "submitted like that. Give the new one another name."
+                f"Service {quoted(limits.name)} was declared {'without' if key else 'with'} per=, and waiting work "
+                "was submitted like that. Give the new one another name."
             )
         self.services[limits.name] = limits
         had_keys = self.keys.pop(limits.name, None) is not None

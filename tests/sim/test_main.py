@@ -184,6 +184,10 @@ def test_a_circle_is_counted_and_no_failure(tmp_path: Path, capsys: pytest.Captu
         (["--seed", "-1"], "--seed: expected a whole number from 0"),
         (["--speed", "0"], "--speed: expected a number from 0.001"),
         (["--swarm", "0"], "--swarm: expected a whole number from 1"),
+        (["--swarm", "3", "--report", "x"], "--swarm plays worlds of its own: it takes no --report"),
+        (["--swarm", "3", "--scenario", "burst"], "it takes no --scenario"),
+        (["--jobs", "2", "--scenario", "burst"], "--jobs is for --swarm"),
+        (["--tui", "--check", "--scenario", "burst"], "--tui shows a run and judges nothing"),
         (["--duration", "200 parsecs"], "--duration: expected a time such as"),
         (["--fail-on", "p95"], "--fail-on: expected a metric"),
         (["--fail-on", "zig>3"], "--fail-on: expected one of p50"),
@@ -282,3 +286,10 @@ def test_it_is_a_program(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "single_queue - seed 1" in ended.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_missed_when_all_comes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "--count", "12000", "--rate-limit", "500/1", "--concurrent", "1000", "--check")
+    assert "12,000 submitted · 12,000 completed" in text
+    assert "incomplete" not in text
+    assert "every promise was kept" in text

@@ -50,7 +50,9 @@ def test_the_log_is_copied_by_a_thread_of_its_own_and_starts_over(
     assert by_thread
     assert size < 8000 * 2 * PAGE  # all of it would be more than 16,000 pages
     assert rows(tmp_path / "queue.db") == 8000
-    assert not Path(f"{tmp_path}/queue.db-wal").exists() or not Path(f"{tmp_path}/queue.db-wal").stat().st_size
+    assert (
+        not Path(f"{tmp_path}/queue.db-wal").exists() or not Path(f"{tmp_path}/queue.db-wal").stat().st_size
+    )
 
 
 def test_a_commit_copies_the_log_itself_when_the_thread_cannot(

@@ -56,7 +56,9 @@ def test_keys_and_shelves_without_work_are_forgotten_but_what_they_remember_is_n
     assert len(rows(path, "SELECT name FROM services WHERE name LIKE '%]'")) == 6
     assert len(rows(path, "SELECT name FROM shelves")) >= 6
     pruned(path, 2e9, 1e9)
-    assert len(rows(path, "SELECT name FROM services WHERE name LIKE '%]'")) == 6, "others may not have seen it yet"
+    assert len(rows(path, "SELECT name FROM services WHERE name LIKE '%]'")) == 6, (
+        "others may not have seen it yet"
+    )
     monkeypatch.setattr(pruning, "LATELY", -1)
     pruned(path, 2e9, 1e9)
     assert rows(path, "SELECT name FROM services ORDER BY name") == [("api",), ("api[u3]",)]

@@ -26,7 +26,9 @@ runcue.Cue(":memory:", max_queued=100, reject_policy="block", block_timeout="5s"
 
 cue.service("api", rate="60/min", concurrent=5, circuit_threshold=5, circuit_timeout=timedelta(minutes=5))
 cue.service("old", rate_limit=(60, 60), max_concurrent=5)
-cue.service("llm", rate="500/min", tokens="200k/min", usd=["5/h", (50, 86400)], concurrent=runcue.adaptive(max=50))
+cue.service(
+    "llm", rate="500/min", tokens="200k/min", usd=["5/h", (50, 86400)], concurrent=runcue.adaptive(max=50)
+)
 cue.service("hosts", concurrent=2, per="host", total={"concurrent": 20, "rate": "100/min"})
 cue.service("users", rate="5/s", per=lambda work: str(work.params["user"]), total=50)
 cue.service("several", rate=["10/s", "1000/h"])

@@ -73,7 +73,9 @@ class Job(msgspec.Struct, kw_only=True):
                 return None
             outcome = watched
         else:
-            in_processes = self.is_real and bool(config.kills) and config.workload.linked_by == "depends_on"
+            # a check looks at every call, and processes of their own would keep theirs to themselves
+            is_apart = bool(config.kills) and config.workload.linked_by == "depends_on"
+            in_processes = self.is_real and is_apart and checker is None
             simulation = Simulation(
                 config, arrivals=arrivals, keep_calls=self.is_checked, in_processes=in_processes
             )

@@ -94,12 +94,28 @@ def command(context: click.Context, /, **given: Any) -> None:
     if given["list_scenarios"]:
         _list_scenarios()
         return
+    _refuse_contradictions(given)
     if given["swarm"] is not None:
         context.exit(_swarm(given))
     if not any(value for name, value in given.items() if name != "verbose"):
         click.echo(context.get_help())
         return
     context.exit(_carried_out(job.job_of(given)))
+
+
+def _refuse_contradictions(given: dict[str, Any]) -> None:
+    """An option that would be ignored is refused: silence would read as an answer."""
+    if given["swarm"] is not None:
+        beside = {"swarm", "seed", "jobs", "verbose"}
+        for name, value in given.items():
+            if value and name not in beside:
+                raise click.UsageError(
+                    f"--swarm plays worlds of its own: it takes no --{name.replace('_', '-')}"
+                )
+    elif given["jobs"]:
+        raise click.UsageError("--jobs is for --swarm: one run takes one process")
+    if given["tui"] and given["check"]:
+        raise click.UsageError("--tui shows a run and judges nothing: use --check without it")
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from random import Random
@@ -31,7 +32,7 @@ from runcue.sim.behaviour import RETURNED, Call, MockService, clock_of, draw
 from runcue.sim.child import end, spawn
 from runcue.sim.config import Config
 from runcue.sim.workload import Arrival, Submission, arrivals, exact
-from runcue.testing import kill, run
+from runcue.testing import kill, run, watch
 
 Listener = Callable[[runcue.Event], None]
 
@@ -97,6 +98,8 @@ class Simulation:
         self.rebuilds = 0
         self.events = 0
         self.missed = 0
+        self._pile: deque[runcue.Event] = deque()
+        """Events of a queue in memory that the listeners have not heard yet."""
         self.began_at = 0.0
         self._folder = folder
         self._arrivals = arrivals
@@ -221,6 +224,7 @@ class Simulation:
     def _open(self) -> None:
         if self.config.store == "memory":
             self._client = self._make_cue(None, 0)
+            watch(self._client, self._pile.append)  # a reader of its own would miss what comes all at once
             self._client.start()
             self.nodes = [self._client]
         else:
@@ -329,16 +333,27 @@ class Simulation:
     async def _read(self) -> None:
         """Hand out the events, some at a time: to be woken for each one would cost more than the engine does."""
         nap = min(LONGEST_NAP, self.config.duration / 2000)
+        while self.config.store == "memory":
+            await self._nap(nap)
+            self._hand_out(self._now() - nap)
         async for event in self.cue.events():
-            self.events += 1
             if event.at >= self._now() - nap and not self._is_ending:
                 await self._nap(nap)
-            if event.type in TOLD_MORE:
-                event = self._told_more(event)
-            elif event.type == "gap":
-                self.missed += event.missed
-            for listener in self.listeners:
-                listener(event)
+            self._hear(event)
+
+    def _hand_out(self, until: float = math.inf) -> None:
+        """Tell the listeners what has piled up, but for the latest: of that the mocks may have more to say."""
+        while self._pile and self._pile[0].at < until:
+            self._hear(self._pile.popleft())
+
+    def _hear(self, event: runcue.Event) -> None:
+        self.events += 1
+        if event.type in TOLD_MORE:
+            event = self._told_more(event)
+        elif event.type == "gap":
+            self.missed += event.missed
+        for listener in self.listeners:
+            listener(event)
 
     async def _nap(self, seconds: float) -> None:
         self._woken = asyncio.get_running_loop().create_future()
@@ -434,6 +449,7 @@ class Simulation:
         self._is_ending = True
         self._wake()
         await asyncio.sleep(ECHO if self.config.store == "file" else 0.001)
+        self._hand_out()
         return ended_at
 
     async def _strike(self, number: int) -> None:
