@@ -158,7 +158,7 @@ def test_older_code_finds_its_models() -> None:
 
 def test_the_test_kit_has_its_own_names() -> None:
     assert set(runcue.testing.__all__) == {
-        "Deadlock", "VirtualLoop", "fail_commit", "fill_disk", "kill", "run", "settle",
+        "Deadlock", "VirtualLoop", "fail_commit", "fill_disk", "kill", "run", "settle", "watch",
     }  # fmt: skip
 
 

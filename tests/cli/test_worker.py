@@ -249,7 +249,7 @@ def test_workers_bring_the_file_of_an_older_version_to_this_one(crew: Crew) -> N
     connection = apsw.Connection(str(crew.database))
     connection.execute(
         "DROP VIEW jobs; DROP INDEX work_units_retrying; ALTER TABLE work_units DROP COLUMN retry; "
-        "ALTER TABLE workers DROP COLUMN is_serving; PRAGMA user_version = 1"
+        "ALTER TABLE workers DROP COLUMN is_serving; ALTER TABLE services DROP COLUMN extra; PRAGMA user_version = 1"
     ).fetchall()
     connection.close()
     supervisor = crew.start()

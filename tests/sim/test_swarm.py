@@ -11,7 +11,7 @@ from runcue.core import limits
 from runcue.sim import swarm, trial
 from runcue.sim.promise import Violation
 
-SEEDS = 1000
+SEEDS = 500
 """In every run of the tests, in processes of their own: coverage would make each several times as slow."""
 CHUNK = 250
 
