@@ -109,3 +109,13 @@ def test_the_tasks_of_all_that_lives_are_known() -> None:
     bench.submit("one", "two", services=("api",))
     bench.submit("three", services=("api",), task="other")
     assert tasks_of(bench.scheduler.ledger) == ["other", "task"]
+
+
+def test_work_that_needs_several_waits_for_the_last_of_them() -> None:
+    bench = Bench(limits(concurrent=1))
+    bench.submit("done")
+    bench.finish("done")
+    bench.submit("one", "two")
+    bench.submit("three", needs=("done", "one", "two"))
+    bench.submit("four", needs=("two", "three"))
+    assert said(bench).seconds == 8.0

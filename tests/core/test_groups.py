@@ -6,6 +6,7 @@ import pytest
 
 from runcue.core.limits import Group, Limits, Service
 from runcue.core.retry import Retry
+from runcue.core.services import Services
 from runcue.core.settings import Rule
 from runcue.errors import SubmitError
 from tests.core.bench_of_core import START, Bench, costs, limits, sells
@@ -328,3 +329,17 @@ def test_a_process_that_waits_for_any_of_them_gets_its_share() -> None:
     assert one.started == []
     other.turn()
     assert len(other.started) == 1
+
+
+def test_a_member_that_comes_to_have_keys_leaves_the_group_and_may_come_back() -> None:
+    services = Services(lambda service: None)
+    plain = limits("ssh_a", concurrent=1)
+    services.declare(plain)
+    services.declare(limits("ssh_b", concurrent=1))
+    group = services.find("ssh_*")
+    assert isinstance(group, Group)
+    services.declare(Limits("ssh_a", each=plain))
+    assert [member.name for member in group.members] == ["ssh_b"]
+    assert services["ssh_a"].groups == ()
+    services.declare(plain)
+    assert [member.name for member in group.members] == ["ssh_b", "ssh_a"]

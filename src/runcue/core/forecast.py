@@ -154,14 +154,12 @@ class _Stage:
 
     def _lost(self, record: Record, known: set[str]) -> tuple[str, str] | None:
         """What that work waits for though nobody has submitted it."""
-        if not record.missing:
+        strangers = [need for need in record.spec.depends_on if need not in known and need not in self._ends]
+        if not record.missing or not strangers:
             return None
-        for need in record.spec.depends_on:
-            if need not in known and need not in self._ends:
-                self._ledger.look_up(need)
-                if self._ledger.state_of(need) is None:
-                    return "dependency", need
-        return None
+        missing = self._ledger.missing(record)
+        lost = [need for need in strangers if need in missing and self._ledger.state_of(need) is None]
+        return ("dependency", lost[0]) if lost else None
 
     def _start(self, record: Record, after: float) -> tuple[str, str] | None:
         lane = self._ledger.find_lane(record.spec)
