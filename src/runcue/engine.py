@@ -44,8 +44,8 @@ T = TypeVar("T")
 NOTHING_ASKED = Allowance(0, 0)
 CLEANUP = 1.0
 """Seconds that stop() leaves to coroutines it has cancelled."""
-
-
+LAST_LOOK = 0.05
+"""Seconds that a turn under way is given at least, when everything is to stop at once."""
 TROUBLE_EVERY = 60.0
 FOR_GOOD = (StorageReplaced, ForkedConnection, SchemaTooNew)
 """What no later turn can mend: the file is another one, or this process is."""
@@ -157,8 +157,12 @@ class Engine:
             await self._stop_all()
         await self._let_end()
         await self._drain()
-        while self._is_stopping():  # callbacks may have had something to tell
-            await self._until_quiet(None)
+        while (
+            self._is_stopping()
+        ):  # callbacks may have had something to tell, or a turn was under way that started more
+            if not await self._until_quiet(None if timeout is None else max(timeout, LAST_LOOK)):
+                await self._stop_all()
+                await self._let_end()
             await self._drain()
         if self._may_start:  # somebody called start() meanwhile
             return
