@@ -393,7 +393,7 @@ async def test_a_generator_that_blocks_when_its_reader_leaves_is_asked_no_more(c
         await works.aclose()  # type: ignore[attr-defined]  # (it is a generator, as any async iterator may be)
         go.set()
         until_pulled()
-    assert pulled == [0, 1]
+    assert pulled in ([0], [0, 1])  # whether the thread was waiting for the second already
 
 
 def until_pulled() -> None:
