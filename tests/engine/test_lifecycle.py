@@ -661,3 +661,30 @@ async def test_memory_has_two_names(target: str | None) -> None:
     with_naps(cue)
     async with cue:
         assert await cue.result(await cue.submit("nap")) == "rested"
+
+
+@pytest.mark.file
+async def test_what_a_turn_under_way_starts_is_stopped_in_time_too() -> None:
+    cue = Cue()
+    with_naps(cue)
+    async with cue:
+        await asyncio.sleep(1)  # the turns of its start are over
+        assert cue._system is not None
+        store, go = cue._system.store, asyncio.Event()
+        take_turn = store.turn
+
+        async def held_up(decide: Any) -> Any:
+            await go.wait()
+            return await take_turn(decide)
+
+        store.turn = held_up  # type: ignore[method-assign]
+        submitted = asyncio.create_task(cue.submit("nap", params={"seconds": 60}))
+        await asyncio.sleep(0.1)  # its turn is under way, and may start something
+        began = clock()
+        stopping = asyncio.create_task(cue.stop(timeout=0))
+        await asyncio.sleep(0.1)
+        go.set()
+        await stopping
+        assert clock() - began < 10
+        await submitted
+        assert (await cue.count())[runcue.WorkState.PENDING] == 1
