@@ -26,6 +26,8 @@ PUBLIC = {
     "write_output",
     # limits and batches
     "adaptive", "map", "progress",
+    # seeing
+    "JsonFormatter", "Metrics", "mask", "trace",
     # ready-made callbacks
     "dependency_check_db", "dependency_check_file", "priority_by_wait_time", "priority_constant",
     # raised by a handler to steer its own work
@@ -42,21 +44,22 @@ CUE = {
     # registration
     "service", "task", "get_task", "is_ready", "is_stale", "priority", "dependency_satisfied", "on_start",
     "on_complete", "on_failure", "on_skip", "on_cancel", "on_backpressure", "on_pending_warning",
-    "on_stall_warning",
+    "on_stall_warning", "around", "observe",
     # work
     "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "purge", "purge_dead", "wait",
-    "result", "join", "map",
+    "result", "join", "map", "tally",
     # running
     "start", "stop", "close", "loop", "path",
     # looking and operating
     "events", "explain", "forecast", "debug_blocked", "services", "pause", "resume", "set_config", "get_config",
+    "explain_many", "dependents", "now", "paused", "set_limits",
 }  # fmt: skip
 
 SYNC = {"submit", "get", "cancel", "wait", "result"}
 
 READER = {
     "get", "list", "dead", "count", "jobs", "job_counts", "explain", "explain_many", "output", "events", "services",
-    "workers", "paused", "config", "now", "health", "close",
+    "workers", "paused", "config", "now", "health", "close", "dependents", "tally",
 }  # fmt: skip
 
 

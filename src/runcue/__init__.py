@@ -27,6 +27,10 @@ _HOMES = {
     "runcue.bar": ["progress"],
     "runcue.artifacts": ["write_output"],
     "runcue.limiting": ["adaptive"],
+    "runcue.masking": ["mask"],
+    "runcue.instrument.prometheus": ["Metrics"],
+    "runcue.instrument.opentelemetry": ["trace"],
+    "runcue.instrument.logging": ["JsonFormatter"],
     "runcue.core.model": ["Attempt", "PriorityContext", "Work", "WorkState"],
     "runcue.models": ["WorkUnit"],
     "runcue.running": ["RunningWork"],
@@ -98,6 +102,8 @@ __all__ = [
     "InvalidOption",
     "InvalidParams",
     "InvalidRate",
+    "JsonFormatter",
+    "Metrics",
     "Permanent",
     "PriorityContext",
     "QueueFull",
@@ -134,10 +140,12 @@ __all__ = [
     "dependency_check_db",
     "dependency_check_file",
     "map",
+    "mask",
     "priority_by_wait_time",
     "priority_constant",
     "progress",
     "recover",
+    "trace",
     "write_output",
 ]
 
@@ -206,7 +214,11 @@ if TYPE_CHECKING:
         WorkTimedOut,
         WrongThread,
     )
+    from runcue.instrument.logging import JsonFormatter
+    from runcue.instrument.opentelemetry import trace
+    from runcue.instrument.prometheus import Metrics
     from runcue.limiting import adaptive
+    from runcue.masking import mask
     from runcue.models import WorkUnit
     from runcue.ports import Command
     from runcue.reader import Reader

@@ -7,7 +7,7 @@ until it has really ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from runcue.core.plan import Charge, Ended, Entered, Entry, Item, Outcome, Plan
 from runcue.errors import CommandFailed
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, TooLate
-from runcue.running import Run, RunningWork, Words, current_run
+from runcue.running import Around, Run, RunningWork, Words, current_run, within
 
 LAG_FORGIVEN = 0.1
 TIMEOUT = Failure("timeout", "timeout")
@@ -37,6 +37,7 @@ class Attempts:
         clock: Clock,
         executors: Mapping[str, Executor],
         tasks: Mapping[str, Registered],
+        arounds: Sequence[Around],
         put: Callable[[Item], None],
         words: Words,
         judge: Judge,
@@ -47,6 +48,7 @@ class Attempts:
         self.clock = clock
         self._executors = executors
         self._tasks = tasks
+        self._arounds = arounds
         self._put = put
         self._words = words
         self._judge = judge
@@ -130,7 +132,12 @@ class Attempts:
         try:
             if entering is not None:
                 entering.check()
-            result = await run.executor.run(RunningWork(run), task, entering)
+            work = RunningWork(run)
+            if self._arounds:
+                call = partial(run.executor.run, work, task, entering)
+                result = await within(self._arounds, work, call)
+            else:
+                result = await run.executor.run(work, task, entering)
             if result is not None and not self._store.is_inline:
                 self._store.check_result(result)
         except TooLate:

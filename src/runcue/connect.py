@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -22,7 +22,7 @@ from runcue.core.explain import OWN_POOL, POOL, THREADS
 from runcue.core.failure import describe
 from runcue.core.limits import Limits
 from runcue.core.places import HERE
-from runcue.core.plan import Declare, Lost, Tell
+from runcue.core.plan import Declare, Lost, Plan, Tell
 from runcue.core.scheduler import Scheduler
 from runcue.engine import Engine
 from runcue.errors import ConfigError, CueClosed, RuncueError, quoted
@@ -32,7 +32,7 @@ from runcue.hooks import Hooks
 from runcue.inquiry import Inquiry
 from runcue.instrument.logging import log_events
 from runcue.judge import Judge
-from runcue.ports import Clock, Executor, Store
+from runcue.ports import Clock, Executor, Observer, Store
 from runcue.registry import Registry
 from runcue.stores.memory import MemoryStore
 from runcue.watchdog import Watchdog
@@ -144,6 +144,11 @@ def forget_output(target: str, works: list[tuple[str, int]]) -> None:
     printed.forget(target, works)
 
 
+def _observed(observers: Sequence[Observer], plan: Plan) -> None:
+    for observer in observers:
+        observer.heard(plan)
+
+
 class System:
     """Everything one Cue is made of once it has a loop."""
 
@@ -182,9 +187,9 @@ class System:
             self.store, self.clock, worker = store, store.clock, store.worker
             told = store.told
         self.bus = Bus(options.keep_finished, None if self.store.is_inline else self.store.events, told)
-        self.complaints = Complaints(self._complain)
+        self.complaints = Complaints(self._complain, registry.observers)
         self.hooks = Hooks(registry.callbacks, self.complaints, lambda: registry.failure_wants_retry)
-        self.bus.listeners += [log_events, self.hooks]
+        self.bus.listeners += [log_events, self.hooks, partial(_observed, registry.observers)]
         self.judge = Judge(
             self.clock,
             timer,
@@ -204,6 +209,7 @@ class System:
             bus=self.bus,
             executors=self.executors,
             tasks=registry.tasks,
+            arounds=registry.arounds,
             questions=registry.questions,
             drain=self.hooks.drain,
             progress_interval=options.progress_interval,

@@ -11,6 +11,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
+from msgspec.structs import replace
+
 from runcue import given, mapping
 from runcue.connect import System, file_of
 from runcue.core.events import Event
@@ -19,9 +21,11 @@ from runcue.core.forecast import Forecast
 from runcue.core.model import Spec, Work, WorkState, view
 from runcue.core.parse import name as parse_name
 from runcue.core.parse import optional_duration
-from runcue.core.plan import Cancel, Configure, Declare, Pause, Purge, Revive, Submit, Withdraw
+from runcue.core.plan import Adjust, Cancel, Configure, Declare, Pause, Purge, Revive, Submit, Withdraw
 from runcue.core.state import Adaptive
 from runcue.errors import CueClosed, ForkedConnection, QueueFull, WrongThread
+from runcue.limiting import read_changes
+from runcue.ports import Observer
 from runcue.registry import (
     Options,
     Registry,
@@ -146,6 +150,15 @@ class Cue:
         """Call `function(seconds, pending)` when nothing has moved for long."""
         return self._registry.callback("on_stall_warning", function)
 
+    def around(self, function: F) -> F:
+        """Enter the context manager that `function(work)` returns around each attempt, for traces and the like."""
+        return self._registry.around(function)
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Tell an instrument everything that happens from now on; what is returned ends that."""
+        self._registry.observers.append(observer)
+        return partial(self._registry.observers.remove, observer)
+
     # work -------------------------------------------------------------------------------------------------
 
     async def submit(
@@ -202,11 +215,25 @@ class Cue:
         return None if record is None else view(record)
 
     async def list(
-        self, state: WorkState | str | None = None, task: str | None = None, limit: int = 100
+        self,
+        state: WorkState | str | None = None,
+        task: str | None = None,
+        limit: int = 100,
+        *,
+        queue: str | None = None,
+        service: str | None = None,
+        search: str | None = None,
+        before: str | None = None,
     ) -> builtins.list[Work]:
-        """The latest works of that state and task, newest first."""
-        found = await self._open("list").store.find(given.work_state(state), task, given.rows(limit))
-        return [view(record) for record in found]
+        """The latest works of that state, task, queue and service in which a text occurs, newest first.
+
+        The next page is what comes `before` the last id of this one.
+        """
+        query = given.query(state, task, limit, queue, service, search)
+        system = self._open("list")
+        if before is not None:
+            query = replace(query, before=await system.inquiry.number_of(given.work_id(before)))
+        return [view(record) for record in await system.store.find(query)]
 
     async def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:
         """The dead letters: work that failed for good, newest first."""
@@ -215,6 +242,10 @@ class Cue:
     async def count(self) -> dict[WorkState, int]:
         """How many works there are in each state, forgotten ones included."""
         return await self._open("count").engine.counts()
+
+    async def tally(self) -> dict[str, dict[str, int]]:
+        """How many works of each task are `"pending"` and `"running"`."""
+        return await self._open("tally").store.tally()
 
     async def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
         """Cancel pending or running work; True when it was one of these."""
@@ -312,6 +343,19 @@ class Cue:
         work_id = given.work_id(work_id)
         return await self._open("explain").inquiry.explain(work_id)
 
+    async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
+        """The same for those of these works that there are, as if there were no others."""
+        return await self._open("explain").inquiry.explain_many([given.work_id(one) for one in ids])
+
+    async def dependents(self, work_id: str, limit: int = 100) -> builtins.list[Work]:
+        """Work that runs after that one, in the order it came."""
+        found = self._open("dependents").inquiry.dependents(given.work_id(work_id), given.rows(limit))
+        return [view(record) for record in await found]
+
+    async def now(self) -> float:
+        """Queue time: what the `until` of an explanation is to be compared with."""
+        return await self._open("now").inquiry.now()
+
     async def forecast(self) -> Forecast:
         """When the queue will be done if nothing more is submitted, and which limit is the bottleneck."""
         return await self._open("forecast").inquiry.forecast()
@@ -323,6 +367,20 @@ class Cue:
     async def services(self) -> builtins.list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""
         return await self._open("services").inquiry.services()
+
+    async def set_limits(self, service: str, **limits: RateValue | int | Adaptive | Duration | None) -> None:
+        """Set limits by hand, for all who share the queue, until the program declares others than it did before.
+
+        `rate`, `concurrent`, `circuit_threshold`, `circuit_timeout`; other names are quantities, as in
+        `tokens="200k/min"`. What is not given stays as it is, None takes a limit away.
+        """
+        changes, quantities = read_changes(**limits)
+        adjust = Adjust(parse_name(service, "service"), changes, quantities)
+        await self._open("set_limits").engine.request(adjust)
+
+    async def paused(self) -> builtins.list[str]:
+        """The queues that are held back."""
+        return await self._open("paused").inquiry.paused()
 
     async def pause(self, name: str) -> None:
         """Start nothing more on this service; a name that is no service's is taken for a queue's."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, TypeVar
 
@@ -35,7 +35,7 @@ from runcue.decision import MUST_BE_KEPT, Ask, Decider
 from runcue.errors import CueClosed, ForkedConnection, RuncueError, SchemaTooNew, StorageReplaced, StoreError
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, Turn
-from runcue.running import Words
+from runcue.running import Around, Words
 from runcue.waiters import Waiters
 
 logger = logging.getLogger("runcue")
@@ -66,6 +66,7 @@ class Engine:
         bus: Bus,
         executors: Mapping[str, Executor],
         tasks: Mapping[str, Registered],
+        arounds: Sequence[Around],
         questions: Callable[[], Questions],
         drain: Callable[[], Any],
         progress_interval: float,
@@ -93,6 +94,7 @@ class Engine:
             clock=clock,
             executors=executors,
             tasks=tasks,
+            arounds=arounds,
             put=self.put,
             words=Words(clock, progress_interval, self.put_from_anywhere),
             judge=judge,

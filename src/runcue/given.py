@@ -11,6 +11,7 @@ from typing import Any, Final
 from runcue.core import parse
 from runcue.core.events import EVENTS, WORK_EVENTS
 from runcue.core.model import WorkState
+from runcue.core.query import Query
 from runcue.errors import InvalidOption, SubmitError, quoted
 from runcue.options import choice, pause
 
@@ -77,6 +78,16 @@ def _unawaited(value: object) -> str:
 def work_state(value: object) -> WorkState | None:
     """Read the state that `list` filters by; "queued" is the older name of "pending"."""
     return None if value is None else WorkState(choice(value, "state", STATES))
+
+
+def query(
+    state: object, task: str | None, limit: object, queue: object, service: object, search: object
+) -> Query:
+    """Read which works are to be listed."""
+    text = None if search is None else parse.name(search, "search")
+    where = None if queue is None else parse.name(queue, "queue")
+    what = None if service is None else parse.name(service, "service")
+    return Query(work_state(state), task, rows(limit), where, what, text)
 
 
 def event_types(value: object) -> frozenset[str] | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
+from time import perf_counter
 from typing import Any
 
+from runcue.complaints import Complaints
 from runcue.core.events import Told, told
 from runcue.core.model import Record, view
 from runcue.core.plan import Plan
 from runcue.errors import RuncueError
-
-Report = Callable[[str, BaseException], None]
 
 current_call: ContextVar[int] = ContextVar("runcue_callback", default=0)
 """The call of an `async` callback that this code belongs to: in its own task, and in those it made."""
@@ -27,7 +27,7 @@ class Hooks:
     """The `on_*` callbacks of one Cue, as a listener on the bus."""
 
     def __init__(
-        self, callbacks: dict[str, Callable[..., Any]], report: Report, wants_retry: Callable[[], bool]
+        self, callbacks: dict[str, Callable[..., Any]], report: Complaints, wants_retry: Callable[[], bool]
     ) -> None:
         self._callbacks = callbacks
         self._report = report
@@ -89,6 +89,7 @@ class Hooks:
             self._begin(key, self._after(before, kind, callback, arguments))
             return
         self.calling = kind
+        began, answer = perf_counter(), None
         try:
             answer = callback(*arguments)
         except KeyboardInterrupt:  # the user's, at the terminal
@@ -98,6 +99,8 @@ class Hooks:
             return
         finally:
             self.calling = None
+            if self._report.observers and not asyncio.iscoroutine(answer):
+                self._report.took(kind, perf_counter() - began)
         if asyncio.iscoroutine(answer):
             self._begin(key, self._finish(kind, answer))
 
@@ -117,6 +120,7 @@ class Hooks:
         call = id(answer)
         current_call.set(call)
         self._under_way.add(call)
+        began = perf_counter()
         try:
             await answer
         except KeyboardInterrupt:
@@ -128,6 +132,8 @@ class Hooks:
             self._report(kind, error)
         finally:
             self._under_way.discard(call)
+            if self._report.observers:
+                self._report.took(kind, perf_counter() - began)
 
     def _begin(self, key: str, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine, name="runcue callback")

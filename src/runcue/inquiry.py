@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from runcue.core.explain import FULL, Explanation, explain, explain_pending, snapshot
+from runcue.core.explain import FULL, Explanation, explain, explain_alone, explain_pending, snapshot
 from runcue.core.forecast import RECENT, Forecast, forecast, paces, tasks_of
 from runcue.core.ledger import Ledger
 from runcue.core.model import Record, Work, WorkState, view
 from runcue.core.plan import Lacks
+from runcue.core.query import Query
 from runcue.core.scheduler import Scheduler
 from runcue.engine import Engine
 from runcue.errors import RuncueError, WorkCancelled, WorkFailed, WorkNotFound, WorkTimedOut
@@ -86,6 +87,41 @@ class Inquiry:
             lambda scheduler, turn: self._explained(scheduler.ledger, record, turn)
         )
 
+    async def explain_many(self, ids: list[str]) -> dict[str, Explanation]:
+        """The same for each of these as if nothing else were there."""
+        records = await self._store.get_many(ids)
+
+        def look(scheduler: Scheduler, turn: Turn) -> dict[str, Explanation]:
+            ledger = scheduler.ledger
+            latest = [ledger.known(record.id) or record for record in records.values()]
+            answers = explain_alone(ledger, latest, turn.now, turn.wall, self._engine.is_started)
+            return {why.work_id: why for why in answers}
+
+        return await self._engine.look(look)
+
+    async def number_of(self, work_id: str) -> int:
+        """The place of that work in the order in which works came."""
+        record = await self._store.get(work_id)
+        if record is None:
+            raise await self.not_found(work_id)
+        return record.seq
+
+    async def dependents(self, work_id: str, limit: int) -> list[Record]:
+        """Who depends on that work, in the order they came."""
+
+        def look(scheduler: Scheduler, turn: Turn) -> list[Record]:
+            return turn.read(Lacks(dependents_of={work_id})).dependents.get(work_id, [])[:limit]
+
+        return await self._engine.look(look)
+
+    async def paused(self) -> list[str]:
+        """The queues that are held back."""
+        return await self._engine.look(lambda scheduler, turn: sorted(scheduler.ledger.ready.paused))
+
+    async def now(self) -> float:
+        """Queue time."""
+        return await self._engine.look(lambda scheduler, turn: turn.now)
+
     async def debug_blocked(self) -> list[dict[str, Any]]:
         """Everything pending that cannot start now, with the reason."""
 
@@ -102,7 +138,7 @@ class Inquiry:
             record
             for task in tasks
             for state in (WorkState.COMPLETED, WorkState.FAILED)
-            for record in await self._store.find(state, task, RECENT)
+            for record in await self._store.find(Query(state, task, RECENT))
         ]
         return await self._engine.look(
             lambda scheduler, turn: forecast(scheduler.ledger, paces(recent), turn.now, turn.wall)

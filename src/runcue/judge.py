@@ -21,9 +21,11 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from math import isnan
+from time import perf_counter
 from typing import Any
 
 from runcue.artifacts import UNSEEN, Artifacts, Finding
+from runcue.complaints import Complaints
 from runcue.core.asking import FEW, Allowance, Verdict
 from runcue.core.model import PriorityContext, Record, Work, view
 from runcue.core.plan import Plan
@@ -52,13 +54,11 @@ FILES = "artifacts"
 
 NOTHING_DECLARED = Finding()
 
-Report = Callable[[str, BaseException], None]
-
 
 class Question:
     """One registered callback: how it is called, and what counts when it does not answer."""
 
-    def __init__(self, kind: str, function: Callable[..., Any], limit: float, report: Report) -> None:
+    def __init__(self, kind: str, function: Callable[..., Any], limit: float, report: Complaints) -> None:
         self.kind = kind
         self.function = function
         self.limit = limit
@@ -85,7 +85,10 @@ class Question:
             raise
         except BaseException as error:  # noqa: BLE001 (an application's callback may raise anything)
             answer = self._fallback(error)
-        if timer() - began > self.limit:
+        took = timer() - began
+        if self.report.observers:
+            self.report.took(self.kind, took)
+        if took > self.limit:
             self.is_plain = False
             self._thread = self._thread or OwnThread(f"runcue-{self.kind}")
             answer = self._fallback(self._late())
@@ -98,6 +101,14 @@ class Question:
 
     async def ask_patiently(self, arguments: tuple[Any, ...]) -> Any:
         """The answer of any callback, cut off at the limit."""
+        began = perf_counter()
+        try:
+            return await self._answer(arguments)
+        finally:
+            if self.report.observers:
+                self.report.took(self.kind, perf_counter() - began)
+
+    async def _answer(self, arguments: tuple[Any, ...]) -> Any:
         try:
             if self._thread is not None:
                 answer = await self._thread.call(self.function, arguments, self.limit)
@@ -168,7 +179,7 @@ class Judge:
         timer: Callable[[], float],
         limit: float,
         callbacks: Mapping[str, Callable[..., Any]],
-        report: Report,
+        report: Complaints,
         deliver: Callable[[list[Verdict]], None],
         task_of: Callable[[str], Awaitable[str | None]],
         artifacts: Mapping[str, Artifacts],

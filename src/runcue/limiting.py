@@ -76,6 +76,30 @@ def read_limits(
     return _total(name, total, limits), _key(per)
 
 
+def read_changes(
+    *, rate: object = ..., concurrent: object = ..., circuit_threshold: object = ..., circuit_timeout: object = ...,
+    **quantities: object,
+) -> tuple[dict[str, Any], dict[str, Quantity | None]]:  # fmt: skip
+    """What is to change in the limits of a service: by field, and by quantity. None takes a limit away."""
+    found: dict[str, Any] = {}
+    if rate is not ...:
+        found["rates"] = () if rate is None else parse.rates(rate)
+    if isinstance(concurrent, Adaptive):
+        found |= {"adaptive": concurrent, "concurrent": None}
+    elif concurrent is not ...:
+        found |= {
+            "adaptive": None,
+            "concurrent": None if concurrent is None else parse.concurrent(concurrent),
+        }
+    if circuit_threshold is not ...:
+        found["circuit_threshold"] = or_none(whole(1))(circuit_threshold, "circuit_threshold")
+    if circuit_timeout is not ...:
+        found["circuit_timeout"] = span(circuit_timeout, "circuit_timeout")
+    given = {name: value for name, value in quantities.items() if value is not None}
+    amounts = {one.name: one for one in _quantities(given, "set_limits()")}
+    return found, {name: amounts.get(name) for name in quantities}
+
+
 def service_name(value: object) -> str:
     """A name that a service may have."""
     name = parse.name(value, "service")

@@ -15,6 +15,7 @@ import msgspec
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Changes, Found, Lacks, Library, Plan
+from runcue.core.query import Query
 from runcue.core.retry import Retry
 
 
@@ -66,8 +67,12 @@ class Store(Protocol):
         """One record."""
         ...
 
-    async def find(self, state: WorkState | None, task: str | None, limit: int) -> list[Record]:
-        """The latest records of that state and task, newest first."""
+    async def find(self, query: Query) -> list[Record]:
+        """The records that are asked for, newest first."""
+        ...
+
+    async def tally(self) -> dict[str, dict[str, int]]:
+        """How many works of each task are `"pending"` and `"running"`."""
         ...
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
@@ -178,6 +183,22 @@ class Entering(Protocol):
 
     def __call__(self, at: float | None) -> None:
         """It was entered, then or (None) now. To be called on the loop."""
+        ...
+
+
+class Observer(Protocol):
+    """An instrument that counts, such as metrics. It is told everything on the loop, after it happened."""
+
+    def heard(self, plan: Plan) -> None:
+        """A turn was committed that tells this."""
+        ...
+
+    def called(self, callback: str, seconds: float) -> None:
+        """A callback of the application answered, or failed, after so long."""
+        ...
+
+    def complained(self, callback: str) -> None:
+        """A callback of the application raised, overran or answered nonsense."""
         ...
 
 

@@ -111,11 +111,40 @@ class Reader:
         return None if record is None else view(record)
 
     def list(
-        self, state: WorkState | str | None = None, task: str | None = None, limit: int = 100
+        self,
+        state: WorkState | str | None = None,
+        task: str | None = None,
+        limit: int = 100,
+        *,
+        queue: str | None = None,
+        service: str | None = None,
+        search: str | None = None,
+        before: str | None = None,
     ) -> builtins.list[Work]:
-        """The latest works of that state and task, newest first."""
-        wanted, most = given.work_state(state), given.rows(limit)
-        return [view(record) for record in self._read(lambda tables: tables.find(wanted, task, most))]
+        """The latest works of that state, task, queue and service in which a text occurs, newest first.
+
+        The next page is what comes `before` the last id of this one. A text is searched among the newest 200,000.
+        """
+        query = given.query(state, task, limit, queue, service, search)
+        last = None if before is None else given.work_id(before)
+
+        def look(tables: Tables) -> builtins.list[Record]:
+            if last is None:
+                return tables.find(query)
+            return tables.find(replace(query, before=_there(tables, last).seq))
+
+        return [view(record) for record in self._read(look)]
+
+    def dependents(self, work_id: str, limit: int = 100) -> builtins.list[Work]:
+        """Work that runs after that one, in the order it came."""
+        work_id, most = given.work_id(work_id), given.rows(limit)
+
+        def look(tables: Tables) -> builtins.list[Record]:
+            ids = tables.dependents(work_id)[:most]
+            found = tables.by_id(ids)
+            return [found[one] for one in ids if one in found]
+
+        return [view(record) for record in self._read(look)]
 
     def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:
         """The dead letters: work that failed for good, newest first."""
@@ -141,6 +170,10 @@ class Reader:
         """How many works there are in each state, forgotten ones included."""
         head = self._read(Tables.head)
         return {state: getattr(head, state.value) for state in WorkState}
+
+    def tally(self) -> dict[str, dict[str, int]]:
+        """How many works of each task are `"pending"` and `"running"`."""
+        return self._read(Tables.tally)
 
     def explain(self, work_id: str) -> Explanation:
         """Why that work stands where it stands, and until when, as far as it hangs on no callback.
@@ -279,9 +312,7 @@ class Reader:
     def _explained(self, tables: Tables, work_id: str) -> Explanation:
         from runcue.core.explain import explain
 
-        record = tables.one(work_id)
-        if record is None:
-            raise WorkNotFound(work_id, forgotten=bool(tables.forgotten([work_id])))
+        record = _there(tables, work_id)
         ledger, is_started = self._ledger(tables, [record], _Ahead(tables, record))
         return _put(explain(ledger, record, ledger.now, ledger.wall, is_started))
 
@@ -444,6 +475,13 @@ def _now(tables: Tables, head: Head) -> float:
     if epoch is None or boot != presence.boot_id():
         return head.now
     return max(head.now, float(epoch) - float(boottime) + presence.boottime())
+
+
+def _there(tables: Tables, work_id: str) -> Record:
+    record = tables.one(work_id)
+    if record is None:
+        raise WorkNotFound(work_id, forgotten=bool(tables.forgotten([work_id])))
+    return record
 
 
 def _running(tables: Tables, worker: Worker) -> int:

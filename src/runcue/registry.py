@@ -37,16 +37,17 @@ from runcue.core.state import Limits, base_name, is_pattern
 from runcue.errors import (
     ConfigError,
     DependencyCycle,
+    InvalidOption,
     SubmitError,
     UnknownService,
     UnknownTask,
     quoted,
 )
-from runcue.handler import executor_of, identity, origin, own_name, spoken, takes
+from runcue.handler import executor_of, identity, is_async, origin, own_name, spoken, takes
 from runcue.limiting import KeyOf, agreed, disagree, read_limits
 from runcue.options import Options as Options  # noqa: PLC0414 (it is looked for here, with the rest of the edge)
 from runcue.options import choice, command, or_none, pause, span
-from runcue.ports import CommandOptions
+from runcue.ports import CommandOptions, Observer
 from runcue.using import CostOf, Picks, cost_of, picked, read_cost, read_uses, template, with_keys
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -145,6 +146,9 @@ class Registry:
         """What tells the keys of a service apart, for those that have keys."""
         self.rules: dict[str, Rule] = {}
         self.callbacks: dict[str, Callable[..., Any]] = {}
+        self.arounds: list[Callable[..., Any]] = []
+        """What is entered around each attempt."""
+        self.observers: list[Observer] = []
         self.failure_wants_retry = True
         """False when `on_failure` takes no `will_retry`: it is then told of final failures only."""
         self.has_costs = False
@@ -225,6 +229,14 @@ class Registry:
             return function
 
         return register if handler is None else register(handler)
+
+    def around(self, function: Function) -> Function:
+        """Enter what `function(work)` returns around each attempt; it is returned unchanged."""
+        offered: object = function
+        if not callable(offered) or is_async(offered) or not takes(offered, 1):
+            raise InvalidOption("around", function, "a plain function of work that returns a context manager")
+        self.arounds.append(function)
+        return function
 
     def callback(self, kind: str, function: Function) -> Function:
         """Register one of the callbacks of `CALLBACKS`; it is returned unchanged."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from runcue.ports import Clock, Executor
+
+logger = logging.getLogger("runcue")
 
 LONGEST_TEXT = 1024
 """Bytes of what a handler says of its progress that are told."""
@@ -111,6 +115,36 @@ class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in 
         return (
             f"RunningWork(id={self.id!r}, task={self.task!r}, attempt={self.attempt}, params={self.params!r})"
         )
+
+
+Around = Callable[[Any], AbstractContextManager[Any]]
+"""What an application puts around each attempt: it is given the work."""
+
+
+async def within(arounds: Sequence[Around], work: RunningWork, call: Callable[[], Awaitable[Any]]) -> Any:
+    """What the call returns or raises inside of what each of these returns, whose own troubles change nothing."""
+    result: Any = None
+    raised: BaseException | None = None
+    try:
+        with ExitStack() as stack:
+            for around in arounds:
+                try:
+                    stack.enter_context(around(work))
+                except Exception as error:
+                    logger.warning("%r cannot be put around work: %s", around, error, exc_info=error)
+            try:
+                result = await call()
+            except BaseException as error:
+                raised = error
+                raise
+    except Exception as error:
+        if error is not raised:
+            logger.warning(
+                "what was put around work %s failed at its end: %s", work.id, error, exc_info=error
+            )
+    if raised is not None:
+        raise raised
+    return result
 
 
 class Words:

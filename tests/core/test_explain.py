@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from runcue.core.asking import FIRST_WAIT, Questions
-from runcue.core.explain import OWN_POOL, THREADS, explain, explain_pending, snapshot
+from runcue.core.explain import OWN_POOL, THREADS, Explanation, explain, explain_pending, snapshot
+from runcue.core.model import WorkState
 from runcue.core.plan import Verdicts
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
@@ -455,9 +456,34 @@ def test_a_service_without_limits_shows_only_what_runs() -> None:
         "circuit_threshold": None,
         "circuit_timeout": 300.0,
         "paused": False,
+        "each": None,
+        "declared": None,
         "blocked": None,
         "until": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("reason", "more", "brief"),
+    [
+        ("rate", {"service": "openai", "details": "60/min"}, "rate openai"),
+        ("concurrency", {"service": "openai", "details": "5/5 running"}, "concurrency openai, 5/5 running"),
+        ("circuit", {"service": "ssh", "details": "open"}, "circuit ssh open"),
+        ("dependency", {"details": "2/5 satisfied", "waits_for": ("a", "b", "c")}, "after 2/5"),
+        ("dependency", {"details": "1/2 satisfied", "waits_for": ("a",)}, "after a"),
+        (
+            "dependency",
+            {"details": "0/1 satisfied, 1 never submitted", "waits_for": ("a",)},
+            "after 0/1, 1 never submitted",
+        ),
+        ("dependency", {"details": "dependency_satisfied has not said yes"}, "dependencies not satisfied"),
+        ("not_ready", {"details": "is_ready has not said yes"}, "not ready"),
+        ("paused", {"service": "openai"}, "paused openai"),
+        ("retry", {}, "retry"),
+    ],
+)
+def test_a_reason_is_told_in_few_words(reason: str, more: dict[str, Any], brief: str) -> None:
+    assert Explanation("a", WorkState.PENDING, reason, **more).brief == brief
 
 
 def test_a_service_shows_how_much_of_its_limits_is_used_and_what_blocks_it() -> None:

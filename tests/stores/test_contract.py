@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from runcue.clock import SystemClock
-from runcue.core.model import Record, WorkState
+from runcue.core.model import Record
 from runcue.core.plan import Found, Lacks, Plan
+from runcue.core.query import Query
 from runcue.ports import Decide, Store
 from runcue.stores.memory import MemoryStore, MemoryTurn
 from runcue.stores.presence import Presence
@@ -92,8 +93,8 @@ async def test_a_store_that_loses_a_field_is_found_out() -> None:
 
 async def test_a_store_that_finds_the_oldest_first_is_found_out() -> None:
     class Backwards(MemoryStore):
-        async def find(self, state: WorkState | None, task: str | None, limit: int) -> list[Record]:
-            return (await super().find(state, task, 10**6))[::-1][:limit]
+        async def find(self, query: Query) -> list[Record]:
+            return (await super().find(replace(query, limit=10**6)))[::-1][: query.limit]
 
     await broken(contract.records_come_back_as_they_were, lambda: Backwards(SystemClock()))
 
@@ -164,7 +165,7 @@ async def test_turns_that_overlap_are_found_out() -> None:
          contract.events_are_read_by_number),
         ("_result_of", lambda right: lambda tables, work_id: None, contract.results_are_read_with_their_events),
         ("_write_shelves", lambda right: lambda tables, plan, revision: None, contract.an_empty_shelf_is_told),
-        ("find", lambda right: lambda tables, state, task, limit: [], contract.others_find_what_was_written),
+        ("find", lambda right: lambda tables, query: [], contract.others_find_what_was_written),
     ],
 )  # fmt: skip
 async def test_a_mistake_in_the_tables_is_found_out(

@@ -11,6 +11,7 @@ import pytest
 
 from runcue import Cue
 from runcue.core.lifecycle import started
+from runcue.core.query import Query
 from runcue.errors import StorageReplaced, StoreError
 from runcue.reader import Reader
 from runcue.stores import file as files
@@ -65,7 +66,7 @@ async def test_who_asks_does_not_wait_for_a_turn_that_waits(path: Path) -> None:
     await asyncio.sleep(0)
     assert await store.get("w1") == pending(1)
     assert list(await store.get_many(["w1", "w2"])) == ["w1"]
-    assert [record.id for record in await store.find(None, None, 10)] == ["w1"]
+    assert [record.id for record in await store.find(Query(limit=10))] == ["w1"]
     assert await store.events(0, 10) == []
     assert (await store.counts())[pending(1).state] == 1
     assert not turn.done()

@@ -8,7 +8,8 @@ from runcue.core.model import WorkState
 from runcue.core.state import BreakerState, Head, Worker
 from runcue.errors import SchemaTooNew, StorageCorrupt
 from runcue.stores import codec, schema, states
-from runcue.stores.tables import FIND, OLDEST
+from runcue.stores.finding import FIND
+from runcue.stores.tables import OLDEST
 
 PRUNE = """
     SELECT seq FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ?

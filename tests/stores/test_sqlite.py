@@ -19,6 +19,7 @@ from runcue.core.lifecycle import finished, started
 from runcue.core.model import Record, WorkState
 from runcue.core.parse import Rate
 from runcue.core.plan import Lacks, Plan
+from runcue.core.query import Query
 from runcue.core.state import Grant, Limits, ServiceState
 from runcue.errors import StorageBusy, StorageCorrupt, StorageFull, StorageReplaced, StoreError
 from runcue.ports import Turn
@@ -85,7 +86,7 @@ async def test_a_turn_stands_when_the_others_cannot_be_woken(
     async with hand_on(path) as (hand, store):
         await hand.write(pending(1))
         await hand.write(pending(2))
-        assert [record.id for record in await store.find(None, None, 10)] == ["w2", "w1"]
+        assert [record.id for record in await store.find(Query(limit=10))] == ["w2", "w1"]
     assert len(told(caplog, "Too many open files")) == 1
 
 
@@ -111,7 +112,7 @@ async def test_a_damaged_work_is_passed_over_and_the_rest_goes_on(
 
         for _ in range(2):
             assert [record.id for record in await hand.look(page)] == sound
-        assert [record.id for record in await store.find(None, None, 3)] == sound[::-1]
+        assert [record.id for record in await store.find(Query(limit=3))] == sound[::-1]
         assert list(await store.get_many([f"w{number}" for number in range(1, 5)])) == sound
         with pytest.raises(StorageCorrupt, match=f"'w{seq}'"):
             await store.get(f"w{seq}")
@@ -728,7 +729,7 @@ async def test_works_of_a_state_are_found_where_there_are_many_others(path: Path
             ("failed", "w5"),
             ("cancelled", "w6"),
         ):
-            found = await store.find(WorkState(state), None, 10)
+            found = await store.find(Query(WorkState(state), limit=10))
             assert " ".join(record.id for record in found) == ids
 
 

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, assert_type
@@ -224,6 +226,15 @@ async def look_at_it(work: runcue.Work) -> None:
     await cue.pause("api")
     await cue.resume("api")
     await cue.set_config({"key": "text", "other": None})
+    await cue.set_limits("api", rate="30/min", concurrent=None, circuit_timeout="1m", tokens="200k/min")
+    await cue.set_limits("api", concurrent=runcue.adaptive(max=9), tokens=None)
+    assert_type(await cue.paused(), list[str])
+    assert_type(await cue.now(), float)
+    assert_type(await cue.tally(), dict[str, dict[str, int]])
+    assert_type(await cue.dependents("a", limit=5), list[runcue.Work])
+    assert_type(await cue.explain_many(["a"]), dict[str, runcue.Explanation])
+    assert_type(await cue.list(queue="night", service="api", search="x", before="a"), list[runcue.Work])
+    assert_type(await runcue.Metrics(cue).scrape(), bytes)
     assert_type(await cue.get_config(), dict[str, str])
     assert_type(work.state, runcue.WorkState)
     assert_type(work.state.is_final, bool)
@@ -257,10 +268,31 @@ def look_from_outside() -> None:
         assert_type(reader.explain_many(["a"]), dict[str, runcue.Explanation])
         assert_type(reader.output("a", "stderr", attempt=1, start=10, limit=100).data, bytes)
         assert_type(reader.paused(), list[str])
+        assert_type(reader.tally(), dict[str, dict[str, int]])
+        assert_type(reader.dependents("a", limit=5), list[runcue.Work])
+        assert_type(runcue.Metrics(reader, prefix="runcue_").text(), bytes)
         assert_type(reader.config(), dict[str, str])
         assert_type(reader.now(), float)
         assert_type(reader.health(), dict[str, Any])
     reader.close()
+
+
+@cue.around
+@contextmanager
+def timed(work: runcue.Work) -> Iterator[None]:
+    yield
+
+
+class Heard:
+    def heard(self, plan: object) -> None: ...
+    def called(self, callback: str, seconds: float) -> None: ...
+    def complained(self, callback: str) -> None: ...
+
+
+assert_type(cue.observe(Heard()), Callable[[], None])
+runcue.trace(cue)
+logging.StreamHandler().setFormatter(runcue.JsonFormatter())
+assert_type(runcue.mask({"password": "x"}), Any)
 
 
 def mend() -> None:

@@ -42,6 +42,24 @@ class Explanation(msgspec.Struct, frozen=True):
     service: str | None = None
     waits_for: tuple[str, ...] = ()
 
+    @property
+    def brief(self) -> str:
+        """The reason in few words, without the time: `rate openai`, `concurrency openai, 5 of 5`, `after 2/5`."""
+        service = self.service or ""
+        match self.reason:
+            case "dependency" if not self.details[:1].isdigit():
+                return "dependencies not satisfied"
+            case "dependency" if len(self.waits_for) == 1 and self.details.endswith("satisfied"):
+                return f"after {self.waits_for[0]}"
+            case "dependency":
+                return f"after {self.details.replace(' satisfied', '')}"
+            case "concurrency":
+                return f"concurrency {service}, {self.details}"
+            case "circuit":
+                return f"circuit {service} {self.details}"
+            case reason:
+                return f"{reason.replace('_', ' ')} {service}".rstrip()
+
 
 def explain(ledger: Ledger, record: Record, now: float, wall: float, is_started: bool) -> Explanation:
     """The first thing that keeps this work from running, in the order in which runcue checks."""
@@ -321,6 +339,8 @@ def snapshot(service: Service, now: float) -> dict[str, Any]:
         "circuit_threshold": limits.circuit_threshold,
         "circuit_timeout": limits.circuit_timeout,
         "paused": service.is_paused,
+        "each": None if limits.each is None else str(limits.each),
+        "declared": None if service.declared is None else str(service.declared),
         "blocked": None if blocked is None else blocked.reason,
         "until": None if blocked is None else blocked.until,
     }

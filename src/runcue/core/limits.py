@@ -107,6 +107,7 @@ class Service:
         "breaker",
         "budgets",
         "cap",
+        "declared",
         "groups",
         "held_by",
         "is_gate",
@@ -149,6 +150,7 @@ class Service:
         self.breaker: Breaker | None = None
         self.width: float | None = None  # how many places there are, where that adapts
         self.narrowed_at = 0.0
+        self.declared: Limits | None = None  # by its program, while others hold that were set by hand
         self.served = 0  # how many turns its keys have had, or which one is that of its key (ready.py)
         self.groups: tuple[Group, ...] = ()  # of which this is a member
         self.parked = Parked(self)  # lanes that wait here (ready.py)
@@ -210,12 +212,13 @@ class Service:
         """How it stands, for whoever takes the next turn."""
         breaker = None if self.breaker is None else self.breaker.save()
         return ServiceState(self.limits, self.is_paused, self.throttled_until, self.throttle_streak, breaker,
-                            self.width, self.narrowed_at)  # fmt: skip
+                            self.width, self.narrowed_at, self.declared)  # fmt: skip
 
     def load(self, state: ServiceState) -> None:
         """Stand as another process left it; its limits are declared before."""
         self.is_paused = state.is_paused
         self.throttled_until, self.throttle_streak = state.throttled_until, state.throttle_streak
+        self.declared = state.declared
         if self.breaker is not None and state.breaker is not None:
             self.breaker.load(state.breaker)
         if self.width is not None and state.width is not None:

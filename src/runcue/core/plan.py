@@ -16,7 +16,7 @@ from runcue.core.events import News
 from runcue.core.failure import Failure
 from runcue.core.limits import Limits
 from runcue.core.model import Record, Spec, WorkState
-from runcue.core.state import NO_HEAD, Grant, Head, ServiceState, Worker
+from runcue.core.state import NO_HEAD, Grant, Head, Quantity, ServiceState, Worker
 
 # into the turn --------------------------------------------------------------------------------------------
 
@@ -130,6 +130,16 @@ class Declare(msgspec.Struct, eq=False):
     """True for what was declared before the first turn: nobody is told of it."""
 
 
+class Adjust(msgspec.Struct, eq=False):
+    """Set some limits of a service by hand; what is not among them stays as it is."""
+
+    service: str
+    limits: dict[str, Any]
+    """By the names of the fields of Limits."""
+    quantities: dict[str, Quantity | None]
+    """Those that change; None takes one away."""
+
+
 class Pause(msgspec.Struct, eq=False):
     """Hold back a service or a queue, or let it go on. A name that is no service's is taken for a queue's."""
 
@@ -160,8 +170,8 @@ class Lost(msgspec.Struct, eq=False):
 
 
 Item = (
-    Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Purge | Configure | Declare | Pause
-    | Tell | Serve | Lost | Charge | Observe
+    Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Purge | Configure | Declare | Adjust
+    | Pause | Tell | Serve | Lost | Charge | Observe
 )  # fmt: skip
 
 

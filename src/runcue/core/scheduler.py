@@ -17,6 +17,7 @@ from runcue.core.ledger import Ledger
 from runcue.core.limits import Group, Limits
 from runcue.core.model import Record
 from runcue.core.plan import (
+    Adjust,
     Cancel,
     Changes,
     Charge,
@@ -42,7 +43,9 @@ from runcue.core.plan import (
     Withdraw,
 )
 from runcue.core.settings import Rule, Settings
+from runcue.core.state import adjusted
 from runcue.core.waiting import LATER, WALL
+from runcue.errors import UnknownService
 
 NOTHING = Lacks()
 WALL_CHECK = 1.0
@@ -68,6 +71,7 @@ class Scheduler:
             Configure: self._take_configure,
             Withdraw: self._take_withdraw,
             Declare: self._take_declare,
+            Adjust: self._take_adjust,
             Pause: self._take_pause,
             Tell: self._take_tell,
             Serve: self._take_serve,
@@ -273,6 +277,18 @@ class Scheduler:
         service = self.ledger.ready.services.declare(limits)
         if service is not None:
             self.ledger.changed[service] = None
+
+    def _take_adjust(self, item: Adjust) -> None:
+        services = self.ledger.ready.services
+        service = services.get(item.service)
+        if service is None or services.is_key(service):
+            known = sorted(name for name in services if not name.startswith("#"))
+            self._reply(item, UnknownService(item.service, known))
+            return
+        services.adjust(service, adjusted(service.limits, item.limits, item.quantities))
+        self.ledger.changed[service] = None
+        self.ledger.tell("service_status", service=service.name, limits=str(service.limits))
+        self._reply(item, None)
 
     def _take_pause(self, item: Pause) -> None:
         ledger = self.ledger

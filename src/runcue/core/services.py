@@ -55,6 +55,23 @@ class Services(dict[str, Service]):
         return group if group.members else None
 
     def declare(self, limits: Limits) -> Service | None:
+        """A program declares a service. None when that changes nothing: it has these limits already, or others that
+        were set by hand since the program declared the same before."""
+        service = self.get(limits.name)
+        if service is not None and service.declared is not None:
+            if service.declared == limits:
+                return None
+            service.declared = None
+            return self.apply(limits) or service
+        return self.apply(limits)
+
+    def adjust(self, service: Service, limits: Limits) -> None:
+        """Somebody set the limits of a service by hand: they hold until its program declares others than before."""
+        declared = service.declared or service.limits
+        self.apply(limits)
+        service.declared = None if declared == limits else declared
+
+    def apply(self, limits: Limits) -> Service | None:
         """A service has these limits from now on, and its keys theirs. None when it has had them already."""
         service = self.get(limits.name)
         if service is None:

@@ -133,7 +133,7 @@ def _service_changed(ledger: Ledger, state: ServiceState) -> None:
     services = ledger.ready.services
     service = services.find(state.limits.name)
     if service is None or not services.is_key(service):
-        services.declare(state.limits)
+        services.apply(state.limits)
         service = services[state.limits.name]
     else:  # a key has the limits that its service has now
         state = replace(state, limits=service.limits)

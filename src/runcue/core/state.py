@@ -6,6 +6,8 @@ whichever process, can go on from there. A store keeps these values and does not
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from runcue.core.parse import Rate
@@ -49,9 +51,33 @@ class Limits(msgspec.Struct, frozen=True):
         own = max((rate.per for rate in rates), default=0.0)
         return own if self.each is None else max(own, self.each.longest)
 
+    def __str__(self) -> str:
+        """As people say it: `60/min, 5 at once, 200000 tokens/min`."""
+        parts = [str(rate) for rate in self.rates]
+        if self.adaptive is not None:
+            parts.append(f"{self.adaptive.min} to {self.adaptive.max} at once")
+        elif self.concurrent is not None:
+            parts.append(f"{self.concurrent} at once")
+        for one in self.quantities:
+            parts += [str(rate).replace("/", f" {one.name}/", 1) for rate in one.rates]
+        if self.circuit_threshold is not None:
+            parts.append(f"circuit opens after {self.circuit_threshold}")
+        if self.each is not None:
+            parts.append(f"each key {self.each}")
+        return ", ".join(parts) or "no limits"
+
     def of_key(self, name: str) -> Limits | None:
         """The limits of a key of this service, by its full name; None when it has no keys."""
         return None if self.each is None else msgspec.structs.replace(self.each, name=name)
+
+
+def adjusted(limits: Limits, changes: dict[str, Any], quantities: dict[str, Quantity | None]) -> Limits:
+    """The same but for some of them; where there are keys, those of each key."""
+    if limits.each is not None:
+        return msgspec.structs.replace(limits, each=adjusted(limits.each, changes, quantities))
+    kept = {one.name: one for one in limits.quantities} | quantities
+    found = tuple(one for one in kept.values() if one is not None)
+    return msgspec.structs.replace(limits, **changes, quantities=found)
 
 
 def key_name(service: str, key: str) -> str:
@@ -128,6 +154,8 @@ class ServiceState(msgspec.Struct, frozen=True):
     """How many places it has at the moment, where that adapts."""
     narrowed_at: float = 0.0
     """When it last got fewer."""
+    declared: Limits | None = None
+    """What its program declared, while limits that were set by hand hold."""
 
     def is_as_new(self, now: float) -> bool:
         """True when it stands as if it had just been declared; an old "too many" no longer matters."""

@@ -1,13 +1,21 @@
 """One log line for each event, on the standard logger `runcue`, with key=value pairs and the same as `extra`.
 
-runcue never configures logging: whoever runs it decides what is shown.
+runcue never configures logging: whoever runs it decides what is shown. `JsonFormatter` is for those who want each
+line to be a JSON object. It writes a line for whatever it is given: what is no JSON is put into words, and secrets
+are hidden.
 """
 
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
 
 from runcue.core.events import Event, Told, make_event, told
+from runcue.core.failure import clean
+from runcue.core.headers import asked
 from runcue.core.plan import Plan
 
 logger = logging.getLogger("runcue")
@@ -73,3 +81,81 @@ def _fields(event: Event) -> dict[str, object]:
 def _shown(value: object) -> str:
     text = str(value)
     return text if text.isprintable() and " " not in text and text else repr(text)
+
+
+# JSON -----------------------------------------------------------------------------------------------------
+
+LONGEST: Final = 16_384
+"""Bytes of the words for a value that is no JSON."""
+USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "runcue"}
+"""What every log record has; anything else was given as `extra`."""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, then the event with its fields, or the `extra` given.
+
+    Use it with any handler: `handler.setFormatter(runcue.JsonFormatter())`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        from runcue.masking import mask  # only those who want JSON need it
+
+        self._mask = mask
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line for that record, without its end."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": _message(record),
+        }
+        fields = getattr(record, "runcue", None)
+        given = fields if isinstance(fields, dict) else {}
+        extra = {key: value for key, value in vars(record).items() if key not in USUAL}
+        for key, value in (given | extra).items():
+            line.setdefault(str(key), value)
+        if record.exc_info and record.exc_info[1] is not None:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        return (
+            "{"
+            + ",".join(f"{self._json(key)}:{self._shown(key, value)}" for key, value in line.items())
+            + "}"
+        )
+
+    def _shown(self, key: str, value: object) -> str:
+        """One field as JSON: without secrets, and in words when it is none."""
+        hidden = asked(self._mask, {key: value})
+        if hidden is None:  # such as a value that cannot be compared
+            return self._json(_unspoken(value))
+        try:
+            return self._json(hidden[key])
+        except Exception:  # noqa: BLE001 (a value of the application's may raise anything, and a line is due)
+            return self._json(self._words(hidden[key]))
+
+    def _json(self, value: object) -> str:
+        return msgspec.json.encode(value, enc_hook=self._words).decode()
+
+    def _words(self, value: object) -> str:
+        """Anything in words that can be shown."""
+        return str(self._mask(_words(value)))
+
+
+def _message(record: logging.LogRecord) -> str:
+    """The message; one that does not fit its arguments as it was written, with them behind it."""
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001 (the standard library would print this error in place of the line)
+        return f"{_words(record.msg)} {_words(record.args)}"
+
+
+def _words(value: object) -> str:
+    words = asked(repr, value) if isinstance(value, BaseException) else asked(str, value)
+    return clean(words if isinstance(words, str) else _unspoken(value), LONGEST)
+
+
+def _unspoken(value: object) -> str:
+    return f"<{type(value).__name__}>"

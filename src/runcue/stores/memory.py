@@ -13,6 +13,7 @@ from itertools import islice
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Changes, Found, Lacks, Library, Plan
+from runcue.core.query import Query, by_task
 from runcue.ports import Clock, Decide
 
 
@@ -71,14 +72,14 @@ class MemoryStore:
         """One record."""
         return self._records.get(work_id)
 
-    async def find(self, state: WorkState | None, task: str | None, limit: int) -> list[Record]:
-        """The latest records of that state and task, newest first."""
-        matching = (
-            record
-            for record in reversed(self._records.values())
-            if (state is None or record.state is state) and (task is None or record.spec.task == task)
-        )
-        return list(islice(matching, limit))
+    async def find(self, query: Query) -> list[Record]:
+        """The records that are asked for, newest first."""
+        return list(islice(filter(query.finds, reversed(self._records.values())), query.limit))
+
+    async def tally(self) -> dict[str, dict[str, int]]:
+        """How many works of each task are pending and running."""
+        tasks = Counter((record.state, record.spec.task) for record in self._records.values())
+        return by_task((state, task, number) for (state, task), number in tasks.items())
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
         """Those of these works that there are."""

@@ -28,6 +28,7 @@ import apsw
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Changes, Library, Plan
+from runcue.core.query import Query
 from runcue.core.state import Worker
 from runcue.errors import ForkedConnection, StorageBusy, StorageReplaced, StoreError
 from runcue.loops import tell
@@ -363,9 +364,13 @@ class SqliteStore:
         """Those of these works that there are."""
         return await self._read(lambda tables: tables.by_id(ids))
 
-    async def find(self, state: WorkState | None, task: str | None, limit: int) -> list[Record]:
-        """The latest records of that state and task, newest first."""
-        return await self._read(lambda tables: tables.find(state, task, limit))
+    async def find(self, query: Query) -> list[Record]:
+        """The records that are asked for, newest first."""
+        return await self._read(lambda tables: tables.find(query))
+
+    async def tally(self) -> dict[str, dict[str, int]]:
+        """How many works of each task are pending and running."""
+        return await self._read(Tables.tally)
 
     async def events(self, after: int, limit: int) -> list[Event]:
         """Events after that number, of all processes."""

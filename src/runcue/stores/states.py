@@ -72,6 +72,7 @@ class _ServiceExtra(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tr
     each: Limits | None = None
     width: float | None = None
     narrowed_at: float = 0.0
+    declared: Limits | None = None
 
 
 _NO_EXTRA = _ServiceExtra()
@@ -80,7 +81,8 @@ _decode_service_extra = msgspec.json.Decoder(_ServiceExtra).decode
 
 def _service_extra(service: ServiceState) -> str | None:
     limits = service.limits
-    extra = _ServiceExtra(limits.quantities, limits.adaptive, limits.each, service.width, service.narrowed_at)
+    extra = _ServiceExtra(limits.quantities, limits.adaptive, limits.each, service.width, service.narrowed_at,
+                          service.declared)  # fmt: skip
     return None if extra == _NO_EXTRA else _encode(extra).decode()
 
 
@@ -115,6 +117,7 @@ def read_service(row: Row) -> ServiceState:
         else value_of(BreakerState, tuple(circuit), f"circuit of {what}"),
         "width": extra.width,
         "narrowed_at": extra.narrowed_at,
+        "declared": extra.declared,
     }
     try:
         return msgspec.convert(fields, ServiceState)

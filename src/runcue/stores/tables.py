@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from runcue.core.events import Event
 from runcue.core.model import HISTORY_KEPT, Record, WorkState
 from runcue.core.plan import Changes, Found, Key, Lacks, Plan
+from runcue.core.query import Query, by_task
 from runcue.core.state import Head, Worker
 from runcue.errors import StorageCorrupt
-from runcue.stores import codec, journal, states
+from runcue.stores import codec, finding, journal, states
 from runcue.stores.aside import Aside
 from runcue.stores.pruning import Deleted, purge
 
@@ -35,15 +36,6 @@ WATCHED = (
     f"{codec.SELECT} WHERE watch_at BETWEEN ?1 AND ?3 AND (watch_at > ?1 OR seq > ?2) "
     "ORDER BY watch_at, seq LIMIT ?4"
 )
-FIND: Mapping[WorkState | None, str] = {
-    None: "WHERE 1",
-    WorkState.PENDING: "INDEXED BY work_units_pending WHERE state = 'pending'",
-    WorkState.RUNNING: "WHERE shelf >= 'running/' AND shelf < 'running0' AND state = 'running'",
-    WorkState.FAILED: "INDEXED BY work_units_failed WHERE state = 'failed'",
-    WorkState.CANCELLED: "INDEXED BY work_units_cancelled WHERE state = 'cancelled'",
-    WorkState.COMPLETED: "WHERE state = 'completed'",
-}
-"""Where works of a state are; of those that run there are never many, and the completed are most of what there is."""
 MANY = 500
 """How many ids are asked for in one statement."""
 
@@ -215,16 +207,17 @@ class Tables:
 
         return self._filled(fetch, "seq", (0.0, after), limit)
 
-    def find(self, state: WorkState | None, task: str | None, limit: int) -> list[Record]:
-        """The latest records of that state and task, newest first."""
-        where = FIND[state]
-        bindings: Row = ()
-        if task is not None:
-            where, bindings = f"{where} AND task_type = ?", (task,)
-        rows = self._execute(f"{codec.SELECT} {where} ORDER BY seq DESC", bindings)
-        found = list(islice(self._sound(rows), limit))
+    def find(self, query: Query) -> list[Record]:
+        """The records that are asked for, newest first; a text is searched among the newest only."""
+        rows = self._execute(*finding.statement(query))
+        found = list(islice(self._sound(rows), query.limit))
         rows.close()
         return found
+
+    def tally(self) -> dict[str, dict[str, int]]:
+        """How many works of each task are pending and running."""
+        rows: Any = self._execute(finding.TALLY)
+        return by_task(rows)
 
     def events(self, after: int, limit: int) -> list[Event]:
         """Events after that number, in order: whole turns, at least `limit` events if there are so many.

@@ -30,6 +30,7 @@ from runcue.core.lifecycle import finished, move, started
 from runcue.core.model import Attempt, Record, WorkState
 from runcue.core.parse import Rate
 from runcue.core.plan import Key, Lacks, Library, Plan
+from runcue.core.query import Query
 from runcue.core.state import BreakerState, Grant, Limits, ServiceState
 from runcue.ports import Turn
 from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, lives, pending, specimens
@@ -73,7 +74,7 @@ async def a_revived_work_is_the_newest(open_store: Open) -> None:
         await hand.write(
             replace(move(over, "revive", completed_at=None), seq=3, shelf="ready/call", place=NOW + 1)
         )
-        found = await hand.store.find(None, None, 10)
+        found = await hand.store.find(Query(limit=10))
         expect("newest first", [record.id for record in found], ["w1", "w2"])
 
 

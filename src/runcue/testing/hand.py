@@ -5,7 +5,8 @@ For the checks in contract.py. A plain dict of records is kept beside the store;
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from random import Random
@@ -17,6 +18,7 @@ from runcue.core.events import Told
 from runcue.core.lifecycle import finished, move, started
 from runcue.core.model import Attempt, Record, Spec, WorkState
 from runcue.core.plan import Changes, Plan
+from runcue.core.query import Query, by_task
 from runcue.core.state import NO_HEAD, Head
 from runcue.ports import Store, Turn
 
@@ -132,8 +134,28 @@ class Hand:
                     one for one in newest if state in (None, one.state) and task in (None, one.spec.task)
                 ]
                 for limit in (3, len(kept) + 1):
-                    found = await store.find(state, task, limit)
+                    found = await store.find(Query(state, task, limit))
                     expect(f"find({state}, {task}, {limit})", found, wanted[:limit])
+        for query in _narrow(newest):
+            wanted = [one for one in newest if query.finds(one)][: query.limit]
+            expect(f"find({query})", await store.find(query), wanted)
+        expect("tally", await store.tally(), by_task(_numbers(newest)))
+
+
+def _narrow(newest: list[Record]) -> Iterator[Query]:
+    """Questions for some of these records, and for none of them."""
+    yield from (Query(queue="nowhere"), Query(service="nothing"), Query(search="nowhere to be found"))
+    for record in newest[:2]:
+        spec = record.spec
+        yield Query(record.state, queue=spec.queue, before=record.seq)
+        yield Query(search=spec.id.upper())
+        yield Query(search=spec.params.decode()[1:-1] or "{}", before=record.seq + 1)
+        yield from (Query(search=text[:40]) for text in (spec.target, record.error) if text)
+        yield from (Query(service=name.partition("[")[0], task=spec.task) for name in spec.services)
+
+
+def _numbers(records: list[Record]) -> list[tuple[str, str, int]]:
+    return [(*key, number) for key, number in Counter((one.state, one.spec.task) for one in records).items()]
 
 
 @asynccontextmanager

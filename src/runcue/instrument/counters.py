@@ -1,0 +1,121 @@
+"""Counts what happens, in plain numbers: what metrics are made of.
+
+Rules:
+- Nothing is counted before somebody asks for metrics.
+- A label has at most 200 values. What comes later is counted as `other`; the keys of a service (`name[key]`) count
+  under the service's name. An id is never a label.
+- Counting happens on the event loop, reading in any thread: whoever reads takes a copy first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Final
+
+from runcue.core.events import Told, is_final
+from runcue.core.model import Record, WorkState
+from runcue.core.plan import Plan
+from runcue.core.state import base_name
+
+MOST_LABELS: Final = 200
+OTHER: Final = "other"
+
+BOUNDS: Final = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
+                 2.5, 5.0, 10.0)  # fmt: skip
+"""Where the buckets of a duration end: 10 µs to 10 s, three to each power of ten."""
+
+
+class Label:
+    """The values of one label: the first 200 names that come; all others are `other`."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, None] = {}
+
+    def __call__(self, name: str) -> str:
+        """What that name is counted under."""
+        name = base_name(name) or name
+        if name not in self._known:
+            if len(self._known) >= MOST_LABELS:
+                return OTHER
+            self._known[name] = None
+        return name
+
+    def known(self) -> list[str]:
+        """What was counted so far, in the order it came."""
+        return list(self._known)
+
+
+class Durations:
+    """How long something took, in buckets that grow."""
+
+    def __init__(self) -> None:
+        self._buckets = [0] * (len(BOUNDS) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        """It took that long once more."""
+        self._buckets[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    def up_to(self) -> list[int]:
+        """How many took at most as long as each bound, and at last how many there were."""
+        return list(accumulate(self._buckets))
+
+
+class Counters:
+    """What one process did since they were made: an observer of a Cue."""
+
+    def __init__(self, task: Label, service: Label) -> None:
+        self._task = task
+        self._service = service
+        self.completed: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
+        self.rate_limited: Counter[str] = Counter()
+        self.durations: dict[str, Durations] = {}
+        self.errors: Counter[str] = Counter()
+
+    def heard(self, plan: Plan) -> None:
+        """A turn was committed: count what it tells."""
+        everyday = [news for news in plan.events if type(news) is Record]
+        self._count(
+            self.completed,
+            self._task,
+            [record.spec.task for record in everyday if record.state is WorkState.COMPLETED],
+        )
+        started = [record.services for record in everyday if record.state is WorkState.RUNNING]
+        for services, amount in Counter(started).items():
+            for service in {self._service(name) for name in services}:
+                self.requests[service] += amount
+        if plan.is_notable:
+            for news in plan.events:
+                if isinstance(news, Told):
+                    self._count_notable(news)
+
+    def called(self, callback: str, seconds: float) -> None:
+        """A callback answered, or failed to, after so long."""
+        durations = self.durations.get(callback)
+        if durations is None:
+            durations = self.durations[callback] = Durations()
+        durations.add(seconds)
+
+    def complained(self, callback: str) -> None:
+        """A callback raised, overran or answered nonsense."""
+        self.errors[callback] += 1
+
+    @staticmethod
+    def _count(counter: Counter[str], label: Label, names: Iterable[str]) -> None:
+        for name, amount in Counter(names).items():
+            counter[label(name)] += amount
+
+    def _count_notable(self, words: Told) -> None:
+        record, data = words.record, words.data or {}
+        if words.type == "service_rate_limited":
+            self.rate_limited[self._service(data["service"])] += 1
+        elif record is not None and words.type == "skipped":
+            self.completed[self._task(record.spec.task)] += 1
+        elif record is not None and words.type == "failed" and is_final(words):
+            self.failed[self._task(record.spec.task)] += 1

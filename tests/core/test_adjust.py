@@ -1,0 +1,93 @@
+"""Limits that somebody sets by hand: what changes, what stays, and until when they hold."""
+
+from msgspec.structs import replace
+
+from runcue.core.limits import Limits
+from runcue.core.parse import rates
+from runcue.core.services import Services
+from runcue.core.state import Adaptive, Quantity, adjusted
+from tests.core.bench_of_core import limits
+
+DECLARED = limits("api", concurrent=5)
+BY_HAND = limits("api", concurrent=2)
+
+
+def known() -> Services:
+    services = Services(lambda service: None)
+    services.declare(DECLARED)
+    return services
+
+
+def test_what_is_set_by_hand_holds_while_the_program_declares_the_same_again() -> None:
+    services = known()
+    services.adjust(services["api"], BY_HAND)
+    assert services["api"].limits == BY_HAND
+    assert services.declare(DECLARED) is None
+    assert (services["api"].limits, services["api"].declared) == (BY_HAND, DECLARED)
+
+
+def test_it_ends_when_the_program_declares_something_new() -> None:
+    services = known()
+    services.adjust(services["api"], BY_HAND)
+    new = limits("api", concurrent=9)
+    assert services.declare(new) is services["api"]
+    assert (services["api"].limits, services["api"].declared) == (new, None)
+
+
+def test_what_was_set_by_hand_and_is_then_declared_is_the_programs_own() -> None:
+    services = known()
+    services.adjust(services["api"], BY_HAND)
+    assert services.declare(BY_HAND) is services["api"], "others have to hear of it"
+    assert (services["api"].limits, services["api"].declared) == (BY_HAND, None)
+    assert services.declare(DECLARED) is services["api"]
+    assert services["api"].limits == DECLARED
+
+
+def test_setting_twice_remembers_what_the_program_said() -> None:
+    services = known()
+    services.adjust(services["api"], BY_HAND)
+    services.adjust(services["api"], limits("api", concurrent=3))
+    assert services["api"].declared == DECLARED
+    services.adjust(services["api"], DECLARED)
+    assert services["api"].declared is None
+
+
+def test_another_process_sees_both() -> None:
+    services, elsewhere = known(), known()
+    services.adjust(services["api"], BY_HAND)
+    state = services["api"].state()
+    elsewhere.apply(state.limits)
+    elsewhere["api"].load(state)
+    assert elsewhere.declare(DECLARED) is None
+    assert elsewhere["api"].limits == BY_HAND
+
+
+def test_what_is_not_given_stays() -> None:
+    whole = Limits(
+        "api",
+        5,
+        rates("60/min"),
+        3,
+        10.0,
+        (Quantity("tokens", rates("9/min")), Quantity("pages", rates("5/s"))),
+    )
+    assert adjusted(whole, {}, {}) == whole
+    assert adjusted(whole, {"concurrent": None}, {}) == replace(whole, concurrent=None)
+    fewer = adjusted(
+        whole, {"rates": rates("1/s")}, {"tokens": None, "words": Quantity("words", rates("2/s"))}
+    )
+    assert [one.name for one in fewer.quantities] == ["pages", "words"]
+    assert (fewer.rates, fewer.circuit_threshold) == (rates("1/s"), 3)
+
+
+def test_where_there_are_keys_each_key_is_meant() -> None:
+    whole = Limits("api", 50, each=Limits("api", 5))
+    assert adjusted(whole, {"concurrent": 2}, {}) == Limits("api", 50, each=Limits("api", 2))
+
+
+def test_limits_are_said_as_people_say_them() -> None:
+    whole = Limits("a", 5, rates(["60/min", "1000/day"]), 3, 10.0, (Quantity("tokens", rates("200k/min")),))
+    assert str(whole) == "60/min, 1000/day, 5 at once, 200000 tokens/min, circuit opens after 3"
+    assert str(Limits("a")) == "no limits"
+    assert str(Limits("a", adaptive=Adaptive(1, 2, 9))) == "1 to 9 at once"
+    assert str(Limits("a", 9, each=Limits("a", 2))) == "9 at once, each key 2 at once"

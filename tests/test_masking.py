@@ -1,0 +1,64 @@
+"""Secrets do not reach people's eyes; what is no secret does."""
+
+from typing import Any
+
+import pytest
+
+from runcue import mask
+
+CANARY = "s3cr3t-c4n4ry"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["password", "PASSWORD", "db_passwd", "userPassword", "secret", "client_secret", "token", "accessToken", "api_key",
+     "apiKey", "API-KEY", "x-api-key", "authorization", "Authorization", "cookie", "Set-Cookie", "session_id",
+     "private_key", "credentials", "ssh_key", "auth", "jwt", "signature", "passphrase", "dsn"],
+)  # fmt: skip
+def test_what_stands_under_such_a_name_is_hidden(name: str) -> None:
+    assert mask({name: CANARY}) == {name: "***"}
+    assert mask({"deep": [{"er": {name: {"all": CANARY}}}]}) == {"deep": [{"er": {name: "***"}}]}
+    assert mask({name: None}) == {name: None}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tokens", "max_tokens", "input_tokens", "tokens_used", "token_count", "author", "key", "keys", "monkey", "page",
+     "compass", "pinned", "option", "surpassed"],
+)  # fmt: skip
+def test_what_only_looks_like_one_is_shown(name: str) -> None:
+    assert mask({name: 1000}) == {name: 1000}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"postgresql://app:{CANARY}@db.example/queue", "postgresql://app:***@db.example/queue"),
+        (f"cannot connect to redis://:{CANARY}@h:1", "cannot connect to redis://:***@h:1"),
+        (f"curl -H 'Authorization: Bearer {CANARY}' x", "curl -H 'Authorization: Bearer ***' x"),
+        (f"https://h/x?api_key={CANARY}&page=2", "https://h/x?api_key=***&page=2"),
+        (f'{{"password": "{CANARY}", "a": 1}}', '{"password": "***", "a": 1}'),
+        (f"PGPASSWORD={CANARY} psql", "PGPASSWORD=*** psql"),
+        ("https://example.org:8080/a@b", "https://example.org:8080/a@b"),
+        ("12:30 mail to a@b", "12:30 mail to a@b"),
+        ("nothing of the kind", "nothing of the kind"),
+    ],
+)
+def test_secrets_inside_texts_are_hidden(text: str, shown: str) -> None:
+    assert mask(text) == shown
+    assert mask([{"error": text}]) == [{"error": shown}]
+
+
+def test_what_is_given_stays_as_it_was() -> None:
+    given: dict[str, Any] = {"password": CANARY, "list": [{"token": CANARY}]}
+    mask(given)
+    assert given == {"password": CANARY, "list": [{"token": CANARY}]}
+
+
+def test_depth_and_length_are_no_way_to_hang_or_break_it() -> None:
+    deep: Any = CANARY
+    for _ in range(5000):
+        deep = [deep]
+    assert CANARY not in repr(mask([[[]]])) + str(mask(deep))[:100]
+    long = "a" * 200_000 + "://" + "b:" * 100_000
+    assert mask(long) == long
