@@ -1,12 +1,17 @@
 """Limits that somebody sets by hand: what changes, what stays, and until when they hold."""
 
+from typing import Any
+
+import pytest
 from msgspec.structs import replace
 
 from runcue.core.limits import Limits
 from runcue.core.parse import rates
+from runcue.core.plan import Adjust
 from runcue.core.services import Services
 from runcue.core.state import Adaptive, Quantity, adjusted
-from tests.core.bench_of_core import limits
+from runcue.errors import UnknownService
+from tests.core.bench_of_core import Bench, limits
 
 DECLARED = limits("api", concurrent=5)
 BY_HAND = limits("api", concurrent=2)
@@ -91,3 +96,28 @@ def test_limits_are_said_as_people_say_them() -> None:
     assert str(Limits("a")) == "no limits"
     assert str(Limits("a", adaptive=Adaptive(1, 2, 9))) == "1 to 9 at once"
     assert str(Limits("a", 9, each=Limits("a", 2))) == "9 at once, each key 2 at once"
+
+
+# --- As a turn takes it in ------------------------------------------------------------------------
+
+
+def by_hand(bench: Bench, name: str, **changes: Any) -> Any:
+    return bench.reply(Adjust(name, changes, {}))
+
+
+def test_a_turn_sets_limits_starts_what_fits_now_and_tells_everybody() -> None:
+    bench = Bench(limits("api", concurrent=1))
+    bench.submit("a", "b", "c")
+    assert by_hand(bench, "api", concurrent=2) is None
+    assert bench.started == ["b"]
+    assert bench.facts("service_status")[-1] == {"service": "api", "limits": "2 at once"}
+    assert bench.scheduler.ledger.ready.services["api"].declared == limits("api", concurrent=1)
+
+
+def test_a_service_that_is_not_there_and_a_key_of_one_are_refused() -> None:
+    bench = Bench(limits("api", each=limits("api", concurrent=1)), rules={})
+    assert bench.scheduler.ledger.ready.services.find("api[x]")
+    for name in ("apu", "api[x]"):
+        with pytest.raises(UnknownService) as refused:
+            by_hand(bench, name, rates=rates("1/s"))
+        assert refused.value.known == ("api",)

@@ -282,8 +282,8 @@ class Scheduler:
         services = self.ledger.ready.services
         service = services.get(item.service)
         if service is None or services.is_key(service):
-            known = sorted(name for name in services if not name.startswith("#"))
-            self._reply(item, UnknownService(item.service, known))
+            known = [one for one in services.values() if not one.name.startswith("#") and not services.is_key(one)]
+            self._reply(item, UnknownService(item.service, sorted(one.name for one in known)))
             return
         services.adjust(service, adjusted(service.limits, item.limits, item.quantities))
         self.ledger.changed[service] = None
