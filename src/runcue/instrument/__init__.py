@@ -1,1 +1,1 @@
-"""Listeners on the bus: logging, and later metrics and traces."""
+"""Instruments: what a Cue does, as log lines, metrics and traces."""

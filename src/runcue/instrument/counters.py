@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
 from itertools import accumulate
 from typing import Final
 
 from runcue.core.events import Told, is_final
-from runcue.core.model import Record, WorkState
+from runcue.core.model import Record
 from runcue.core.plan import Plan
 from runcue.core.state import base_name
 
@@ -80,19 +79,16 @@ class Counters:
 
     def heard(self, plan: Plan) -> None:
         """A turn was committed: count what it tells."""
-        everyday = [news for news in plan.events if type(news) is Record]
-        self._count(
-            self.completed,
-            self._task,
-            [record.spec.task for record in everyday if record.state is WorkState.COMPLETED],
-        )
-        started = [record.services for record in everyday if record.state is WorkState.RUNNING]
-        for services, amount in Counter(started).items():
+        ended = [news.spec.task for news in plan.finals.values() if type(news) is Record]
+        for task, amount in Counter(ended).items():
+            self.completed[self._task(task)] += amount
+        used = [one.spec.services if one.chosen is None else one.services for one in plan.start]
+        for services, amount in Counter(used).items():
             for service in {self._service(name) for name in services}:
                 self.requests[service] += amount
         if plan.is_notable:
             for news in plan.events:
-                if isinstance(news, Told):
+                if type(news) is Told:
                     self._count_notable(news)
 
     def called(self, callback: str, seconds: float) -> None:
@@ -105,11 +101,6 @@ class Counters:
     def complained(self, callback: str) -> None:
         """A callback raised, overran or answered nonsense."""
         self.errors[callback] += 1
-
-    @staticmethod
-    def _count(counter: Counter[str], label: Label, names: Iterable[str]) -> None:
-        for name, amount in Counter(names).items():
-            counter[label(name)] += amount
 
     def _count_notable(self, words: Told) -> None:
         record, data = words.record, words.data or {}

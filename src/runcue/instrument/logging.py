@@ -90,6 +90,9 @@ LONGEST: Final = 16_384
 USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "runcue"}
 """What every log record has; anything else was given as `extra`."""
 
+BREAKS: Final = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
+"""What JSON lets stand in a text although some take it for the end of a line."""
+
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, then the event with its fields, or the `extra` given.
@@ -120,11 +123,8 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
-        return (
-            "{"
-            + ",".join(f"{self._json(key)}:{self._shown(key, value)}" for key, value in line.items())
-            + "}"
-        )
+        shown = ",".join(f"{self._json(key)}:{self._shown(key, value)}" for key, value in line.items())
+        return "{" + shown.translate(BREAKS) + "}"
 
     def _shown(self, key: str, value: object) -> str:
         """One field as JSON: without secrets, and in words when it is none."""

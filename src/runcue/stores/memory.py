@@ -78,7 +78,9 @@ class MemoryStore:
 
     async def tally(self) -> dict[str, dict[str, int]]:
         """How many works of each task are pending and running."""
-        tasks = Counter((record.state, record.spec.task) for record in self._records.values())
+        pending, running = WorkState.PENDING, WorkState.RUNNING
+        live = [one for one in self._records.values() if one.state is pending or one.state is running]
+        tasks = Counter((record.state, record.spec.task) for record in live)
         return by_task((state, task, number) for (state, task), number in tasks.items())
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:

@@ -1,0 +1,219 @@
+"""Where metrics come from: a Cue of this process, or a Reader of a file.
+
+Rules:
+- Whoever asks is answered on any thread and any loop, and asking opens nothing: of a Cue that has no loop yet, or
+  none any more, only what was seen last is known.
+- To count the waiting work of each task is to look at all of it. Where that is much, an older answer is shown, so
+  that looking takes at most 2 % of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError, Future
+from time import perf_counter
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from runcue.core.model import WorkState
+from runcue.errors import RuncueError
+from runcue.instrument.counters import Counters
+from runcue.ports import Observer
+
+T = TypeVar("T")
+Tally = Mapping[str, Mapping[str, int]]
+
+FEW: Final = 10_000
+"""Up to so many live works they are counted anew for each scrape."""
+REST: Final = 50
+"""How many times as long as counting took its answer is good for, where there are more."""
+ANSWER_WITHIN: Final = 10.0
+"""Seconds for which a scrape waits for the event loop of a Cue."""
+
+
+@runtime_checkable
+class Live(Protocol):
+    """What Metrics ask of a Cue."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None: ...
+    @property
+    def path(self) -> str | None: ...
+    async def services(self) -> list[dict[str, Any]]: ...
+    async def tally(self) -> dict[str, dict[str, int]]: ...
+    def observe(self, observer: Observer) -> Callable[[], None]: ...
+
+
+@runtime_checkable
+class Still(Protocol):
+    """What Metrics ask of a Reader."""
+
+    def services(self) -> list[dict[str, Any]]: ...
+    def tally(self) -> dict[str, dict[str, int]]: ...
+    def count(self) -> dict[WorkState, int]: ...
+
+
+class Glance(msgspec.Struct, frozen=True):
+    """How a queue stands at one moment."""
+
+    tally: Tally
+    services: list[dict[str, Any]]
+    ended: Mapping[WorkState, int] | None = None
+    """How many works ever ended, where nobody counts them by task."""
+
+
+class Source(Protocol):
+    """Where the numbers come from."""
+
+    @property
+    def counters(self) -> Counters | None:
+        """What was counted; None where nobody can."""
+        ...
+
+    def now(self) -> Glance | None:
+        """How the queue stands, from any thread; None while that is not known."""
+        ...
+
+    async def later(self) -> Glance | None:
+        """The same, for a coroutine."""
+        ...
+
+    def close(self) -> None:
+        """Count no more."""
+        ...
+
+
+class _Tallying:
+    """When to count works by task anew."""
+
+    def __init__(self) -> None:
+        self._latest: Tally | None = None
+        self._good_until = 0.0
+
+    def known(self) -> Tally | None:
+        """The latest answer, as long as it is good for."""
+        return self._latest if perf_counter() < self._good_until else None
+
+    def learn(self, tally: Tally, began: float) -> None:
+        """This is the answer to a question that was put then."""
+        self._latest, now = tally, perf_counter()
+        is_much = sum(sum(tasks.values()) for tasks in tally.values()) > FEW
+        self._good_until = now + REST * (now - began) if is_much else 0.0
+
+
+class StillSource:
+    """A queue in a file, seen from outside."""
+
+    counters = None
+
+    def __init__(self, reader: Still) -> None:
+        self._reader = reader
+        self._tallying = _Tallying()
+
+    def now(self) -> Glance:
+        """How the queue stands, from any thread."""
+        tally = self._tallying.known()
+        if tally is None:
+            began = perf_counter()
+            tally = self._reader.tally()
+            self._tallying.learn(tally, began)
+        return Glance(tally, self._reader.services(), self._reader.count())
+
+    async def later(self) -> Glance:
+        """The same, in a thread."""
+        return await asyncio.to_thread(self.now)
+
+    def close(self) -> None:
+        """The reader is not ours to close."""
+
+
+class LiveSource:
+    """A Cue, in this process."""
+
+    def __init__(self, cue: Live, counters: Counters) -> None:
+        self.counters = counters
+        self._cue = cue
+        self._tallying = _Tallying()
+        self._latest: Glance | None = None
+        self._looking: asyncio.Task[Glance] | None = None
+        self.close = cue.observe(counters)
+        """Count no more."""
+
+    def now(self) -> Glance | None:
+        """How the queue stands, from any thread.
+
+        On the loop itself a queue in memory answers at once. A file does not: the latest answer is shown, and a
+        new one asked for.
+        """
+        loop = self._cue.loop
+        if loop is None or not loop.is_running():
+            return self._latest
+        if not _is_running_here(loop):
+            return _answer_of(asyncio.run_coroutine_threadsafe(self._look(), loop))
+        if self._cue.path is None:
+            return _at_once(self._look())
+        return self._asked_before(loop)
+
+    async def later(self) -> Glance | None:
+        """The same for a coroutine, on whatever loop."""
+        loop = self._cue.loop
+        if loop is None or not loop.is_running():
+            return self._latest
+        if _is_running_here(loop):
+            return await self._look()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._look(), loop))
+
+    async def _look(self) -> Glance:
+        tally = self._tallying.known()
+        if tally is None:
+            began = perf_counter()
+            tally = await self._cue.tally()
+            self._tallying.learn(tally, began)
+        self._latest = Glance(tally, await self._cue.services())
+        return self._latest
+
+    def _asked_before(self, loop: asyncio.AbstractEventLoop) -> Glance | None:
+        """What the question before found, or its error; the next question is on its way."""
+        before = self._looking
+        if before is None or before.done():
+            self._looking = loop.create_task(self._look(), name="runcue metrics")
+            self._looking.add_done_callback(_heard)
+        if before is not None and before.done() and not before.cancelled():
+            return before.result()
+        return self._latest
+
+
+def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+def _answer_of(asked: Future[T]) -> T:
+    try:
+        return asked.result(ANSWER_WITHIN)
+    except TimeoutError:
+        asked.cancel()
+        raise TimeoutError(f"the event loop did not answer within {ANSWER_WITHIN:g} s") from None
+    except CancelledError:
+        raise RuncueError("the event loop ended before it answered") from None
+
+
+def _at_once(answer: Coroutine[Any, Any, T]) -> T:
+    """The answer of a coroutine that has nothing to wait for."""
+    try:
+        answer.send(None)
+    except StopIteration as done:
+        found: T = done.value
+        return found
+    answer.close()
+    raise AssertionError("a queue in memory answers at once")
+
+
+def _heard(looking: asyncio.Task[Glance]) -> None:
+    """The next scrape is told of its error; when there is none, nobody has to be."""
+    if not looking.cancelled():
+        looking.exception()
