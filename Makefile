@@ -59,22 +59,23 @@ imports: .venv/.test ## Who may import whom
 	$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
 
 # Recording coverage takes as long again as running, so it is done where core/ is tried; all other tests run without.
+PYTEST := -n $(JOBS) --dist loadgroup
 COVERED := tests/core tests/edge tests/throttling/test_headers.py \
 	tests/engine/test_forecast.py tests/engine/test_quantities.py
 
 .PHONY: pytest
 ifeq ($(ARGS),)
-pytest: gate ## The tests alone, and every branch of core/ taken
-	$(BIN)/pytest -n $(JOBS) $(COVERED:%=--ignore=%)
+pytest: gate .cache/chromium/.ready ## The tests alone, and every branch of core/ taken
+	$(BIN)/pytest $(PYTEST) $(COVERED:%=--ignore=%)
 else
-pytest: .venv/.test
-	$(BIN)/pytest -n $(JOBS) $(ARGS)
+pytest: .venv/.test .cache/chromium/.ready
+	$(BIN)/pytest $(PYTEST) $(ARGS)
 endif
 
 .PHONY: gate
 gate: .venv/.test ## The tests of core/, and every branch of it taken
 	@mkdir -p .cache/coverage
-	$(BIN)/pytest -n $(JOBS) --cov --cov-report= $(COVERED)
+	$(BIN)/pytest $(PYTEST) --cov --cov-report= $(COVERED)
 	$(BIN)/coverage report --include='src/runcue/core/*' --fail-under=100
 
 # ------------------------------------------------------------------------------ housekeeping
@@ -84,8 +85,10 @@ changelog: .venv/.test ## Show what the fragments in changelog.d will say
 	@$(BIN)/towncrier build --draft
 
 .PHONY: picture
-picture: .venv/.test ## Go on the tour of the README, and draw what a terminal shows
+picture: .venv/.test ## Go on the tour of the README, and draw what a terminal and a browser show
 	@$(BIN)/python tools/picture.py
+	@tools/chromium.sh > /dev/null
+	@$(BIN)/python -m tools.web_pictures
 
 .PHONY: lock
 lock: .venv/.run ## Pin the dependencies anew (ARGS=--upgrade for newer ones)
@@ -105,6 +108,10 @@ endif
 
 .venv/.run: pyproject.toml requirements/run.txt requirements/uv.txt tools/bootstrap.sh
 	@tools/bootstrap.sh $(if $(wildcard .venv/.test),test,run)
+
+# A browser for the tests; where none can be had, they are skipped, but never where CI is set.
+.cache/chromium/.ready: tools/chromium.sh
+	@tools/chromium.sh > /dev/null || test -z "$${CI:-}"
 
 .venv/.test: pyproject.toml requirements/test.txt requirements/uv.txt tools/bootstrap.sh
 	@tools/bootstrap.sh test

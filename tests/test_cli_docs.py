@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from runcue.cli.main import QUEUECTL
+from runcue.cli.main import QUEUECTL, RUNCUE
 from tools import cli_reference, picture
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "guides" / "shell-queue.md"
+ON_CALL = ROOT / "docs" / "guides" / "operating.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(r"\s+# .*$")
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -81,6 +82,19 @@ def test_the_reference_shows_what_a_terminal_shows() -> None:
 @pytest.mark.parametrize("verb", [verb for table in QUEUECTL.values() for verb in table])
 def test_the_guide_speaks_of_every_verb(verb: str) -> None:
     assert re.search(rf"(queuectl|`){re.escape(f' {verb}')}|`{verb}\b", GUIDE.read_text("utf-8")), verb
+
+
+@pytest.mark.parametrize("verb", [verb for table in RUNCUE.values() for verb in table])
+def test_the_guide_for_who_is_on_call_speaks_of_every_verb(verb: str) -> None:
+    assert re.search(rf"runcue {verb}\b|`{verb}\b", ON_CALL.read_text("utf-8")), verb
+
+
+def test_what_who_is_on_call_is_shown_is_what_a_terminal_shows(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    for command, lines in commands(ON_CALL.read_text("utf-8")):
+        text, code = picture.on_terminal(command, tmp_path)
+        assert code == 0, f"{command}: {text}"
+        assert [line for line in lines if not is_shown(line, text)] == [], f"{command}: {text}"
 
 
 # ------------------------------------------------------------------------------------------------- the tour

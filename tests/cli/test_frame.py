@@ -22,7 +22,7 @@ from tests.cli.conftest import PATIENCE, PROGRAM, Run, Watch, environment
 
 VERBS = [
     "enqueue", "worker", "status", "list", "show", "logs", "cancel", "wait", "why", "dlq", "config", "pause",
-    "resume", "service", "doctor", "completion", "demo",
+    "resume", "service", "doctor", "completion", "demo", "top", "dashboard",
 ]  # fmt: skip
 NEVER_FOR_STATUS = [
     "asyncio", "concurrent", "dataclasses", "difflib", "email", "http", "importlib.metadata", "json",

@@ -17,9 +17,12 @@ from hypothesis import strategies as some
 from runcue import Work
 from runcue.cli.failure import Failure
 from runcue.cli.fields import CHECKS, NO_LIMIT, LocalTime, check
-from runcue.cli.jobs import Job, command_of, end, options_of, parse_job, word_of
+from runcue.cli.home import Home
+from runcue.cli.jobs import Job, command_of, options_of, parse_job
+from runcue.cli.place import end
 from runcue.cli.screen import reason_of
 from runcue.cli.settings import Settings
+from runcue.cli.words import QUEUECTL
 
 BAD_IDS = [
     "", ".", "..", "../../etc/passwd", "/abs", "a/b", "a\0b", "-rf", "a" * 129, "a" * 10_000, "a ", " a", "a\n",
@@ -294,9 +297,9 @@ def test_a_command_is_the_shells_with_its_folder_and_environment() -> None:
 
 
 def test_several_failures_are_a_line_each_and_the_last_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
-    end([])
+    end(Home(), [])
     with pytest.raises(Failure, match="two"):
-        end([Failure("one\x1b", 6), Failure("two", 6)])
+        end(Home(), [Failure("one\x1b", 6), Failure("two", 6)])
     assert capsys.readouterr().err == "queuectl: one\\x1b\n"
 
 
@@ -308,7 +311,7 @@ def test_several_failures_are_a_line_each_and_the_last_ends_it(capsys: pytest.Ca
 def test_states_have_the_words_of_queuectl(state: str, failures: int, word: str) -> None:
     from runcue import WorkState
 
-    assert word_of(Work("a", "shell", state=WorkState(state), failures=failures)) == word
+    assert QUEUECTL.state_of(Work("a", "shell", state=WorkState(state), failures=failures)) == word
 
 
 def test_a_reason_is_one_clean_line() -> None:

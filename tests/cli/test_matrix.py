@@ -52,8 +52,8 @@ for line in orders:
                     opened = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
                     os.dup2(opened, number)
                     os.close(opened)
-                sys.argv = ["queuectl", *order["args"]]
-                main.queuectl()
+                sys.argv = [order["program"], *order["args"]]
+                getattr(main, order["program"])()
             running[pid] = order["number"]
         else:
             pid, status = os.wait()
@@ -74,8 +74,9 @@ class Told(NamedTuple):
 class Quick:
     """Runs commands in processes that need not load anything any more."""
 
-    def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, prefix: Sequence[str] = (), *, program: str = "queuectl") -> None:
         self._folder = folder
+        self._program = program
         theirs, orders = os.pipe()
         answers, ours = os.pipe()
         self._process = subprocess.Popen(
@@ -101,6 +102,7 @@ class Quick:
             orders.append(
                 {
                     "number": number,
+                    "program": self._program,
                     "home": str(home),
                     "args": list(args),
                     "streams": [str(stream) for stream in streams],
@@ -136,7 +138,8 @@ CHANGING = [
 ]  # fmt: skip
 MAKING = ["enqueue -- true", "enqueue -", "service set api --rate 5/s", "config set timeout 5"]
 STARTING = ["worker start", "worker start --detach"]
-ALL = [*READING, *CHANGING, *MAKING, *STARTING]
+SCREENS = ["top", "dashboard --no-browser --port 0"]
+ALL = [*READING, *CHANGING, *MAKING, *STARTING, *SCREENS]
 RECOVER = "doctor --recover --yes"
 SOME = ["status", "list --json", "show done", "dlq retry --all", "enqueue -- true", "doctor", "worker stop"]
 ONE_JOB = ["show done", "why limited", "logs done", "wait done"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -57,6 +58,23 @@ def test_a_circuit_stays_when_something_else_changes(inside: Inside, home: Path)
     assert service(home, "api")["circuit"] == "closed"
     inside("service", "set", "api", "--circuit-threshold", "none")
     assert service(home, "api")["circuit"] is None
+
+
+def test_a_change_leaves_what_only_a_program_can_declare(inside: Inside, home: Path) -> None:
+    inside("enqueue", "--", "true")
+
+    async def declare() -> None:
+        cue = runcue.Cue(home / "queue.db", age_step=None)
+        cue.service("llm", concurrent=runcue.adaptive(min=1, max=8), tokens="200k/min", rate="5/s")
+        await cue.services()
+        await cue.close()
+
+    asyncio.run(declare())
+    told = inside("service", "set", "llm", "--rate", "2/s")
+    assert told.out == "Service llm: 2/s, 200,000 tokens per 1 m, 1 to 8 at once, as it answers\n"
+    found = service(home, "llm")
+    assert found["adaptive"] == {"min": 1, "start": 1, "max": 8}
+    assert [(one["name"], one["limit"]) for one in found["quantities"]] == [("tokens", 200_000)]
 
 
 def test_a_change_leaves_a_pause_as_it_is(inside: Inside, home: Path) -> None:

@@ -227,6 +227,15 @@ def three_crashes(good: bool) -> Tale:
     return tale.started("a", at=5, attempt=4).completed("a", at=6, attempt=4)
 
 
+def refused_at_first(good: bool) -> Tale:
+    """One node was refused; another, which began the same attempt at that moment, died or did not."""
+    tale = Tale().queued("a").started("a").left("a", at=0, how="refused").started("a")
+    tale.calls[-1].node = "two"
+    if good:
+        tale.checker.died("two", BEGAN + 1)
+    return tale.left("a", at=1, how="died").started("a", at=2, attempt=2).completed("a", at=3, attempt=2)
+
+
 def retry(good: bool) -> Tale:
     return (
         Tale()
@@ -434,7 +443,7 @@ GOOD_AND_BAD: dict[str, tuple[Callable[[bool], Tale], ...]] = {
     "lost": (lost, lost_in_the_end, counted, cancelled, nobody_asked),
     "result": (result, late_result),
     "overlap": (overlap, not_started, never_accepted),
-    "attempts": (attempts, too_many_failures, robbed, three_crashes),
+    "attempts": (attempts, too_many_failures, robbed, refused_at_first, three_crashes),
     "retry": (retry, retry_by_policy),
     "dependencies": (dependencies, dependents_fail, failed_before),
     "keys": (keys,),

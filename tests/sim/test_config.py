@@ -78,7 +78,7 @@ def test_a_scenario_is_shown_in_the_form_it_is_read_from(name: str, seconds: flo
         ("services: {api: {concurrent: 0}}", "services.api.concurrent", "whole number from 1"),
         ("services: {api: {concurrent: true}}", "services.api.concurrent", "whole number from 1"),
         ("services: {api: {concurrent: 1, max_concurrent: 2}}", "services.api.max_concurrent", "not both"),
-        ("services: {api: {concurent: 1}}", "services.api.concurent", "(concurrent?)"),
+        ("services: {api: {concurent: 1}}", "services.api.concurent", "did you mean concurrent?"),
         ("services: {}", "services", "at least one service"),
         ("", "services", "at least one service"),
         ("[]", "the configuration", "services: and workload:"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from html import escape
@@ -108,9 +109,12 @@ def test_a_replay_says_how_it_was_and_how_to_have_it_again(
     text = out(
         capsys, "--replay", source, "--seed", "3", "--html", str(page), "--report", str(tmp_path / "r.json")
     )
-    assert "  recorded    1 works · 1 completed · 0 failed · 1 attempts in 1 s" in text
+    assert "  recorded    1 work · 1 completed · 0 failed · 1 attempt in 1 s" in text
     assert escape(f"runcue-sim --replay '{source}' --seed 3") in page.read_text()
     assert json.loads((tmp_path / "r.json").read_text())["recorded"]["facts"]["completed"] == 1
+    assert "workload.submit_rate: expected no change" in refusal(
+        capsys, "--replay", source, "--set", "workload.submit_rate=5"
+    )
 
 
 def test_no_more_of_a_rate_is_used_than_there_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,6 +140,33 @@ def test_a_broken_promise_fails_the_run(
     assert "rate at 5 s: too many, 0" in text
     assert "and 4 more" in text
     assert "seed 77" in text
+
+
+def test_a_line_about_one_of_two_runs_says_which(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runcue.sim.check import Checker, Violation
+
+    runs = iter([[], [Violation("rate", 1_700_000_005.0, "too many")]])
+    monkeypatch.setattr(Checker, "finish", lambda self, outcome: next(runs))
+    text = out(capsys, *QUICK, "--set", "workload.count=30", "--check", "--fail-on", "completed>25", code=1)
+    assert "  check       base: every promise was kept" in text
+    assert "  broken      changed: rate at 5 s: too many" in text
+    assert "  failed      changed: completed>25: it is 30" in text
+
+
+def test_conditions_are_about_the_changed_run(capsys: pytest.CaptureFixture[str]) -> None:
+    out(capsys, *QUICK, "--set", "workload.count=30", "--fail-on", "completed<25")
+
+
+def test_a_page_of_two_runs_shows_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "report.html"
+    out(capsys, *QUICK, "--set", "workload.count=30", "--check", "--html", str(file))
+    text = file.read_text()
+    assert "Base: <strong>Checked:</strong>" in text
+    assert "Changed: <strong>Checked:</strong>" in text
+    assert '<th scope="row">completed</th><td>20</td><td>30</td>' in text
+    assert "--set workload.count=30" in text
 
 
 def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,11 +222,28 @@ def test_a_circle_is_counted_and_no_failure(tmp_path: Path, capsys: pytest.Captu
         (["--duration", "200 parsecs"], "--duration: expected a time such as"),
         (["--fail-on", "p95"], "--fail-on: expected a metric"),
         (["--fail-on", "zig>3"], "--fail-on: expected one of p50"),
-        (["--set", "api.rte=3"], "services.api.rte: expected a known key (rate?)"),
+        (["--set", "api.rte=3"], "services.api.rte: expected a known key, got 'rte'; did you mean rate?"),
         (["--set", "rate"], "--set[0]: expected a path, ="),
-        (["--set", "api.rate=1/s", "--tui"], "--tui: expected no --set"),
+        (["--set", "api.rate=1/s", "--tui"], "--tui shows one run: use --set without it"),
         (["--report", "missing/folder/results.json"], "--report: expected a file in a folder that is there"),
         (["--html", "missing/folder/report.html"], "--html: expected a file in a folder that is there"),
+        (["--report", "."], "--report: expected a file, got '.'"),
+        (["--report", "folder/"], "--report: expected a file, got 'folder/'"),
+        (["--report", "one", "--html", "./one"], "--html: expected another file than that of --report"),
+        (["--report", "-", "--html", "-"], "--html: expected another file than that of --report"),
+        (["--config", "mine.yaml", "--html", "mine.yaml"], "--html: expected another file than that of --config"),
+        (["--replay", "run.db", "--report", "run.db"], "--report: expected another file than that of --replay"),
+        (["--replay", "run.db", "--latency", "5"], "--latency: expected no --replay beside it: calls go as they"),
+        (["--replay", "run.db", "--error-rate", "0"], "--error-rate: expected no --replay beside it"),
+        (["--tui", "--scenario", "burst"], "--tui needs a terminal"),
+        (["--scenrio", "burst"], "No such option '--scenrio'. Did you mean --scenario? See: runcue-sim --help"),
+        (["--scenario", "bursts"], "got 'bursts'; did you mean burst?"),
+        (["--set", "aip.rate=1/s"], "got 'aip'; did you mean api?"),
+        (["--set", "services.aip.rate=1/s"], "services.aip: expected one of api, got 'aip'; did you mean api?"),
+        (["--set", "workload.pattern=dimond"], "got 'dimond'; did you mean diamond?"),
+        (["--set", "worklod.count=3"], "got 'worklod'; did you mean workload?"),
+        (["--fail-on", "faild>3"], "got 'faild'; did you mean failed?"),
+        (["--fail-on", "api.rate_limted>3s"], "did you mean api.rate_limited?"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_nothing_runs(
@@ -207,6 +255,29 @@ def test_bad_input_is_one_line_and_nothing_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert expected in refusal(capsys, *arguments)
+
+
+def test_a_file_that_may_not_be_written_is_refused_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Path, int]] = []
+    monkeypatch.setattr(os, "access", lambda path, mode: asked.append((Path(path), mode)))
+    target = tmp_path / "results.json"
+    assert "--report: expected a file that may be written" in refusal(capsys, *QUICK, "--report", str(target))
+    target.touch()
+    assert "--report: expected a file that may be written" in refusal(capsys, *QUICK, "--report", str(target))
+    assert asked == [(tmp_path, os.W_OK), (target, os.W_OK)]
+
+
+def test_a_device_takes_any_number_of_results(capsys: pytest.CaptureFixture[str]) -> None:
+    out(capsys, *QUICK, "--report", os.devnull, "--html", os.devnull)
+
+
+def test_a_page_on_stdout_is_the_page_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke([*QUICK, "--html", "-"]) == 0
+    said = capsys.readouterr()
+    assert said.out.lower().startswith("<!doctype html>")
+    assert "throughput" in said.err
 
 
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,6 +347,25 @@ drain: 50s
     text = out(capsys, "--config", str(file), "--realtime")
     assert "10 completed" in text
     assert "unfinished" not in text
+
+
+def test_every_exit_code_is_in_the_help_and_in_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
+    codes = [0, program.FAILED, program.BAD_INPUT, program.INTERNAL, program.INTERRUPTED, program.CLOSED_PIPE]
+    told = out(capsys, "--help").partition("Exit codes:")[2]
+    assert [int(line.split()[0]) for line in told.splitlines() if line.strip()] == codes
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "simulator.md").read_text("utf-8")
+    table = guide.partition("| exit code | |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert [int(code) for row in table.splitlines() for code in row.split("|")[1].split(",")] == codes
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_mistake(closed: str, tmp_path: Path) -> None:
+    line = f'exec "$0" -m runcue.sim --count 5 --report results.json {closed}'
+    ended = subprocess.run(
+        ["/bin/sh", "-c", line, sys.executable], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=50
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert json.loads((tmp_path / "results.json").read_bytes())["summary"]["completed"] == 5
 
 
 def test_it_is_a_program(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ def summed(config: Config, *told: tuple[Any, ...], took: float = 100.0) -> Summa
     metrics.begin(1000.0)
     for second, type, work, *rest in told:
         more: dict[str, Any] = dict(rest[0]) if rest else {}
-        data: dict[str, Any] = {key: more.pop(key) for key in ("priority", "needs") if key in more}
-        task = "api" if work else None
+        data: dict[str, Any] = {key: more.pop(key) for key in ("priority", "needs", "keys") if key in more}
+        task = more.pop("task", "api") if work else None
         metrics(
             runcue.Event(type, next(numbers), 1000.0 + second, work, task, data=data, service="api", **more)
         )
@@ -122,6 +122,54 @@ def test_a_start_before_an_older_and_more_urgent_work_is_an_inversion() -> None:
     plain = summed(config(RANKED), (0, "queued", "high", high), (1, "queued", "low", low), (2, "started", "high"),
                    (2, "started", "low"))  # fmt: skip
     assert (wrong.inversions, right.inversions, plain.inversions) == (1, 0, 0)
+
+
+SEVERAL = """
+services: {api: {concurrent: 2}, disk: {concurrent: 1}}
+duration: 100s
+workload:
+  task_types: [call, copy, both, turned]
+  uses: {call: api, copy: disk, both: [api, disk], turned: [disk, api]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("high", "low", "expected"),
+    [("call", "call", 1), ("copy", "call", 0), ("both", "call", 0), ("both", "copy", 0), ("call", "both", 0),
+     ("both", "turned", 1)],
+)  # fmt: skip
+def test_who_waits_for_another_service_is_not_passed_over(high: str, low: str, expected: int) -> None:
+    found = summed(
+        load(SEVERAL, name="several"),
+        (0, "queued", "high", {"priority": 5.0, "task": high}),
+        (1, "queued", "low", {"priority": 0.0, "task": low}),
+        (2, "started", "low"),
+    )
+    assert found.inversions == expected
+
+
+@pytest.mark.parametrize(("key", "expected"), [("ann", 1), ("bob", 0)])
+def test_who_waits_for_another_key_is_not_passed_over(key: str, expected: int) -> None:
+    found = summed(
+        config(),
+        (0, "queued", "high", {"priority": 5.0, "keys": {"account": "ann"}}),
+        (1, "queued", "low", {"priority": 0.0, "keys": {"account": key}}),
+        (2, "started", "low"),
+    )
+    assert found.inversions == expected
+
+
+def test_a_work_takes_its_place_on_each_of_its_services() -> None:
+    found = summed(
+        load(SEVERAL, name="several"),
+        (0, "queued", "a", {"task": "both"}),
+        (10, "started", "a"),
+        (30, "completed", "a"),
+    )
+    assert [(one.starts, one.completed, one.running_mean) for one in found.services.values()] == [
+        (1, 1, 0.2)
+    ] * 2
+    assert found.services["disk"].full_share == 0.2
 
 
 def test_who_waits_for_something_else_is_not_passed_over() -> None:

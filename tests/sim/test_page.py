@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from runcue.sim.check import Violation
-from runcue.sim.config import Config, load
+from runcue.sim.config import Config, load, with_changes
 from runcue.sim.metrics import Metrics, Summary
-from runcue.sim.page import as_yaml, page
+from runcue.sim.page import Before, as_yaml, page
 from runcue.sim.plots import (
     MOST_POINTS,
     Band,
@@ -102,6 +102,34 @@ def test_a_page_shows_the_figures_of_its_run(name: str) -> None:
     for title in ("Queue depth", "Throughput", "Latency", "At once", "The same again", *config.services):
         assert title in words
     assert found.seen["h1"] == found.seen["main"] == 1
+
+
+def test_a_peak_is_the_highest_there_was_and_means_are_called_means() -> None:
+    summary, outcome, config = of("burst")
+    words = " ".join(" ".join(outline(page(summary, outcome, config)).words).split())
+    assert max(value for _, value in summary.depth) < summary.depth_peak
+    api = summary.services["api"]
+    assert max(value for _, value in api.running) < api.running_peak
+    assert f"works that wait, mean of 5 s peak waiting {summary.depth_peak}" in words
+    assert f"At once mean of 5 s peak running {api.running_peak}" in words
+    assert "Starts per min in the last 1 m peak started" in words
+
+
+def test_a_page_of_two_runs_tells_them_apart() -> None:
+    base, before, config = of("burst")
+    changed, outcome, other = ran(with_changes(config, ["api.rate=120/min"]))
+    broken = [Violation("rate", before.began_at + 5, "too many calls")]
+    text = page(
+        changed, outcome, other, violations=[], before=Before(base, before, config, ["api.rate=120/min"], broken)
+    )  # fmt: skip
+    words = " ".join(" ".join(outline(text).words).split())
+    assert "Changed api.rate=120/min" in words
+    assert "Base: 1 promise was not kept. rate at 0:00:05 too many calls" in words
+    assert "Changed: Checked: every promise was kept." in words
+    assert f"Bottleneck of the base {base.bottleneck}" in words
+    assert f"peak base {base.depth_peak} waiting {changed.depth_peak}" in words
+    assert 'data-name="base p95"' in text
+    assert "runcue-sim --scenario burst --duration 600s --seed 1 --set api.rate=120/min" in words
 
 
 def test_the_same_run_gives_the_same_bytes() -> None:

@@ -207,6 +207,19 @@ def one_for_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(using, "key_name", lambda service, key: f"{service}[{key.replace('k1', 'k0')}]")
 
 
+def boundless(patch: pytest.MonkeyPatch) -> None:
+    """A concurrency that finds itself knows no end."""
+    widen = limits.Service.widen
+
+    def greedy(self: limits.Service) -> bool:
+        if self.limits.adaptive is None or self.width is None:
+            return widen(self)
+        self._set_width(self.width + 1)
+        return True
+
+    patch.setattr(limits.Service, "widen", greedy)
+
+
 def full_members(patch: pytest.MonkeyPatch) -> None:
     """A pattern chooses a service whether or not it has room."""
     patch.setattr(limits.Group, "pick", lambda self, cost, now: self.members[0])
@@ -214,7 +227,7 @@ def full_members(patch: pytest.MonkeyPatch) -> None:
 
 PLANTED: dict[str, tuple[Plant, ...]] = {
     "rate": (wide_window, own_grants_only),
-    "concurrency": (own_places_only, no_total, full_members),
+    "concurrency": (own_places_only, no_total, boundless, full_members),
     "amount": (own_amounts_only, estimates_only),
     "service": (one_for_all,),
     "overlap": (impatient,),

@@ -1,6 +1,7 @@
 """A real queue becomes a workload: what is taken from it, and that it goes the same way again."""
 
 import asyncio
+import re
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import runcue
 from runcue.sim.behaviour import ERROR, PERMANENT, RETURNED
 from runcue.sim.config import BadConfig, Config, with_changes
 from runcue.sim.metrics import Metrics, Summary
-from runcue.sim.replay import MOST_KINDS, Recording, read
+from runcue.sim.replay import MOST_KINDS, Recording, check, read
 from runcue.sim.workload import Arrival, Submission
 from runcue.sim.world import Simulation
 from runcue.testing import kill, run
@@ -143,6 +144,92 @@ def test_its_configuration_can_be_changed_and_read_like_any_other(recording: Rec
     assert changed.services["api"].concurrent == 1
 
 
+def test_a_number_of_works_takes_the_first_of_them(recording: Recording) -> None:
+    config = with_changes(recording.config(), ["workload.count=5"])
+    taken = [work.id for arrival in recording.arrivals(config) for work in arrival.works]
+    assert taken == ["f0", "d0", "f1", "d1", "f2"]
+    check(recording.config(), config)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "workload.submit_rate=9",
+            "workload.submit_rate: expected no change: --replay takes it from the file",
+        ),
+        ("workload.priorities=[1, 2]", "workload.priorities: expected no change"),
+        (
+            "api.latency=1s",
+            "services.api.behaviour.latency: expected no change: --replay takes it from the file",
+        ),
+        ("api.error_rate=0.5", "services.api.behaviour.error_rate: expected no change"),
+        (
+            "api.tokens=100/min",
+            "services.api.tokens: expected no quantity: the file does not say what works cost",
+        ),
+        ("api.allows={tokens: 5/s}", "services.api.tokens: expected no quantity"),
+    ],
+)
+def test_a_change_that_would_be_ignored_is_refused(recording: Recording, change: str, message: str) -> None:
+    base = recording.config()
+    with pytest.raises(BadConfig, match=re.escape(message)):
+        check(base, with_changes(base, [change]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["api.rate=1/s", "api.outages=[{at: 5, for: 5}]", "retry=5", "workload.uses.file=[api]", "nodes=1"],
+)
+def test_a_change_that_makes_a_difference_is_not(recording: Recording, change: str) -> None:
+    base = recording.config()
+    check(base, with_changes(base, [change]))
+
+
+def test_a_queue_that_is_written_is_read_as_it_was_when_reading_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "live.db"
+
+    async def go_on(first: int) -> None:
+        cue = runcue.Cue(path, durability="relaxed")
+
+        @cue.task(retry=1)
+        async def step(work: runcue.RunningWork) -> None:
+            await asyncio.sleep(1)
+            if work.params["number"] == 3:
+                raise OSError("later")
+
+        async with cue:
+            for number in range(first, first + 2):
+                await cue.submit(step, params={"number": number}, id=f"w{number}")
+            await cue.submit(step, params={"number": first + 2}, id=f"w{first + 2}", delay=5)
+            if first:
+                await cue.join()
+            else:
+                await asyncio.sleep(2)
+
+    run(go_on(0))
+    still = read(path)
+    events = runcue.Reader.events
+    is_late = False
+
+    def meanwhile(reader: runcue.Reader, *given: Any) -> Any:
+        nonlocal is_late
+        if not is_late:
+            is_late = True
+            run(go_on(3), epoch=1_700_000_100.0)
+        return events(reader, *given)
+
+    monkeypatch.setattr(runcue.Reader, "events", meanwhile)
+    found = read(path)
+    assert is_late
+    assert found.works == still.works
+    assert found.facts == still.facts
+    assert found.left_out == {}
+    assert read(path).facts.works == 6
+
+
 # what is not as usual ---------------------------------------------------------------------------------------
 
 
@@ -231,7 +318,7 @@ def test_skipped_and_cancelled_work_is_counted_and_left_out(tmp_path: Path) -> N
 
     found = recorded(tmp_path / "left.db", play)
     assert found.left_out == {"cancelled": 1, "skipped": 1}
-    assert found.lines()[0].startswith("  recorded    1 works · 1 completed · 0 failed · 1 attempts in ")
+    assert found.lines()[0].startswith("  recorded    1 work · 1 completed · 0 failed · 1 attempt in ")
     assert found.lines()[-1].strip() == "not replayed: 1 cancelled, 1 skipped"
     assert list(works(found)) == ["after"]
     assert works(found)["after"].needs == ()

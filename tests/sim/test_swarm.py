@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+import runcue
 from runcue.core import limits
 from runcue.sim import swarm, trial
 from runcue.sim.promise import Violation
@@ -98,3 +100,24 @@ def test_worlds_differ_in_the_faults_they_have() -> None:
     assert len(moods) > 20
     assert all(kinds[kind] for kind in ("crash", "pause", "limits", "leave", "cancel", "retry", "submit_cut"))
     assert all(trial.draw(seed).nodes >= 2 for seed in range(200))
+
+
+def test_a_far_side_refuses_calls_in_worlds_in_which_a_concurrency_finds_itself() -> None:
+    worlds = [trial.draw(seed) for seed in range(200)]
+    adapting = [world for world in worlds if any(one.adapts for one in world.services.values())]
+    assert 20 < len(adapting) < 80
+    assert all(("refused" in world.moods) == (world in adapting) for world in worlds)
+    [service, *_] = [one for one in adapting[0].services.values() if one.adapts]
+    assert service.adapts is not None
+    low, start, high = service.adapts
+    assert service.options()["concurrent"] == runcue.adaptive(min=low, start=start, max=high)
+    assert service.limits().concurrent == high
+
+
+def test_processes_of_the_swarm_are_told_to_keep_tracebacks_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for before in (None, "no"):
+        if before is not None:
+            monkeypatch.setenv(swarm.NO_COLUMNS, before)
+        with swarm._short_tracebacks():
+            assert os.environ[swarm.NO_COLUMNS] == "1"
+        assert os.environ.get(swarm.NO_COLUMNS) == before

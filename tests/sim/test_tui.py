@@ -1,6 +1,7 @@
 """The live screen, driven by its keys, on virtual time: `app.step` is the clock."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -325,8 +326,18 @@ def test_a_player_can_be_closed_in_the_middle_and_before_it_began() -> None:
     player = Player(config())
     player.advance(10.0)
     player.close()
-    assert player.outcome is None
+    assert player.outcome is not None
+    assert not player.outcome.is_whole
+    assert player.outcome.ended_at - player.outcome.began_at == pytest.approx(10.0)
     Player(config()).close()
+
+
+def test_all_that_happened_before_it_was_closed_is_heard() -> None:
+    heard: list[str] = []
+    player = Player(config(), lambda event: heard.append(event.type))
+    player.advance(10.1)
+    player.close()
+    assert heard.count("queued") == player.simulation.submitted == 10
 
 
 def test_a_simulation_that_breaks_says_so_to_whoever_plays_it() -> None:
@@ -374,20 +385,25 @@ def test_each_state_of_a_service_has_a_word(circuit: str, is_paused: bool, is_do
 
 # a real terminal --------------------------------------------------------------------------------------------
 
-PROGRAM = """
-import sys
-from runcue.sim.config import load
-from runcue.sim.tui import play
-play(load(sys.argv[1], name="demo"), speed=100)
-"""
 
-
-def test_it_runs_in_a_real_terminal_and_leaves_it_as_it_was(tmp_path: Path) -> None:
+def test_it_runs_in_a_real_terminal_leaves_it_as_it_was_and_reports_how_far_it_came(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
+    (tmp_path / "demo.yaml").write_text(YAML, encoding="utf-8")
     child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, YAML],
+        [
+            sys.executable,
+            "-m",
+            "runcue.sim",
+            "--config",
+            "demo.yaml",
+            "--tui",
+            "--speed",
+            "100",
+            "--report",
+            "so-far.json",
+        ],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -398,9 +414,10 @@ def test_it_runs_in_a_real_terminal_and_leaves_it_as_it_was(tmp_path: Path) -> N
     try:
         shown = until(ours, b"work_completed")
         os.write(ours, b"q")
-        shown += until(ours, b"\x1b[?1049l")
+        shown += until(ours, b"before its end")
         assert child.wait(30) == 0
         assert b"Recent Events" in shown
+        assert b"\x1b[?1049l" in shown
         assert termios.tcgetattr(theirs)[:4] == before[:4]
     finally:
         if child.poll() is None:
@@ -408,6 +425,9 @@ def test_it_runs_in_a_real_terminal_and_leaves_it_as_it_was(tmp_path: Path) -> N
             child.wait()
         os.close(theirs)
         os.close(ours)
+    found = json.loads((tmp_path / "so-far.json").read_bytes())
+    assert 0 < found["left_at"] == found["summary"]["took"] < 1200
+    assert found["summary"]["completed"] > 0
 
 
 def until(descriptor: int, wanted: bytes) -> bytes:

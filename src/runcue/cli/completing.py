@@ -15,6 +15,7 @@ from runcue.cli.home import Home
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import runcue
+    from runcue.cli.place import Place
 
 MOST = 200
 """How many of the latest jobs are looked at."""
@@ -25,11 +26,13 @@ Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 def _from_queue(ask: Callable[[runcue.Reader], Iterable[str]]) -> Completer:
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         given: dict[str, Any] = context.find_root().params
-        home = Home(given.get("home"), insecure=bool(given.get("insecure")))
+        place: Place = context.params.get("place") or Home(
+            given.get("home"), insecure=bool(given.get("insecure"))
+        )
         try:
-            if not home.exists:
+            if not place.exists:
                 return []
-            with home.reader() as reader:
+            with place.reader() as reader:
                 return sorted(
                     {one for one in ask(reader) if one.startswith(incomplete) and one.isprintable()}
                 )
@@ -51,9 +54,18 @@ def _jobs(*states: str) -> Completer:
     )
 
 
+def _works(*states: str) -> Completer:
+    return _from_queue(
+        lambda reader: [work.id for state in states or (None,) for work in reader.list(state, limit=MOST)]
+    )
+
+
 any_job = _jobs()
 live_job = _jobs("pending", "failed", "processing")
 dead_job = _jobs("dead")
+any_work = _works()
+live_work = _works("pending", "running")
+failed_work = _works("failed", "cancelled")
 queue = _from_queue(_queues)
 service = _from_queue(lambda reader: [one["name"] for one in reader.services()])
 queue_or_service = _from_queue(lambda reader: [*_queues(reader), *(one["name"] for one in reader.services())])

@@ -145,7 +145,7 @@ def damage(error: Exception) -> Finding:
     if isinstance(error, library.SchemaTooNew):
         return Finding("problem", text, "Install a newer runcue.", CONFIGURATION)
     if is_old(error):
-        return Finding("problem", text.partition(". ")[0], BRING_UP_TO_DATE, CONFIGURATION)
+        return Finding("problem", text.partition(". ")[0], BRING_UP_TO_DATE["queuectl"], CONFIGURATION)
     if isinstance(error, library.StorageBusy):
         return Finding("problem", text, "Try again in a moment.", BUSY)
     if not isinstance(error, library.StorageCorrupt) or "--recover" not in text:

@@ -21,7 +21,10 @@ CLOSED_PIPE = 141
 
 OLD = "was made by an older runcue"
 """What runcue says of a file that has to be brought up to date before it can be looked at."""
-BRING_UP_TO_DATE = "Bring it up to date: queuectl worker start, or any command that changes something"
+BRING_UP_TO_DATE = {
+    "queuectl": "Bring it up to date: queuectl worker start, or any command that changes something",
+    "runcue": "Bring it up to date: start its program, or use any command that changes something",
+}
 
 
 class Failure(Exception):

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from runcue.cli.failure import Failure, bad_input, misconfigured
+from runcue.cli.failure import Failure, bad_input, misconfigured, not_found
+from runcue.cli.words import QUEUECTL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 class Home:
     """Where one queue lives. Whoever asks it for a path gets one whose permissions were looked at."""
+
+    words = QUEUECTL
 
     def __init__(self, name: str | None = None, *, insecure: bool = False) -> None:
         self._name = name
@@ -148,6 +153,44 @@ class Home:
         from runcue import Reader
 
         return Reader(self.database)
+
+    def cue(self) -> runcue.Cue:
+        """The queue, to change something; nothing is started or deleted by that."""
+        from runcue.cli.jobs import KEEPING, open_cue
+
+        return open_cue(self, KEEPING)
+
+    def nothing(self) -> Failure:
+        """There is no queue yet, so there is nothing that could be meant."""
+        from runcue.cli.screen import shown
+
+        return not_found(
+            f"There are no jobs in {shown(self.path)} yet. {self.words.add.replace('a job', 'one')}"
+        )
+
+    @staticmethod
+    def check_id(text: str) -> str:
+        """The id of a job that is asked for."""
+        from runcue.cli.fields import job_id
+
+        return job_id(text)
+
+    @staticmethod
+    def counts(reader: runcue.Reader) -> dict[str, int]:
+        """How many jobs there are in each state."""
+        return reader.job_counts()
+
+    @staticmethod
+    def rows(
+        reader: runcue.Reader,
+        state: str | None = None,
+        *,
+        queue: str | None = None,
+        ids: Iterable[str] | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """Rows of the jobs view, newest first."""
+        return reader.jobs(state, queue=queue, ids=ids, limit=limit)
 
 
 def home_of(context: click.Context) -> Home:

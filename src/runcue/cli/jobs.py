@@ -10,22 +10,20 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
-from runcue.cli.failure import Failure, bad_input, is_old
+from runcue.cli.failure import bad_input
 from runcue.cli.fields import check, said
-from runcue.cli.lookup import no_queue
-from runcue.cli.screen import clean, note
 from runcue.cli.settings import Settings
 
 if TYPE_CHECKING:
     import json
 
-    from runcue import Command, Cue, Reader, Retry, Work
+    from runcue import Command, Cue, Retry, Work
     from runcue.cli.home import Home
 
 T = TypeVar("T")
@@ -36,7 +34,6 @@ MOST_PARAMS = 16 * 1024 * 1024
 """Bytes that a job takes at most where it is kept; a line of input is shorter anyway."""
 KEEPING = Settings(retention=None)
 """What a Cue is opened with before the settings are known: it deletes nothing."""
-WORDS = {"running": "processing", "failed": "dead"}
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -217,42 +214,18 @@ def command_of(home: str, work: Work) -> Command:
 
 
 def ask(home: Home, question: Callable[[Cue, Settings], Awaitable[T]], *, may_create: bool = False) -> T:
-    """Put a question to the queue, or have it change something; no job is started by that.
+    """Put a question to the queue of a home, with its settings; one that is not there is made if it may be."""
+    from runcue.cli import place
 
-    A file that an older version made is brought up to date.
-    """
     if not home.exists:
         if not may_create:
-            raise no_queue(home)
+            raise home.nothing()
         home.make()
-    import asyncio
-    import logging
 
-    logging.getLogger("runcue").addHandler(
-        logging.NullHandler()
-    )  # what went wrong is said in one line, at the end
+    async def with_settings(cue: Cue) -> T:
+        return await question(cue, Settings.of(await cue.get_config()))
 
-    async def answer() -> T:
-        cue = open_cue(home, KEEPING)
-        try:
-            return await question(cue, Settings.of(await cue.get_config()))
-        finally:
-            await cue.close()
-
-    return asyncio.run(answer())
-
-
-def reading(home: Home) -> Reader:
-    """The queue to look at, for verbs that change it: a file of an older version is brought up to date for that."""
-    from runcue import StoreError
-
-    try:
-        return home.reader()
-    except StoreError as error:
-        if not is_old(error):
-            raise
-    ask(home, lambda cue, _: cue.count())
-    return home.reader()
+    return place.asked(home, with_settings)
 
 
 async def was_ended(cue: Cue, work_id: str) -> bool:
@@ -264,21 +237,3 @@ async def was_ended(cue: Cue, work_id: str) -> bool:
     except WorkNotFound as error:
         return error.forgotten
     return False
-
-
-def end(failures: Sequence[Failure]) -> None:
-    """Say each of these in a line of its own, and end with the exit code of the last; nothing if there are none."""
-    for failure in failures[:-1]:
-        note(f"queuectl: {clean(failure.text)}")
-    if failures:
-        raise failures[-1]
-
-
-# words ----------------------------------------------------------------------------------------------------
-
-
-def word_of(work: Work) -> str:
-    """The state of a job: pending processing completed failed dead cancelled."""
-    if work.state == "pending":
-        return "failed" if work.failures else "pending"
-    return WORDS.get(work.state, str(work.state))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 DEBUG = "QUEUECTL_DEBUG"
 ALSO_DEBUG = "RUNCUE_DEBUG"
 
+COLORS = {"auto": None, "always": True, "never": False}
+
 QUEUECTL = {
     "Jobs": {
         "enqueue": ("enqueue", "Add jobs: a command, JSON, or a file of them"),
@@ -39,6 +41,8 @@ QUEUECTL = {
     "Workers and limits": {
         "worker": ("worker", "Start, stop and list workers"),
         "status": ("status", "Show the whole queue on one screen"),
+        "top": ("top", "Watch the queue live, and act on it"),
+        "dashboard": ("dashboard", "The same in a browser"),
         "pause": ("pause", "Start nothing more in a queue or on a service"),
         "resume": ("pause:resume", "Let a queue or a service go on"),
         "service": ("service", "Set and list limits that jobs share"),
@@ -50,7 +54,28 @@ QUEUECTL = {
         "demo": ("demo", "See it work in a few seconds"),
     },
 }
-RUNCUE = {"Commands": {"worker": ("appworker", "Run the workers of an application")}}
+RUNCUE = {
+    "Look": {
+        "top": ("top:top", "Watch a queue live, and act on it"),
+        "dashboard": ("dashboard:dashboard", "The same in a browser"),
+        "status": ("status:status", "Show the whole queue on one screen"),
+        "list": ("listing:list_file", "List works, newest first, and why they wait"),
+        "show": ("show:show", "Show everything about one work"),
+        "explain": ("why:explain", "Say why a work does not run, and until when"),
+        "logs": ("logs:logs", "Show what the command of a work printed"),
+    },
+    "Act": {
+        "retry": ("retry:retry", "Have failed works tried again"),
+        "cancel": ("cancel:cancel", "Cancel works"),
+        "pause": ("pause:pause_file", "Start nothing more in a queue or on a service"),
+        "resume": ("pause:resume_file", "Let a queue or a service go on"),
+        "set": ("set:set_limits", "Change the limits of a service"),
+    },
+    "Run": {
+        "worker": ("appworker", "Run the workers of an application"),
+        "demo": ("appdemo", "See it work in a few seconds"),
+    },
+}
 
 ENDINGS = {
     "queuectl": """\b
@@ -72,13 +97,14 @@ Environment: QUEUECTL_HOME (default ~/.queuectl), NO_COLOR, CLICOLOR_FORCE, QUEU
 """,
     "runcue": """\b
 Exit codes:
-  0    the workers stopped gracefully
+  0    done; the workers stopped gracefully
   2    bad input: there is no such Cue
-  3    the storage cannot be read or written
-  4    wrong version or permissions, or the application raised while it was imported
+  3    there is no such file, or it cannot be read or written
+  4    wrong version, permissions or configuration, or the application raised while it was imported
   5    others keep the queue busy
+  6    not found, or in conflict with what is there
   70   a mistake in runcue itself, or workers that die as they start
-  130  told to stop at once
+  130  interrupted by Ctrl-C, or told to stop at once
   141  the reader of a pipe went away
 
 \b
@@ -168,18 +194,12 @@ def _queuectl() -> click.Group:
         "--home", metavar="DIR", help="Where the queue is (default: QUEUECTL_HOME, or ~/.queuectl)."
     )
     @click.option("--insecure", is_flag=True, help="Use a home that other users own or may write to.")
-    @click.option(
-        "--color",
-        type=click.Choice(["auto", "always", "never"]),
-        default="auto",
-        show_default=True,
-        help="When to use colour.",
-    )
+    @_color_option
     @_version_option("queuectl")
     @click.pass_context
     def group(context: click.Context, home: str | None, insecure: bool, color: str) -> None:
         """A queue of shell commands that survives everything."""
-        context.color = {"auto": None, "always": True, "never": False}[color]
+        context.color = COLORS[color]
         context.obj = Home(home, insecure=insecure)
         if context.invoked_subcommand is None:
             click.echo(context.get_help())
@@ -198,16 +218,27 @@ def _runcue() -> click.Group:
         verbs=RUNCUE,
         invoke_without_command=True,
         epilog=ENDINGS["runcue"],
-        examples=["runcue worker app:cue --count 2"],
+        examples=["runcue demo", "runcue top queue.db", "runcue worker app:cue --count 2"],
     )
+    @_color_option
     @_version_option("runcue")
     @click.pass_context
-    def group(context: click.Context) -> None:
-        """Run applications that are written with runcue."""
+    def group(context: click.Context, color: str) -> None:
+        """Look at queues, operate them, and run the applications that work on them."""
+        context.color = COLORS[color]
         if context.invoked_subcommand is None:
             click.echo(context.get_help())
 
     return group
+
+
+def _color_option(function: F) -> F:
+    import click
+
+    choice = click.Choice([*COLORS])
+    return click.option(
+        "--color", type=choice, default="auto", show_default=True, help="When to use colour."
+    )(function)
 
 
 def _version_option(name: str) -> Callable[[F], F]:
@@ -232,7 +263,7 @@ def _told(name: str, error: Exception) -> int:
     if isinstance(error, NoArgsIsHelpError):
         note(error.format_message())
         return error.exit_code
-    failure = failure_of(error)
+    failure = failure_of(error, name)
     if os.environ.get(DEBUG) or os.environ.get(ALSO_DEBUG):
         import traceback
 
@@ -246,7 +277,7 @@ def _told(name: str, error: Exception) -> int:
     return failure.code
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: Exception, name: str = "queuectl") -> Failure:
     """What any error means to a user: one line and an exit code."""
     import click
 
@@ -279,7 +310,7 @@ def failure_of(error: Exception) -> Failure:
 
     if isinstance(error, library.StoreError) and is_old(error):
         what = str(error).partition(". ")[0]
-        return Failure(f"{what}. {BRING_UP_TO_DATE}", CONFIGURATION)
+        return Failure(f"{what}. {BRING_UP_TO_DATE[name]}", CONFIGURATION)
     for kinds, code in (
         (library.SchemaTooNew, CONFIGURATION),
         (library.StorageBusy, BUSY),
@@ -293,7 +324,8 @@ def failure_of(error: Exception) -> Failure:
         where = f" {error.filename}:" if error.filename is not None else ""
         return Failure(f"cannot go on:{where} {error.strerror or error}.", STORAGE)
     what = f"{type(error).__name__}: {error}"
-    return Failure(f"internal error: {what[:300]}; set {DEBUG}=1 for details", INTERNAL)
+    variable = DEBUG if name == "queuectl" else ALSO_DEBUG
+    return Failure(f"internal error: {what[:300]}; set {variable}=1 for details", INTERNAL)
 
 
 def _near(name: str, names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Why a job waits, in the words of queuectl: a few for a column, a sentence or two for `why`.
+"""Why a job waits, in the words of queuectl or of runcue: a few for a column, a sentence or two for `why`.
 
 runcue tells what holds a job back and until when. Whether there is a worker to take it is told here: a process that
 only submits or looks serves nobody, and a worker may serve some queues only.
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runcue.cli.screen import clean, quoted, reason_of, span, typed
+from runcue.cli.screen import clean, counted, quoted, reason_of, span, typed
+from runcue.cli.words import QUEUECTL, Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ class Crew:
 
 
 def tries(job: Mapping[str, Any]) -> str:
-    """Failed attempts of those a job has in all: 1/3."""
-    return f"{job['attempts']}/{job['max_retries']}"
+    """Failed attempts of those a job has in all: 1/3; just 1 where only its program knows how many."""
+    most = job["max_retries"]
+    return str(job["attempts"]) if most is None else f"{job['attempts']}/{most}"
 
 
 def _left(why: runcue.Explanation, now: float) -> str:
@@ -56,7 +58,12 @@ def _left(why: runcue.Explanation, now: float) -> str:
 
 
 def short(
-    why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Crew, queue: str | None = None
+    why: runcue.Explanation,
+    job: Mapping[str, Any],
+    now: float,
+    crew: Crew,
+    queue: str | None = None,
+    words: Words = QUEUECTL,
 ) -> str:
     """What a job waits for, and how long: `rate openai, 12 s`, `retry 2/3 in 8 s`, `after 2/5`, `no worker`."""
     left = _left(why, now)
@@ -64,7 +71,7 @@ def short(
     service = why.service or ""
     match why.reason:
         case "retry":
-            return f"retry {job['attempts'] + 1}/{job['max_retries']} in {left or '0 s'}"
+            return f"retry {tries({**job, 'attempts': job['attempts'] + 1})} in {left or '0 s'}"
         case "scheduled" | "snoozed":
             return f"{why.reason}{ending}"
         case "dependency":
@@ -85,33 +92,37 @@ def short(
         case reason if reason in IN_LINE:
             if not crew.serves(queue):
                 return "no worker" if not crew.members else f"no worker for queue {queue}"
-            return "starts now" if crew.is_free(queue) else "workers busy"
+            return "starts now" if crew.is_free(queue) else words.busy
         case reason:
             return f"{reason.replace('_', ' ')}{ending}"
 
 
 def waits(
-    reader: runcue.Reader, jobs: Iterable[Mapping[str, Any]], now: float, crew: Crew
+    reader: runcue.Reader,
+    jobs: Iterable[Mapping[str, Any]],
+    now: float,
+    crew: Crew,
+    words: Words = QUEUECTL,
 ) -> dict[str, tuple[runcue.Explanation, str]]:
     """What each of these jobs waits for, of those that wait: as it was told, and in few words."""
-    wait = {job["id"]: job for job in jobs if job["state"] in {"pending", "failed"}}
+    wait = {job["id"]: job for job in jobs if job["state"] in words.waiting}
     if not wait:
         return {}
     works = [reader.get(id) for id in wait] if crew.is_choosy else []
     queues = {work.id: work.queue for work in works if work is not None}
     whys = reader.explain_many(wait)
-    return {id: (why, short(why, wait[id], now, crew, queues.get(id))) for id, why in whys.items()}
+    return {id: (why, short(why, wait[id], now, crew, queues.get(id), words)) for id, why in whys.items()}
 
 
-def label(text: str) -> str:
+def label(text: str, words: Words = QUEUECTL) -> str:
     """What sums up with others: the reason without its numbers."""
     what, _, _ = text.partition(",")
     if what.startswith("after "):
-        return "after other jobs"
+        return f"after other {words.many}"
     return "retry" if what.startswith("retry ") else what
 
 
-def again(reader: runcue.Reader, work: runcue.Work) -> str:
+def again(reader: runcue.Reader, work: runcue.Work, words: Words = QUEUECTL) -> str:
     """How a dead job is run again: with all that it runs after and is dead too; nothing for any other job."""
     if work.state != "failed":
         return ""
@@ -123,12 +134,13 @@ def again(reader: runcue.Reader, work: runcue.Work) -> str:
         needs = [need for need in map(reader.get, one.depends_on) if need is not None]
         dead = [need for need in needs if need.state == "failed"]
         if not dead or any(need.state == "cancelled" for need in needs):
-            return "It cannot be retried, as what it is to run after is gone or cancelled: enqueue it anew."
+            return f"It cannot be retried, as what it is to run after is gone or cancelled: {words.give} it anew."
         left += [need for need in dead if need.id not in found]
         found |= {need.id: need for need in dead}
         if len(found) > NAMED:
-            return "Run it again with all that it runs after: queuectl dlq retry --all"
-    return f"Run {'it' if len(found) == 1 else 'them'} again: queuectl dlq retry {' '.join(reversed(found))}"
+            return f"Run it again with all that it runs after: {words.do('retry', words.everything)}"
+    ids = map(typed if len(found) == 1 else quoted, reversed(found))
+    return f"Run {'it' if len(found) == 1 else 'them'} again: {words.do('retry', *ids)}"
 
 
 def sentence(
@@ -138,20 +150,21 @@ def sentence(
     crew: Crew,
     queue: str | None,
     again: str = "",
+    words: Words = QUEUECTL,
 ) -> str:
     """Why a job does not run, what is ahead of it, until when, and what to do; of a dead one how it is run again."""
     if why.reason == "failed":
-        return f"{job['id']} is dead: {_end(job)}. {again}".rstrip()
-    text = _told(why, job, now, crew, queue)
-    if job["state"] in {"pending", "failed"} and not crew.members and why.reason not in IN_LINE:
-        return f"{text} No worker is running: queuectl worker start"
+        return f"{clean(job['id'])} {words.is_dead}: {_end(job, words)}. {again}".rstrip()
+    text = _told(why, job, now, crew, queue, words)
+    if job["state"] in words.waiting and not crew.members and why.reason not in IN_LINE:
+        return f"{text} (No worker is running: {words.do_start()})"
     return text
 
 
 ENDS = {
-    "prerequisite_failed": "it never ran, because a job that it was to run after is dead",
-    "prerequisite_cancelled": "it never ran, because a job that it was to run after was cancelled",
-    "prerequisite_lost": "it never ran, because a job that it was to run after was lost with a damaged file",
+    "prerequisite_failed": "it never ran, because a {one} that it was to run after {is_dead}",
+    "prerequisite_cancelled": "it never ran, because a {one} that it was to run after was cancelled",
+    "prerequisite_lost": "it never ran, because a {one} that it was to run after was lost with a damaged file",
     "worker_lost": "every worker that ran it died",
 }
 """Deaths that are not the doing of the job's command."""
@@ -160,28 +173,37 @@ NAMED = 10
 """How many jobs are named in a command that is advised."""
 
 
-def _end(job: Mapping[str, Any]) -> str:
+def _end(job: Mapping[str, Any], words: Words) -> str:
     """How a job died."""
     error, failures = reason_of(job["last_error"]).rstrip("."), job["attempts"]
     tried = "its only attempt" if failures == 1 else f"the last of {failures} attempts"
-    return ENDS.get(error) or (f"{tried} failed: {error}" if failures else error)
+    if error in ENDS:
+        return ENDS[error].format(one=words.one, is_dead=words.is_dead)
+    return f"{tried} failed: {error}" if failures else error
 
 
-def _told(why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Crew, queue: str | None) -> str:
-    name, left = job["id"], _left(why, now)
+def _told(
+    why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Crew, queue: str | None, words: Words
+) -> str:
+    name, left = clean(job["id"]), _left(why, now)
     service, call = clean(why.service or ""), typed(why.service or "")
     when = f" for another {left}" if left else ""
-    ahead = f" {why.ahead:,} {'job is' if why.ahead == 1 else 'jobs are'} ahead of it." if why.ahead else ""
+    verb = "is" if why.ahead == 1 else "are"
+    ahead = f" {counted(why.ahead, words.one)} {verb} ahead of it." if why.ahead else ""
     match why.reason:
         case "running":
-            return f"{name} is running now. Watch it: queuectl logs {name} --follow"
+            watch = "" if words.has_programs else f" Watch it: {words.do('logs', name, '--follow')}"
+            return f"{name} is running now.{watch}"
         case "completed":
-            return f"{name} has completed. See what it printed: queuectl logs {name}"
+            see = "" if words.has_programs else f" See what it printed: {words.do('logs', name)}"
+            return f"{name} has completed.{see}"
         case "cancelled":
             return f"{name} was cancelled and will not run."
         case "retry":
+            most = job["max_retries"]
+            times = counted(job["attempts"], "time") if most is None else f"{job['attempts']} of {most} times"
             return (
-                f"{name} failed {job['attempts']} of {job['max_retries']} times, and is tried again in "
+                f"{name} failed {times}, and is tried again in "
                 f"{left or 'a moment'}. The last error: {reason_of(job['last_error']).rstrip('.')}."
             )
         case "scheduled":
@@ -189,18 +211,18 @@ def _told(why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Cre
         case "snoozed":
             return f"{name} asked to be run later{': in ' + left if left else ''}."
         case "dependency":
-            return _dependency(name, why)
+            return _dependency(name, why, words)
         case "rate":
             return (
                 f"{name} waits for the rate limit of {service}{when} ({clean(why.details)}).{ahead} "
-                f"Change it: queuectl service set --rate … {call}"
+                f"Change it: {words.do('set', '--rate …', call)}"
             )
         case "throttled":
             return f"{name} waits{when}: {service or 'its service'} asked to be left alone.{ahead}"
         case "concurrency":
             return (
                 f"{name} waits for a place on {service} ({clean(why.details)}).{ahead} "
-                f"Allow more: queuectl service set --concurrent … {call}"
+                f"Allow more: {words.do('set', '--concurrent …', call)}"
             )
         case "circuit":
             return (
@@ -210,39 +232,42 @@ def _told(why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Cre
         case "paused":
             held = why.service or queue or "default"
             what = "service" if service else "queue"
-            advice = f"Go on: queuectl resume {typed(held)}"
+            advice = f"Go on: {words.do('resume', typed(held))}"
             return f"{name} waits because the {what} {clean(held)} is paused.{ahead} {advice}"
         case "overdue":
             return f"{name} waits for its last run, which was given up but has not ended yet."
         case reason if reason in IN_LINE:
-            return _in_line(name, crew, queue, ahead)
+            return _in_line(name, crew, queue, ahead, words)
         case reason:
             return (
                 f"{name} waits: {reason.replace('_', ' ')} {clean(why.details)}.".replace(" .", ".") + ahead
             )
 
 
-def _dependency(name: str, why: runcue.Explanation) -> str:
+def _dependency(name: str, why: runcue.Explanation, words: Words) -> str:
     names = ", ".join(map(clean, why.waits_for[:5])) + (" …" if len(why.waits_for) > 5 else "")
-    said = f"{name} runs after other jobs ({clean(why.details)}). It still waits for: {names}."
+    said = f"{name} runs after other {words.many} ({clean(why.details)}). It still waits for: {names}."
     if "never submitted" in why.details:
-        return f"{said} Enqueue what is missing, or cancel it: queuectl cancel {name}"
+        cancel = words.do("cancel", typed(why.work_id))
+        return f"{said} {words.give.capitalize()} what is missing, or cancel it: {cancel}"
     return said
 
 
-def _in_line(name: str, crew: Crew, queue: str | None, ahead: str) -> str:
+def _in_line(name: str, crew: Crew, queue: str | None, ahead: str, words: Words) -> str:
     if not crew.members:
-        return f"{name} is ready, but no worker is running.{ahead} Start one: queuectl worker start"
+        return f"{name} is ready, but no worker is running.{ahead} Start one: {words.do_start()}"
     if not crew.serves(queue):
         where = queue or "default"
         return (
-            f"{name} is ready, but no worker takes jobs of the queue {clean(where)}.{ahead} "
-            f"Start one: queuectl worker start --queue {quoted(where)}"
+            f"{name} is ready, but no worker takes {words.many} of the queue {clean(where)}.{ahead} "
+            f"Start one: {words.do_start(where)}"
         )
     if crew.is_free(queue):
         return f"{name} is ready and starts in a moment.{ahead}"
+    if words.has_programs:  # one runs many at once, as many as it sees fit
+        return f"{name} is ready and in line: it starts as soon as its program has room.{ahead}"
     count = len(crew.of(queue))
     where = "" if count == len(crew.members) else f" of the queue {clean(queue or 'default')}"
     who = f"the only worker{where} is" if count == 1 else f"all {count} workers{where} are"
-    more = f" --queue {quoted(queue or 'default')}" if where else ""
-    return f"{name} is ready, but {who} busy.{ahead} Start more: queuectl worker start{more}"
+    more = words.do_start((queue or "default") if where else None)
+    return f"{name} is ready, but {who} busy.{ahead} Start more: {more}"

@@ -30,12 +30,10 @@ FEW = 3
 FIRST_ODD = "\u0300"
 """The first sign that may take no column, or two."""
 
-STATES = ("pending", "processing", "completed", "failed", "dead", "cancelled")
-"""The states of a job, in the order in which they are told."""
-
 STATE_COLORS = {
     "pending": "cyan",
     "processing": "blue",
+    "running": "blue",
     "completed": "green",
     "failed": "yellow",
     "dead": "red",
@@ -93,6 +91,11 @@ def cut(text: str, width: int) -> str:
             break
         kept.append(character)
     return "".join(kept) + "…" if width > 0 else ""
+
+
+def padded(text: str, width: int) -> str:
+    """The text filled up with blanks to so many columns."""
+    return text + " " * (width - _width(text))
 
 
 def cut_styled(text: str, width: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runcue.cli.screen import clean, span
+from runcue.cli.screen import clean, counted, span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
     return (
         clean(one["name"]),
         f"{one['running']}{limit}",
-        ", ".join(f"{rate['used']} of {rate['rate']}" for rate in one["rates"]) or "-",
+        ", ".join(used_of(one)) or "-",
         one["circuit"] or "-",
         "paused" if one["paused"] else f"{one['blocked']}{left}" if one["blocked"] else "ready",
     )
@@ -49,3 +49,31 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
 
 def _cut(row: tuple[str, ...]) -> tuple[str, ...]:
     return row[:CIRCUIT] + row[CIRCUIT + 1 :]
+
+
+def used_of(service: dict[str, Any]) -> list[str]:
+    """How much of each rate and quantity is used."""
+    rates = [f"{rate['used']} of {rate['rate']}" for rate in service["rates"]]
+    return rates + [
+        f"{one['used']:,} of {one['limit']:,} {clean(one['name'])}" for one in service["quantities"]
+    ]
+
+
+def limits_of(service: dict[str, Any]) -> str:
+    """The limits of a service in one line."""
+    parts = [rate["rate"] for rate in service["rates"]]
+    parts += [amount_of(one) for one in service["quantities"]]
+    adaptive = service["adaptive"]
+    if adaptive is not None:
+        parts.append(f"{adaptive['min']:,} to {adaptive['max']:,} at once, as it answers")
+    elif service["concurrent"] is not None:
+        parts.append(f"{service['concurrent']:,} at once")
+    if service["circuit"] is not None:
+        rest = span(service["circuit_timeout"])
+        parts.append(f"rests {rest} after {counted(service['circuit_threshold'], 'failure')} in a row")
+    return clean(", ".join(parts)) or "no limits"
+
+
+def amount_of(quantity: dict[str, Any]) -> str:
+    """How much of a quantity may be used in which time: 200,000 tokens per 1 m."""
+    return f"{quantity['limit']:,} {quantity['name']} per {span(quantity['per'])}"

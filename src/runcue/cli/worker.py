@@ -131,7 +131,7 @@ def _settings(home: Home) -> Settings:
     """The settings as they are kept; what cannot be read is half made, or is told by the Cue that opens it next."""
     from runcue import StorageBusy, StoreError
     from runcue.cli.failure import is_old
-    from runcue.cli.jobs import reading
+    from runcue.cli.place import reading
     from runcue.cli.settings import Settings, settings_of
 
     try:

@@ -57,7 +57,7 @@ def judge_work(life: Life, calls: Sequence[Call], deaths: Deaths) -> Iterator[Vi
 def judge_probes(probes: Iterable[Probe], calls: Sequence[Call], deaths: Deaths) -> Iterator[Violation]:
     """A second probe is right when the first was over, or its node was."""
     for service, probe, at, second in probes:
-        call = _call_of(probe, calls, at)
+        call = _call_of(probe, calls, at, service)
         if call is None:  # its node died before it was called
             is_over = any(died <= at for times in deaths.values() for died in times)
         else:
@@ -179,10 +179,15 @@ def exceeded(
     return None
 
 
-def _call_of(start: Start, calls: Iterable[Call], until: float) -> Call | None:
-    """The call that a start led to; None when its node died before that."""
+def _call_of(start: Start, calls: Iterable[Call], until: float, service: str | None = None) -> Call | None:
+    """The call that a start led to, on that service if one is named; None when its node died before that.
+
+    It is the last of them: a call that was refused may be followed at once by another one of the same attempt.
+    """
     work_id, attempt, since = start
+    found = None
     for call in calls:
-        if since <= call.entered_at <= until and call.work_id == work_id and call.attempt == attempt:
-            return call
-    return None
+        is_its = call.work_id == work_id and call.attempt == attempt
+        if is_its and since <= call.entered_at <= until and (service is None or service in call.services):
+            found = call
+    return found

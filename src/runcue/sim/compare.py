@@ -65,23 +65,29 @@ def compare(base: Summary, changed: Summary) -> list[Row]:
     return [row for row, _ in _pairs(base, changed)]
 
 
+def cells(base: Summary, changed: Summary) -> list[tuple[str, str, str, str]]:
+    """The same in words, without what was nothing in both: the metric, both values, and their difference."""
+    return [
+        (row.metric, show(row.base), show(row.changed), _difference(row, show))
+        for row, show in _pairs(base, changed)
+        if row.base or row.changed or row.metric == "failed"
+    ]
+
+
 def lines(base: Summary, changed: Summary, changes: list[str]) -> list[str]:
     """The same as a table for a terminal."""
-    table = [("", "base", "changed", "difference")]
-    for row, show in _pairs(base, changed):
-        if row.base or row.changed or row.metric == "failed":
-            table.append((row.metric, show(row.base), show(row.changed), _difference(row, show)))
-    widths = [max(len(cells[place]) for cells in table) for place in range(4)]
+    table = [("", "base", "changed", "difference"), *cells(base, changed)]
+    widths = [max(len(row[place]) for row in table) for place in range(4)]
     title = f"{base.name} · seed {base.seed} · {span(base.duration)} · changed: {', '.join(changes)}"
     rows = [
         "  "
         + "  ".join(
             [
                 label.ljust(widths[0]),
-                *(cell.rjust(size) for cell, size in zip(cells, widths[1:], strict=True)),
+                *(cell.rjust(size) for cell, size in zip(values, widths[1:], strict=True)),
             ]
         )
-        for label, *cells in table
+        for label, *values in table
     ]
     ends = [f"  bottleneck  base: {base.bottleneck}", f"              changed: {changed.bottleneck}"]
     return [title, "", *(row.rstrip() for row in rows), "", *ends]

@@ -69,13 +69,27 @@ def measured(condition: Condition, summary: Summary) -> float:
         return 0.0
     if isinstance(here, bool) or not isinstance(here, (int, float)):
         known = [name for name, value in whole.items() if isinstance(value, (int, float))]
-        raise BadConfig("--fail-on", f"one of {', '.join([*SHORT, *known])}, or a path", condition.metric)
+        names = [*SHORT, *known]
+        raise BadConfig(
+            "--fail-on", f"one of {', '.join(names)}, or a path", condition.metric, names=_paths(whole, names)
+        )
     return float(here)
 
 
 def holds(condition: Condition, summary: Summary) -> bool:
     """True when the run fails by that condition."""
     return COMPARISONS[condition.comparison](measured(condition, summary), condition.value)
+
+
+def _paths(whole: dict[str, Any], names: list[str]) -> list[str]:
+    """Every metric that a condition may be about: the names, and those of each service."""
+    services: dict[str, dict[str, Any]] = whole["services"]
+    return names + [
+        f"{service}.{name}"
+        for service, found in services.items()
+        for name, value in found.items()
+        if isinstance(value, (int, float))
+    ]
 
 
 def _value(text: str) -> float:

@@ -468,10 +468,15 @@ def _fits_together(config: Config) -> None:
     tasks = config.uses()
     for task, services in workload.uses.items():
         if task not in tasks:
-            raise BadConfig(f"workload.uses.{task}", f"one of task_types ({', '.join(tasks)})", task)
+            raise BadConfig(
+                f"workload.uses.{task}", f"one of task_types ({', '.join(tasks)})", task, names=tasks
+            )
         for service in services:
             if service not in config.services:
-                raise BadConfig(f"workload.uses.{task}", f"a service ({', '.join(config.services)})", service)
+                known = config.services
+                raise BadConfig(
+                    f"workload.uses.{task}", f"a service ({', '.join(known)})", service, names=known
+                )
     _limits_fit(config)
     if workload.submit_rate is None and workload.count is None and not workload.submit_rates:
         raise BadConfig("workload.submit_rate", "a rate, unless there is a count", is_given=False)
@@ -499,10 +504,13 @@ def _limits_fit(config: Config) -> None:
     for quantity in config.workload.cost:
         if quantity not in sold:
             known = ", ".join(sorted(sold)) or "there is none"
-            raise BadConfig(f"workload.cost.{quantity}", f"a quantity of a service ({known})", quantity)
+            raise BadConfig(
+                f"workload.cost.{quantity}", f"a quantity of a service ({known})", quantity, names=sold
+            )
     for key, service in config.services.items():
         if service.per is not None and service.per not in config.workload.keys:
-            raise BadConfig(f"services.{key}.per", "a key of workload.keys", service.per)
+            keys = config.workload.keys
+            raise BadConfig(f"services.{key}.per", "a key of workload.keys", service.per, names=keys)
 
 
 # --- changes -------------------------------------------------------------------------------------------------
@@ -544,7 +552,8 @@ def _put(value: dict[Any, Any], path: str, given: object, config: Config) -> Non
     for place, step in enumerate(steps[:-1]):
         inside = here.get(step) if isinstance(here, dict) else None
         if not isinstance(inside, dict):
-            known = ", ".join(map(str, here)) if isinstance(here, dict) else "nothing"
-            raise BadConfig(".".join(steps[: place + 1]), f"one of {known}", step)
+            names = [*map(str, here), *(() if place else config.services)] if isinstance(here, dict) else []
+            known = ", ".join(names) or "nothing below it"
+            raise BadConfig(".".join(steps[: place + 1]), f"one of {known}", step, names=names)
         here = inside
     here[steps[-1]] = given

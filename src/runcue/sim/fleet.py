@@ -86,6 +86,8 @@ class World:
         self._commits = 0
         self._unanswered = 0
         self._paused: set[str] = set()
+        self._refused: set[tuple[str, int]] = set()
+        """Attempts that a far side would not have at first: they are given back, and begin again."""
         self._is_draining = False
 
     # nodes ------------------------------------------------------------------------------------------------
@@ -169,6 +171,9 @@ class World:
             except asyncio.CancelledError:
                 how = "cancelled"
                 raise
+            except runcue.RateLimited:
+                how = "refused"
+                raise
             except Exception:
                 how = "error"
                 raise
@@ -184,7 +189,13 @@ class World:
         does = self.plan.mood(work.id, work.task, work.attempt)
         kind = does.kind
         at_first = at_last = None
-        if self.plan.tasks[work.task].has_cost:
+        has_cost = self.plan.tasks[work.task].has_cost
+        if kind == "refused" and (work.id, work.attempt) not in self._refused:
+            self._refused.add((work.id, work.attempt))
+            self.faults[kind] += 1
+            self._charge(work, call, 0.0 if has_cost else None)
+            return runcue.RateLimited(retry_after=does.lasts)
+        if has_cost:
             at_first, at_last = self.plan.charges(work.id, work.attempt, work.params["cost"])
         self._charge(work, call, at_first)
         if kind == "dies at once":

@@ -76,10 +76,6 @@ class Gauge:
         self.config = config
         self.running = Level()
         self.starts = self.completed = self.failed = 0
-        self.waiting: dict[float, dict[str, float]] = {}
-        """By priority: works that could start, since when they are queued."""
-        self.is_ranked = False
-        """Whether priorities are told apart; else nobody asks who waits, only how many."""
         self._amount_waiting = 0
         self._circuit: dict[str, int] = {}
         self._windows = [
@@ -95,19 +91,15 @@ class Gauge:
         self._used_here = dict.fromkeys(self._quantities, 0.0)
         self._used_series: dict[str, Series] = {name: [] for name in self._quantities}
 
-    def come(self, work_id: str, priority: float, queued_at: float, at: float) -> None:
+    def come(self, at: float) -> None:
         """A work could start from now on."""
         self._pass(at)
         self._amount_waiting += 1
-        if self.is_ranked:
-            self.waiting.setdefault(priority, {})[work_id] = queued_at
 
-    def go(self, work_id: str, priority: float, at: float) -> None:
+    def go(self, at: float) -> None:
         """It has started, or is over."""
         self._pass(at)
         self._amount_waiting -= 1
-        if self.is_ranked:
-            self.waiting.get(priority, {}).pop(work_id, None)
 
     def start(self, at: float) -> None:
         """A call begins."""

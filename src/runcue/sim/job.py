@@ -5,20 +5,19 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 import runcue
-from runcue.sim import conditions, pace, report
+from runcue.sim import conditions, output, pace, replay, report
 from runcue.sim.check import Asked, Checker, Violation
 from runcue.sim.compare import compare
 from runcue.sim.config import LARGEST_FILE, BadConfig, Config, Latency, load, parse, with_changes
 from runcue.sim.metrics import Metrics, Summary
 from runcue.sim.reading import duration, number, rate, share, span, whole
-from runcue.sim.replay import Recording, read
+from runcue.sim.replay import Recording
 from runcue.sim.scenarios import SCENARIOS, scenario
 from runcue.sim.workload import Arrival
 from runcue.sim.world import Outcome, Simulation
@@ -30,8 +29,9 @@ Arrivals = Callable[[Config], Iterable[Arrival]]
 
 
 class Done(msgspec.Struct):
-    """One run and what it showed."""
+    """One run and what it showed; `name` tells it from another one."""
 
+    name: str
     config: Config
     outcome: Outcome
     summary: Summary
@@ -57,21 +57,18 @@ class Job(msgspec.Struct, kw_only=True):
     """What to type for the same again, where the configuration alone does not tell."""
 
     def runs(self) -> list[Done]:
-        """Run it; with changes a second time. Nothing, when whoever watched it left before its end."""
-        configs = [self.config]
-        if self.changes:
-            configs.append(with_changes(self.config, self.changes))
-        return [done for config in configs if (done := self._run(config)) is not None]
+        """Run it; with changes a second time."""
+        if not self.changes:
+            return [self._run("", self.config)]
+        changed = with_changes(self.config, self.changes)
+        return [self._run("base", self.config), self._run("changed", changed)]
 
-    def _run(self, config: Config) -> Done | None:
+    def _run(self, name: str, config: Config) -> Done:
         metrics = Metrics(config)
         checker = Checker(config) if self.is_checked else None
         arrivals = None if self.arrivals is None else self.arrivals(config)
         if self.is_watched:
-            watched = self._watched(config, metrics, arrivals)
-            if watched is None:
-                return None
-            outcome = watched
+            outcome = self._watched(config, metrics, arrivals)
         else:
             # a check looks at every call, and processes of their own would keep theirs to themselves
             is_apart = bool(config.kills) and config.workload.linked_by == "depends_on"
@@ -84,16 +81,14 @@ class Job(msgspec.Struct, kw_only=True):
                 _attach(checker, simulation)
             outcome = self._paced(simulation)
         violations = None if checker is None else checker.finish(outcome)
-        return Done(config, outcome, metrics.finish(outcome), violations)
+        return Done(name, config, outcome, metrics.finish(outcome), violations)
 
     def _paced(self, simulation: Simulation) -> Outcome:
         if self.speed is not None:
             return pace.at_speed(simulation, self.speed)
         return pace.in_real_time(simulation) if self.is_real else pace.at_full_speed(simulation)
 
-    def _watched(
-        self, config: Config, metrics: Metrics, arrivals: Iterable[Arrival] | None
-    ) -> Outcome | None:
+    def _watched(self, config: Config, metrics: Metrics, arrivals: Iterable[Arrival] | None) -> Outcome:
         from runcue.sim import tui
 
         def snapshot(player: Any) -> bytes:
@@ -104,18 +99,20 @@ class Job(msgspec.Struct, kw_only=True):
     def document(self, done: list[Done]) -> bytes:
         """The JSON report of what was run."""
         base = done[0]
-        recorded: dict[str, Any] = {}
+        more: dict[str, Any] = {}
         if self.recording is not None:
-            recorded["recorded"] = {"facts": self.recording.facts, "left_out": self.recording.left_out}
+            more["recorded"] = {"facts": self.recording.facts, "left_out": self.recording.left_out}
+        if not base.outcome.is_whole:
+            more["left_at"] = base.summary.took
         if len(done) == 1:
-            return report.document(base.summary, base.config, base.violations, recorded)
+            return report.document(base.summary, base.config, base.violations, more)
         changed = done[1]
         return report.document(
             base.summary,
             base.config,
             base.violations,
             {
-                **recorded,
+                **more,
                 "changes": self.changes,
                 "changed": {
                     "config": changed.config,
@@ -126,12 +123,21 @@ class Job(msgspec.Struct, kw_only=True):
             },
         )
 
-    def page(self, done: Done) -> bytes:
-        """The HTML report of one run."""
-        from runcue.sim.page import page
+    def page(self, done: list[Done]) -> bytes:
+        """The HTML report of what was run."""
+        from runcue.sim.page import Before, page
 
+        last, before = done[-1], None
+        if len(done) > 1:
+            base = done[0]
+            before = Before(base.summary, base.outcome, base.config, self.changes, base.violations)
         found = page(
-            done.summary, done.outcome, done.config, violations=done.violations, command=self.command
+            last.summary,
+            last.outcome,
+            last.config,
+            violations=last.violations,
+            command=self.command,
+            before=before,
         )
         return found.encode()
 
@@ -140,23 +146,30 @@ class Job(msgspec.Struct, kw_only=True):
         lines: list[str] = [] if self.recording is None else self.recording.lines()
         code = 0
         for one in done:
+            if not one.outcome.is_whole:
+                lines.append(f"  left        after {span(one.summary.took)}, before its end")
             if one.violations:
                 code = 1
                 lines += _broken(one)
             elif one.violations is not None:
-                lines.append("  check       every promise was kept")
+                lines.append(f"  check       {_named(one)}every promise was kept")
         for condition in self.fail_on:
             if conditions.holds(condition, done[-1].summary):
                 code = 1
                 value = conditions.measured(condition, done[-1].summary)
-                lines.append(f"  failed      {condition.text}: it is {value:g}")
+                lines.append(f"  failed      {_named(done[-1])}{condition.text}: it is {value:g}")
         return lines, code
+
+
+def _named(done: Done) -> str:
+    """Which run that is about, where there are two."""
+    return f"{done.name}: " if done.name else ""
 
 
 def _broken(done: Done) -> list[str]:
     violations = done.violations or []
     first = [
-        f"  broken      {one.rule} at {span(one.at - done.outcome.began_at)}: {one.text}"
+        f"  broken      {_named(done)}{one.rule} at {span(one.at - done.outcome.began_at)}: {one.text}"
         for one in violations[:SHOWN_VIOLATIONS]
     ]
     more = len(violations) - len(first)
@@ -187,11 +200,15 @@ def _attach(checker: Checker, simulation: Simulation) -> None:
 
 def job_of(given: dict[str, Any]) -> Job:
     """What the options of the command line ask for; `BadConfig` names the option that is wrong."""
-    sources = [name for name in ("scenario", "config", "replay") if given[name] is not None]
-    if len(sources) > 1:
-        raise BadConfig(f"--{sources[1]}", f"no --{sources[0]} beside it", is_given=False)
-    if given["tui"] and given["changes"]:
-        raise BadConfig("--tui", "no --set beside it", is_given=False)
+    named = [name for name in ("scenario", "config", "replay") if given[name] is not None]
+    if len(named) > 1:
+        raise BadConfig(f"--{named[1]}", f"no --{named[0]} beside it", is_given=False)
+    for name in ("latency", "jitter", "error_rate") if given["replay"] is not None else ():
+        if given[name] is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise BadConfig(option, "no --replay beside it: calls go as they went", is_given=False)
+    sources = {"--config": given["config"], "--replay": given["replay"]}
+    output.check({"--report": given["report"], "--html": given["html"]}, sources)
     config, recording = _source(given)
     for place, change in enumerate(given["changes"]):
         if "=" not in change:
@@ -216,19 +233,18 @@ def job_of(given: dict[str, Any]) -> Job:
 
 def _try(job: Job) -> None:
     """Let what is wrong be said before anything runs, which may take a while."""
-    with_changes(job.config, job.changes)
+    changed = with_changes(job.config, job.changes)
+    if job.recording is not None:
+        replay.check(job.config, changed)
     blank = Metrics(job.config).finish(Simulation(job.config).outcome_so_far())
     for condition in job.fail_on:
         conditions.measured(condition, blank)
-    for option, target in (("--report", job.report), ("--html", job.html)):
-        if target is not None and target != "-" and not Path(target).parent.is_dir():
-            raise BadConfig(option, "a file in a folder that is there", target)
 
 
 def _typed(given: dict[str, Any], seed: int) -> str:
     """What to type for this replay again, but for where its results go."""
     parts = ["runcue-sim", "--replay", given["replay"], "--seed", str(seed)]
-    for name in ("duration", "count", "latency", "jitter", "error_rate", "rate_limit", "concurrent"):
+    for name in ("duration", "count", "rate_limit", "concurrent"):
         if given[name] is not None:
             parts += [f"--{name.replace('_', '-')}", given[name]]
     for change in given["changes"]:
@@ -240,14 +256,14 @@ def _source(given: dict[str, Any]) -> tuple[Config, Recording | None]:
     length = None if given["duration"] is None else duration(0.001)(given["duration"], "--duration")
     recording: Recording | None = None
     if given["replay"] is not None:
-        recording = read(given["replay"])
+        recording = replay.read(given["replay"])
         config = recording.config()
     elif given["config"] is not None:
         config = load(_text_of(given["config"]), name="custom")
     else:
         name = given["scenario"] or "single_queue"
         if name not in SCENARIOS:
-            raise BadConfig("--scenario", f"one of {', '.join(SCENARIOS)}", name)
+            raise BadConfig("--scenario", f"one of {', '.join(SCENARIOS)}", name, names=SCENARIOS)
         config = scenario(name, length)
     if length is not None:
         config = replace(config, duration=length)

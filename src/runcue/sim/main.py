@@ -41,7 +41,8 @@ EXIT_CODES = """\b
 Exit codes:
   0    done
   1    a check, a condition or a seed of a swarm failed
-  2    bad input: which key, and what was expected there
+  2    bad input: which key or option, and what was expected there; or a file that cannot be read or written
+  70   an internal error, which is a bug in runcue-sim; RUNCUE_DEBUG=1 shows where
   130  interrupted by Ctrl-C
   141  the reader of a pipe went away
 """
@@ -66,7 +67,7 @@ class _Command(click.Command):
 @click.option(
     "--set", "changes", multiple=True, metavar="PATH=VALUE", help="Run again with this changed, and compare."
 )
-@click.option("--count", metavar="N", help="Submit so many works.")
+@click.option("--count", metavar="N", help="Submit so many works; with --replay, the first so many.")
 @click.option("--latency", metavar="MS", help="How long a call takes, in milliseconds.")
 @click.option("--jitter", metavar="SHARE", help="By how much of itself the latency varies: 0.2.")
 @click.option("--error-rate", metavar="SHARE", help="The share of calls that fail: 0.1.")
@@ -74,10 +75,13 @@ class _Command(click.Command):
 @click.option("--concurrent", metavar="N", help="How many calls may run at once.")
 @click.option("--check", is_flag=True, help="Check runcue's promises from outside; exit 1 if one is broken.")
 @click.option(
-    "--fail-on", multiple=True, metavar="CONDITION", help="Exit 1 if this holds: 'p95>2s', 'failed>0'."
+    "--fail-on",
+    multiple=True,
+    metavar="CONDITION",
+    help="Exit 1 if this holds: 'p95>2s', 'failed>0'; with --set, in the changed run.",
 )
 @click.option("--report", metavar="FILE", help="Write everything as JSON; - writes it to stdout.")
-@click.option("--html", metavar="FILE", help="Write one page with plots.")
+@click.option("--html", metavar="FILE", help="Write one page with plots; - writes it to stdout.")
 @click.option("--realtime", is_flag=True, help="Run on real time, with the system's clock.")
 @click.option("--speed", metavar="N", help="Run at N times real time.")
 @click.option("--tui", is_flag=True, help="Watch it live, and turn its knobs.")
@@ -116,10 +120,15 @@ def _refuse_contradictions(given: dict[str, Any]) -> None:
         raise click.UsageError("--jobs is for --swarm: one run takes one process")
     if given["tui"] and given["check"]:
         raise click.UsageError("--tui shows a run and judges nothing: use --check without it")
+    if given["tui"] and given["changes"]:
+        raise click.UsageError("--tui shows one run: use --set without it")
+    if given["tui"] and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise click.UsageError("--tui needs a terminal: leave it out where there is none")
 
 
 def main() -> None:
     """The program `runcue-sim`."""
+    _fill_streams()
     sys.exit(invoke(sys.argv[1:]))
 
 
@@ -147,6 +156,8 @@ def _told(arguments: list[str]) -> int:
         return ended.exit_code
     except click.Abort as error:
         raise KeyboardInterrupt from error
+    except click.NoSuchOption as error:
+        return _complain(f"No such option {error.option_name[:40]!r}.{_near(error)} See: runcue-sim --help")
     except click.ClickException as error:
         return _complain(f"{error.format_message().rstrip('.')}. See: runcue-sim --help")
     except ModuleNotFoundError as error:
@@ -179,6 +190,15 @@ def _of_ours(error: Exception) -> int:
     return INTERNAL
 
 
+def _near(error: click.NoSuchOption) -> str:
+    """Which option may be meant by that one."""
+    from runcue.sim.reading import nearest
+
+    names = {name.lstrip("-"): name for option in command.params for name in option.opts}
+    near = nearest(error.option_name.lstrip("-"), names)
+    return f" Did you mean {names[near]}?" if near else ""
+
+
 def _complain(text: str) -> int:
     click.echo(f"runcue-sim: {_spelled(text, sys.stderr.encoding)}", err=True)
     return BAD_INPUT
@@ -189,24 +209,22 @@ def _complain(text: str) -> int:
 
 def _carried_out(job: Job) -> int:
     """Run a job once or twice, say what came of it, and decide how to end."""
-    from runcue.sim import compare, report
+    from runcue.sim import compare, output, report
 
     done = job.runs()
-    if not done:
-        return 0
     base = done[0]
-    quiet_stdout = job.report == "-"
+    is_taken = output.STDOUT in {job.report, job.html}
     if len(done) == 1:
-        _say(report.lines(base.summary), to_stderr=quiet_stdout)
+        _say(report.lines(base.summary), to_stderr=is_taken)
     else:
-        _say(compare.lines(base.summary, done[1].summary, job.changes), to_stderr=quiet_stdout)
+        _say(compare.lines(base.summary, done[1].summary, job.changes), to_stderr=is_taken)
     if job.report is not None:
-        _write(job.report, job.document(done))
+        output.write(job.report, job.document(done))
     if job.html is not None:
-        _write(job.html, job.page(done[-1]))
+        output.write(job.html, job.page(done))
     lines, code = job.verdict(done)
     if lines:
-        _say(["", *lines], to_stderr=quiet_stdout)
+        _say(["", *lines], to_stderr=is_taken)
     return code
 
 
@@ -214,16 +232,19 @@ def _swarm(given: dict[str, Any]) -> int:
     """Play many seeds with random faults."""
     from runcue.sim import swarm
     from runcue.sim.job import whole_of
+    from runcue.sim.reading import amount
 
-    amount = whole_of(given["swarm"], "--swarm", 1, 10_000_000)
+    seeds = whole_of(given["swarm"], "--swarm", 1, 10_000_000)
     first = whole_of(given["seed"] or "0", "--seed", 0, 2**63)
     jobs = whole_of(given["jobs"] or str(os.cpu_count() or 1), "--jobs", 1, 64)
-    found = swarm.run(range(first, first + amount), jobs if jobs > 1 else None)
+    found = swarm.run(range(first, first + seeds), jobs if jobs > 1 else None)
     faults = ", ".join(f"{count:,} {kind}" for kind, count in found.faults.items())
-    _say([f"{found.seeds:,} seeds · {found.works:,} works · {found.events:,} events", f"faults: {faults}"])
+    played = [amount(found.seeds, "seed"), amount(found.works, "work"), amount(found.events, "event")]
+    _say([" · ".join(played), f"faults: {faults}"])
     if found.failures:
         trace = found.failures[0]
-        _say([f"{len(found.failures):,} seeds failed, the first: {trace.seed}: {trace.violations[0]}"])
+        failed = amount(len(found.failures), "seed")
+        _say([f"{failed} failed, the first: {trace.seed}: {trace.violations[0]}"])
         return FAILED
     _say(["no violation"])
     return 0
@@ -257,14 +278,6 @@ def _spelled(text: str, encoding: str | None) -> str:
     return text
 
 
-def _write(target: str, content: bytes) -> None:
-    if target == "-":
-        click.echo(content, nl=False)
-    else:
-        with open(target, "wb") as file:  # noqa: PTH123 (a Path would name the file in another way in its errors)
-            file.write(content)
-
-
 def _quiet(verbose: int) -> None:
     """runcue's own log goes to stderr if it is asked for, and nowhere else."""
     logger = logging.getLogger("runcue")
@@ -276,6 +289,13 @@ def _quiet(verbose: int) -> None:
     else:
         logger.addHandler(logging.NullHandler())
         logger.setLevel(logging.CRITICAL)
+
+
+def _fill_streams() -> None:
+    """Put /dev/null where stdin, stdout or stderr is closed, lest a file we open takes its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 (for good)
 
 
 def _let_go() -> None:

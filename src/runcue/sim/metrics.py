@@ -6,15 +6,16 @@
 
 Rules:
 - Latency is from submission to completion, wait from submission to the first start, run one attempt.
+- A work that uses several services waits for all of them, and takes its place on each.
 - A priority inversion is a first start while an older work of higher priority, which needs nothing more, waits for
-  the same service.
+  the same services, with the same keys: one that uses another service too may be waiting for that.
 - Series have a point for each of some hundred stretches of time. Times are seconds from the beginning.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 
 import msgspec
@@ -118,28 +119,40 @@ class Summary(msgspec.Struct, kw_only=True):
     latency_p99: Series
 
 
+Lane = dict[float, dict[str, float]]
+"""Works that are interchangeable as far as limits go and could start: by priority, since when they are queued."""
+
+
 class _Live:
     """A work that has not ended."""
 
     __slots__ = (
         "cost",
-        "gauge",
+        "gauges",
         "has_retried",
         "is_running",
         "is_waiting",
         "lacks",
+        "lane",
         "priority",
         "queued_at",
         "tries",
     )
 
     def __init__(
-        self, queued_at: float, priority: float, gauge: Gauge | None, lacks: int, cost: Mapping[str, float]
+        self,
+        queued_at: float,
+        priority: float,
+        gauges: Sequence[Gauge],
+        lane: Lane,
+        lacks: int,
+        cost: Mapping[str, float],
     ) -> None:
         self.cost = cost
         self.queued_at = queued_at
         self.priority = priority
-        self.gauge = gauge
+        self.gauges = gauges
+        self.lane = lane
         self.lacks = lacks
         self.tries = 0
         self.is_running = self.is_waiting = self.has_retried = False
@@ -153,9 +166,9 @@ class Metrics:
         self._began_at: float | None = None
         self._width = next((width for width in WIDTHS if config.duration / width <= POINTS), WIDTHS[-1])
         self._services = {name: Gauge(service) for name, service in config.services.items()}
-        for gauge in self._services.values():
-            gauge.is_ranked = bool(config.workload.priorities)
-        self._gauge_of = {task: self._services[uses[0]] for task, uses in config.uses().items() if uses}
+        self._gauges = {task: [self._services[name] for name in uses] for task, uses in config.uses().items()}
+        self._sets = {task: tuple(sorted(uses)) for task, uses in config.uses().items()}
+        self._lanes: dict[object, Lane] = {}
         self._live: dict[str, _Live] = {}
         self._dependents: dict[str, list[str]] = {}
         self._bin = 0
@@ -219,9 +232,12 @@ class Metrics:
     def _queued(self, event: runcue.Event, at: float, work_id: str) -> None:
         self._count["queued"] += 1
         needs = [need for need in event.data.get("needs", ()) if need in self._live]
-        gauge = self._gauge_of.get(event.task or "")
-        cost = event.data.get("cost", NOTHING)
-        live = _Live(at, float(event.data.get("priority", 0.0)), gauge, len(needs), cost)
+        task, data = event.task or "", event.data
+        cost, keys = data.get("cost", NOTHING), data.get("keys")
+        uses = self._sets.get(task, ())
+        lane = self._lanes.setdefault((uses, tuple(keys.items()) if keys else (), bool(cost)), {})
+        gauges, priority = self._gauges.get(task, ()), float(data.get("priority", 0.0))
+        live = _Live(at, priority, gauges, lane, len(needs), cost)
         self._live[work_id] = live
         for need in needs:
             self._dependents.setdefault(need, []).append(work_id)
@@ -231,23 +247,26 @@ class Metrics:
 
     @staticmethod
     def _wait_for(live: _Live, at: float, work_id: str) -> None:
-        if live.gauge is not None:
-            live.is_waiting = True
-            live.gauge.come(work_id, live.priority, live.queued_at, at)
+        live.is_waiting = True
+        live.lane.setdefault(live.priority, {})[work_id] = live.queued_at
+        for gauge in live.gauges:
+            gauge.come(at)
 
     @staticmethod
     def _wait_no_more(live: _Live, at: float, work_id: str) -> None:
-        if live.gauge is not None and live.is_waiting:
+        if live.is_waiting:
             live.is_waiting = False
-            live.gauge.go(work_id, live.priority, at)
+            del live.lane[live.priority][work_id]
+            for gauge in live.gauges:
+                gauge.go(at)
 
     def _started(self, live: _Live, at: float, work_id: str) -> None:
         self._count["attempts"] += 1
         self._wait_no_more(live, at, work_id)
         if live.is_running:  # its node died
             self._count["lost"] += 1
-            if live.gauge is not None:
-                live.gauge.leave(at)
+            for gauge in live.gauges:
+                gauge.leave(at)
         else:
             self._depth.change(-1, at)
         live.is_running = True
@@ -256,37 +275,34 @@ class Metrics:
             self._wait.add(at - live.queued_at)
             self._waits.setdefault(live.priority, Histogram()).add(at - live.queued_at)
             self._count["inversions"] += self._is_inversion(live)
-        if live.gauge is not None:
-            live.gauge.start(at)
-            live.gauge.use(live.cost)
+        for gauge in live.gauges:
+            gauge.start(at)
+            gauge.use(live.cost)
 
     def _refused(self, live: _Live, at: float, work_id: str) -> None:
         """The far side would not have it: it waits again, and that attempt does not count."""
         live.is_running = False
         self._depth.change(1, at)
-        if live.gauge is not None:
-            live.gauge.leave(at)
-            live.gauge.use(dict.fromkeys(live.cost, 0.0), live.cost)
+        for gauge in live.gauges:
+            gauge.leave(at)
+            gauge.use(dict.fromkeys(live.cost, 0.0), live.cost)
         self._wait_for(live, at, work_id)
 
     @staticmethod
     def _is_inversion(live: _Live) -> bool:
-        if live.gauge is None:
-            return False
         return any(
             priority > live.priority and some and next(iter(some.values())) < live.queued_at
-            for priority, some in live.gauge.waiting.items()
+            for priority, some in live.lane.items()
         )
 
     def _ended(self, kind: str, live: _Live, event: runcue.Event, at: float, work_id: str) -> None:
-        gauge = live.gauge
         if not live.is_running:
             self._depth.change(-1, at)
         else:
             live.is_running = False
             if event.duration is not None:
                 self._run.add(event.duration)
-            if gauge is not None:
+            for gauge in live.gauges:
                 gauge.leave(at)
                 gauge.use(event.data.get("charged", live.cost), live.cost)
                 gauge.completed += kind == "completed"

@@ -6,6 +6,7 @@ Rules:
 - The same run gives the same bytes: no date, no version, no path.
 - Nothing is said by colour alone, and nothing is lost without the script: it only reads the plots out.
 - It stays small however long the run was and however many services it has.
+- Of two runs it shows the changed one, and beside it how the base was: in a table, and as a line in the plots.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -21,10 +23,11 @@ from typing import Any
 import msgspec
 
 from runcue.sim.check import Violation
+from runcue.sim.compare import cells
 from runcue.sim.config import BadConfig, Config, load
 from runcue.sim.metrics import Series, ServiceSummary, Summary
 from runcue.sim.plots import Band, Line, Point, chart, moment, said
-from runcue.sim.reading import pretty_rate, rate_of, span
+from runcue.sim.reading import amount, pretty_rate, rate_of, span
 from runcue.sim.scenarios import SCENARIOS, scenario
 from runcue.sim.world import Outcome
 
@@ -43,6 +46,16 @@ FINEST = 400
 LONGEST = 600
 
 
+class Before(msgspec.Struct):
+    """The run without the changes, which the page is to be compared with."""
+
+    summary: Summary
+    outcome: Outcome
+    config: Config
+    changes: list[str]
+    violations: Sequence[Violation] | None = None
+
+
 def page(
     summary: Summary,
     outcome: Outcome,
@@ -50,9 +63,15 @@ def page(
     *,
     violations: Sequence[Violation] | None = None,
     command: str | None = None,
+    before: Before | None = None,
 ) -> str:
-    """The report of one run; `violations` is None when nobody checked, `command` what was typed to get it."""
-    script, end = _part("page.js"), max(summary.took, 0.001)
+    """The report of one run; `violations` is None when nobody checked, `command` what was typed to get it.
+
+    `before` is the run that this one is to be compared with.
+    """
+    base = None if before is None else before.summary
+    script = _part("page.js")
+    end = max(summary.took, 0.001 if base is None else base.took, 0.001)
     bands = _bands(summary, end)
     services = sorted(summary.services.items(), key=lambda pair: (-pair[1].starts, pair[0]))
     parts = {
@@ -61,14 +80,15 @@ def page(
         "style": _part("page.css"),
         "script": script,
         "name": escape(config.name),
-        "subtitle": escape(_subtitle(summary, config)),
-        "verdict": _verdict(violations, outcome) + _bottleneck(summary),
+        "subtitle": escape(_subtitle(summary, outcome, config)),
+        "verdict": _verdicts(summary, outcome, violations, before),
         "figures": _figures(summary),
-        "plots": _plots(summary, end, _merged(band for some in bands.values() for band in some)),
-        "services": "\n".join(_service(name, one, bands.get(name, []), summary, end)
+        "compared": _compared(summary, before),
+        "plots": _plots(summary, base, end, _merged(band for some in bands.values() for band in some)),
+        "services": "\n".join(_service(name, one, bands.get(name, []), summary, end, base)
                               for name, one in services[:MOST_PLOTTED]) + _others(services[MOST_PLOTTED:]),
         "details": _priorities(summary) + _errors(summary),
-        "repeat": _repeat(config, command),
+        "repeat": _repeat(config, command) if before is None else _repeat(before.config, command, before.changes),
     }  # fmt: skip
     return _filled(_part("page.html"), parts)
 
@@ -95,7 +115,7 @@ def _filled(template: str, parts: dict[str, str]) -> str:
 # head -----------------------------------------------------------------------------------------------------
 
 
-def _subtitle(summary: Summary, config: Config) -> str:
+def _subtitle(summary: Summary, outcome: Outcome, config: Config) -> str:
     nodes = f"{config.nodes} nodes on one file" if config.nodes > 1 else f"queue in {_article(config.store)}"
     parts = [
         f"{span(config.duration)} of arrivals",
@@ -105,6 +125,8 @@ def _subtitle(summary: Summary, config: Config) -> str:
     ]
     if summary.kills:
         parts.append(f"{summary.kills} killed" if summary.kills > 1 else "one node killed")
+    if not outcome.is_whole:
+        parts.append("left before its end")
     return " · ".join(parts)
 
 
@@ -112,11 +134,37 @@ def _article(store: str) -> str:
     return "a file" if store == "file" else store
 
 
-def _verdict(violations: Sequence[Violation] | None, outcome: Outcome) -> str:
+def _verdicts(
+    summary: Summary, outcome: Outcome, violations: Sequence[Violation] | None, before: Before | None
+) -> str:
+    """What was checked, and what held work up; where there are two runs, of which one that is."""
+    if before is None:
+        return _verdict(violations, outcome) + _fact("Bottleneck", summary.bottleneck)
+    return (
+        _fact("Changed", ", ".join(before.changes))
+        + _verdict(before.violations, before.outcome, "Base: ")
+        + _verdict(violations, outcome, "Changed: ")
+        + _fact("Bottleneck of the base", before.summary.bottleneck)
+        + _fact("Bottleneck of the changed run", summary.bottleneck)
+    )
+
+
+def _compared(summary: Summary, before: Before | None) -> str:
+    if before is None:
+        return ""
+    return _table(
+        "Base and changed", ("", "base", "changed", "difference"), cells(before.summary, summary)
+    ) + (
+        '<p class="hint">The figures above and the plots below are of the changed run; '
+        "dashed lines are the base, which has the same seed.</p>"
+    )
+
+
+def _verdict(violations: Sequence[Violation] | None, outcome: Outcome, run: str = "") -> str:
     if violations is None:
         return ""
     if not violations:
-        return '<p class="verdict"><strong>Checked:</strong> every promise was kept.</p>'
+        return f'<p class="verdict">{run}<strong>Checked:</strong> every promise was kept.</p>'
     items = "".join(
         f"<li><strong>{escape(one.rule)}</strong> <span>at {_moment(one.at, outcome)}</span> "
         f"{escape(_cut(one.text))}{_works(one.work_ids)}</li>"
@@ -125,7 +173,7 @@ def _verdict(violations: Sequence[Violation] | None, outcome: Outcome) -> str:
     more = len(violations) - MOST_SHOWN
     rest = f"<p>… and {more:,} more</p>" if more > 0 else ""
     many = "1 promise was" if len(violations) == 1 else f"{len(violations):,} promises were"
-    return f'<div class="verdict bad"><strong>{many} not kept.</strong><ol>{items}</ol>{rest}</div>'
+    return f'<div class="verdict bad">{run}<strong>{many} not kept.</strong><ol>{items}</ol>{rest}</div>'
 
 
 def _moment(at: float, outcome: Outcome) -> str:
@@ -140,8 +188,8 @@ def _works(ids: Sequence[str]) -> str:
     return f" <span>({escape(named)})</span>"
 
 
-def _bottleneck(summary: Summary) -> str:
-    return f'<p class="bottleneck"><span>Bottleneck</span> {escape(_cut(summary.bottleneck))}</p>'
+def _fact(title: str, text: str) -> str:
+    return f'<p class="fact"><span>{title}</span> {escape(_cut(text))}</p>'
 
 
 def _figures(summary: Summary) -> str:
@@ -178,19 +226,27 @@ def _figure(name: str, value: str, note: str, is_bad: bool) -> str:
 # plots ----------------------------------------------------------------------------------------------------
 
 
-def _plots(summary: Summary, end: float, bands: Sequence[Band]) -> str:
-    step = summary.step
+def _plots(summary: Summary, base: Summary | None, end: float, bands: Sequence[Band]) -> str:
+    step, took = summary.step, summary.took
     colored = " · shaded: a circuit is open" if bands else ""
+    depth, completed, latency = list[Line](), list[Line](), list[Line]()
+    if base is not None:
+        width, until = base.step, base.took
+        depth = [Line("base", _middle(base.depth, width, until), "was", peak=base.depth_peak)]
+        completed = [Line("base", _middle(base.completed_per_minute, width, until), "was")]
+        latency = [Line("base p95", _middle(base.latency_p95, width, until), "was")]
+    depth.append(Line("waiting", _middle(summary.depth, step, took), "a", True, summary.depth_peak))
+    completed += [Line("completed", _middle(summary.completed_per_minute, step, took), "d", True),
+                  Line("failed", _middle(summary.failed_per_minute, step, took), "b")]  # fmt: skip
+    latency += [Line("p99", _middle(summary.latency_p99, step, took), "c"),
+                Line("p95", _middle(summary.latency_p95, step, took), "b"),
+                Line("p50", _middle(summary.latency_p50, step, took), "a")]  # fmt: skip
     return "\n".join([
-        chart("Queue depth", [Line("waiting", _middle(summary.depth, step, end), "a", True)], end=end, bands=bands,
-              note=f"works that wait, mean of {span(step)}{colored}"),
-        chart("Throughput", [Line("completed", _middle(summary.completed_per_minute, step, end), "d", True),
-                             Line("failed", _middle(summary.failed_per_minute, step, end), "b")],
-              end=end, unit="minute", bands=bands, note="works completed, attempts failed"),
-        chart("Latency", [Line("p99", _middle(summary.latency_p99, step, end), "c"),
-                          Line("p95", _middle(summary.latency_p95, step, end), "b"),
-                          Line("p50", _middle(summary.latency_p50, step, end), "a")],
-              end=end, unit="seconds", bands=bands, note="from submission to completion"),
+        chart("Queue depth", depth, end=end, bands=bands, note=f"works that wait, mean of {span(step)}{colored}"),
+        chart("Throughput", completed, end=end, unit="minute", bands=bands,
+              note=f"works completed, attempts failed, mean of {span(step)}"),
+        chart("Latency", latency, end=end, unit="seconds", bands=bands,
+              note=f"from submission to completion, of what completed in {span(step)}"),
     ])  # fmt: skip
 
 
@@ -227,37 +283,39 @@ def _used(series: Series, step: float, limit: int, per: float) -> Series:
 # services -------------------------------------------------------------------------------------------------
 
 
-def _service(name: str, one: ServiceSummary, bands: Sequence[Band], summary: Summary, end: float) -> str:
-    step, drawn = summary.step, _merged(bands, end)
+def _service(
+    name: str,
+    one: ServiceSummary,
+    bands: Sequence[Band],
+    summary: Summary,
+    end: float,
+    base: Summary | None,
+) -> str:
+    drawn, was = _merged(bands, end), None if base is None else base.services.get(name)
+    running = [Line("running", _middle(one.running, summary.step, summary.took), "a", True, one.running_peak)]
+    if base is not None and was is not None:
+        points = _middle(was.running, base.step, base.took)
+        running.insert(0, Line("base", points, "was", peak=was.running_peak))
     charts = [
-        chart("At once", [Line("running", _middle(one.running, step, end), "a", True)], end=end, bands=drawn,
-              limit=one.concurrent, is_small=True)
+        chart("At once", running, end=end, bands=drawn, limit=one.concurrent, is_small=True,
+              note=f"mean of {span(summary.step)}")
     ]  # fmt: skip
     for text in one.rates[:4]:
-        limit, per = rate_of(text)
-        used = _middle(_used(one.starts_per_minute, step, int(limit), per), step, end)
         window = pretty_rate(text).partition("/")[2]
-        started = [Line("started", used, "d", True)]
-        charts.append(
-            chart(f"Starts per {window}", started, end=end, bands=drawn, limit=limit, is_small=True)
-        )
+        line = Line("started", _window(one.starts_per_minute, summary, text), "d", True)
+        charts.append(_limit_chart(f"Starts per {window}", line, text, summary, end, drawn))
     for quantity, use in list(one.quantities.items())[:4]:
         for text in use.rates[:2]:
-            limit, per = rate_of(text)
-            used = _middle(_used(use.per_minute, step, int(limit), per), step, end)
             title = f"{quantity} per {pretty_rate(text).partition('/')[2]}"
-            charts.append(
-                chart(
-                    title, [Line("used", used, "c", True)], end=end, bands=drawn, limit=limit, is_small=True
-                )
-            )
+            line = Line("used", _window(use.per_minute, summary, text), "c", True)
+            charts.append(_limit_chart(title, line, text, summary, end, drawn))
     limits = [f"{one.concurrent} at once"] if one.concurrent is not None else []
     limits += [pretty_rate(rate) for rate in one.rates]
     limits += [
         f"{quantity} {pretty_rate(rate)}" for quantity, use in one.quantities.items() for rate in use.rates
     ]
     facts = [
-        f"{one.starts:,} starts",
+        amount(one.starts, "start"),
         f"{one.failed:,} failed",
         f"{_percent(one.full_share)} of the time full",
     ]
@@ -276,6 +334,20 @@ def _service(name: str, one: ServiceSummary, bands: Sequence[Band], summary: Sum
         f'<p class="limits">{escape(" · ".join(limits) or "no limits")}<br>{escape(" · ".join(facts))}</p>'
         f'<div class="pair">{"".join(charts)}</div>{circuit}</div>'
     )
+
+
+def _window(series: Series, summary: Summary, rate: str) -> list[Point]:
+    limit, per = rate_of(rate)
+    return _middle(_used(series, summary.step, int(limit), per), summary.step, summary.took)
+
+
+def _limit_chart(
+    title: str, line: Line, rate: str, summary: Summary, end: float, bands: Sequence[Band]
+) -> str:
+    """The use of one rate beside its limit; where a point stands for more than one window it is their mean."""
+    limit, per = rate_of(rate)
+    note = f"mean of {span(summary.step)}" if summary.step > per else f"in the last {span(per)}"
+    return chart(title, [line], end=end, bands=bands, limit=limit, is_small=True, note=note)
 
 
 def _others(services: Sequence[tuple[str, ServiceSummary]]) -> str:
@@ -380,9 +452,9 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 # the same again -------------------------------------------------------------------------------------------
 
 
-def _repeat(config: Config, command: str | None) -> str:
+def _repeat(config: Config, command: str | None, changes: Sequence[str] = ()) -> str:
     text = as_yaml(config)
-    typed = command or _command(config)
+    typed = command or " ".join([_command(config), *(f"--set {shlex.quote(change)}" for change in changes)])
     note = "<p>The configuration below is <code>run.yaml</code>.</p>" if "run.yaml" in typed else ""
     return (
         f'<pre tabindex="0">{escape(typed)}</pre>{note}'

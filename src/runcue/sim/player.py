@@ -38,6 +38,7 @@ class Player:
         self.simulation = Simulation(config, arrivals=arrivals, keep_calls=False)
         self.simulation.listeners += [self._hear, *listeners]
         self.outcome: Outcome | None = None
+        """What came of it; so far, when it was closed before its end."""
         self.chosen: str | None = None
         self._loop = VirtualLoop()
         self._run: asyncio.Task[Outcome] | None = None
@@ -64,6 +65,9 @@ class Player:
         """End it, wherever it is."""
         if self._loop.is_closed():
             return
+        if self.outcome is None:
+            self.simulation.hand_out()
+            self.outcome = self.simulation.outcome_so_far()
         if self._run is not None and not self._run.done():
             self._run.cancel()
             self._loop.run_until_complete(asyncio.wait({self._run}))

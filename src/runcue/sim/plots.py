@@ -28,12 +28,14 @@ STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 2
 
 
 class Line(NamedTuple):
-    """Values over time; None is a hole. The tone is one of a, b, c, d."""
+    """Values over time; None is a hole. The tone is one of a, b, c, d, or `was` for another run to compare with."""
 
     name: str
     points: Sequence[Point]
     tone: str = "a"
     filled: bool = False
+    peak: float | None = None
+    """The highest value there was, where the points are means and do not show it."""
 
 
 class Band(NamedTuple):
@@ -134,7 +136,8 @@ def _readout(lines: Sequence[Line], unit: str) -> str:
     said_of = []
     for line in lines:
         values = [value for _, value in line.points if value is not None]
-        peak = said(max(values), unit) if values else "none"
+        highest = max(values, default=None) if line.peak is None else line.peak
+        peak = "none" if highest is None else said(highest, unit)
         said_of.append(f'<b class="{escape(line.tone)}">{escape(line.name)}</b> <span>{escape(peak)}</span>')
     return f'<p class="readout"><span class="at">peak</span> {" ".join(said_of)}</p>'
 

@@ -48,12 +48,23 @@ _short.maxlevel = 2
 class BadConfig(Exception):
     """A configuration that cannot be run: where it is wrong, what was expected there, and what was given."""
 
-    def __init__(self, path: str, expected: str, given: object = None, *, is_given: bool = True) -> None:
+    def __init__(
+        self,
+        path: str,
+        expected: str,
+        given: object = None,
+        *,
+        is_given: bool = True,
+        names: Iterable[str] = (),
+    ) -> None:
+        """`names` are those that would have been right: if one of them is near, it may be meant."""
         self.path = path
         self.expected = expected
         self.given = quoted(given) if is_given else ""
+        near = nearest(str(given), names) if is_given else None
         got = f", got {self.given}" if is_given else ""
-        super().__init__(f"{path or 'the configuration'}: expected {expected}{got}")
+        hint = f"; did you mean {near}?" if near else ""
+        super().__init__(f"{path or 'the configuration'}: expected {expected}{got}{hint}")
 
 
 def quoted(value: object) -> str:
@@ -65,6 +76,12 @@ def quoted(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 128:
         return f"a number of {value.bit_length()} bits"
     return _short.repr(value)
+
+
+def nearest(name: str, names: Iterable[str], share: float = 0.6) -> str | None:
+    """The name that may be meant by a misspelt one, if any is near."""
+    near = get_close_matches(name[:LONGEST_TEXT], list(names), 1, share)
+    return near[0] if near else None
 
 
 class Given:
@@ -106,7 +123,7 @@ class Given:
 
     def is_almost_known(self, name: str) -> bool:
         """True for a key that is probably another one, misspelt."""
-        return bool(get_close_matches(name[:LONGEST_TEXT], self._known, 1, 0.8))
+        return nearest(name, self._known, 0.8) is not None
 
     def rest(self) -> dict[Any, Any]:
         """All that was not read, in the order it was written."""
@@ -116,10 +133,10 @@ class Given:
     def end(self) -> None:
         """Refuse what nobody asked for."""
         for name in self._left:
-            near = get_close_matches(str(name)[:LONGEST_TEXT], self._known, 1)
-            hint = f"{near[0]}?" if near else f"one of {', '.join(self._known)}"
             path = self.at(name) if isinstance(name, str) and len(name) <= LONGEST_NAME else self._path
-            raise BadConfig(path, f"a known key ({hint})", name)
+            is_near = nearest(str(name), self._known) is not None
+            expected = "a known key" if is_near else f"a known key ({', '.join(self._known)})"
+            raise BadConfig(path, expected, name, names=self._known)
 
 
 # --- readers of single values --------------------------------------------------------------------------------
@@ -197,7 +214,7 @@ def choice(*words: str) -> Callable[[object, str], str]:
 
     def read(value: object, path: str) -> str:
         if not isinstance(value, str) or value not in words:
-            raise BadConfig(path, f"one of {', '.join(words)}", value)
+            raise BadConfig(path, f"one of {', '.join(words)}", value, names=words)
         return value
 
     return read
@@ -316,6 +333,11 @@ def pretty_rate(text: str) -> str:
     if limit >= 100_000 and not limit % 1000:
         return f"{limit / 1e6:g}M/{unit}" if not limit % 1e6 else f"{limit / 1e3:g}k/{unit}"
     return f"{limit:g}/{unit}"
+
+
+def amount(count: int, one: str, many: str | None = None) -> str:
+    """How many of something there are, in words that fit: 1 start, 2 starts, 2 retries."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def unique(names: Iterable[str]) -> list[str]:

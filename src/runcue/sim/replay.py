@@ -6,6 +6,8 @@
 
 Rules:
 - The file is looked at through `runcue.Reader`: nothing in it is changed, and whoever works on it goes on.
+- It is taken as it was when reading began: what came later is left to the next reading, and what ended later had not
+  ended yet.
 - Of each work a few numbers are kept, whatever its params and results weigh: about 300 bytes.
 - What came is taken from the journal of events, in order; what came before the journal begins is counted as
   `forgotten`, not guessed.
@@ -28,7 +30,8 @@ import msgspec
 import runcue
 from runcue.sim.behaviour import ERROR, PERMANENT, RETURNED
 from runcue.sim.config import Behaviour, Config, Latency, RetryConfig, ServiceConfig, Workload
-from runcue.sim.reading import BadConfig, rate, span
+from runcue.sim.limits import Adaptive
+from runcue.sim.reading import BadConfig, amount, rate, span
 from runcue.sim.workload import Arrival, Submission
 
 MOST_WORKS = 1_000_000
@@ -43,6 +46,9 @@ LEAST_PATIENCE = 3600.0
 
 ENDINGS = {"c": RETURNED, "e": ERROR, "p": PERMANENT}
 """How an attempt ended, in one letter. A timeout is an error after so long a time."""
+
+RECORDED = ("latency", "error_rate", "timeout_rate", "permanent_error_rate")
+"""What a behaviour would say of a call, if the file did not."""
 
 NEVER_RAN = frozenset({"prerequisite_failed", "prerequisite_cancelled", "dependency_timeout", "dropped"})
 """Reasons of runcue's own for work that failed without a start."""
@@ -101,10 +107,10 @@ class Recording(msgspec.Struct):
         """How it went when it was real, in words: what a replay is to be compared with."""
         facts = self.facts
         went = [
-            f"{facts.works:,} works",
+            amount(facts.works, "work"),
             f"{facts.completed:,} completed",
             f"{facts.failed:,} failed",
-            f"{facts.attempts:,} attempts in {span(facts.lasted)}",
+            f"{amount(facts.attempts, 'attempt')} in {span(facts.lasted)}",
         ]
         times = [f"{name} {span(getattr(facts, name))}" for name in ("p50", "p95", "p99")]
         found = [f"  recorded    {' · '.join(went)}", f"              latency {' · '.join(times)}"]
@@ -114,10 +120,10 @@ class Recording(msgspec.Struct):
         return found
 
     def arrivals(self, config: Config) -> Iterator[Arrival]:
-        """What came, as a simulation takes it: works that came at one moment together."""
+        """What came, as a simulation takes it: works that came at one moment together; no more than its `count`."""
         uses = config.uses()
         at, group = 0.0, list[Submission]()
-        for work in self.works:
+        for work in self.works[: config.workload.count]:
             if group and work.at != at:
                 yield Arrival(at, group, "replay")
                 group = []
@@ -149,19 +155,49 @@ def read(path: str | os.PathLike[str], *, most: int = MOST_WORKS) -> Recording:
     """What happened in that queue; `BadConfig` when there is nothing in it, or more than `most` works."""
     with runcue.Reader(path) as reader:
         reel = _Reel()
+        total, known = sum(reader.count().values()), reader.services()
+        now = reader.now()
         for event in reader.events("queued"):
-            if event.work_id is None:
-                continue
-            work = reader.get(event.work_id)
+            if event.at > now:
+                break
+            work = None if event.work_id is None else reader.get(event.work_id)
             if work is not None:
-                reel.add(work, event.at)
+                reel.add(_as_of(work, now), event.at)
             if len(reel) > most:
                 raise BadConfig("--replay", f"a queue of at most {most:,} works", str(path))
-        known = reader.services()
-        total = sum(reader.count().values())
     if not len(reel):
         raise BadConfig("--replay", "a queue in which something has happened", str(path))
     return reel.finish(Path(path).stem, known, total)
+
+
+def check(recorded: Config, changed: Config) -> None:
+    """Refuse a change of what the file alone says: it would make no difference, and look as if it were the answer."""
+    for field in Workload.__struct_fields__:
+        is_same = getattr(recorded.workload, field) == getattr(changed.workload, field)
+        if not is_same and field not in {"uses", "count"}:
+            raise BadConfig(f"workload.{field}", "no change: --replay takes it from the file", is_given=False)
+    for name, service in changed.services.items():
+        was = recorded.services[name].behaviour
+        for field in RECORDED:
+            if getattr(service.behaviour, field) != getattr(was, field):
+                path = f"services.{name}.behaviour.{field}"
+                raise BadConfig(path, "no change: --replay takes it from the file", is_given=False)
+        allows = service.behaviour.allows
+        for quantity in [*service.sells(), *(() if allows is None else allows.quantities)]:
+            path = f"services.{name}.{quantity}"
+            raise BadConfig(path, "no quantity: the file does not say what works cost", is_given=False)
+
+
+def _as_of(work: runcue.Work, now: float) -> runcue.Work:
+    """The work without what happened after that time."""
+    past = tuple(one for one in work.history if (one.at or 0.0) + (one.duration or 0.0) <= now)
+    if len(past) < len(work.history):
+        work = msgspec.structs.replace(work, history=past)
+    if work.completed_at is None or work.completed_at <= now:
+        return work
+    return msgspec.structs.replace(
+        work, state=runcue.WorkState.PENDING, completed_at=None, error=None, skipped=False
+    )
 
 
 class _Reel:
@@ -338,7 +374,8 @@ def _services(known: Iterable[dict[str, object]], kinds: dict[str, Kind]) -> dic
     found: dict[str, ServiceConfig] = {}
     for one in msgspec.convert(list(known), list[_Known]):
         found[one.name] = ServiceConfig(
-            concurrent=one.concurrent,
+            concurrent=one.concurrent if one.adaptive is None else None,
+            adaptive=one.adaptive,
             rates=[rate(each.rate, f"services.{one.name}.rate") for each in one.rates],
             circuit_threshold=one.circuit_threshold,
             circuit_timeout=one.circuit_timeout,
@@ -359,6 +396,7 @@ class _Known(msgspec.Struct):
 
     name: str
     concurrent: int | None
+    adaptive: Adaptive | None
     rates: list[_Rate]
     circuit_threshold: int | None
     circuit_timeout: float

@@ -15,7 +15,7 @@ import msgspec
 from runcue.sim.config import Config
 from runcue.sim.histogram import Spread
 from runcue.sim.metrics import ServiceSummary, Summary
-from runcue.sim.reading import pretty_rate, span
+from runcue.sim.reading import amount, pretty_rate, span
 
 FORM = 1
 """The form of the JSON document; it changes when something that was there is no longer."""
@@ -53,16 +53,18 @@ def lines(summary: Summary) -> list[str]:
     ]
     if len(summary.waits) > 1:
         worst = ", ".join(f"{span(spread.max)} at {priority}" for priority, spread in summary.waits.items())
-        rows.append(("priorities", f"{_amount(summary.inversions, 'inversion')} · longest wait {worst}"))
+        rows.append(("priorities", f"{_none_or(summary.inversions, 'inversion')} · longest wait {worst}"))
     else:
-        rows.append(("priorities", _amount(summary.inversions, "inversion")))
+        rows.append(("priorities", _none_or(summary.inversions, "inversion")))
     rows += [(name, _joined(_service(service))) for name, service in summary.services.items()]
     if summary.kills:
         rows.append(
-            ("crashes", f"{_amount(summary.kills, 'node')} killed · {_amount(summary.lost, 'attempt')} lost")
+            ("crashes", f"{amount(summary.kills, 'node')} killed · {_none_or(summary.lost, 'attempt')} lost")
         )
     if summary.rebuilds:
-        rows.append(("rebuilds", f"{summary.rebuilds:,} · {summary.skipped:,} works skipped, being valid"))
+        rows.append(
+            ("rebuilds", f"{summary.rebuilds:,} · {amount(summary.skipped, 'work')} skipped, being valid")
+        )
     if summary.rejected:
         rows.append(("rejected", ", ".join(f"{count:,} {why}" for why, count in summary.rejected.items())))
     if summary.errors:
@@ -70,7 +72,7 @@ def lines(summary: Summary) -> list[str]:
             ("errors", ", ".join(f"{count:,} × {text}" for text, count in list(summary.errors.items())[:3]))
         )
     if summary.missed:
-        rows.append(("incomplete", f"{summary.missed:,} events came too fast to be counted"))
+        rows.append(("incomplete", f"{amount(summary.missed, 'event')} came too fast to be counted"))
     rows.append(("bottleneck", summary.bottleneck))
     title = f"{summary.name} · seed {summary.seed} · {span(summary.took)} simulated"
     return [title, "", *aligned(rows)]
@@ -96,7 +98,7 @@ def _works(summary: Summary) -> list[str]:
 
 
 def _attempts(summary: Summary) -> list[str]:
-    found = [f"{summary.attempts:,}", _amount(summary.retries, "retry", "retries")]
+    found = [f"{summary.attempts:,}", _none_or(summary.retries, "retry", "retries")]
     if summary.retried:
         found[1] += f" ({summary.retry_rate:.1%})"
         share = f"{summary.success_after_retry:.0%}"
@@ -119,7 +121,7 @@ def _spread(spread: Spread) -> str:
 
 
 def _service(service: ServiceSummary) -> list[str]:
-    found = [f"{service.starts:,} starts"]
+    found = [amount(service.starts, "start")]
     if service.concurrent is not None:
         found.append(f"up to {service.running_peak:,} of {service.concurrent:,} at once")
     else:
@@ -144,9 +146,8 @@ def _service(service: ServiceSummary) -> list[str]:
     return found
 
 
-def _amount(count: int, one: str, many: str | None = None) -> str:
-    words = one if count == 1 else many or f"{one}s"
-    return f"{count:,} {words}" if count else f"no {words}"
+def _none_or(count: int, one: str, many: str | None = None) -> str:
+    return amount(count, one, many) if count else f"no {many or f'{one}s'}"
 
 
 def _joined(parts: Iterable[str]) -> str:

@@ -20,6 +20,7 @@ import gc
 import hashlib
 import logging
 import multiprocessing
+import os
 import secrets
 import shutil
 import tempfile
@@ -52,6 +53,7 @@ GARBAGE: Final = 20_000
 NEW_FILES: Final = 10
 """In one world of so many the nodes make the file themselves; the others get a copy of an empty one."""
 MEMORY: Final = Path("/dev/shm")
+NO_COLUMNS: Final = "PYTHONNODEBUGRANGES"
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -103,6 +105,20 @@ def _names_in_order() -> Iterator[None]:
         yield
     finally:
         secrets.token_hex = lot
+
+
+@contextmanager
+def _short_tracebacks() -> Iterator[None]:
+    """Let processes that start now know no columns: to underline what fails on purpose is a twentieth of a world."""
+    before = os.environ.get(NO_COLUMNS)
+    os.environ[NO_COLUMNS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[NO_COLUMNS]
+        else:
+            os.environ[NO_COLUMNS] = before
 
 
 @cache
@@ -172,7 +188,9 @@ def traces(seeds: Sequence[int], jobs: int | None = None) -> Iterator[Trace]:
         return
     chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for some in pool.map(_play_some, chunks):
+        with _short_tracebacks():
+            played = pool.map(_play_some, chunks)
+        for some in played:
             yield from some
 
 

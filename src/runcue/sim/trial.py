@@ -16,11 +16,11 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from runcue import Retry
+from runcue import Retry, adaptive
 from runcue.sim.promise import Limits, Rules, Task, fits
 
 FAULTS: Final = ("commit_failed", "commit_unanswered", "disk_full", "crash", "submit_cut", "clock_forward",
-                 "clock_back", "slow", "hang", "swallow", "key_race", "id_race")  # fmt: skip
+                 "clock_back", "slow", "hang", "swallow", "refused", "key_race", "id_race")  # fmt: skip
 """Every kind of fault. A commit that is `unanswered` took place, and its process was told that it failed."""
 COMMITS: Final = FAULTS[:3]
 GRID: Final = 0.25
@@ -38,8 +38,10 @@ MOODS: Final = {
     "disk_full": 0.01,
 }
 """What handlers do besides their work, and how often where they do it at all."""
-METERED, KEYED, GROUPED = 0.25, 0.2, 0.2
-"""In how many worlds there is a service with a quantity, one with keys, and a group of services."""
+REFUSED: Final = 0.08
+"""How often a far side refuses a call, where a concurrency adapts to that."""
+METERED, KEYED, GROUPED, ADAPTIVE = 0.25, 0.2, 0.2, 0.2
+"""In how many worlds there is a service with a quantity, one with keys, a group of services, and one that adapts."""
 QUANTITY: Final = "tokens"
 COSTS: Final = (0, 2.5, 4, 7.3, 10, 10, 15, 40)
 """What works are expected to use of it."""
@@ -82,6 +84,8 @@ class Service(msgspec.Struct, frozen=True):
     timeout: float
     amounts: Rates = ()
     """Of the quantity, if it is limited here."""
+    adapts: tuple[int, int, int] | None = None
+    """Least, first and most places, where their number finds itself."""
     total: Total | None = None
     """What all keys together may have, where there are keys: the rest is then what each may have."""
 
@@ -89,7 +93,7 @@ class Service(msgspec.Struct, frozen=True):
         """What `cue.service` is given."""
         found: dict[str, Any] = {
             "rate": list(self.rates) or None,
-            "concurrent": self.concurrent,
+            "concurrent": self._concurrent(),
             "circuit_threshold": self.threshold,
             "circuit_timeout": self.timeout,
         }
@@ -102,10 +106,15 @@ class Service(msgspec.Struct, frozen=True):
     def limits(self) -> Limits:
         """What the checker is given."""
         quantities = {QUANTITY: self.amounts} if self.amounts else {}
-        own = Limits(
-            self.rates, self.concurrent, None if self.threshold is None else self.timeout, quantities
-        )
+        most = self.concurrent if self.adapts is None else self.adapts[2]
+        own = Limits(self.rates, most, None if self.threshold is None else self.timeout, quantities)
         return own if self.total is None else self.total.limits(own)
+
+    def _concurrent(self) -> Any:
+        if self.adapts is None:
+            return self.concurrent
+        low, start, high = self.adapts
+        return adaptive(min=low, start=start, max=high)
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -237,6 +246,8 @@ def draw(seed: int) -> Trial:
     _divide(Random(f"{seed}/keys"), services, tasks)
     chosen = Random(f"{seed}/moods")
     moods = {name: share for name, share in MOODS.items() if chosen.random() < 0.5}
+    if _adapt(Random(f"{seed}/adaptive"), services, tasks):
+        moods["refused"] = REFUSED
     nodes = random.choices((2, 3, 4), (84, 12, 4))[0]
     works = random.choices((50, 60, 100), (92, 6, 2))[0]
     acts = _Acts(seed, nodes, tasks, services)
@@ -326,6 +337,18 @@ def _divide(random: Random, services: dict[str, Service], tasks: dict[str, Kind]
     for task, kind in tasks.items():
         if name in kind.uses:
             tasks[task] = replace(kind, accounts=accounts)
+
+
+def _adapt(random: Random, services: dict[str, Service], tasks: dict[str, Kind]) -> bool:
+    """The concurrency of a service finds itself, perhaps; True when one does."""
+    names = [name for name in _used(services, tasks) if services[name].total is None]
+    if not names or random.random() >= ADAPTIVE:
+        return False
+    name, low = random.choice(names), random.randint(1, 2)
+    start = random.randint(low, 5)
+    adapts = low, start, random.randint(start, 9)
+    services[name] = replace(services[name], concurrent=None, adapts=adapts)
+    return True
 
 
 def _used(services: dict[str, Service], tasks: dict[str, Kind]) -> list[str]:

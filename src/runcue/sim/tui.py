@@ -335,8 +335,8 @@ def play(
     speed: float = 1.0,
     arrivals: Iterable[Arrival] | None = None,
     save: Callable[[Player], bytes] | None = None,
-) -> Outcome | None:
-    """Show a simulation live until somebody leaves; what came of it if it had come to its end by then.
+) -> Outcome:
+    """Show a simulation live until somebody leaves; what had come of it by then.
 
     `save` makes the text of a snapshot; it is written into this folder, beside those that are there.
     """
@@ -347,6 +347,7 @@ def play(
     app.run()
     if app.return_code:
         raise RuntimeError("the simulation failed; the reason stands above")
+    assert player.outcome is not None, "the screen closes what it shows"
     return player.outcome
 
 

@@ -68,6 +68,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     rebuilds: int
     refused: dict[str, int] = {}
     """Calls that were too many for the far side, by service."""
+    is_whole: bool = True
+    """False when somebody left before its end."""
 
 
 class Simulation:
@@ -185,7 +187,8 @@ class Simulation:
         for answer in answers:
             if isinstance(answer, Exception):  # a listener's own, or a mistake in here: nothing it saw counts
                 raise answer
-        return replace(self.outcome_so_far(), counts=counts, calls=self._calls(), ended_at=ended_at)
+        found = self.outcome_so_far()
+        return replace(found, counts=counts, calls=self._calls(), ended_at=ended_at, is_whole=True)
 
     def outcome_so_far(self) -> Outcome:
         """What came of it until now, but for its counts and calls."""
@@ -200,6 +203,7 @@ class Simulation:
             kills=self.kills,
             rebuilds=self.rebuilds,
             refused={name: service.refused for name, service in self.services.items() if service.refused},
+            is_whole=False,
         )
 
     def _begin(self) -> None:
@@ -335,13 +339,13 @@ class Simulation:
         nap = min(LONGEST_NAP, self.config.duration / 2000)
         while self.config.store == "memory":
             await self._nap(nap)
-            self._hand_out(self._now() - nap)
+            self.hand_out(self._now() - nap)
         async for event in self.cue.events():
             if event.at >= self._now() - nap and not self._is_ending:
                 await self._nap(nap)
             self._hear(event)
 
-    def _hand_out(self, until: float = math.inf) -> None:
+    def hand_out(self, until: float = math.inf) -> None:
         """Tell the listeners what has piled up, but for the latest: of that the mocks may have more to say."""
         while self._pile and self._pile[0].at < until:
             self._hear(self._pile.popleft())
@@ -449,7 +453,7 @@ class Simulation:
         self._is_ending = True
         self._wake()
         await asyncio.sleep(ECHO if self.config.store == "file" else 0.001)
-        self._hand_out()
+        self.hand_out()
         return ended_at
 
     async def _strike(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""`queuectl cancel`: what waits never runs, and what runs is told to stop."""
+"""`queuectl cancel` and `runcue cancel`: what waits never runs, and what runs is told to stop."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import click
 
-from runcue.cli.completing import live_job
+from runcue.cli.completing import live_job, live_work
 from runcue.cli.failure import Failure, conflict
-from runcue.cli.fields import job_id
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.jobs import ask, end, word_of
 from runcue.cli.lookup import no_job
-from runcue.cli.screen import say
+from runcue.cli.place import File, Place, ask, end, on_file
+from runcue.cli.screen import clean, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,19 +27,37 @@ def command(home: Home, ids: tuple[str, ...]) -> None:
 
     Jobs that were to run after a cancelled one are dead.
     """
-    wanted = [job_id(one) for one in dict.fromkeys(ids)]
-    end(ask(home, lambda cue, _: _cancelled(home, cue, wanted)))
+    _cancel(home, ids)
 
 
-async def _cancelled(home: Home, cue: Cue, ids: Sequence[str]) -> list[Failure]:
+@on_file("cancel", examples=["runcue cancel queue.db page-7", "runcue cancel queue.db page-7 page-8"])
+@click.argument("ids", nargs=-1, required=True, metavar="ID…", shell_complete=live_work)
+def cancel(place: File, ids: tuple[str, ...]) -> None:
+    """Cancel works: what waits never runs, and what runs is told to stop.
+
+    What was to run after a cancelled one fails.
+    """
+    _cancel(place, ids)
+
+
+def _cancel(place: Place, ids: tuple[str, ...]) -> None:
+    wanted = [place.check_id(one) for one in dict.fromkeys(ids)]
+    end(place, ask(place, lambda cue: _cancelled(place, cue, wanted)))
+
+
+async def _cancelled(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure]:
     """Those that could not be cancelled, and why."""
     failures = []
     for one in ids:
         before = await cue.get(one)
         if await cue.cancel(one):
             was_running = before is not None and before.state == "running"
-            say(f"Cancelled {one}" + (", which was running and is told to stop" if was_running else ""))
+            stop = ", which was running and is told to stop" if was_running else ""
+            say(f"Cancelled {clean(one)}{stop}")
             continue
         work = await cue.get(one)
-        failures.append(no_job(home, one) if work is None else conflict(f"{one} is {word_of(work)} already."))
+        if work is None:
+            failures.append(no_job(place, one))
+        else:
+            failures.append(conflict(f"{clean(one)} is {place.words.state_of(work)} already."))
     return failures

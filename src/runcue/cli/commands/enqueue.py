@@ -22,8 +22,9 @@ from runcue.cli.failure import BAD_INPUT, STORAGE, Failure, bad_input, conflict,
 from runcue.cli.fields import LocalTime, check, said
 from runcue.cli.groups import Verb
 from runcue.cli.home import Home
-from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job, reading, was_ended
+from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job, was_ended
 from runcue.cli.lookup import no_job
+from runcue.cli.place import reading
 from runcue.cli.screen import counted, is_terminal, listed, note, progress, quoted, say, shown, typed, warn
 
 if TYPE_CHECKING:

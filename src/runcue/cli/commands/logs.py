@@ -1,4 +1,4 @@
-"""`queuectl logs`: what a job printed, as it is kept in files beside the queue.
+"""`queuectl logs` and `runcue logs`: what a job printed, as it is kept in files beside the queue.
 
 Rules:
 - What a job printed to stdout goes to our stdout, what it printed to stderr to our stderr; one stream that was asked
@@ -13,19 +13,23 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import click
 
-from runcue.cli.completing import any_job
+from runcue.cli.completing import any_job, any_work
 from runcue.cli.failure import bad_input, not_found
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+from runcue.cli.place import File, Place, on_file
 from runcue.cli.screen import clean, counted, is_terminal, note, say, styled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from runcue import Reader, Work
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 PIECE = 1024 * 1024
 LONGEST_LINE = 64 * 1024
@@ -40,6 +44,31 @@ _sequence = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _breaks = re.compile(rb"\r\n|\n|\r")
 
 
+def _options(one: str) -> Callable[[F], F]:
+    at = "Of that attempt.  [default: the last]"
+    options = [
+        click.option("-f", "--follow", is_flag=True, help=f"Go on until the {one} has ended."),
+        click.option("--stdout", "stream", flag_value="stdout", help="Only what it printed to stdout."),
+        click.option(
+            "--stderr", "stream", flag_value="stderr", help="Only what it printed to stderr, to our stdout."
+        ),
+        click.option("--attempt", type=click.IntRange(1), metavar="N", help=at),
+        click.option(
+            "-n", "--lines", type=click.IntRange(0, 10_000_000), metavar="N", help="Only the last N lines."
+        ),
+        click.option(
+            "--raw", is_flag=True, help="Print the bytes as they are, whatever they do to a terminal."
+        ),
+    ]
+
+    def declare(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return declare
+
+
 @verb(
     "logs",
     examples=[
@@ -50,28 +79,39 @@ _breaks = re.compile(rb"\r\n|\n|\r")
     ],
 )
 @click.argument("id", shell_complete=any_job)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
-@click.option("--stdout", "stream", flag_value="stdout", help="Only what it printed to stdout.")
-@click.option(
-    "--stderr", "stream", flag_value="stderr", help="Only what it printed to stderr, to our stdout."
-)
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Of that attempt.  [default: the last]")
-@click.option("-n", "--lines", type=click.IntRange(0, 10_000_000), metavar="N", help="Only the last N lines.")
-@click.option("--raw", is_flag=True, help="Print the bytes as they are, whatever they do to a terminal.")
+@_options("job")
 @click.pass_obj
-def command(
-    home: Home, id: str, follow: bool, stream: str | None, attempt: int | None, lines: int | None, raw: bool
-) -> None:
+def command(home: Home, /, id: str, **flags: Any) -> None:
     """Show what a job printed, in its last attempt or in one of those before.
 
     Its stdout goes to stdout and its stderr to stderr. Control characters are
     spelled out, in a pipe as on a terminal; --raw leaves them.
     """
+    _logs(home, id, **flags)
+
+
+@on_file("logs", examples=["runcue logs queue.db build-3", "runcue logs queue.db build-3 --follow"])
+@click.argument("id", shell_complete=any_work)
+@_options("work")
+def logs(place: File, id: str, **flags: Any) -> None:
+    """Show what the command of a work printed, in its last attempt or in one of those before.
+
+    Its stdout goes to stdout and its stderr to stderr. What functions print goes to their program. Control characters
+    are spelled out, in a pipe as on a terminal; --raw leaves them.
+    """
+    _logs(place, id, **flags)
+
+
+def _logs(
+    place: Place, id: str, follow: bool, stream: str | None, attempt: int | None, lines: int | None, raw: bool
+) -> None:
     from runcue.cli.lookup import the_job
 
     if follow and attempt is not None:
-        raise bad_input("--follow goes with the job from attempt to attempt. Leave --attempt out.")
-    with the_job(home, id) as (reader, work, _):
+        raise bad_input(
+            f"--follow goes with the {place.words.one} from attempt to attempt. Leave --attempt out."
+        )
+    with the_job(place, id) as (reader, work, _):
         if attempt is not None and attempt > work.attempt:
             has_run = work.started_at is not None or bool(work.history)
             last = f"the last is {work.attempt}" if has_run else "it has not run yet"

@@ -1,4 +1,4 @@
-"""`queuectl pause` and `queuectl resume`: nothing more starts in a queue or on a service until it is let go on."""
+"""`pause` and `resume`: nothing more starts in a queue or on a service until it is let go on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from runcue.cli.fields import name as checked_name
 from runcue.cli.fields import said
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.jobs import ask, reading
-from runcue.cli.lookup import no_queue, queues
+from runcue.cli.lookup import queues
+from runcue.cli.place import File, Place, asked, on_file, reading
 from runcue.cli.screen import clean, say, typed
 
 TYPE_CHECKING = False
@@ -19,58 +19,85 @@ if TYPE_CHECKING:
     from runcue import Cue
 
 DEFAULT = "default"
+IS_QUEUE = "It is a queue, even if no {} uses it yet."
 
 
 @verb("pause", examples=["queuectl pause openai", "queuectl pause default", "queuectl pause --queue night"])
 @click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service)
-@click.option("--queue", "is_queue", is_flag=True, help="It is a queue, even if no job uses it yet.")
+@click.option("--queue", "is_queue", is_flag=True, help=IS_QUEUE.format("job"))
 @click.pass_obj
 def command(home: Home, name: str, is_queue: bool) -> None:
     """Start nothing more in a queue or on a service. What runs goes on."""
-    kind = _hold(home, name, is_queue, is_paused=True)
-    say(f"Paused {kind} {clean(name)}. Go on with: queuectl resume {typed(name)}")
+    _pause(home, name, is_queue)
 
 
 @verb("resume", examples=["queuectl resume openai", "queuectl resume default"])
 @click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service)
-@click.option("--queue", "is_queue", is_flag=True, help="It is a queue, even if no job uses it yet.")
+@click.option("--queue", "is_queue", is_flag=True, help=IS_QUEUE.format("job"))
 @click.pass_obj
 def resume(home: Home, name: str, is_queue: bool) -> None:
     """Let a queue or a service go on."""
-    say(f"Resumed {_hold(home, name, is_queue, is_paused=False)} {clean(name)}")
+    _resume(home, name, is_queue)
 
 
-def _hold(home: Home, name: str, is_queue: bool, *, is_paused: bool) -> str:
+@on_file("pause", examples=["runcue pause queue.db openai", "runcue pause queue.db --queue night"])
+@click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service)
+@click.option("--queue", "is_queue", is_flag=True, help=IS_QUEUE.format("work"))
+def pause_file(place: File, name: str, is_queue: bool) -> None:
+    """Start nothing more in a queue or on a service, whoever works on it. What runs goes on."""
+    _pause(place, name, is_queue)
+
+
+@on_file("resume", examples=["runcue resume queue.db openai"])
+@click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service)
+@click.option("--queue", "is_queue", is_flag=True, help=IS_QUEUE.format("work"))
+def resume_file(place: File, name: str, is_queue: bool) -> None:
+    """Let a queue or a service go on."""
+    _resume(place, name, is_queue)
+
+
+def _pause(place: Place, name: str, is_queue: bool) -> None:
+    kind = _hold(place, name, is_queue, is_paused=True)
+    say(f"Paused {kind} {clean(name)}. Go on with: {place.words.do('resume', typed(name))}")
+
+
+def _resume(place: Place, name: str, is_queue: bool) -> None:
+    say(f"Resumed {_hold(place, name, is_queue, is_paused=False)} {clean(name)}")
+
+
+def _hold(place: Place, name: str, is_queue: bool, *, is_paused: bool) -> str:
     """Pause or resume what is meant; whether it is a service or a queue."""
     name = checked_name("name", name)
     services: set[str] = set()
     known = {DEFAULT}
-    if home.exists:
-        with reading(home) as reader:
+    if place.exists:
+        with reading(place) as reader:
             services = {one["name"] for one in reader.services()}
             known |= queues(reader)
-            if reader.jobs(queue=name, limit=1):
+            if place.rows(reader, queue=name, limit=1):
                 known.add(name)
     elif not is_queue:
-        raise no_queue(home)
+        raise place.nothing()
     if is_queue and name in services:
         raise bad_input(f"{said(name)} is a service, which no queue can be told from. Leave --queue out.")
     if not is_queue and name not in services | known:
-        raise _unknown(name, services | known)
+        raise _unknown(name, services | known, place.words.one)
 
-    async def change(cue: Cue, _: object) -> None:
+    async def change(cue: Cue) -> None:
         await (cue.pause if is_paused else cue.resume)(name)
 
-    ask(home, change, may_create=is_queue)
+    if isinstance(place, Home):  # a home may be yet to be made
+        place.make()
+    asked(place, change)
     return "service" if name in services else "queue"
 
 
-def _unknown(name: str, known: set[str]) -> Exception:
+def _unknown(name: str, known: set[str], one: str) -> Exception:
     from difflib import get_close_matches  # only mistakes need it
 
     near = get_close_matches(name, sorted(known), n=3, cutoff=0.5)
     advice = "Did you mean" if near else "There are"
     names = ", ".join(map(said, near or sorted(known)[:8]))
     return not_found(
-        f"No service or queue {said(name)}. {advice}: {names}. For a queue that no job uses yet, add --queue."
+        f"No service or queue {said(name)}. {advice}: {names}. For a queue that no {one} uses yet, add --queue."
     )

@@ -9,17 +9,16 @@ from typing import Any
 import click
 
 from runcue.cli.completing import service
-from runcue.cli.failure import BUSY, Failure, bad_input
-from runcue.cli.fields import duration, said
+from runcue.cli.failure import BUSY, Failure
 from runcue.cli.fields import name as checked_name
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home
+from runcue.cli.limits import limit_options, read, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from runcue import Cue
 
-NONE = "none"
 PATIENCE = 10.0
 """Seconds that a change waits for those before it."""
 
@@ -46,54 +45,34 @@ def command() -> None:
     ],
 )
 @click.argument("name", shell_complete=service)
-@click.option("--rate", "rates", multiple=True, metavar="RATE", help="Starts per time: 60/min. Repeatable.")
-@click.option("--concurrent", metavar="N", help="How many jobs run at once.")
-@click.option("--circuit-threshold", metavar="N", help="Rest after so many failures in a row.")
-@click.option("--circuit-timeout", metavar="TIME", help="How long to rest: 90, 90s, 5m, 2h.")
+@limit_options("jobs")
 @click.pass_obj
-def change(
-    home: Home,
-    name: str,
-    rates: tuple[str, ...],
-    concurrent: str | None,
-    circuit_threshold: str | None,
-    circuit_timeout: str | None,
-) -> None:
+def change(home: Home, /, name: str, **flags: Any) -> None:
     """Set a service's limits, for all workers at once.
 
     What is not given stays as it is; `none` takes a limit away.
     """
-    from runcue import InvalidRate
-    from runcue.cli.jobs import ask
+    from runcue.cli.place import asked
     from runcue.cli.screen import say
+    from runcue.cli.services import limits_of
 
-    name = checked_name("service", name)
-    given: dict[str, Any] = {}
-    if rates:
-        given["rate"] = _rates(rates)
-    if concurrent is not None:
-        given["concurrent"] = _number("--concurrent", concurrent)
-    if circuit_threshold is not None:
-        given["circuit_threshold"] = _number("--circuit-threshold", circuit_threshold)
-    if circuit_timeout is not None:
-        given["circuit_timeout"] = duration("--circuit-timeout", circuit_timeout, low=0.001)
+    name, given = checked_name("service", name), read(**flags)
 
-    async def declare(cue: Cue, _: object) -> dict[str, Any]:
-        before = {one["name"]: one for one in await cue.services()}
-        cue.service(name, **(_limits(before.get(name)) | given))
+    async def declare(cue: Cue) -> dict[str, Any]:
+        if any(one["name"] == name for one in await cue.services()):
+            await cue.set_limits(name, **given)
+        else:
+            cue.service(name, **{limit: value for limit, value in given.items() if value is not None})
         return next(one for one in await cue.services() if one["name"] == name)
 
-    try:
-        with _alone(home):
-            found = ask(home, declare, may_create=True)
-    except InvalidRate as error:
-        raise bad_input(str(error).replace(", '200k/min' or (60, 60)", " or '200k/min'")) from error
-    say(f"Service {name}: {_told(found)}")
+    with _alone(home), refused():
+        found = asked(home, declare)
+    say(f"Service {name}: {limits_of(found)}")
 
 
 @contextmanager
 def _alone(home: Home) -> Iterator[None]:
-    """No other `service set` in between: what is not given is read, and written as it was."""
+    """No other `service set` in between: two that make the same service would undo each other."""
     import fcntl
     import os
     import time
@@ -135,44 +114,3 @@ def list_all(home: Home, as_json: bool) -> None:
         note("No services. Make one: queuectl service set openai --rate 60/min")
         return
     table(*as_table(found, all_columns=not is_terminal()))
-
-
-def _number(option: str, text: str) -> int | None:
-    if text.strip().lower() == NONE:
-        return None
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= 1_000_000_000:
-        raise bad_input(f"{option} cannot be {said(text)}: expected a whole number from 1 up, or none.")
-    return int(text)
-
-
-def _rates(texts: tuple[str, ...]) -> list[str] | None:
-    if any(text.strip().lower() == NONE for text in texts):
-        if len(texts) > 1:
-            raise bad_input("--rate none takes all rates away. Give it alone.")
-        return None
-    return list(texts)
-
-
-def _limits(service: dict[str, Any] | None) -> dict[str, Any]:
-    """What a service is declared with, as it stands."""
-    if service is None:
-        return {}
-    found = {
-        "rate": [rate["rate"] for rate in service["rates"]] or None,
-        "concurrent": service["concurrent"],
-        "circuit_threshold": service.get("circuit_threshold"),
-        "circuit_timeout": service.get("circuit_timeout"),
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _told(service: dict[str, Any]) -> str:
-    from runcue.cli.screen import counted, span
-
-    parts = [rate["rate"] for rate in service["rates"]]
-    if service["concurrent"] is not None:
-        parts.append(f"{service['concurrent']:,} at once")
-    if service["circuit"] is not None:
-        rest = span(service["circuit_timeout"])
-        parts.append(f"rests {rest} after {counted(service['circuit_threshold'], 'failure')} in a row")
-    return ", ".join(parts) or "no limits"

@@ -1,4 +1,7 @@
-"""`queuectl show`: everything about one job. Values of its environment are never shown."""
+"""`queuectl show` and `runcue show`: everything about one job.
+
+Values of a job's environment are never shown, and of a work no secret unless `--raw` asks for it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from typing import Any
 
 import click
 
-from runcue.cli.completing import any_job
+from runcue.cli.completing import any_job, any_work
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+from runcue.cli.place import File, Place, on_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,18 +29,45 @@ MASK = "***"
 @click.pass_obj
 def command(home: Home, id: str, as_json: bool) -> None:
     """Show everything about one job: what it is, how it stands, and every attempt that failed."""
-    from runcue.cli.lookup import the_job
-    from runcue.cli.reasons import Crew, again, sentence
+    _show(home, id, as_json)
+
+
+@on_file("show", examples=["runcue show queue.db page-7", "runcue show queue.db page-7 --json | jq .params"])
+@click.argument("id", shell_complete=any_work)
+@click.option("--json", "as_json", is_flag=True, help="Print one object: all that is known of it.")
+@click.option("--raw", is_flag=True, help="Show passwords, tokens and other secrets as they are.")
+def show(place: File, id: str, as_json: bool, raw: bool) -> None:
+    """Show everything about one work: what it is, how it stands, and every attempt that failed.
+
+    Secrets in params, results and errors are shown as ***.
+    """
+    _show(place, id, as_json, raw)
+
+
+def _show(place: Place, id: str, as_json: bool, raw: bool = False) -> None:
     from runcue.cli.screen import show_json
 
-    with the_job(home, id) as (reader, work, job):
-        why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
-        way = again(reader, work)
-    details = {**job, **_details(work), "why": sentence(why, job, now, crew, work.queue, way)}
+    found, facts = page(place, id, raw)
     if as_json:
-        show_json(details)
+        show_json(found)
     else:
-        _tell(details)
+        _tell(found, facts)
+
+
+def page(place: Place, id: str, raw: bool = False) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """All about one job as data, and what people are shown of it by name."""
+    from runcue.cli.lookup import the_job
+    from runcue.cli.reasons import Crew, again, sentence
+
+    with the_job(place, id) as (reader, work, job):
+        why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
+        way = again(reader, work, place.words)
+    text = sentence(why, job, now, crew, work.queue, way, place.words)
+    if isinstance(place, File):
+        found = {**_work_details(work, raw), "why": text}
+        return found, _work_facts(found)
+    found = {**job, **_details(work), "why": text}
+    return found, _facts(found)
 
 
 def _details(work: runcue.Work) -> dict[str, Any]:
@@ -61,32 +92,35 @@ def _details(work: runcue.Work) -> dict[str, Any]:
         "started_at": moment(work.started_at) or None,
         "completed_at": moment(work.completed_at) or None,
         "exit_code": result.get("exit_code"),
-        "history": [
-            {
-                "attempt": one.number,
-                "at": moment(one.at) or None,
-                "duration": None if one.duration is None else round(one.duration, 3),
-                "error": one.error,
-                "worker_id": one.worker,
-            }
-            for one in work.history
-        ],
+        "history": _history(work),
     }
+
+
+def _history(work: runcue.Work) -> list[dict[str, Any]]:
+    from runcue.cli.screen import moment
+
+    return [
+        {
+            "attempt": one.number,
+            "at": moment(one.at) or None,
+            "duration": None if one.duration is None else round(one.duration, 3),
+            "error": one.error,
+            "worker_id": one.worker,
+        }
+        for one in work.history
+    ]
 
 
 def _names(env: object) -> list[object]:
     return list(env) if isinstance(env, dict) else []
 
 
-def _tell(job: dict[str, Any]) -> None:
+def _facts(job: dict[str, Any]) -> dict[str, str | None]:
+    """What people are shown of a job, by name."""
     from runcue.cli.reasons import tries
-    from runcue.cli.screen import STATE_COLORS, aligned, clean, reason_of, say, span, styled
+    from runcue.cli.screen import reason_of, span
 
-    say(f"{styled(clean(job['id']), bold=True)}  {styled(job['state'], fg=STATE_COLORS.get(job['state']))}")
-    say(clean(job["why"]))
-    say()
-    started, ended = job["started_at"], job["completed_at"]
-    facts = {
+    return {
         "command": job["command"],
         "folder": job["cwd"],
         "environment": " ".join(f"{name}={value}" for name, value in job["env"].items()),
@@ -100,26 +134,106 @@ def _tell(job: dict[str, Any]) -> None:
         "key": job["key"],
         "enqueued": job["created_at"],
         "runs at": job["next_run_at"] if job["state"] in {"pending", "failed"} else None,
-        "started": started,
-        "ended": ended,
+        "started": job["started_at"],
+        "ended": job["completed_at"],
         "exit code": None if job["exit_code"] is None else str(job["exit_code"]),
         "worker": job["worker_id"],
         "last error": reason_of(job["last_error"]) if job["last_error"] else None,
     }
+
+
+def _work_details(work: runcue.Work, raw: bool) -> dict[str, Any]:
+    """Everything about a work; secrets are hidden unless they are asked for."""
+    from runcue import mask
+    from runcue.cli.commands.listing import summary
+
+    hide = _as_it_is if raw else mask
+    return {
+        **summary(work),
+        "error": hide(work.error),
+        "params": hide(work.params),
+        "result": hide(work.result),
+        "traceback": hide(work.traceback),
+        "depends_on": list(work.depends_on),
+        "timeout": work.timeout,
+        "dependency_timeout": work.dependency_timeout,
+        "idempotency_key": work.idempotency_key,
+        "retry": None if work.retry is None else {"max_attempts": work.retry.max_attempts},
+        "history": [{**one, "error": hide(one["error"])} for one in _history(work)],
+    }
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _work_facts(work: dict[str, Any]) -> dict[str, str | None]:
+    """What people are shown of a work, by name."""
+    from runcue.cli.screen import reason_of, span
+
+    most = "" if work["retry"] is None else f" of {work['retry']['max_attempts']}"
+    failed = f", {work['failures']}{most} failed" if work["failures"] else ""
+    waits = work["state"] == "pending"
+    return {
+        "task": work["task"],
+        "target": work["target"],
+        "params": _json(work["params"]) if work["params"] else None,
+        "result": None if work["result"] is None else _json(work["result"]),
+        "queue": work["queue"],
+        "priority": f"{work['priority']:g}" if work["priority"] else None,
+        "attempt": f"{work['attempt']}{failed}",
+        "timeout": None if not work["timeout"] else span(work["timeout"]),
+        "uses": ", ".join(work["services"]),
+        "after": ", ".join(work["depends_on"]),
+        "key": work["idempotency_key"],
+        "submitted": work["created_at"],
+        "runs at": (work["next_retry_at"] or work["run_at"]) if waits else None,
+        "started": work["started_at"],
+        "ended": work["completed_at"],
+        "skipped": "its output was valid already" if work["skipped"] else None,
+        "worker": work["worker"],
+        "last error": reason_of(work["error"]) if work["error"] else None,
+    }
+
+
+def _json(value: object) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value, enc_hook=repr).decode()
+
+
+def _tell(found: dict[str, Any], facts: dict[str, str | None]) -> None:
+    from runcue.cli.screen import STATE_COLORS, aligned, clean, say, styled
+
+    state = found["state"]
+    say(f"{styled(clean(found['id']), bold=True)}  {styled(state, fg=STATE_COLORS.get(state))}")
+    say(clean(found["why"]))
+    say()
     for name, value in facts.items():
         if value:
             say(f"{styled(f'{name:<12}', dim=True)}{clean(value)}")
-    if job["history"]:
+    if found["history"]:
         say()
         say(styled("Failed attempts", bold=True))
-        rows = [
-            [
-                str(one["attempt"]),
-                one["at"] or "",
-                "" if one["duration"] is None else span(one["duration"]),
-                reason_of(one["error"]),
-            ]
-            for one in job["history"]
-        ]
-        for line in aligned(("", "AT", "TOOK", "ERROR"), rows, indent="  "):
+        for line in aligned(("", "AT", "TOOK", "ERROR"), attempts(found), indent="  "):
             say(line)
+    if found.get("traceback"):
+        say()
+        say(styled("Traceback of the last attempt", bold=True))
+        for line in found["traceback"].rstrip("\n").splitlines():
+            say(f"  {clean(line)}")
+
+
+def attempts(found: dict[str, Any]) -> list[list[str]]:
+    """The failed attempts as rows: number, when, how long it took, why."""
+    from runcue.cli.screen import reason_of, span
+
+    return [
+        [
+            str(one["attempt"]),
+            one["at"] or "",
+            "" if one["duration"] is None else span(one["duration"]),
+            reason_of(one["error"]),
+        ]
+        for one in found["history"]
+    ]

@@ -1,4 +1,4 @@
-"""`queuectl status`: the whole queue on one screen, once or live."""
+"""`queuectl status` and `runcue status`: the whole queue on one screen, once or live."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import click
 
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.screen import STATES, moment
+from runcue.cli.place import File, Place, on_file
+from runcue.cli.screen import moment
+from runcue.cli.words import Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,37 +22,49 @@ MOST_EXPLAINED = 250
 LAST_FAILURES = 5
 INTERVAL = 0.25
 """Seconds between two looks of `--watch`."""
+WATCH = "Keep showing it until Ctrl-C (exit code 130)."
+AS_JSON = "Print an object; with --watch one line for each change."
 
 
 @verb("status", examples=["queuectl status", "queuectl status --watch", "queuectl status --json | jq .jobs"])
-@click.option("--watch", is_flag=True, help="Keep showing it until Ctrl-C (exit code 130).")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print an object; with --watch one line for each change."
-)
+@click.option("--watch", is_flag=True, help=WATCH)
+@click.option("--json", "as_json", is_flag=True, help=AS_JSON)
 @click.pass_obj
 def command(home: Home, watch: bool, as_json: bool) -> None:
     """Show jobs, workers, services, what waits and why, and the last failures."""
+    _status(home, watch, as_json)
+
+
+@on_file("status", examples=["runcue status queue.db", "runcue status queue.db --json | jq .works"])
+@click.option("--watch", is_flag=True, help=WATCH)
+@click.option("--json", "as_json", is_flag=True, help=AS_JSON)
+def status(place: File, watch: bool, as_json: bool) -> None:
+    """Show works, workers, services, what waits and why, and the last failures."""
+    _status(place, watch, as_json)
+
+
+def _status(place: Place, watch: bool, as_json: bool) -> None:
     from runcue.cli.screen import say, show_json
 
     if watch:
-        _watch(home, as_json)
+        _watch(place, as_json)
         return
-    found = _look(home)
+    found = _look(place)
     if as_json:
         show_json(found)
         return
-    for line in lines_of(found, is_there=home.exists):
+    for line in lines_of(found, place.words):
         say(line)
 
 
-def _look(home: Home) -> dict[str, Any]:
-    if not home.exists:
-        return _nothing()
-    with home.reader() as reader:
-        return _overview(reader)
+def _look(place: Place) -> dict[str, Any]:
+    if not place.exists:
+        return _nothing(place.words)
+    with place.reader() as reader:
+        return _overview(place, reader)
 
 
-def _watch(home: Home, as_json: bool) -> None:
+def _watch(place: Place, as_json: bool) -> None:
     import time
 
     from runcue.cli.screen import is_terminal, live, say, show_json
@@ -58,18 +72,18 @@ def _watch(home: Home, as_json: bool) -> None:
     if not as_json and is_terminal():
         with live() as draw:
             while True:
-                draw(lines_of(_look(home), is_there=home.exists))
+                draw(lines_of(_look(place), place.words))
                 time.sleep(INTERVAL)
     last: object = None
     while True:
-        found = _look(home)
-        shown: object = found if as_json else lines_of(found, is_there=home.exists)
+        found = _look(place)
+        shown: object = found if as_json else lines_of(found, place.words)
         if _still(shown) != last:
             last = _still(shown)
             if as_json:
                 show_json(found, pretty=False)
             else:
-                say("\n".join((*lines_of(found, is_there=home.exists), "")))
+                say("\n".join((*lines_of(found, place.words), "")))
             _flush()
         time.sleep(INTERVAL)
 
@@ -94,10 +108,10 @@ def _flush() -> None:
 # as data ------------------------------------------------------------------------------------------------
 
 
-def _nothing() -> dict[str, Any]:
+def _nothing(words: Words) -> dict[str, Any]:
     """How a queue stands that nobody has made yet."""
     return {
-        "jobs": dict.fromkeys(STATES, 0),
+        words.many: dict.fromkeys(words.states, 0),
         "workers": [],
         "services": [],
         "paused": [],
@@ -106,46 +120,47 @@ def _nothing() -> dict[str, Any]:
     }
 
 
-def _overview(reader: runcue.Reader) -> dict[str, Any]:
+def _overview(place: Place, reader: runcue.Reader) -> dict[str, Any]:
     """How a queue stands."""
     from runcue.cli.services import services
 
     workers = [one for one in reader.workers() if one["serving"]]
     now = reader.now()
-    counts = reader.job_counts()
+    counts = place.counts(reader)
     return {
-        "jobs": {state: counts[state] for state in STATES},
+        place.words.many: {state: counts[state] for state in place.words.states},
         "workers": [{**one, "started_at": moment(one["started_at"])} for one in workers],
         "services": services(reader),
         "paused": reader.paused(),
-        "waiting": _waiting(reader, counts, workers, now),
-        "failures": _failures(reader, counts),
+        "waiting": waiting(place, reader, counts, workers, now),
+        "failures": _failures(place, reader, counts),
     }
 
 
-def _waiting(
-    reader: runcue.Reader, counts: dict[str, int], workers: list[dict[str, Any]], now: float
+def waiting(
+    place: Place, reader: runcue.Reader, counts: dict[str, int], workers: list[dict[str, Any]], now: float
 ) -> list[dict[str, Any]]:
     """Why jobs wait, each reason with its number and the shortest time left, most frequent first."""
-    if not counts["pending"] + counts["failed"]:
+    words = place.words
+    if not sum(counts[state] for state in words.waiting):
         return []
     from runcue.cli.reasons import Crew, label, waits
 
-    jobs = [job for state in ("pending", "failed") for job in reader.jobs(state, limit=MOST_EXPLAINED)]
+    jobs = [job for state in words.waiting for job in place.rows(reader, state, limit=MOST_EXPLAINED)]
     numbers: Counter[str] = Counter()
     soonest: dict[str, float] = {}
-    for why, text in waits(reader, jobs, now, Crew(workers)).values():
-        reason = label(text)
+    for why, text in waits(reader, jobs, now, Crew(workers), words).values():
+        reason = label(text, words)
         numbers[reason] += 1
         if why.until is not None:
             soonest[reason] = min(soonest.get(reason, why.until), why.until)
     found: list[dict[str, Any]] = [
-        {"reason": reason, "jobs": number, "seconds": _seconds(soonest.get(reason), now)}
+        {"reason": reason, words.many: number, "seconds": _seconds(soonest.get(reason), now)}
         for reason, number in numbers.most_common()
     ]
-    rest = counts["pending"] + counts["failed"] - sum(numbers.values())
+    rest = sum(counts[state] for state in words.waiting) - sum(numbers.values())
     if rest > 0:
-        found.append({"reason": "not looked at", "jobs": rest, "seconds": None})
+        found.append({"reason": "not looked at", words.many: rest, "seconds": None})
     return found
 
 
@@ -153,13 +168,13 @@ def _seconds(until: float | None, now: float) -> float | None:
     return None if until is None else round(max(0.0, until - now), 3)
 
 
-def _failures(reader: runcue.Reader, counts: dict[str, int]) -> list[dict[str, Any]]:
+def _failures(place: Place, reader: runcue.Reader, counts: dict[str, int]) -> list[dict[str, Any]]:
     """The last failures: jobs that died or wait for their retry."""
     found = [
         job
-        for state in ("dead", "failed")
+        for state in dict.fromkeys((place.words.dead, "failed"))
         if counts[state]
-        for job in reader.jobs(state, limit=LAST_FAILURES)
+        for job in place.rows(reader, state, limit=LAST_FAILURES)
     ]
     found.sort(key=lambda job: job["updated_at"] or "", reverse=True)
     return found[:LAST_FAILURES]
@@ -168,18 +183,19 @@ def _failures(reader: runcue.Reader, counts: dict[str, int]) -> list[dict[str, A
 # as text --------------------------------------------------------------------------------------------------
 
 
-def lines_of(found: dict[str, Any], *, is_there: bool) -> list[str]:
+def lines_of(found: dict[str, Any], words: Words) -> list[str]:
     """The screen, line by line."""
-    lines = [*_lines("Jobs", _jobs(found["jobs"])), *_lines("Workers", _workers(found["workers"]))]
+    heading = words.many.capitalize()
+    lines = [*_lines(heading, _jobs(found[words.many])), *_lines("Workers", _workers(found["workers"]))]
     if found["paused"]:
         lines += _lines("Paused", _paused(found["paused"]))
     if found["waiting"]:
-        lines += _lines("Waiting", [_reason(one) for one in found["waiting"]])
+        lines += _lines("Waiting", [_reason(one, words) for one in found["waiting"]])
     if found["services"]:
         lines += ["", *_services(found["services"])]
     if found["failures"]:
         lines += ["", *_failed(found["failures"])]
-    if advice := _advice(found, is_there=is_there):
+    if advice := _advice(found, words):
         lines += ["", advice]
     return lines
 
@@ -219,11 +235,11 @@ def _paused(queues: list[str]) -> list[str]:
     return [styled(f"queue {clean(queue)}", fg="yellow") for queue in queues]
 
 
-def _reason(one: dict[str, Any]) -> str:
+def _reason(one: dict[str, Any], words: Words) -> str:
     from runcue.cli.screen import clean, span
 
     left = "" if one["seconds"] is None else f" (next in {span(one['seconds'])})"
-    return f"{one['jobs']:,} {clean(one['reason'])}{left}"
+    return f"{one[words.many]:,} {clean(one['reason'])}{left}"
 
 
 def _services(found: list[dict[str, Any]]) -> list[str]:
@@ -241,16 +257,18 @@ def _failed(jobs: list[dict[str, Any]]) -> list[str]:
     return aligned(("LAST FAILURES", "STATE", "TRIES", "ERROR"), rows)
 
 
-def _advice(found: dict[str, Any], *, is_there: bool) -> str:
+def _advice(found: dict[str, Any], words: Words) -> str:
     from runcue.cli.screen import styled
 
-    counts = found["jobs"]
-    if not is_there or not any(counts.values()):
-        text = "Nothing here yet. Add a job: queuectl enqueue -- echo hello"
-    elif counts["pending"] + counts["failed"] and not any(one["state"] != "gone" for one in found["workers"]):
-        text = "Jobs wait, and no worker is running. Start one: queuectl worker start"
-    elif counts["dead"]:
-        text = "Dead jobs can be run again: queuectl dlq list, queuectl dlq retry ID"
+    counts = found[words.many]
+    waits = sum(counts[state] for state in words.waiting)
+    if not any(counts.values()):
+        text = f"Nothing here yet. {words.add}"
+    elif waits and not any(one["state"] != "gone" for one in found["workers"]):
+        text = f"{words.many.capitalize()} wait, and no worker is running. Start one: {words.do_start()}"
+    elif counts[words.dead]:
+        what, see = f"{words.dead.capitalize()} {words.many}", words.do("dead")
+        text = f"{what} can be run again: {see}, {words.do('retry', 'ID')}"
     else:
         return ""
     return styled(text, dim=True)

@@ -18,8 +18,9 @@ from runcue.cli.failure import JOB_FAILED, TIMED_OUT, Failure, bad_input, not_fo
 from runcue.cli.fields import duration, job_id
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.jobs import ask, end, was_ended, word_of
-from runcue.cli.lookup import no_job, no_queue
+from runcue.cli.jobs import was_ended
+from runcue.cli.lookup import no_job
+from runcue.cli.place import ask, end
 from runcue.cli.screen import STATE_COLORS, counted, is_terminal, note, reason_of, say, span, styled
 
 TYPE_CHECKING = False
@@ -59,10 +60,10 @@ def command(home: Home, ids: tuple[str, ...], everything: bool, timeout: str | N
     if not home.exists:
         if everything:
             return
-        raise no_queue(home)
+        raise home.nothing()
     with home.reader() as reader:
         watch = _Watch(home, reader, limit)
-        end([_missing(home, reader, one) for one in wanted if reader.get(one) is None])
+        end(home, [_missing(home, reader, one) for one in wanted if reader.get(one) is None])
         if wanted:
             watch.wait_for(wanted, may_have_ended=True)
         while everything and (left := _unfinished(reader)):
@@ -131,7 +132,7 @@ class _Watch:
         if work is None:
             self._vanished(one)
             return
-        word = word_of(work)
+        word = self._home.words.state_of(work)
         self.failed += word != "completed"
         text = f"{one} {styled(word, fg=STATE_COLORS.get(word))}"
         if word == "completed" and work.started_at is not None and work.completed_at is not None:
@@ -145,7 +146,7 @@ class _Watch:
         """It ended between two looks, and is no longer kept: tell what is known of it."""
         if _is_noted(self._reader, one):  # it completed or was cancelled
             is_known = self._reader.job_counts()["cancelled"] == self._cancelled
-        elif ask(self._home, lambda cue, _: was_ended(cue, one)):  # of those only what completed is not noted
+        elif ask(self._home, lambda cue: was_ended(cue, one)):  # of those only what completed is not noted
             is_known = True
         else:
             self.failed += 1

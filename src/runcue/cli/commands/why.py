@@ -1,4 +1,4 @@
-"""`queuectl why`: what keeps a job from running, until when, and what to do about it."""
+"""`queuectl why` and `runcue explain`: what keeps a job from running, until when, and what to do about it."""
 
 from __future__ import annotations
 
@@ -7,38 +7,54 @@ from typing import Any
 
 import click
 
-from runcue.cli.completing import any_job
+from runcue.cli.completing import any_job, any_work
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+from runcue.cli.place import File, Place, on_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import runcue
 
+AS_JSON = "Print an object: reason, until, ahead, service, waits_for."
+
 
 @verb("why", examples=["queuectl why job1", "queuectl why job1 --json"])
 @click.argument("id", shell_complete=any_job)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print an object: reason, until, ahead, service, waits_for."
-)
+@click.option("--json", "as_json", is_flag=True, help=AS_JSON)
 @click.pass_obj
 def command(home: Home, id: str, as_json: bool) -> None:
     """Say why a job does not run, what is ahead of it, until when, and what to do."""
+    _explain(home, id, as_json)
+
+
+@on_file("explain", examples=["runcue explain queue.db page-7", "runcue explain queue.db page-7 --json"])
+@click.argument("id", shell_complete=any_work)
+@click.option("--json", "as_json", is_flag=True, help=AS_JSON)
+def explain(place: File, id: str, as_json: bool) -> None:
+    """Say why a work does not run, what is ahead of it, until when, and what to do.
+
+    What the callbacks of its program would say of it only the program knows.
+    """
+    _explain(place, id, as_json)
+
+
+def _explain(place: Place, id: str, as_json: bool) -> None:
     from runcue.cli.lookup import the_job
     from runcue.cli.reasons import Crew, again, sentence
     from runcue.cli.screen import say, show_json
 
-    with the_job(home, id) as (reader, work, job):
+    with the_job(place, id) as (reader, work, job):
         why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
-        way = again(reader, work)
-    text = sentence(why, job, now, crew, work.queue, way)
+        way = again(reader, work, place.words)
+    text = sentence(why, job, now, crew, work.queue, way, place.words)
     if as_json:
-        show_json({"id": id, "state": job["state"], **_explained(why, now), "text": text})
+        show_json({"id": id, "state": job["state"], **explained(why, now), "text": text})
     else:
         say(text)
 
 
-def _explained(why: runcue.Explanation, now: float) -> dict[str, Any]:
+def explained(why: runcue.Explanation, now: float) -> dict[str, Any]:
     """An explanation as data: `until` as a time, `seconds` from now until then."""
     from runcue.cli.screen import moment
 

@@ -1,0 +1,61 @@
+"""`runcue retry`: works that failed or were cancelled are tried again, each with all its attempts."""
+
+from __future__ import annotations
+
+import click
+
+from runcue.cli.completing import failed_work
+from runcue.cli.failure import bad_input
+from runcue.cli.place import MANY, File, ask, end, on_file, reading
+from runcue.cli.screen import clean, counted, say
+
+
+@on_file(
+    "retry",
+    examples=[
+        "runcue retry queue.db page-7",
+        "runcue retry queue.db --all-failed --task extract --dry-run",
+        "runcue retry queue.db --all-failed --yes",
+    ],
+)
+@click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=failed_work)
+@click.option("--all-failed", "everything", is_flag=True, help="Every work that failed for good.")
+@click.option("--task", metavar="NAME", help="With --all-failed: only work of this task.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask on.")
+@click.option("--dry-run", is_flag=True, help="Print the ids of what would be retried, and retry nothing.")
+def retry(
+    place: File, ids: tuple[str, ...], everything: bool, task: str | None, yes: bool, dry_run: bool
+) -> None:
+    """Have works tried again that failed or were cancelled, each with all its attempts.
+
+    What a work runs after has to be there still, or to be retried with it.
+    """
+    from runcue.cli.retrying import confirm, retried, summed, tell_skipped
+
+    if bool(ids) is everything:
+        raise bad_input(
+            "Say which: ids, or --all-failed." if not ids else "Give ids or --all-failed, not both."
+        )
+    if task is not None and not everything:
+        raise bad_input("--task goes with --all-failed.")
+    wanted = [*dict.fromkeys(ids)] or _failed(place, task)
+    if dry_run:
+        for one in wanted:
+            say(clean(one))
+        return
+    if everything and wanted:
+        what = counted(len(wanted), "failed work") + (f" of {clean(task)}" if task is not None else "")
+        confirm(f"Retry {what}?", f"This would retry {what}.", "Nothing was retried.", yes=yes)
+    failures = ask(place, lambda cue: retried(place, cue, wanted)) if wanted else []
+    say(summed("Requeued", len(wanted) - len(failures), len(failures), "work"))
+    if not everything:
+        end(place, failures)
+    tell_skipped(failures)
+
+
+def _failed(place: File, task: str | None) -> list[str]:
+    """The ids of all that failed, oldest first."""
+    if not place.exists:
+        raise place.nothing()
+    with reading(place) as reader:
+        return [work.id for work in reversed(reader.list("failed", task, MANY))]

@@ -1,0 +1,73 @@
+"""`runcue set`: the limits of a service, changed while its program runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from runcue.cli.completing import service
+from runcue.cli.failure import bad_input, not_found
+from runcue.cli.fields import said
+from runcue.cli.limits import limit_options, read, refused
+from runcue.cli.place import File, ask, on_file
+from runcue.cli.screen import clean, note, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from runcue import Cue
+
+
+@on_file(
+    "set",
+    examples=[
+        "runcue set queue.db openai --rate 30/min",
+        "runcue set queue.db openai --concurrent 2 --rate none",
+        "runcue set queue.db openai --quantity tokens=200k/min",
+    ],
+)
+@click.argument("name", metavar="SERVICE", shell_complete=service)
+@limit_options("works")
+@click.option(
+    "--quantity",
+    "quantities",
+    multiple=True,
+    metavar="NAME=RATE",
+    help="How much of it per time. Repeatable.",
+)
+def set_limits(place: File, name: str, **flags: Any) -> None:
+    """Set a service's limits by hand, for all who share the queue.
+
+    What is not given stays as it is; `none` takes a limit away. It holds until the program declares other limits
+    than it did before.
+    """
+    from runcue.cli.services import limits_of
+
+    given = read(**flags)
+    if not given:
+        raise bad_input(
+            "Say what to set: --rate, --concurrent, --circuit-threshold, --circuit-timeout, --quantity."
+        )
+
+    async def change(cue: Cue) -> dict[str, Any]:
+        names = [one["name"] for one in await cue.services()]
+        if name not in names:
+            raise _unknown(name, names)
+        await cue.set_limits(name, **given)
+        return next(one for one in await cue.services() if one["name"] == name)
+
+    with refused():
+        found = ask(place, change)
+    say(f"Service {clean(name)}: {limits_of(found)}")
+    if declared := found.get("declared"):
+        note(f"Its program declared: {clean(declared)}")
+
+
+def _unknown(name: str, known: list[str]) -> Exception:
+    from difflib import get_close_matches  # only mistakes need it
+
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    if near:
+        return not_found(f"No service {said(name)}. Did you mean {said(near[0])}?")
+    there = f"There are: {', '.join(map(said, known[:8]))}." if known else "None was declared yet."
+    return not_found(f"No service {said(name)}. {there}")

@@ -1,0 +1,45 @@
+"""`runcue top` and `queuectl top`: a queue live in the terminal."""
+
+from __future__ import annotations
+
+import click
+
+from runcue.cli.failure import bad_input, misconfigured
+from runcue.cli.groups import verb
+from runcue.cli.home import Home
+from runcue.cli.place import File, Place, on_file
+from runcue.cli.screen import is_terminal
+
+NEEDED = frozenset({"textual", "rich"})
+
+
+@verb("top", examples=["queuectl top"])
+@click.pass_obj
+def command(home: Home) -> None:
+    """Watch the queue live: what runs, what waits and why, services, failures. Press ? for the keys."""
+    _top(home)
+
+
+@on_file("top", examples=["runcue top queue.db"])
+def top(place: File) -> None:
+    """Watch a queue live: what runs, what waits and why, services, failures. Press ? for the keys."""
+    _top(place)
+
+
+def _top(place: Place) -> None:
+    import sys
+
+    if not place.exists:
+        raise place.nothing()
+    with place.reader() as reader:  # what is wrong with the file is told here, while there is no screen yet
+        reader.count()
+    if not is_terminal() or sys.stdin is None or not sys.stdin.isatty():
+        raise bad_input(f"top needs a terminal. In a pipe: {place.words.do('status', '--watch')}")
+    try:
+        from runcue.cli.top.app import run
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in NEEDED:
+            raise
+        raise misconfigured(f'top needs {missing}: pip install "runcue[tui]"') from error
+    run(place)

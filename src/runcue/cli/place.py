@@ -1,0 +1,228 @@
+"""Where a queue is, as verbs see it: the home of queuectl, or the file that a verb of runcue was given.
+
+Rules:
+- A file that is not there is never made: exit code 3.
+- A row is a dict in the words of queuectl's jobs view (`attempts` failed, of `max_retries`), whatever the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import click
+from msgspec.structs import replace
+
+from runcue.cli.failure import STORAGE, Failure, bad_input, is_old
+from runcue.cli.groups import Verb, verb
+from runcue.cli.screen import clean, moment, note, quoted, shown, typed
+from runcue.cli.words import RUNCUE, Words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import runcue
+
+T = TypeVar("T")
+MANY = 1_000_000
+
+
+class Place(Protocol):
+    """A queue that can be looked at and changed."""
+
+    def __hash__(self) -> int: ...
+    @property
+    def words(self) -> Words: ...
+    @property
+    def database(self) -> str: ...
+    @property
+    def exists(self) -> bool: ...
+    def reader(self) -> runcue.Reader:
+        """The queue, to look at; only when it exists."""
+
+    def cue(self) -> runcue.Cue:
+        """The queue, to change something; nothing is started or deleted by that."""
+
+    def nothing(self) -> Failure:
+        """What to say where there is no queue."""
+
+    def check_id(self, text: str) -> str:
+        """The id of something that is asked for."""
+
+    def counts(self, reader: runcue.Reader) -> dict[str, int]:
+        """How many there are in each state."""
+
+    def rows(
+        self,
+        reader: runcue.Reader,
+        state: str | None = None,
+        *,
+        queue: str | None = None,
+        ids: Iterable[str] | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """The latest of that state, queue and these ids, newest first."""
+
+
+class File:
+    """The file of a queue that a verb of `runcue` was given."""
+
+    def __init__(self, name: str) -> None:
+        if not name or "\0" in name:
+            raise bad_input("The first argument is the file of a queue, such as queue.db.")
+        self.database = name
+        self.words = replace(RUNCUE, place=typed(name))
+
+    @property
+    def exists(self) -> bool:
+        """True; or what is in the way, as there is nothing to do without a queue."""
+        path = Path(self.database)
+        try:
+            if path.stat().st_size or not path.is_file():
+                return True
+        except (FileNotFoundError, NotADirectoryError):
+            raise self.nothing() from None
+        except (OSError, ValueError) as error:
+            reason = error.strerror or error if isinstance(error, OSError) else error
+            raise Failure(f"{shown(self.database)} cannot be looked at: {reason}.", STORAGE) from error
+        raise self.nothing()
+
+    def reader(self) -> runcue.Reader:
+        """The queue, to look at."""
+        from runcue import Reader
+
+        return Reader(self.database)
+
+    def cue(self) -> runcue.Cue:
+        """The queue, to change something."""
+        from runcue import Cue
+
+        return Cue(self.database, retention=None)
+
+    def nothing(self) -> Failure:
+        """There is no such file, or nothing in it yet."""
+        path = Path(self.database)
+        what = "is empty: it is no queue yet" if path.is_file() else "is not there"
+        return Failure(f"{shown(self.database)} {what}. Give the file of a queue{self._near(path)}.", STORAGE)
+
+    @staticmethod
+    def _near(path: Path) -> str:
+        """The file that may be meant, if one beside it has a name like that."""
+        from difflib import get_close_matches  # only mistakes need it
+
+        try:
+            names = sorted(
+                one.name for one in path.parent.iterdir() if one.is_file() and one.name != path.name
+            )
+        except OSError:
+            return ""
+        near = get_close_matches(path.name, names, n=1)
+        return f": did you mean {quoted(str(path.with_name(near[0])))}?" if near else ""
+
+    @staticmethod
+    def check_id(text: str) -> str:
+        """The id as given: the library knows what may be one."""
+        return text
+
+    @staticmethod
+    def counts(reader: runcue.Reader) -> dict[str, int]:
+        """How many works there are in each state."""
+        return {str(state): number for state, number in reader.count().items()}
+
+    @staticmethod
+    def rows(
+        reader: runcue.Reader,
+        state: str | None = None,
+        *,
+        queue: str | None = None,
+        ids: Iterable[str] | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """The latest works, newest first."""
+        if ids is not None:
+            found = [work for one in ids if (work := reader.get(one)) is not None]
+        else:
+            found = reader.list(state, limit=limit, queue=queue)
+        return [row_of(work) for work in found]
+
+
+def row_of(work: runcue.Work) -> dict[str, Any]:
+    """A work as a row."""
+    from runcue import mask
+
+    ended = work.completed_at or work.started_at or work.created_at
+    return {
+        "id": work.id,
+        "command": work.task if work.target is None else f"{work.task} {work.target}",
+        "state": str(work.state),
+        "attempts": work.failures,
+        "max_retries": None if work.retry is None else work.retry.max_attempts,
+        "priority": work.priority,
+        "updated_at": moment(ended),
+        "last_error": mask(work.error),
+    }
+
+
+def on_file(name: str, *, examples: Sequence[str] = (), **more: Any) -> Callable[[Callable[..., Any]], Verb]:
+    """Declare a verb of `runcue` whose first argument is the file of a queue; it gets a `File`."""
+
+    def declare(function: Callable[..., Any]) -> Verb:
+        database = click.argument(
+            "place", metavar="QUEUE.DB", type=click.Path(), callback=lambda _, __, name: File(name)
+        )
+        return verb(name, examples=examples, **more)(database(function))
+
+    return declare
+
+
+# changing -------------------------------------------------------------------------------------------------
+
+
+def ask(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
+    """Put a question to the queue, or have it change something; no work is started by that.
+
+    A file that an older version made is brought up to date.
+    """
+    if not place.exists:
+        raise place.nothing()
+    return asked(place, question)
+
+
+def asked(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
+    """The same for a queue that may be yet to be made."""
+    import asyncio
+    import logging
+
+    logging.getLogger("runcue").addHandler(
+        logging.NullHandler()
+    )  # what went wrong is said in one line, at the end
+
+    async def answer() -> T:
+        cue = place.cue()
+        try:
+            return await question(cue)
+        finally:
+            await cue.close()
+
+    return asyncio.run(answer())
+
+
+def reading(place: Place) -> runcue.Reader:
+    """The queue to look at, for verbs that change it: a file of an older version is brought up to date for that."""
+    from runcue import StoreError
+
+    try:
+        return place.reader()
+    except StoreError as error:
+        if not is_old(error):
+            raise
+    ask(place, lambda cue: cue.count())
+    return place.reader()
+
+
+def end(place: Place, failures: Sequence[Failure]) -> None:
+    """Say each of these in a line of its own, and end with the exit code of the last; nothing if there are none."""
+    for failure in failures[:-1]:
+        note(f"{place.words.program}: {clean(failure.text)}")
+    if failures:
+        raise failures[-1]

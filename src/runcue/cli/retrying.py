@@ -1,0 +1,118 @@
+"""Has dead jobs tried again, many in one go: what some run after first, and a reason for each that cannot be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import click
+
+from runcue.cli.failure import Failure, bad_input, conflict
+from runcue.cli.jobs import was_ended
+from runcue.cli.lookup import no_job
+from runcue.cli.place import Place
+from runcue.cli.screen import clean, counted, note
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from runcue import Cue, Work
+
+T = TypeVar("T")
+
+NAMED = 10
+"""How many of those that were skipped are named where all were meant."""
+AT_ONCE = 500
+"""How many are asked for together, so that they share a commit."""
+
+
+async def retried(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure]:
+    """Those that could not be retried, and why. Of the others, what some run after is retried before them."""
+    from graphlib import TopologicalSorter
+
+    works = dict(zip(ids, await each(cue.get, ids), strict=True))
+    complaints = {one: complaint(place, one, work) for one, work in works.items()}
+    failures = {one: found for one, found in complaints.items() if found is not None}
+    needs = {one: work.depends_on for one, work in works.items() if work is not None and one not in failures}
+    lost = await _lost(place, cue, {need for after in needs.values() for need in after if need not in needs})
+    order = []
+    for one in TopologicalSorter(needs).static_order():
+        need = next((need for need in needs.get(one, ()) if need in lost or need in failures), None)
+        if need is not None and one in needs:
+            failures[one] = conflict(f"{one} runs after {need}, which is {lost.get(need, 'not retried')}.")
+        elif one in needs:
+            order.append(one)
+    answers = await each(lambda one: _retry(place, cue, one), order)
+    return [*failures.values(), *(failure for failure in answers if failure is not None)]
+
+
+def complaint(place: Place, one: str, work: Work | None) -> Failure | None:
+    """Why that one cannot be retried; None when it can."""
+    if work is None:
+        return no_job(place, one)
+    if work.state in place.words.may_retry:
+        return None
+    return conflict(f"{clean(one)} is {place.words.state_of(work)}, not {place.words.dead}.")
+
+
+async def each(question: Callable[[str], Awaitable[T]], ids: Sequence[str]) -> list[T]:
+    """The answers for all of these, many asked for together; they are taken up in this order."""
+    import asyncio
+
+    answers: list[T] = []
+    for start in range(0, len(ids), AT_ONCE):
+        answers += await asyncio.gather(*map(question, ids[start : start + AT_ONCE]))
+    return answers
+
+
+async def _lost(place: Place, cue: Cue, ids: set[str]) -> dict[str, str]:
+    """Those of these that nothing can run after, and why: dead and cancelled ones, and those that are purged."""
+    works = dict(zip(ids, await each(cue.get, [*ids]), strict=True))
+    missing = [one for one, work in works.items() if work is None]
+    ended = await each(lambda one: was_ended(cue, one), missing)
+    lost = {one: "no longer there" for one, has_ended in zip(missing, ended, strict=True) if not has_ended}
+    return lost | {
+        work.id: place.words.state_of(work)
+        for work in works.values()
+        if work is not None and work.state in {"failed", "cancelled"}
+    }
+
+
+async def _retry(place: Place, cue: Cue, one: str) -> Failure | None:
+    from runcue import DuplicateWork, WorkNotFound
+
+    try:
+        if await cue.retry(one):
+            return None
+    except WorkNotFound:
+        return no_job(place, one)
+    except DuplicateWork as error:
+        return conflict(f"{one} shares its key with {error.work_id}, which was enqueued later.")
+    return conflict(f"{one} is no longer {place.words.dead}: somebody else has just retried it.")
+
+
+# words ----------------------------------------------------------------------------------------------------
+
+
+def confirm(question: str, warning: str, refusal: str, *, yes: bool) -> None:
+    """Ask on a terminal whether that is meant; elsewhere --yes has to say so."""
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise bad_input(f"{warning} Add --yes if that is meant, or see --dry-run.")
+    if not click.confirm(question, err=True):
+        raise bad_input(refusal)
+
+
+def summed(verb: str, done: int, skipped: int, one: str) -> str:
+    """How many were done, and how many not."""
+    text = f"{verb} {counted(done, one)}"
+    return f"{text}, skipped {skipped:,}" if skipped else text
+
+
+def tell_skipped(failures: Sequence[Failure]) -> None:
+    """Why some were skipped where all were meant: the first few by name."""
+    for failure in failures[:NAMED]:
+        note(clean(failure.text))
+    if len(failures) > NAMED:
+        note(f"and {len(failures) - NAMED:,} more")

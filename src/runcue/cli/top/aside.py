@@ -1,0 +1,39 @@
+"""Does what may take its time in a thread of its own, which nobody has to wait for at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def aside(work: Callable[[], T]) -> T:
+    """What that function returns or raises; the event loop goes on meanwhile.
+
+    The thread of an executor would be waited for when the program ends, however long the disk takes.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if answer.cancelled():
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)  # type: ignore[arg-type]  # a result of None is one of that type
+
+    def run() -> None:
+        result, raised = None, None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 (it is raised where it is waited for)
+            raised = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, raised)
+
+    threading.Thread(target=run, name="runcue-top", daemon=True).start()
+    return await answer

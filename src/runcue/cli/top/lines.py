@@ -1,0 +1,162 @@
+"""What the live screen shows, as lines of words and tones: no terminal, only text.
+
+Rules:
+- A line is never wider than the room it is given, and columns stand below each other.
+- No meaning is in colour or in a special sign alone: a word says the same. Without Unicode everything is ASCII.
+- Names and errors come from others: nothing in them reaches the terminal that it would obey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runcue.cli.screen import clean, cut, padded, span
+from runcue.cli.top.look import Item, Scene
+
+Piece = tuple[str, str]
+"""Some words and their tone: plain, soft, strong, good, warn, bad or chosen."""
+
+Row = list[Piece]
+BARS = "▁▂▃▄▅▆▇█"
+HEADS = {"services": ("SERVICE", "STATE", "RUNS", "NOW", "USED")}
+TONES = {
+    "running": "good", "processing": "good", "failed": "warn", "dead": "bad", "gone": "soft", "completed": "good",
+    "cancelled": "soft", "open": "bad", "half_open": "warn", "paused": "warn",
+}  # fmt: skip
+PLAIN = str.maketrans(
+    {"█": "#", "░": ".", "●": "*", "◐": "o", "○": "x", "·": "-", "▸": ">", "…": ".", "–": "-", "×": "x"}
+    | {bar: sign for bar, sign in zip(BARS, "_.-=+*#@", strict=True) if bar != "█"}
+)
+
+
+def overview(scene: Scene, width: int, dead: str) -> list[Row]:
+    """How much there is of everything, how fast it goes and what waits for what: three lines."""
+    first: Row = []
+    for state, number in scene.counts.items():
+        tone = "bad" if state == dead and number else "strong" if number else "soft"
+        first += [(f"{state} ", "soft"), (f"{number:,}  ", tone)]
+    first += [(" workers ", "soft"), (str(scene.workers), "strong" if scene.workers else "warn")]
+    pace = sum(scene.pace[-10:]) / len(scene.pace[-10:]) if scene.pace else 0.0
+    done, depth = f"{pace:,.1f}/s", f"{scene.depth[-1]:,}" if scene.depth else "0"
+    room = max(4, (width - 18 - len(done) - len(depth)) // 2)
+    second: Row = [
+        ("ended ", "soft"), (f"{done} ", "strong"), (spark(scene.pace, room), "good"),
+        ("  waiting ", "soft"), (f"{depth} ", "strong"), (spark(scene.depth, room), "warn"),
+    ]  # fmt: skip
+    reasons = [_reason(one) for one in scene.waiting[:6]]
+    reasons += [f"queue {clean(name)} paused" for name in scene.paused]
+    third: Row = [("why ", "soft"), (cut(" · ".join(reasons) or "nothing waits", width - 4), "plain")]
+    return [fit(first, width), fit(second, width), third]
+
+
+def _reason(one: Mapping[str, Any]) -> str:
+    number = next(value for key, value in one.items() if key not in {"reason", "seconds"})
+    left = "" if one["seconds"] is None else f" ({span(one['seconds'])})"
+    return f"{number:,} {clean(one['reason'])}{left}"
+
+
+def spark(numbers: Sequence[float], width: int) -> str:
+    """The latest numbers as a line of bars, the newest at the right; nought is the lowest."""
+    shown = list(numbers[-width:])
+    most = max(shown, default=0.0)
+    if not most:
+        return (BARS[0] * len(shown)).rjust(width)
+    return "".join(BARS[min(7, int(8 * number / most))] for number in shown).rjust(width)
+
+
+def services(scene: Scene, width: int) -> list[Row]:
+    """A line for each service: a bar for what runs, its tightest rate, and how it is."""
+    longest = max((len(clean(str(one["name"]))) for one in scene.services), default=0)
+    wide = max(4, min(longest, 24, width - 52))
+    return [fit(_service(one, wide), width) for one in scene.services]
+
+
+def _service(one: Mapping[str, Any], wide: int) -> Row:
+    running, most = int(one["running"]), one["concurrent"]
+    if most is None:
+        bar, use = " " * 12, f"{running} running"
+    else:
+        full = min(10, -(-10 * running // most)) if most else 0
+        bar, use = f"[{'█' * full}{'░' * (10 - full)}]", f"{running}/{most} running"
+    windows = [(rate["used"], rate["limit"], rate["rate"].rpartition("/")[2]) for rate in one["rates"]]
+    windows += [(amount["used"], amount["limit"], amount["name"]) for amount in one["quantities"]]
+    tightest = max(windows, key=lambda window: window[0] / window[1]) if windows else None
+    rate = "-" if tightest is None else f"{tightest[0]:,}/{tightest[1]:,} {tightest[2]}"
+    is_full = tightest is not None and tightest[0] >= tightest[1]
+    sign, word, tone = health(one)
+    return [
+        (padded(cut(clean(str(one["name"])), wide), wide) + " ", "strong"), (bar, "plain"), (f" {use:<14}", "plain"),
+        (f" {rate:<18}", "warn" if is_full else "plain"), (f" {sign} ", tone), (word, tone),
+    ]  # fmt: skip
+
+
+def health(one: Mapping[str, Any]) -> tuple[str, str, str]:
+    """A sign, a word and a tone for how a service is."""
+    left = "" if one.get("seconds") is None else f" {span(one['seconds'])}"
+    if one["paused"]:
+        return "○", "PAUSED", "warn"
+    if one["circuit"] == "open":
+        return "○", f"OPEN{left}", "bad"
+    if one["circuit"] == "half_open":
+        return "◐", "HALF OPEN", "warn"
+    if one["blocked"]:
+        return "◐", f"{clean(str(one['blocked'])).upper()}{left}", "warn"
+    return "●", "OK", "good"
+
+
+# the table ------------------------------------------------------------------------------------------------
+
+
+def widths(items: Sequence[Item], width: int, heads: Sequence[str]) -> list[int]:
+    """How wide the columns are: the first and the fourth as needed within bounds, the last takes what is left."""
+    most = (26, 10, 6, 34)
+    found = []
+    for place, (name, bound) in enumerate(zip(("id", "state", "tries", "what"), most, strict=True)):
+        longest = max((len(getattr(one, name)) for one in items), default=0)
+        found.append(min(bound, max(len(heads[place]), longest)))
+    while sum(found) + 8 > width - 16 and max(found[0], found[3]) > 8:
+        found[0 if found[0] > found[3] else 3] -= 1
+    while sum(found) + 8 > width - 4 and max(found) > 2:
+        found[found.index(max(found))] -= 1
+    return [*found, max(4, width - sum(found) - 8)]
+
+
+def heads(view: str) -> tuple[str, ...]:
+    """What stands above the columns."""
+    return HEADS.get(view, ("ID", "STATE", "TRIES", "TASK", "WAITS FOR / ERROR"))
+
+
+def line(item: Item, columns: Sequence[int], *, is_chosen: bool, is_kept: bool) -> Row:
+    """One line of the table."""
+    cells = [
+        padded(cut(clean(cell), width), width)
+        for cell, width in zip((item.id, item.state, item.tries, item.what, item.said), columns, strict=True)
+    ]
+    base = "chosen" if is_chosen else "soft" if is_kept else "plain"
+    tone = base if is_chosen or is_kept else TONES.get(item.state, "plain")
+    return [(f"{cells[0]}  ", base), (f"{cells[1]}  ", tone), ("  ".join(cells[2:]), base)]
+
+
+def head(columns: Sequence[int], names: Sequence[str]) -> Row:
+    """The heading of the table."""
+    cells = [padded(cut(name, width), width) for name, width in zip(names, columns, strict=True)]
+    return [("  ".join(cells), "soft")]
+
+
+# text -----------------------------------------------------------------------------------------------------
+
+
+def fit(row: Row, width: int) -> Row:
+    """The row in that many columns."""
+    found, left = [], width
+    for words, tone in row:
+        if left > 0:
+            found.append((cut(words, left), tone))
+        left -= len(words)
+    return found
+
+
+def spelled(words: str, is_unicode: bool) -> str:
+    """The words in what the terminal can show."""
+    return words if is_unicode else words.translate(PLAIN).encode("ascii", "replace").decode()

@@ -1,0 +1,239 @@
+"""What the live screen knows of a queue: one look at a time, made in a thread of its own, as plain values.
+
+Rules:
+- A look takes what a screen can show and no more: the newest few hundred of what was asked for.
+- Whatever the file does (locked, gone, exchanged, damaged), a look raises and the next one begins anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from runcue.cli.commands.status import waiting
+from runcue.cli.place import Place, row_of
+from runcue.cli.reasons import Crew, tries, waits
+from runcue.cli.screen import moment, reason_of, span
+from runcue.cli.services import services, used_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import runcue
+
+MOST = 200
+MOST_SEARCHED = 1000
+SAMPLES = 240
+"""How many looks the lines of the past reach back: two minutes."""
+VIEWS = ("active", "failed", "recent", "services")
+ENDED = ("completed", "failed", "cancelled")
+ORDERS = ("as it comes", "task", "tries", "age")
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One line of the table: a work, or a service."""
+
+    id: str
+    state: str
+    tries: str = ""
+    what: str = ""
+    said: str = ""
+    service: str | None = None
+    since: float = 0.0
+    failures: int = 0
+
+    def matches(self, text: str) -> bool:
+        """True when that text, in small letters, is somewhere in it."""
+        return any(text in part.lower() for part in (self.id, self.state, self.what, self.said))
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What is to be looked at."""
+
+    view: str = "active"
+    text: str = ""
+    """What has to occur in a line; with `!` before it, what must not."""
+    order: str = ORDERS[0]
+    keep: str | None = None
+    """The line under the cursor: it stays, whatever becomes of it."""
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """One moment of a queue."""
+
+    wish: Wish
+    counts: dict[str, int]
+    services: Sequence[dict[str, Any]]
+    items: Sequence[Item]
+    kept: Item | None
+    """The line to keep, when it is no longer one of those."""
+    paused: Sequence[str]
+    waiting: Sequence[dict[str, Any]]
+    workers: int
+    depth: Sequence[int]
+    """How much waited at the last looks."""
+    pace: Sequence[float]
+    """How much ended per second between them."""
+    is_cut: bool = False
+    at: str = ""
+
+
+class Look:
+    """Looks at one queue again and again, and remembers how much there was."""
+
+    def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
+        self._place = place
+        self._clock = clock
+        self._reader: runcue.Reader | None = None
+        self._depth: deque[int] = deque(maxlen=SAMPLES)
+        self._pace: deque[float] = deque(maxlen=SAMPLES)
+        self._ended: tuple[float, int] | None = None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def look(self, wish: Wish) -> Scene:
+        """The queue as it is now; raises what is in the way."""
+        try:
+            if not self._place.exists:
+                raise self._place.nothing()
+            if self._reader is None:
+                self._reader = self._place.reader()
+            return self._scene(self._reader, wish)
+        except Exception:
+            self.close()
+            raise
+
+    def _scene(self, reader: runcue.Reader, wish: Wish) -> Scene:
+        words, now = self._place.words, reader.now()
+        counts = self._place.counts(reader)
+        workers = [one for one in reader.workers() if one["serving"]]
+        crew = Crew(workers)
+        self._remember(counts)
+        found = services(reader)
+        if wish.view == "services":
+            items, is_cut = [_of_service(one) for one in found], False
+        else:
+            works, is_cut = self._works(reader, wish)
+            items = self._items(reader, works, now, crew)
+        items = _sorted(_chosen(items, wish.text), wish.order)
+        kept = None
+        if wish.keep is not None and wish.view != "services" and all(one.id != wish.keep for one in items):
+            work = reader.get(wish.keep)
+            gone = Item(wish.keep, "gone", said="it is no longer kept")
+            kept = gone if work is None else self._items(reader, [work], now, crew)[0]
+        return Scene(
+            wish=wish,
+            counts={state: counts[state] for state in words.states},
+            services=found,
+            items=items,
+            kept=kept,
+            paused=reader.paused(),
+            waiting=waiting(self._place, reader, counts, workers, now),
+            workers=len(crew.members),
+            depth=list(self._depth),
+            pace=list(self._pace),
+            is_cut=is_cut,
+            at=moment(time.time())[11:19],
+        )
+
+    def _works(self, reader: runcue.Reader, wish: Wish) -> tuple[list[runcue.Work], bool]:
+        """The works of that view in the order of their lines, and whether there are more."""
+        states = {"active": ("running", "pending"), "failed": ("failed",)}.get(wish.view, ENDED)
+        limit = MOST_SEARCHED if wish.text else MOST
+        parts = [reader.list(state, limit=limit) for state in states]
+        if wish.text and not wish.text.startswith("!"):
+            for part, state in zip(parts, states, strict=True):
+                known = {work.id for work in part}
+                part += [
+                    work for work in reader.list(state, limit=MOST, search=wish.text) if work.id not in known
+                ]
+        works = [work for part in parts for work in reversed(part)]
+        if wish.view != "active":
+            works.sort(key=lambda work: work.completed_at or 0.0, reverse=True)
+        return works, any(len(part) >= limit for part in parts)
+
+    def _items(
+        self, reader: runcue.Reader, works: Sequence[runcue.Work], now: float, crew: Crew
+    ) -> list[Item]:
+        words = self._place.words
+        rows = {work.id: {**row_of(work), "state": words.state_of(work)} for work in works}
+        told = waits(reader, rows.values(), now, crew, words)
+        items = []
+        for work in works:
+            row, said = rows[work.id], told[work.id][1] if work.id in told else _said(work, now)
+            error = reason_of(row["last_error"]) if row["last_error"] and work.state != "completed" else ""
+            items.append(
+                Item(
+                    id=work.id,
+                    state=row["state"],
+                    tries=tries(row),
+                    what=str(work.params.get("command", ""))
+                    if words.program == "queuectl"
+                    else row["command"],
+                    said=": ".join(part for part in (said, error if error != row["state"] else "") if part),
+                    service=work.service,
+                    since=work.started_at if work.state == "running" and work.started_at else work.created_at,
+                    failures=work.failures,
+                )
+            )
+        return items
+
+    def _remember(self, counts: dict[str, int]) -> None:
+        at, ended = self._clock(), sum(counts[state] for state in ("completed", self._place.words.dead))
+        self._depth.append(sum(counts[state] for state in self._place.words.waiting))
+        if self._ended is not None:
+            passed = max(0.001, at - self._ended[0])
+            self._pace.append(max(0.0, (ended - self._ended[1]) / passed))
+        self._ended = at, ended
+
+
+def _said(work: runcue.Work, now: float) -> str:
+    """What is to be told of a work that does not wait."""
+    if work.state == "running":
+        return "" if work.started_at is None else f"for {span(max(0.0, now - work.started_at))}"
+    if work.skipped:
+        return "skipped"
+    if work.state != "completed" or work.started_at is None or work.completed_at is None:
+        return ""
+    return f"took {span(max(0.0, work.completed_at - work.started_at))}"
+
+
+def _of_service(one: dict[str, Any]) -> Item:
+    left = "" if one["seconds"] is None else f", {span(one['seconds'])}"
+    now = "paused" if one["paused"] else f"{one['blocked']}{left}" if one["blocked"] else "ready"
+    used = used_of(one)
+    if one.get("declared"):
+        used.append(f"set by hand; declared: {one['declared']}")
+    limit = "" if one["concurrent"] is None else f"/{one['concurrent']}"
+    return Item(
+        id=one["name"],
+        state="paused" if one["paused"] else one["circuit"] or "ready",
+        tries=f"{one['running']}{limit}",
+        what=now,
+        said=", ".join(used),
+        service=one["name"],
+    )
+
+
+def _chosen(items: list[Item], text: str) -> list[Item]:
+    """Those that the filter lets through."""
+    wanted = text.lower()
+    if wanted.startswith("!"):
+        return [one for one in items if len(wanted) < 2 or not one.matches(wanted[1:])]
+    return [one for one in items if one.matches(wanted)] if wanted else items
+
+
+def _sorted(items: list[Item], order: str) -> list[Item]:
+    """The lines in that order; what is alike stays as it comes."""
+    if order == "task":
+        return sorted(items, key=lambda one: one.what)
+    if order == "tries":
+        return sorted(items, key=lambda one: -one.failures)
+    return sorted(items, key=lambda one: one.since) if order == "age" else items

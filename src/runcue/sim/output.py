@@ -1,0 +1,63 @@
+"""Where results go: looked at before the run, which may take a while, and written when it is over.
+
+Rules:
+- A target is the name of a file, or `-` for stdout, which one result can have to itself.
+- Nothing is opened before there is something to write: a target may be a pipe that somebody reads.
+- What a run is made from is never written over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from runcue.sim.reading import BadConfig
+
+STDOUT = "-"
+
+
+def check(targets: Mapping[str, str | None], sources: Mapping[str, str | None]) -> None:
+    """Refuse what cannot be written, and what is wanted for two things; both by the option that named it."""
+    taken = {_place(source): option for option, source in sources.items() if source not in {None, STDOUT}}
+    for option, target in targets.items():
+        if target is None:
+            continue
+        if target != STDOUT:
+            _check_file(option, target)
+        place = _place(target)
+        if place in taken:
+            raise BadConfig(option, f"another file than that of {taken[place]}", target)
+        if target == STDOUT or _is_kept(target):
+            taken[place] = option
+
+
+def write(target: str, content: bytes) -> None:
+    """Put a result where it goes."""
+    if target == STDOUT:
+        click.echo(content, nl=False)
+    else:
+        with open(target, "wb") as file:  # noqa: PTH123 (a Path would name the file in another way in its errors)
+            file.write(content)
+
+
+def _check_file(option: str, target: str) -> None:
+    path = Path(target)
+    if target.endswith(os.sep) or path.is_dir():
+        raise BadConfig(option, "a file", target)
+    if not path.parent.is_dir():
+        raise BadConfig(option, "a file in a folder that is there", target)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise BadConfig(option, "a file that may be written", target)
+
+
+def _place(target: str) -> str | Path:
+    return STDOUT if target == STDOUT else Path(target).resolve()
+
+
+def _is_kept(target: str) -> bool:
+    """True for a file that keeps what is written, or would; a device takes anything."""
+    path = Path(target)
+    return path.is_file() or not path.exists()

@@ -1,0 +1,315 @@
+"""The overview, made once for everybody who watches.
+
+Rules:
+- One task looks at the queue, at most twice a second and for at most a twentieth of the time, and only while somebody
+  watches: the first who comes starts it, the last who leaves ends it.
+- What it found is encoded once. A client that is slow gets the latest when it is ready for more: nothing is queued.
+- It tells something when something changed, and every five seconds anyway. A queue that cannot be looked at is told,
+  too, and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+from msgspec import UNSET, structs
+
+from runcue import RuncueError
+from runcue.web.rows import (
+    WallClock,
+    encoded,
+    failures_of,
+    reasons_of,
+    row_of,
+    service_of,
+    why_of,
+    worker_of,
+)
+from runcue.web.shapes import (
+    Counts,
+    Failures,
+    History,
+    Pace,
+    Queue,
+    Row,
+    Sample,
+    Status,
+    Waiting,
+    Why,
+)
+from runcue.web.source import SHOWN, Facts, Source, Unavailable
+
+PAUSE = 0.5
+SHARE = 20
+"""One look in so many times its length."""
+LONGEST_PAUSE = 10.0
+HEARTBEAT = 5.0
+MOST_SERVICES = 200
+KEPT = 600
+"""Seconds of history."""
+HOLE = 10
+"""Seconds that nobody watched and that are bridged; after more the history begins anew."""
+OF_LATE = 10
+DEAD_EVERY = 5.0
+"""Seconds after which dead letters are sorted into groups again, when there are others than before."""
+
+Telling = tuple[str, bytes]
+"""The name of an event, and its data."""
+
+
+class Past:
+    """The last minutes: a point for each second that is over."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[int, int, int, int]] = deque(maxlen=KEPT)
+        self._second: int | None = None
+        """The second that is not over yet; below, what ended in it so far, and how much there was in all."""
+        self._flows = [0, 0]
+        self._totals = [0, 0]
+
+    def add(self, at: float, counts: Counts) -> None:
+        """Learn how it stands. What ended since the last look is spread evenly over the seconds that passed."""
+        second, totals = int(at), [counts.completed, counts.failed]
+        if self._second is None or not 0 <= second - self._second <= HOLE:
+            self._points.clear()
+            self._flows = [0, 0]
+        else:
+            ended = [max(0, total - was) for total, was in zip(totals, self._totals, strict=True)]
+            flows = [old + new for old, new in zip(self._flows, ended, strict=True)]
+            steps = second - self._second
+            for step in range(steps):
+                completed, failed = (one * (step + 1) // steps - one * step // steps for one in flows)
+                self._points.append((counts.pending, counts.running, completed, failed))
+            self._flows = [0, 0] if steps else flows
+        self._second, self._totals = second, totals
+
+    @property
+    def until(self) -> float:
+        """The last second that is over."""
+        return float((self._second or 1) - 1)
+
+    def history(self) -> History:
+        """All of it."""
+        columns = [list(column) for column in zip(*self._points, strict=True)] or [[], [], [], []]
+        pending, running, completed, failed = columns
+        return History(
+            step=1, until=self.until, pending=pending, running=running, completed=completed, failed=failed
+        )
+
+    def since(self, at: float, counts: Counts) -> Sample:
+        """How it stands, and what ended in the seconds after that one which are over."""
+        new = list(self._points)[-int(self.until - at) :] if self.until > at else []
+        return Sample(
+            at=self.until,
+            pending=counts.pending,
+            running=counts.running,
+            completed=sum(point[2] for point in new),
+            failed=sum(point[3] for point in new),
+        )
+
+    def pace(self) -> Pace:
+        """What ended per second of late."""
+        recent = list(self._points)[-OF_LATE:]
+        seconds = max(1, len(recent))
+        return Pace(
+            completed=sum(point[2] for point in recent) / seconds,
+            failed=sum(point[3] for point in recent) / seconds,
+        )
+
+
+class Overview:
+    """How a queue stands, put together for people."""
+
+    def __init__(self, source: Source, read_only: bool) -> None:
+        path = source.path
+        self._source = source
+        self._queue = Queue(
+            name="in memory" if path is None else Path(path).name,
+            path=path,
+            read_only=read_only,
+            durable=path is not None,
+        )
+        self.clock = WallClock()
+        self.past = Past()
+        self._failures = Failures(groups=[], looked_at=0)
+        self._dead: int | None = None
+        """How many dead letters there were when they were last sorted; below, when that was."""
+        self._sorted_at = 0.0
+        self._latest: Status | None = None
+        self._looked_at = 0.0
+        self._one_at_a_time = asyncio.Lock()
+
+    async def status(self) -> Status:
+        """All of it, at most half a second old."""
+        async with self._one_at_a_time:
+            if self._latest is None or time.monotonic() - self._looked_at > PAUSE:
+                self._latest = await self._look()
+                self._looked_at = time.monotonic()
+            return self._latest
+
+    def outdate(self) -> None:
+        """Somebody changed something: the next who asks wants to see it."""
+        self._looked_at = self._sorted_at = 0.0
+        self._dead = None
+
+    async def _look(self) -> Status:
+        is_new = self._latest is None or self._latest.counts.failed != self._dead
+        is_time = is_new and time.monotonic() - self._sorted_at > DEAD_EVERY
+        facts = await self._source.facts(is_time)
+        at = self.clock.tell(facts.now)
+        if facts.dead is not None:
+            self._failures = failures_of(facts.dead, self.clock)
+            self._dead = facts.counts["failed"]
+            self._sorted_at = time.monotonic()
+        counts = Counts(**facts.counts)
+        self.past.add(at, counts)
+        services = [service_of(one, self.clock) for one in facts.services[:MOST_SERVICES]]
+        return Status(
+            at=at,
+            queue=self._queue,
+            counts=counts,
+            pace=self.past.pace(),
+            services=services,
+            services_more=max(0, len(facts.services) - MOST_SERVICES),
+            paused=facts.paused,
+            workers=[worker_of(one, self.clock) for one in facts.workers],
+            running=[row_of(work, self.clock) for work in facts.running],
+            waiting=self._waiting(facts),
+            recent=self._recent(facts),
+            failures=self._failures,
+            history=self.past.history(),
+        )
+
+    def _waiting(self, facts: Facts) -> Waiting:
+        whys: dict[str, Why] = {
+            work_id: why_of(found, self.clock, facts.now)
+            for work_id, found in facts.whys.items()
+            if found.state == "pending"
+        }
+        waiting = [work for work in facts.pending if work.id in whys]
+        return Waiting(
+            rows=[row_of(work, self.clock, whys[work.id]) for work in waiting[:SHOWN]],
+            reasons=reasons_of(whys.values()),
+            looked_at=len(whys),
+        )
+
+    def _recent(self, facts: Facts) -> list[Row]:
+        ended = sorted(facts.ended, key=lambda work: work.completed_at or 0.0, reverse=True)
+        return [row_of(work, self.clock) for work in ended[:SHOWN]]
+
+
+class Broadcast:
+    """Tells all who watch how the queue stands."""
+
+    def __init__(self, overview: Overview) -> None:
+        self._overview = overview
+        self._watchers = 0
+        self._task: asyncio.Task[None] | None = None
+        self._latest: Telling | None = None
+        self._number = 0
+        self._told: asyncio.Event = asyncio.Event()
+        self._key: Any = None
+        self._told_at = 0.0
+        self._sampled = 0.0
+        """Up to which second all was told that ended."""
+        self._hurry = asyncio.Event()
+        self._is_over = False
+
+    async def listen(self) -> AsyncGenerator[Telling, None]:
+        """What there is to tell, beginning with how it stands now."""
+        self._watchers += 1
+        seen = 0
+        try:
+            if self._task is None:
+                self._latest = self._key = None
+                self._sampled = self._overview.past.until
+                self._task = asyncio.create_task(self._watch(), name="runcue dashboard")
+            while not self._is_over:
+                told = self._told
+                if self._latest is not None and seen != self._number:
+                    seen = self._number
+                    yield self._latest
+                else:
+                    await told.wait()
+        finally:
+            self._watchers -= 1
+            if not self._watchers and self._task is not None:
+                self._task.cancel()
+                self._task = None
+
+    def hurry(self) -> None:
+        """Look again now: something was changed from here."""
+        self._overview.outdate()
+        self._hurry.set()
+
+    def begin(self) -> None:
+        """Whoever comes may stay."""
+        self._is_over = False
+
+    def end(self) -> None:
+        """Everybody is to go."""
+        self._is_over = True
+        self._wake()
+
+    async def _watch(self) -> None:
+        while True:
+            began = time.monotonic()
+            self._hurry.clear()
+            try:
+                status = await self._overview.status()
+            except (RuncueError, Unavailable) as error:
+                self._tell("unavailable", encoded({"error": str(error)}), str(error))
+            else:
+                self._tell_status(status)
+            took = time.monotonic() - began
+            try:
+                async with asyncio.timeout(min(LONGEST_PAUSE, max(PAUSE, SHARE * took))):
+                    await self._hurry.wait()
+            except TimeoutError:
+                continue
+
+    def _tell_status(self, status: Status) -> None:
+        key = _essence(status)
+        if not self._is_news(key):
+            return
+        sample = self._overview.past.since(self._sampled, status.counts)
+        self._sampled = sample.at
+        self._tell("status", encoded(structs.replace(status, history=UNSET, sample=sample)), key)
+
+    def _is_news(self, key: Any) -> bool:
+        return key != self._key or time.monotonic() - self._told_at >= HEARTBEAT
+
+    def _tell(self, name: str, data: bytes, key: Any) -> None:
+        if not self._is_news(key):
+            return
+        self._key, self._told_at = key, time.monotonic()
+        self._number += 1
+        self._latest = name, data
+        self._wake()
+
+    def _wake(self) -> None:
+        told, self._told = self._told, asyncio.Event()
+        told.set()
+
+
+def _essence(status: Status) -> Any:
+    """What makes two moments differ: all but what time alone changes."""
+
+    def row(one: Row) -> Any:
+        why = one.why
+        return one.id, one.state, one.attempt, None if why is None else (why.text, why.until)
+
+    return (
+        status.counts,
+        status.pace,
+        [structs.replace(one, until=None) for one in status.services],
+        status.paused,
+        [(one.id, one.state, one.serving, one.running) for one in status.workers],
+        [row(one) for one in (*status.running, *status.waiting.rows, *status.recent)],
+        status.failures,
+    )

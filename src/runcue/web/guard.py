@@ -1,0 +1,282 @@
+"""Who may come in. Wraps every route, so that the same holds wherever the routes are mounted.
+
+In this order:
+- The address and the headers are not larger than those of any browser (414, 431).
+- The Host header names this server (421): a page of another name that was made to point here reads nothing.
+- A token (401), as a link to `/`, as a header, or as the cookie that the link leaves. Ten wrong ones in a minute from
+  one address, and no token is looked at for the rest of it (429); whoever has the cookie goes on.
+- What is not GET or HEAD changes something: only JSON, and only from this very page or with a header that no other
+  page can send (403).
+Every answer says what a browser may do with it: nothing from elsewhere, nothing inline, no frame, no copy kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from secrets import compare_digest
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runcue import ConfigError
+from runcue.web.rows import encoded
+from runcue.web.shapes import Error
+
+logger = logging.getLogger("runcue")
+
+SHORTEST_TOKEN = 16
+TRIES = 10
+PER_SECONDS = 60.0
+MOST_PEERS = 1000
+"""Addresses whose wrong tries are remembered."""
+LONGEST_ADDRESS = 8 * 1024
+MOST_HEADERS = 200
+LARGEST_HEAD = 64 * 1024
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+SAFE_METHODS = ("GET", "HEAD")
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+NO_ENTRY = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>runcue</title></head><body><h1>401: a token is needed</h1>
+<p>Open the link that was printed when the dashboard was started: it ends with <code>?token=…</code>.
+It leaves a cookie that lasts until this browser is closed.</p></body></html>
+"""
+
+
+class Refused(Exception):
+    """A request that gets no further."""
+
+    def __init__(self, status: int, reason: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.headers = headers
+
+
+def refusal(status: int, reason: str, headers: dict[str, str] | None = None) -> Response:
+    """The answer that says no."""
+    body = encoded(Error(error=reason))
+    return Response(body, status, headers=headers, media_type="application/json")
+
+
+class Keeper:
+    """The rules of one dashboard: its hosts and its token."""
+
+    def __init__(self, token: str, hosts: Iterable[str] = (), *, protect: bool, read_only: bool) -> None:
+        if protect and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
+            raise ConfigError(
+                f"The token has to be at least {SHORTEST_TOKEN} printable ASCII characters. "
+                "Leave it out to have one made."
+            )
+        self._protect = protect
+        self._read_only = read_only
+        self._token = token.encode()
+        self._hosts = {host.lower() for host in (*LOOPBACK, *hosts)}
+        digest = hashlib.sha256(self._token).hexdigest()
+        self.cookie = f"runcue_{digest[:8]}"
+        """Two dashboards on one host have two cookies: browsers do not part them by port."""
+        self._pass = hmac.new(self._token, b"runcue cookie", hashlib.sha256).hexdigest()
+        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
+
+    # the host ---------------------------------------------------------------------------------------------
+
+    def check_host(self, scope: Scope) -> None:
+        """Refuse a request that is meant for another server, or does not say for whom."""
+        named = [value for name, value in scope["headers"] if name == b"host"]
+        target = scope.get("raw_path") or b"/"
+        if len(named) != 1 or not target.startswith(b"/") or not self._is_ours(named[0].decode("latin-1")):
+            raise Refused(421, "This server does not answer for that host. Use its own address.")
+
+    def _is_ours(self, host: str) -> bool:
+        name, has_port, port = host.lower().rpartition(":")
+        if not has_port or port.endswith("]"):  # that was the colon of an IPv6 address
+            name, port = host.lower(), ""
+        if port and not (port.isascii() and port.isdigit()):
+            return False
+        return name in self._hosts or ("*" in self._hosts and _is_address(name))
+
+    @staticmethod
+    def check_size(scope: Scope) -> None:
+        """Refuse what no browser sends."""
+        headers = scope["headers"]
+        if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LONGEST_ADDRESS:
+            raise Refused(414, f"The address is longer than {LONGEST_ADDRESS:,} bytes.")
+        if len(headers) > MOST_HEADERS or sum(len(one) + len(two) for one, two in headers) > LARGEST_HEAD:
+            raise Refused(431, f"More than {MOST_HEADERS} headers, or {LARGEST_HEAD:,} bytes of them.")
+
+    # the token --------------------------------------------------------------------------------------------
+
+    def check_token(self, headers: Headers, peer: str) -> bool:
+        """Refuse who has no token; True when it came in a header, which no other page can make a browser send."""
+        given = headers.get("authorization")
+        if not self._protect:
+            return given is not None
+        if given is not None:
+            scheme, _, token = given.partition(" ")
+            if scheme.lower() == "bearer" and self._try(token.strip(), peer):
+                return True
+            raise self._no_entry("That token is wrong.")
+        if not self.has_cookie(headers):
+            raise self._no_entry("A token is needed: Authorization: Bearer, or the link of the dashboard.")
+        return False
+
+    def check_link(self, token: str, peer: str) -> None:
+        """Refuse a wrong token in a link."""
+        if self._protect and not self._try(token, peer):
+            raise self._no_entry("That token is wrong.")
+
+    def has_cookie(self, headers: Headers) -> bool:
+        """True when the cookie is there that a link leaves."""
+        for line in headers.getlist("cookie"):
+            try:
+                found = SimpleCookie(line).get(self.cookie)
+            except CookieError:  # of another application on this host
+                continue
+            if found is not None and compare_digest(found.value.encode(), self._pass.encode()):
+                return True
+        return False
+
+    def give_cookie(self, scope: Scope, response: Response) -> None:
+        """Leave the cookie in a browser that came by the link."""
+        response.set_cookie(
+            self.cookie,
+            self._pass,
+            path=f"{scope.get('root_path', '')}/",
+            secure=scope["scheme"] == "https",
+            httponly=True,
+            samesite="strict",
+        )
+
+    def _try(self, token: str, peer: str) -> bool:
+        now = time.monotonic()
+        tries = self._wrong.get(peer, deque())
+        while tries and tries[0] < now - PER_SECONDS:
+            tries.popleft()
+        if len(tries) >= TRIES:
+            wait = int(tries[0] + PER_SECONDS - now) + 1
+            raise Refused(429, f"Too many wrong tokens. Try again in {wait} s.", {"Retry-After": str(wait)})
+        if compare_digest(token.encode("utf-8", "surrogateescape"), self._token):
+            return True
+        tries.append(now)
+        self._wrong[peer] = tries
+        self._wrong.move_to_end(peer)
+        while len(self._wrong) > MOST_PEERS:
+            self._wrong.popitem(last=False)
+        logger.warning("dashboard: a wrong token from %s", peer)
+        return False
+
+    @staticmethod
+    def _no_entry(reason: str) -> Refused:
+        return Refused(401, reason, {"WWW-Authenticate": "Bearer"})
+
+    # changes ----------------------------------------------------------------------------------------------
+
+    def check_change(self, headers: Headers, by_header: bool) -> None:
+        """Refuse a change that another page may have sent, and any where people may only look."""
+        self.check_origin(headers, by_header)
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise Refused(403, "Changes are asked for in JSON: Content-Type: application/json.")
+        if self._read_only:
+            raise Refused(403, "This dashboard is for looking only.")
+
+    def check_origin(self, headers: Headers, by_header: bool) -> None:
+        """Refuse what comes from another page; a browser tells in one of two headers."""
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if origin is not None:
+            own = headers.get("host", "").lower()
+            is_own = origin.lower() in (f"http://{own}", f"https://{own}")
+        else:
+            is_own = by_header or site in ("same-origin", "none")
+        if not is_own or site in ("cross-site", "same-site"):
+            raise Refused(403, "This request comes from another page.")
+
+
+def _is_address(name: str) -> bool:
+    """An address cannot be made to point elsewhere, as a name can."""
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """An ASGI application behind a keeper. `is_page` is the one that takes the token from a link."""
+
+    def __init__(
+        self, app: ASGIApp, keeper: Keeper, *, is_page: bool = False, may_keep: bool = False
+    ) -> None:
+        self.app = app
+        self._keeper = keeper
+        self._is_page = is_page
+        self._headers = {**HEADERS, "Cache-Control": "no-cache" if may_keep else "no-store"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_guarded(message: Message) -> None:
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+                headers = MutableHeaders(scope=message)
+                for name, value in self._headers.items():
+                    headers[name] = value
+            await send(message)
+
+        try:
+            entered = self._enter(scope)
+        except Refused as error:
+            entered = _answer(scope, error)
+        if entered is None:
+            await self.app(scope, receive, send_guarded)
+        elif scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
+            await entered(scope, receive, send_guarded)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _enter(self, scope: Scope) -> Response | None:
+        """What to answer in place of the application; None when it may."""
+        keeper, headers = self._keeper, Headers(scope=scope)
+        keeper.check_size(scope)
+        keeper.check_host(scope)
+        peer = (scope.get("client") or ("unknown",))[0]
+        if self._is_page and (token := _link_token(scope)) is not None:
+            keeper.check_link(token, peer)
+            response = RedirectResponse("./", 303)
+            keeper.give_cookie(scope, response)
+            return response
+        by_header = keeper.check_token(headers, peer)
+        if scope["type"] == "websocket":
+            keeper.check_origin(headers, by_header)
+        elif scope["method"] not in SAFE_METHODS:
+            keeper.check_change(headers, by_header)
+        return None
+
+
+def _link_token(scope: Scope) -> str | None:
+    from urllib.parse import parse_qsl
+
+    if scope["type"] != "http" or scope["method"] not in SAFE_METHODS:
+        return None
+    return dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
+
+
+def _answer(scope: Scope, error: Refused) -> Response:
+    accept = Headers(scope=scope).get("accept", "")
+    if error.status == 401 and "text/html" in accept:
+        return HTMLResponse(NO_ENTRY, 401, headers=error.headers)
+    return refusal(error.status, error.reason, error.headers)

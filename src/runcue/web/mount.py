@@ -1,0 +1,101 @@
+"""Puts a dashboard together: as routes for an application, or as an application of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
+
+from runcue import ConfigError, Cue
+from runcue.web.file import InFile
+from runcue.web.guard import Guard, Keeper, refusal
+from runcue.web.site import TABLE, Site
+from runcue.web.source import InMemory, Source
+from runcue.web.table import make_routes
+
+logger = logging.getLogger("runcue")
+
+VARIABLE = "RUNCUE_TOKEN"
+
+
+def routes(
+    cue: Cue,
+    *,
+    token: str | None = None,
+    read_only: bool = False,
+    hosts: Iterable[str] = (),
+    protect: bool = True,
+) -> list[BaseRoute]:
+    """The dashboard of a Cue, to be mounted: `Mount("/runcue", routes=routes(cue, hosts=["example.com"]))`.
+
+    `hosts` are the names under which the application is reached, besides those of this machine itself. Without a
+    `token` (or RUNCUE_TOKEN) one is made and logged. With `protect=False` the application lets in whom it wants.
+    """
+    given = known_token(token)
+    if given is None and protect:
+        given = secrets.token_urlsafe(32)
+        logger.warning("dashboard: come in by …/?token=%s below where it is mounted", given)
+    return make_routes(_site(cue, given or "", read_only, hosts, protect), TABLE)
+
+
+def app(
+    queue: Cue | str | os.PathLike[str],
+    *,
+    token: str | None = None,
+    read_only: bool = False,
+    hosts: Iterable[str] = (),
+    protect: bool = True,
+) -> Starlette:
+    """The dashboard of a Cue, or of a queue in a file, as an application of its own; options as for `routes`.
+
+    `app.state.token` is the token, and `app.state.end_streams()` sends those away who keep a connection open.
+    """
+    given = known_token(token) or secrets.token_urlsafe(32)
+    site = _site(queue, given, read_only, hosts, protect)
+
+    @asynccontextmanager
+    async def life(_: Starlette) -> AsyncIterator[None]:
+        site.begin()
+        yield
+        await site.close()
+
+    made = Starlette(routes=make_routes(site, TABLE), lifespan=life)
+    made.router.redirect_slashes = False
+    made.router.default = Guard(_nothing, site.keeper)
+    made.state.token = given
+    made.state.end_streams = site.end_streams
+    return made
+
+
+def known_token(token: str | None) -> str | None:
+    """The token that somebody chose, here or in the environment."""
+    return token or os.environ.get(VARIABLE) or None
+
+
+def _site(
+    queue: Cue | str | os.PathLike[str], token: str, read_only: bool, hosts: Iterable[str], protect: bool
+) -> Site:
+    if isinstance(hosts, str):
+        raise ConfigError(f"hosts is a list of names, such as [{hosts!r}].")
+    keeper = Keeper(token, hosts, protect=protect, read_only=read_only)
+    return Site(_source(queue), keeper, read_only)
+
+
+def _source(queue: Cue | str | os.PathLike[str]) -> Source:
+    if not isinstance(queue, Cue):
+        return InFile(os.fspath(queue))
+    return InMemory(queue) if queue.path is None else InFile(queue.path, queue)
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """What is at all other addresses."""
+    if scope["type"] == "http":
+        await refusal(404, "There is nothing at this address.")(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": 1008})

@@ -1,0 +1,211 @@
+"""Makes what people are shown of works and services: by the host's clock, of a bounded size, without secrets."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from runcue import mask
+from runcue.web.shapes import Detail, Failures, Group, Reason, Row, Service, Try, Why, Worker
+
+if TYPE_CHECKING:
+    from runcue import Event, Explanation, Work
+
+LONGEST_ERROR = 300
+LONGEST_GROUP = 200
+LARGEST_VALUE = 1 << 20
+"""Bytes of JSON of params or a result that are shown at most."""
+MOST_NEEDS = 20
+STEADY = 0.5
+"""Seconds that the two clocks may drift apart before times are told anew."""
+
+_NUMBERS = re.compile(r"\b(?:0x[0-9a-fA-F]+|[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*|\d+(?:\.\d+)?)\b")
+
+
+class WallClock:
+    """Turns queue time into the time that clocks on the wall show."""
+
+    def __init__(self) -> None:
+        self._offset = 0.0
+
+    def tell(self, now: float) -> float:
+        """Learn what queue time it is; the same by the wall clock."""
+        offset = time.time() - now
+        if abs(offset - self._offset) > STEADY:
+            self._offset = offset
+        return now + self._offset
+
+    def at(self, moment: float | None) -> float | None:
+        """A moment of queue time."""
+        return None if moment is None else moment + self._offset
+
+
+# values ---------------------------------------------------------------------------------------------------
+
+
+def shown(value: Any, largest: int = LARGEST_VALUE) -> Any:
+    """Any value as JSON can hold it, without secrets; a text that says so when it is too large."""
+    try:
+        plain = mask(msgspec.to_builtins(value, str_keys=True, enc_hook=_described))
+        size = len(encoded(plain))
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"cannot be shown: {type(error).__name__}"
+    return plain if size <= largest else f"too large to be shown: {size:,} bytes"
+
+
+def _described(value: object) -> str:
+    return mask(repr(value)[:1000])  # type: ignore[no-any-return]
+
+
+def encoded(value: Any) -> bytes:
+    """The JSON of a value, on one line; text that is no Unicode is escaped."""
+    try:
+        return msgspec.json.encode(value, enc_hook=_described)
+    except UnicodeEncodeError:
+        import json
+
+        return json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=_described)).encode()
+
+
+def words(text: str | None, longest: int | None = None) -> str | None:
+    """A text without secrets, and not too long."""
+    if text is None:
+        return None
+    hidden = str(mask(text))
+    return hidden if longest is None or len(hidden) <= longest else hidden[: longest - 1] + "…"
+
+
+# works ----------------------------------------------------------------------------------------------------
+
+
+def why_of(found: Explanation, clock: WallClock, now: float) -> Why:
+    """Why a work waits."""
+    return Why(
+        reason=found.reason,
+        text=str(mask(found.brief)),
+        details=str(mask(found.details)),
+        until=clock.at(found.until),
+        seconds=None if found.until is None else max(0.0, found.until - now),
+        service=found.service,
+        ahead=found.ahead,
+        waits_for=list(found.waits_for[:MOST_NEEDS]),
+    )
+
+
+def row_of(work: Work, clock: WallClock, why: Why | None = None) -> Row:
+    """A work in a list."""
+    return Row(**_facts(work, clock, why))
+
+
+def detail_of(work: Work, clock: WallClock, why: Why | None) -> Detail:
+    """A work with everything."""
+    return Detail(
+        **_facts(work, clock, why) | {"error": words(work.error)},
+        params=shown(work.params),
+        result=shown(work.result),
+        traceback=words(work.traceback),
+        history=[
+            Try(
+                number=one.number,
+                at=clock.at(one.at),
+                duration=one.duration,
+                error=words(one.error) or "",
+                worker=one.worker,
+            )
+            for one in work.history
+        ],
+        timeout=work.timeout,
+        retry=shown(work.retry),
+        depends_on=list(work.depends_on),
+        dependency_timeout=work.dependency_timeout,
+        idempotency_key=words(work.idempotency_key),
+    )
+
+
+def _facts(work: Work, clock: WallClock, why: Why | None) -> dict[str, Any]:
+    began, ended = work.started_at, work.completed_at
+    return {
+        "id": work.id,
+        "task": work.task,
+        "target": words(work.target),
+        "queue": work.queue,
+        "state": work.state.value,
+        "attempt": work.attempt,
+        "failures": work.failures,
+        "priority": work.priority,
+        "created_at": clock.at(work.created_at),
+        "started_at": clock.at(began),
+        "completed_at": clock.at(ended),
+        "next_retry_at": clock.at(work.next_retry_at),
+        "run_at": work.run_at,
+        "duration": None if began is None or ended is None else ended - began,
+        "services": list(work.services),
+        "worker": work.worker,
+        "error": words(work.error, LONGEST_ERROR),
+        "skipped": work.skipped,
+        "why": why,
+    }
+
+
+def reasons_of(whys: Iterable[Why]) -> list[Reason]:
+    """How many wait for the same; the most frequent first."""
+    counts: dict[str, tuple[int, float | None]] = {}
+    for why in whys:
+        count, soonest = counts.get(why.text, (0, None))
+        if why.seconds is not None:
+            soonest = why.seconds if soonest is None else min(soonest, why.seconds)
+        counts[why.text] = count + 1, soonest
+    ordered = sorted(counts.items(), key=lambda item: -item[1][0])
+    return [Reason(text=text, count=count, seconds=seconds) for text, (count, seconds) in ordered]
+
+
+def group_key(work: Work) -> tuple[str, str]:
+    """What dead letters have in common that failed alike: the task, and the error but for its numbers."""
+    lines = (work.error or "").splitlines()
+    return work.task, _NUMBERS.sub("#", words(lines[0] if lines else "", LONGEST_GROUP) or "")
+
+
+def failures_of(dead: list[Work], clock: WallClock) -> Failures:
+    """Dead letters by error, the largest group first."""
+    groups: dict[tuple[str, str], list[Work]] = {}
+    for work in dead:
+        groups.setdefault(group_key(work), []).append(work)
+
+    def group(task: str, error: str, works: list[Work]) -> Group:
+        times = [work.completed_at for work in works if work.completed_at is not None]
+        return Group(
+            task=task,
+            error=error,
+            count=len(works),
+            first_at=clock.at(min(times, default=None)),
+            last_at=clock.at(max(times, default=None)),
+            sample=works[0].id,
+        )
+
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    return Failures(groups=[group(*key, works) for key, works in ordered], looked_at=len(dead))
+
+
+# the rest -------------------------------------------------------------------------------------------------
+
+
+def service_of(found: Mapping[str, Any], clock: WallClock) -> Service:
+    """A service."""
+    return msgspec.convert({**found, "until": clock.at(found["until"])}, Service)
+
+
+def worker_of(found: Mapping[str, Any], clock: WallClock) -> Worker:
+    """A process that has the queue open."""
+    return msgspec.convert({**found, "started_at": clock.at(found["started_at"])}, Worker)
+
+
+def event_line(event: Event, clock: WallClock) -> bytes:
+    """An event as JSON on one line."""
+    whole = {field: getattr(event, field) for field in event.__struct_fields__}
+    whole |= {"name": event.name, "at": clock.at(event.at), "error": words(event.error)}
+    whole |= {"result": shown(event.result, 1 << 16), "data": shown(event.data, 1 << 16)}
+    return encoded(whole)

@@ -1,0 +1,419 @@
+"""What goes over the wire: every answer, query and body as a type. The OpenAPI document is made from these.
+
+Times are seconds since the epoch by the host's clock, however the queue counts them. Nothing here has a secret in it:
+whoever makes one of these has masked what people wrote.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+MOST_ROWS = 500
+MOST_BULK = 10_000
+LARGEST = 2**63 - 1
+
+Number = int | float
+State = Literal["pending", "running", "completed", "failed", "cancelled"]
+Text = Annotated[str, Meta(min_length=1, max_length=200)]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class Shape(Struct, kw_only=True):
+    """An answer."""
+
+
+class Given(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A query or a body: what it does not name is refused."""
+
+
+# works ----------------------------------------------------------------------------------------------------
+
+
+class Why(Shape):
+    """Why a work waits, in few words and exactly, and until when."""
+
+    reason: str
+    text: str
+    details: str
+    until: float | None
+    seconds: float | None
+    service: str | None
+    ahead: int
+    waits_for: list[str]
+
+
+class Row(Shape):
+    """A work in a list."""
+
+    id: str
+    task: str
+    target: str | None
+    queue: str
+    state: State
+    attempt: int
+    failures: int
+    priority: Number
+    created_at: float
+    started_at: float | None
+    completed_at: float | None
+    next_retry_at: float | None
+    run_at: float | None
+    duration: float | None
+    services: list[str]
+    worker: str | None
+    error: str | None
+    skipped: bool
+    why: Why | None
+
+
+class Try(Shape):
+    """An attempt that ended without success."""
+
+    number: int
+    at: float | None
+    duration: float | None
+    error: str
+    worker: str | None
+
+
+class Detail(Row):
+    """A work with everything that is known of it."""
+
+    params: Any
+    result: Any
+    traceback: str | None
+    history: list[Try]
+    timeout: float | None
+    retry: Any
+    depends_on: list[str]
+    dependency_timeout: float | None
+    idempotency_key: str | None
+
+
+class Node(Shape):
+    """A work in a graph; task and state are null when it is not kept, or was never submitted."""
+
+    id: str
+    task: str | None
+    state: State | None
+
+
+class Graph(Shape):
+    """What a work needs and what needs it, both ways; an edge is [needed, work]."""
+
+    nodes: list[Node]
+    edges: list[tuple[str, str]]
+    more: bool
+
+
+class Stream(Shape):
+    """Something that a command printed."""
+
+    attempt: int
+    stream: str
+    size: int
+
+
+class WorkPage(Shape):
+    """All about one work."""
+
+    work: Detail
+    graph: Graph
+    output: list[Stream]
+
+
+class Works(Shape):
+    """A page of a list; `next` is what to give as `before` for the one that follows."""
+
+    works: list[Row]
+    next: str | None
+
+
+class Output(Shape):
+    """A piece of a stream: from byte `start` to byte `end` of `size`."""
+
+    text: str
+    start: int
+    end: int
+    size: int
+
+
+# the queue ------------------------------------------------------------------------------------------------
+
+
+class Rate(Shape):
+    """A rate, and how much of its window is used."""
+
+    rate: str
+    used: Number
+    limit: Number
+
+
+class Quantity(Shape):
+    """A quantity that is sold by the window, such as tokens."""
+
+    name: str
+    used: Number
+    limit: Number
+    per: Number | str | None
+
+
+class Width(Shape):
+    """The bounds of a limit that adapts."""
+
+    min: int
+    start: int
+    max: int
+
+
+class Service(Shape):
+    """A service: its limits, how much of them is used, and what blocks it."""
+
+    name: str
+    running: int
+    concurrent: Number | None
+    adaptive: Width | None
+    rates: list[Rate]
+    quantities: list[Quantity]
+    circuit: str | None
+    circuit_threshold: int | None
+    circuit_timeout: Number | None
+    paused: bool
+    blocked: str | None
+    until: float | None
+    declared: str | None = None
+    each: str | None = None
+
+
+class Services(Shape):
+    """The services, and how many more there are."""
+
+    services: list[Service]
+    services_more: int
+
+
+class Queue(Shape):
+    """What is looked at."""
+
+    name: str
+    path: str | None
+    read_only: bool
+    durable: bool
+
+
+class Counts(Shape):
+    """How many works there are in each state."""
+
+    pending: int
+    running: int
+    completed: int
+    failed: int
+    cancelled: int
+
+
+class Pace(Shape):
+    """Works that ended per second, over the last ten seconds."""
+
+    completed: float
+    failed: float
+
+
+class History(Shape):
+    """The last minutes, as far as somebody watched: a point for each second up to `until`."""
+
+    step: int
+    until: float
+    pending: list[int]
+    running: list[int]
+    completed: list[int]
+    failed: list[int]
+
+
+class Sample(Shape):
+    """One point more for the history: what ended since the one before, in `completed` and `failed`."""
+
+    at: float
+    pending: int
+    running: int
+    completed: int
+    failed: int
+
+
+class Worker(Shape):
+    """A process that has the queue open."""
+
+    id: str
+    state: str
+    host: str
+    pid: int
+    started_at: float
+    queues: list[str] | None
+    serving: bool
+    running: int
+    silent_for: float | None
+
+
+class Reason(Shape):
+    """How many of the works that were looked at wait for the same, and when the first may go on."""
+
+    text: str
+    count: int
+    seconds: float | None
+
+
+class Waiting(Shape):
+    """What waits, and for what; the reasons are those of the latest `looked_at` works."""
+
+    rows: list[Row]
+    reasons: list[Reason]
+    looked_at: int
+
+
+class Group(Shape):
+    """Dead letters of one task that failed alike; numbers in the error are left out."""
+
+    task: str
+    error: str
+    count: int
+    first_at: float | None
+    last_at: float | None
+    sample: str
+
+
+class Failures(Shape):
+    """Dead letters by error; the groups are those of the latest `looked_at`."""
+
+    groups: list[Group]
+    looked_at: int
+
+
+class Status(Shape):
+    """Everything at a glance. The live stream has `sample` in place of `history`."""
+
+    at: float
+    queue: Queue
+    counts: Counts
+    pace: Pace
+    services: list[Service]
+    services_more: int
+    paused: list[str]
+    workers: list[Worker]
+    running: list[Row]
+    waiting: Waiting
+    recent: list[Row]
+    failures: Failures
+    history: History | UnsetType = UNSET
+    sample: Sample | UnsetType = UNSET
+
+
+# what is asked --------------------------------------------------------------------------------------------
+
+
+class WorksQuery(Given):
+    """Which works a list shows."""
+
+    state: State | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    service: Name | None = None
+    search: Text | None = None
+    before: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = 50
+
+
+class OutputQuery(Given):
+    """Which piece of what a command printed; without `start` its end."""
+
+    stream: Literal["stdout", "stderr"] = "stdout"
+    attempt: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    start: Annotated[int, Meta(ge=0, le=LARGEST)] | None = None
+    tail: Annotated[int, Meta(ge=1, le=1 << 20)] = 65_536
+
+
+class EventsQuery(Given):
+    """Which events: names parted by commas, and the number after which to go on (0: from the beginning)."""
+
+    types: Annotated[str, Meta(max_length=1000)] | None = None
+    since: Annotated[int, Meta(ge=-(2**63), le=LARGEST)] | None = None
+
+
+class LinkQuery(Given):
+    """The token of a link."""
+
+    token: str | None = None
+
+
+class Filter(Given):
+    """Which works an action is about; `error_group` is the error of a group of dead letters."""
+
+    state: State | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    service: Name | None = None
+    search: Text | None = None
+    error_group: Annotated[str, Meta(max_length=500)] | None = None
+
+
+class Bulk(Given):
+    """An action on all works of a filter; with `dry_run` it is only counted."""
+
+    filter: Filter
+    dry_run: bool = False
+
+
+class One(Given):
+    """An action on one work; `cascade` takes those along that depend on it."""
+
+    cascade: bool = False
+
+
+class Nothing(Given):
+    """An empty object."""
+
+
+class Limits(Given):
+    """Limits to set by hand: what is left out stays, null takes a limit away."""
+
+    rate: (
+        Annotated[str, Meta(max_length=100)] | Annotated[list[str], Meta(max_length=20)] | UnsetType | None
+    ) = UNSET
+    concurrent: Annotated[int, Meta(ge=1, le=1_000_000_000)] | UnsetType | None = UNSET
+    circuit_threshold: Annotated[int, Meta(ge=1, le=1_000_000_000)] | UnsetType | None = UNSET
+    circuit_timeout: Number | str | UnsetType = UNSET
+    quantities: Annotated[dict[str, str | None], Meta(max_length=50)] | UnsetType = UNSET
+
+
+# what an action answers -----------------------------------------------------------------------------------
+
+
+class Changed(Shape):
+    """Whether the action changed anything."""
+
+    changed: bool
+
+
+class Outcome(Shape):
+    """How many works an action changed, and how many had moved on.
+
+    With `dry_run` how many it would be about, and some of them; `more` when these are only the first.
+    """
+
+    changed: int | UnsetType = UNSET
+    skipped: int | UnsetType = UNSET
+    count: int | UnsetType = UNSET
+    sample: list[str] | UnsetType = UNSET
+    more: bool | UnsetType = UNSET
+
+
+class Paused(Shape):
+    """Whether it is held back now."""
+
+    paused: bool
+
+
+class Error(Shape):
+    """What went wrong, in one line."""
+
+    error: str

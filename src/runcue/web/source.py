@@ -1,0 +1,294 @@
+"""What the dashboard looks at: a queue in memory through its Cue, or one in a file (file.py), behind one protocol.
+
+A Cue may live on another event loop than the server: every call is handed over to the Cue's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from msgspec import Struct
+
+from runcue import WorkState
+from runcue.web.shapes import LARGEST, Stream
+
+if TYPE_CHECKING:
+    from runcue import Cue, Event, Explanation, Metrics, Work
+
+T = TypeVar("T")
+SHOWN = 50
+"""Rows of each table of the overview."""
+LOOKED_AT = 200
+"""How much waiting work is asked for its reason."""
+GROUPED = 1000
+"""How many dead letters are sorted into groups."""
+MOST_AHEAD = 5_000
+"""How many may wait for one of them to be told its place in line."""
+ENDED = ("completed", "failed", "cancelled")
+
+
+class Unavailable(Exception):
+    """The queue cannot be looked at just now; the message says why."""
+
+
+class Facts(Struct, frozen=True):
+    """How a queue stands at one moment. `dead` is None when it was not asked for."""
+
+    now: float
+    counts: dict[str, int]
+    services: list[dict[str, Any]]
+    paused: list[str]
+    workers: list[dict[str, Any]]
+    running: list[Work]
+    pending: list[Work]
+    ended: list[Work]
+    whys: dict[str, Explanation]
+    dead: list[Work] | None
+
+
+class Source(Protocol):
+    """A queue to look at and to operate."""
+
+    @property
+    def path(self) -> str | None:
+        """Its file, or None."""
+        ...
+
+    async def facts(self, with_dead: bool) -> Facts:
+        """How everything stands."""
+        ...
+
+    async def now(self) -> float:
+        """Queue time."""
+        ...
+
+    async def services(self) -> list[dict[str, Any]]:
+        """Every service."""
+        ...
+
+    async def get(self, work_id: str) -> Work | None:
+        """One work."""
+        ...
+
+    async def find(self, **wanted: Any) -> list[Work]:
+        """Works, newest first: what `Cue.list` takes."""
+        ...
+
+    async def dependents(self, work_id: str, limit: int) -> list[Work]:
+        """Who depends on that work."""
+        ...
+
+    async def explain(self, work_id: str) -> Explanation:
+        """Why one work stands where it stands."""
+        ...
+
+    async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
+        """The same for many, at a glance."""
+        ...
+
+    async def streams(self, work: Work) -> list[Stream]:
+        """What the commands of that work printed."""
+        ...
+
+    async def output(
+        self, work_id: str, stream: str, attempt: int, start: int | None, limit: int
+    ) -> tuple[bytes, int, int]:
+        """A piece of that (without `start` its end), where it starts, and how much there is in all."""
+        ...
+
+    def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
+        """What happened after that number, and what happens."""
+        ...
+
+    async def last_event(self, types: list[str] | None) -> int:
+        """The number of the latest event; ConfigError when there are no events of these types."""
+        ...
+
+    async def act(self, action: Callable[[Cue], Awaitable[T]]) -> T:
+        """Have a Cue of that queue do something."""
+        ...
+
+    async def metrics(self) -> tuple[bytes, str]:
+        """The numbers for Prometheus, and what kind of text that is."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything that is not somebody else's. Whoever asks afterwards opens it anew."""
+        ...
+
+
+async def at_home(cue: Cue, action: Callable[[Cue], Awaitable[T]]) -> T:
+    """Do something with a Cue on its own loop."""
+    loop = cue.loop
+    if loop is None or loop is asyncio.get_running_loop():
+        return await action(cue)
+
+    async def there() -> T:
+        return await action(cue)
+
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), loop))
+
+
+async def events_of(cue: Cue, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
+    """What `cue.events()` tells, wherever the Cue lives."""
+
+    async def begin(cue: Cue) -> AsyncIterator[Event]:
+        return cue.events(types, since)
+
+    events = await at_home(cue, begin)
+
+    async def following(_: Cue) -> Event | None:
+        return await anext(events, None)
+
+    while (event := await at_home(cue, following)) is not None:
+        yield event
+
+
+async def explained(cue: Cue, work_id: str) -> Explanation:
+    """Why a work stands where it stands; where very many wait, without counting those ahead: that holds up all."""
+    if (await cue.count())[WorkState.PENDING] > MOST_AHEAD:
+        found = (await cue.explain_many([work_id])).get(work_id)
+        if found is not None:
+            return found
+    return await cue.explain(work_id)
+
+
+async def latest(has_after: Callable[[int], Awaitable[bool]], known: int) -> int:
+    """The number of the latest event, from whether there is one after a number; `known` is what it was before."""
+    low, high = 0, LARGEST - 1
+    if known and await has_after(known - 1):
+        low = high = known
+        while await has_after(high):  # not many came since
+            low, high = high + 1, high + 2 * (high - known) + 64
+    while low < high:
+        middle = (low + high) // 2
+        if await has_after(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+class InMemory:
+    """A queue that only its own Cue knows."""
+
+    path = None
+
+    def __init__(self, cue: Cue) -> None:
+        self._cue = cue
+        self._metrics: Metrics | None = None
+        self._last_event = 0
+
+    async def facts(self, with_dead: bool) -> Facts:
+        """How everything stands."""
+
+        async def some(cue: Cue, state: str, limit: int) -> list[Work]:
+            if not counts[state]:
+                return []
+            await asyncio.sleep(0)  # each goes through the whole queue: other work has its turn in between
+            return await cue.list(state, limit=limit)
+
+        async def look(cue: Cue) -> Facts:
+            counts.update((str(state), count) for state, count in (await cue.count()).items())
+            pending = await some(cue, "pending", LOOKED_AT)
+            return Facts(
+                await cue.now(),
+                counts,
+                await cue.services(),
+                await cue.paused(),
+                [],
+                await some(cue, "running", SHOWN),
+                pending,
+                [work for state in ENDED for work in await some(cue, state, SHOWN)],
+                await cue.explain_many([work.id for work in pending]),
+                await some(cue, "failed", GROUPED) if with_dead else None,
+            )
+
+        counts: dict[str, int] = {}
+        return await self.act(look)
+
+    async def now(self) -> float:
+        """Queue time."""
+        return await self.act(lambda cue: cue.now())
+
+    async def services(self) -> list[dict[str, Any]]:
+        """Every service."""
+        return await self.act(lambda cue: cue.services())
+
+    async def get(self, work_id: str) -> Work | None:
+        """One work."""
+        return await self.act(lambda cue: cue.get(work_id))
+
+    async def find(self, **wanted: Any) -> list[Work]:
+        """Works, newest first."""
+        return await self.act(lambda cue: cue.list(**wanted))
+
+    async def dependents(self, work_id: str, limit: int) -> list[Work]:
+        """Who depends on that work."""
+        return await self.act(lambda cue: cue.dependents(work_id, limit))
+
+    async def explain(self, work_id: str) -> Explanation:
+        """Why one work stands where it stands."""
+        return await self.act(lambda cue: explained(cue, work_id))
+
+    async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
+        """The same for many."""
+        return await self.act(lambda cue: cue.explain_many(ids))
+
+    async def streams(self, work: Work) -> list[Stream]:
+        """Nothing: only a queue in a file keeps what commands print."""
+        return []
+
+    async def output(
+        self, work_id: str, stream: str, attempt: int, start: int | None, limit: int
+    ) -> tuple[bytes, int, int]:
+        """Nothing, as above."""
+        return b"", 0, 0
+
+    def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
+        """What happened after that number, and what happens."""
+        return events_of(self._cue, types, since)
+
+    async def last_event(self, types: list[str] | None) -> int:
+        """The number of the latest event: a reader that starts there finds nothing waiting for it."""
+
+        async def look(cue: Cue) -> int:
+            cue.events(types)
+            return await latest(partial(_has_event_after, cue), self._last_event)
+
+        self._last_event = await self.act(look)
+        return self._last_event
+
+    async def act(self, action: Callable[[Cue], Awaitable[T]]) -> T:
+        """Have the Cue do something."""
+        return await at_home(self._cue, action)
+
+    async def metrics(self) -> tuple[bytes, str]:
+        """The numbers for Prometheus."""
+        from runcue import Metrics
+
+        if self._metrics is None:
+            self._metrics = Metrics(self._cue)
+        metrics = self._metrics
+        return await self.act(lambda _: metrics.scrape()), metrics.content_type
+
+    async def close(self) -> None:
+        """Stop counting; the Cue is its owner's."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+
+
+async def _has_event_after(cue: Cue, number: int) -> bool:
+    """Whether a reader would find something at once."""
+    events = cue.events(since=number)
+    first = asyncio.ensure_future(anext(events, None))
+    done, _ = await asyncio.wait({first}, timeout=0)
+    if done:
+        return first.result() is not None
+    first.cancel()
+    await asyncio.wait({first})
+    return False

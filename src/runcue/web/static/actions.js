@@ -1,0 +1,123 @@
+// What a person can do to works: to one, to a group, to all that a filter finds.
+//
+// Whatever acts on more than one work first asks the server how many it would be, and shows some of them.
+
+import { at, post } from "./api.js";
+import { h } from "./dom.js";
+import { count, number } from "./format.js";
+import { icon } from "./icons.js";
+import { live, refresh } from "./live.js";
+import { attempt, confirm, say } from "./talk.js";
+
+export const VERBS = {
+  retry: { word: "Retry", done: "Retried", icon: "retry", states: ["failed", "cancelled"] },
+  cancel: { word: "Cancel", done: "Cancelled", icon: "cancelled", states: ["pending", "running"] },
+  purge: { word: "Discard", done: "Discarded", icon: "discard", states: ["failed"], isBad: true },
+};
+
+/** True when the page may not change anything. */
+export function isReadOnly() {
+  return Boolean(live.status?.queue.read_only);
+}
+
+/** Buttons for what can be done to one work. */
+export function buttons(work, changed) {
+  if (isReadOnly()) return h("span.note", null, "read-only");
+  return Object.entries(VERBS)
+    .filter(([, verb]) => verb.states.includes(work.state))
+    .map(([name, verb]) =>
+      h(
+        "button",
+        {
+          key: name,
+          type: "button",
+          class: verb.isBad ? "is-bad" : undefined,
+          onclick: () => one(name, work, changed),
+        },
+        icon(verb.icon),
+        verb.word,
+      ),
+    );
+}
+
+/** Do something to one work; discarding and cancelling ask first. */
+export function one(name, work, changed) {
+  const verb = VERBS[name];
+  const act = async () => {
+    await attempt(
+      () => post(`${at("works", work.id)}/${name}`, { cascade: false }),
+      ({ changed: isChanged }) =>
+        isChanged
+          ? `${verb.done} ${work.id}.`
+          : `${work.id} is no longer ${verb.states.join(" or ")}: nothing changed.`,
+    );
+    changed(name);
+  };
+  if (name === "retry") return act();
+  const loss =
+    name === "purge"
+      ? "It is deleted without a trace."
+      : "It does not run, and works that depend on it are told.";
+  return confirm({
+    title: `${verb.word} this work?`,
+    body: [
+      h("p", null, h("strong", null, work.task), " ", h("code", null, work.id)),
+      h("p.muted", null, loss),
+    ],
+    yes: verb.word,
+    isBad: true,
+    act,
+  });
+}
+
+/** Do something to all that a filter finds, after showing how many and which. */
+export async function many(name, filter, about, changed = () => {}) {
+  const verb = VERBS[name];
+  let found;
+  try {
+    found = await post(`works/${name}`, { filter, dry_run: true });
+  } catch (error) {
+    say(error.message, true);
+    return;
+  }
+  if (!found.count) {
+    say(`Nothing to ${verb.word.toLowerCase()}: no work of this selection is ${verb.states.join(" or ")}.`);
+    return;
+  }
+  const total = found.more ? `${number(found.count)}+ works` : count(found.count, "work");
+  confirm({
+    title: `${verb.word} ${total}?`,
+    body: [
+      h("p", null, about),
+      h(
+        "ul.sample",
+        null,
+        found.sample.map((id) => h("li", { key: id }, h("code", null, id))),
+      ),
+      found.count > found.sample.length
+        ? h("p.muted", null, `and ${number(found.count - found.sample.length)} more`)
+        : null,
+      name === "purge" ? h("p.bad", null, "They are deleted without a trace.") : null,
+    ],
+    yes: `${verb.word} ${total}`,
+    isBad: name !== "retry",
+    act: async () => {
+      await attempt(
+        () => post(`works/${name}`, { filter }),
+        (answer) =>
+          `${verb.done} ${number(answer.changed)}${answer.skipped ? `, skipped ${number(answer.skipped)}` : ""}.`,
+      );
+      await refresh();
+      changed();
+    },
+  });
+}
+
+/** Hold a service or a queue back, or let it go on. */
+export async function hold(kind, name, isPaused) {
+  await attempt(
+    () => post(`${at(kind, name)}/${isPaused ? "pause" : "resume"}`),
+    (answer) => `${answer.paused ? "Paused" : "Resumed"} ${name}.`,
+  );
+  await refresh();
+}

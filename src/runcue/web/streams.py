@@ -1,0 +1,218 @@
+"""What goes on while the connection lasts: the live overview and the events, by server-sent events or a WebSocket.
+
+Rules:
+- So many clients and no more (503), in all and for each address. A client that takes nothing for half a minute is
+  let go.
+- Nothing is kept for a client. Each reads at its own pace from where it is, and gets one `gap` event for what is
+  no longer there when it comes to it.
+- A place to go on from that cannot be (no number, or one that was not given out yet) is as good as none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import EventSourceResponse, SendTimeoutError
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from runcue import Event, RuncueError
+from runcue.web.guard import Refused
+from runcue.web.rows import WallClock, encoded, event_line
+from runcue.web.shapes import EventsQuery
+from runcue.web.source import Source, Unavailable
+
+if TYPE_CHECKING:
+    from runcue.web.broadcast import Broadcast
+
+logger = logging.getLogger("runcue")
+
+MOST_CLIENTS = 100
+MOST_PER_PEER = 10
+PING = 15
+PATIENCE = 30
+"""Seconds that a client may take for one piece."""
+OTHER_ENDS = "\u0085\u2028\u2029"
+"""Where some clients end a line, though they should not."""
+PAUSE = 1.0
+"""Seconds until a queue that told that nothing more will come is asked again."""
+
+
+class Seats:
+    """How many clients there are."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+
+    @property
+    def taken(self) -> int:
+        """How many there are in all."""
+        return self._taken.total()
+
+    def check(self, peer: str) -> None:
+        """Refuse one more when there are too many."""
+        if self.taken >= MOST_CLIENTS or self._taken[peer] >= MOST_PER_PEER:
+            raise Refused(
+                503, "Too many live connections. Close one of the other pages.", {"Retry-After": "5"}
+            )
+
+    @contextmanager
+    def take(self, peer: str) -> Iterator[None]:
+        """Be one of them."""
+        self._taken[peer] += 1
+        try:
+            yield
+        finally:
+            self._taken[peer] -= 1
+            self._taken += Counter()  # forgets those that have gone
+
+
+class LiveResponse(EventSourceResponse):
+    """A stream of events that has a seat while it lasts, and ends quietly when its client is gone."""
+
+    def __init__(self, content: AsyncIterator[bytes], seats: Seats, peer: str) -> None:
+        seats.check(peer)
+        super().__init__(content, ping=PING, send_timeout=PATIENCE, sep="\n")
+        self._seats = seats
+        self._peer = peer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._seats.take(self._peer):
+            try:
+                await super().__call__(scope, receive, send)
+            except (SendTimeoutError, ClientDisconnect, OSError):
+                logger.info("dashboard: %s takes nothing any more and was let go", self._peer)
+
+
+def message(name: str, data: bytes, number: int | None = None) -> bytes:
+    """An event as it goes over the wire; `data` is JSON, in which other ends of lines can be escaped."""
+    identity = None if number is None else str(number)
+    text = data.decode()
+    for end in OTHER_ENDS:
+        text = text.replace(end, f"\\u{ord(end):04x}")
+    return ServerSentEvent(text, event=name, id=identity, sep="\n").encode()
+
+
+async def live(broadcast: Broadcast) -> AsyncIterator[bytes]:
+    """The overview, as often as it changes."""
+    async with aclosing(broadcast.listen()) as tellings:
+        async for name, data in tellings:
+            yield message(name, data)
+
+
+class Events:
+    """The events of a queue, for whoever wants them."""
+
+    def __init__(self, source: Source, clock: WallClock) -> None:
+        self._source = source
+        self._clock = clock
+        self._over = asyncio.Event()
+
+    def begin(self) -> None:
+        """Whoever comes may stay."""
+        self._over.clear()
+
+    def end(self) -> None:
+        """Everybody is to go."""
+        self._over.set()
+
+    async def start_of(self, query: EventsQuery, last_id: str | None) -> tuple[list[str] | None, int]:
+        """The types, and the number after which to go on: the client's, if there ever was one; else the latest."""
+        types = query.types.split(",") if query.types else None
+        last = await self._source.last_event(types)
+        self._clock.tell(await self._source.now())
+        number = _number(last_id) if last_id is not None else query.since
+        return types, last if number is None or number > last else max(0, number)
+
+    async def read(self, types: list[str] | None, since: int) -> AsyncGenerator[Event | str, None]:
+        """Every event after that number; a text when the queue cannot be read, until it can be again."""
+        while not self._over.is_set():
+            try:
+                async with aclosing(self._source.events(types, since)) as events:
+                    while (event := await self._next(events)) is not None:
+                        since = event.seq
+                        yield event
+            except (RuncueError, Unavailable) as error:
+                yield str(error)
+            try:
+                async with asyncio.timeout(PAUSE):
+                    await self._over.wait()
+            except TimeoutError:
+                continue
+
+    async def _next(self, events: AsyncGenerator[Event, None]) -> Event | None:
+        """The next event; None when there will be none, or everybody is to go."""
+        following: asyncio.Future[Event | None] = asyncio.ensure_future(anext(events, None))
+        over = asyncio.ensure_future(self._over.wait())
+        try:
+            both: set[asyncio.Future[Any]] = {following, over}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            return following.result() if following.done() else None
+        finally:
+            over.cancel()
+            following.cancel()
+            await asyncio.wait({following})
+
+    async def sse(self, types: list[str] | None, since: int) -> AsyncIterator[bytes]:
+        """The same as server-sent events."""
+        async with aclosing(self.read(types, since)) as events:
+            async for event in events:
+                if isinstance(event, str):
+                    yield message("unavailable", encoded({"error": event}))
+                else:
+                    yield message(event.name, event_line(event, self._clock), event.seq)
+
+    async def talk(self, socket: WebSocket, types: list[str] | None, since: int) -> None:
+        """The same as messages of a WebSocket, until it is closed."""
+        await socket.accept()
+        sending = asyncio.create_task(self._send(socket, types, since))
+        hearing = asyncio.create_task(_heard(socket))
+        over = asyncio.create_task(self._over.wait())
+        tasks = {sending, hearing, over}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not hearing.done() or hearing.cancelled():
+            await _close(socket)
+
+    async def _send(self, socket: WebSocket, types: list[str] | None, since: int) -> None:
+        async with aclosing(self.read(types, since)) as events:
+            async for event in events:
+                if isinstance(event, str):
+                    line = encoded({"name": "unavailable", "error": event})
+                else:
+                    line = event_line(event, self._clock)
+                async with asyncio.timeout(PATIENCE):
+                    await socket.send_text(line.decode())
+
+
+async def _heard(socket: WebSocket) -> None:
+    """Whatever a client says is of no interest, but for its leaving."""
+    while (await socket.receive())["type"] != "websocket.disconnect":
+        continue
+
+
+async def _close(socket: WebSocket) -> None:
+    try:
+        async with asyncio.timeout(1):
+            await socket.close(1001)
+    except (TimeoutError, RuntimeError, WebSocketDisconnect, OSError):
+        logger.debug("dashboard: a WebSocket was gone before it was closed")
+
+
+def _number(text: str) -> int | None:
+    """What a browser sends as the id of the last event it saw; None when that is no number."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 30):
+        return None
+    return int(text)

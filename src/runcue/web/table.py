@@ -1,0 +1,187 @@
+"""Every address of the dashboard in one table, from which both the routes and their description are made.
+
+A request that got past the guard is read against the types of its line (400 for what does not fit) and answered. What
+went wrong is told in one line: 404 for what is not there, 400 for what cannot be, 503 while a queue cannot be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from runcue import ConfigError, CueClosed, RuncueError, SubmitError, UnknownService, WorkNotFound
+from runcue.web.guard import Guard, Refused, refusal
+from runcue.web.rows import encoded
+from runcue.web.shapes import EventsQuery
+from runcue.web.source import Unavailable
+
+if TYPE_CHECKING:
+    from runcue.web.site import Site
+
+logger = logging.getLogger("runcue")
+
+LARGEST_BODY = 1 << 20
+SLOWEST_BODY = 4.0
+"""Seconds that a body may take to come."""
+JSON = "application/json"
+STREAM = "text/event-stream"
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A request, read and checked: what its line in the table asks for."""
+
+    site: Site
+    request: Request
+    query: Any
+    body: Any
+
+    @property
+    def name(self) -> str:
+        """The id or name in the address."""
+        return str(self.request.path_params["name"])
+
+    @property
+    def peer(self) -> str:
+        """The address it comes from."""
+        return "unknown" if self.request.client is None else self.request.client.host
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of the table. An address without `answer` answers with what its handler makes, of that kind."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    answer: Any = None
+    query: Any = None
+    body: Any = None
+    kind: str = JSON
+
+
+class Endpoint:
+    """All that can be asked of one address."""
+
+    def __init__(self, site: Site, lines: Iterable[Line]) -> None:
+        self._site = site
+        self.lines = {line.method: line for line in lines}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except ClientDisconnect:
+            return
+        except Exception as error:  # noqa: BLE001 (whatever it is gets an answer; what is ours is logged)
+            response = excuse(error)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        line = self.lines.get(method)
+        if line is None:
+            allowed = {**self.lines, "HEAD": None} if "GET" in self.lines else self.lines
+            raise Refused(405, f"{request.method[:20]} cannot be done here.", {"Allow": ", ".join(allowed)})
+        query = read_query(request.query_params.multi_items(), line.query)
+        body = None if line.body is None else await _read_body(request, line.body)
+        found = await line.handler(Call(self._site, request, query, body))
+        return found if isinstance(found, Response) else Response(encoded(found), media_type=JSON)
+
+
+class Door:
+    """Where a WebSocket comes in for events."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        socket = WebSocket(scope, receive, send)
+        peer = "unknown" if socket.client is None else socket.client.host
+        try:
+            query = read_query(socket.query_params.multi_items(), EventsQuery)
+            types, since = await self._site.events.start_of(query, None)
+            self._site.seats.check(peer)
+        except Exception as error:  # noqa: BLE001 (as above)
+            response = excuse(error)
+            if "websocket.http.response" in scope.get("extensions", {}):
+                await socket.send_denial_response(response)
+            else:
+                await socket.close(1008)
+            return
+        with self._site.seats.take(peer):
+            await self._site.events.talk(socket, types, since)
+
+
+def read_query(given: list[tuple[str, str]], kind: Any) -> Any:
+    """What stands behind the question mark, as that type; nothing may be there twice."""
+    named = dict(given)
+    if len(named) != len(given):
+        raise Refused(400, "Something is given twice in the query. Give it once.")
+    if kind is None:
+        if named:
+            raise Refused(400, f"{next(iter(named))[:80]!r} cannot be given here.")
+        return None
+    return msgspec.convert(named, kind, strict=False)
+
+
+async def _read_body(request: Request, kind: Any) -> Any:
+    length = request.headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()) or int(length[:20]) > LARGEST_BODY:
+        raise Refused(413, f"The body is larger than {LARGEST_BODY:,} bytes.")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(SLOWEST_BODY):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > LARGEST_BODY:
+                    raise Refused(413, f"The body is larger than {LARGEST_BODY:,} bytes.")
+    except TimeoutError:
+        raise Refused(408, "The body takes too long.", {"Connection": "close"}) from None
+    return msgspec.json.decode(bytes(body), type=kind)
+
+
+def excuse(error: Exception) -> Response:
+    """The answer that tells what went wrong."""
+    match error:
+        case Refused():
+            return refusal(error.status, error.reason, error.headers)
+        case Unavailable() | CueClosed():
+            return refusal(503, str(error), {"Retry-After": "1"})
+        case WorkNotFound() | UnknownService():
+            return refusal(404, str(error))
+        case msgspec.DecodeError():
+            what, _, where = str(error).replace("`", "").partition(" - at $.")
+            return refusal(400, f"{where}: {what}" if where else what)
+        case ConfigError() | SubmitError() | UnicodeError():
+            return refusal(400, str(error))
+        case RuncueError():
+            return refusal(503, str(error), {"Retry-After": "1"})
+    logger.error("dashboard: a request failed", exc_info=error)
+    return refusal(500, "The dashboard failed to answer; its log says why.")
+
+
+def make_routes(site: Site, lines: Iterable[Line]) -> list[BaseRoute]:
+    """The routes of a table, each behind the guard."""
+    by_path: dict[str, list[Line]] = {}
+    for line in lines:
+        by_path.setdefault(line.path, []).append(line)
+
+    def route(path: str, found: list[Line]) -> BaseRoute:
+        is_static = path.startswith("/static/")
+        guard = Guard(Endpoint(site, found), site.keeper, is_page=path == "/", may_keep=is_static)
+        return Route(path, guard, name=f"runcue:{path}", include_in_schema=False)
+
+    socket = WebSocketRoute("/ws", Guard(Door(site), site.keeper), name="runcue:/ws")
+    return [*(route(path, found) for path, found in by_path.items()), socket]

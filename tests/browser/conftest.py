@@ -1,0 +1,80 @@
+"""Chromium for all browser tests, and a page for each that nothing untoward may happen on."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Page, expect
+
+from tests.browser.chromium import ADVICE, chromium, found
+from tests.browser.mishaps import Mishaps
+from tests.browser.stage import Stage, play
+
+PATIENCE = 10_000
+"""Milliseconds that a page may take for anything."""
+WATCH = """
+window.reports = [];
+addEventListener("securitypolicyviolation", (event) => window.reports.push(event.violatedDirective));
+"""
+expect.set_options(timeout=PATIENCE)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """One browser for all tests."""
+    if found() is None:
+        if os.environ.get("CI"):
+            pytest.fail(ADVICE)
+        pytest.skip(ADVICE)
+    async with chromium("--host-resolver-rules=MAP evil.test 127.0.0.1") as browser:
+        yield browser
+
+
+@pytest.fixture(autouse=True)
+def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dead letters are sorted at every look, not every few seconds: nobody waits for that here."""
+    monkeypatch.setattr("runcue.web.broadcast.DEAD_EVERY", 0.0)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    """A queue with a worker and a dashboard."""
+    async with play(tmp_path / "queue.db") as stage:
+        yield stage
+
+
+@pytest.fixture
+def mishaps() -> Mishaps:
+    """What the page of this test complained of."""
+    return Mishaps()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
+    """A browser without a past."""
+    context = await browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    yield context
+    await context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(context: BrowserContext, mishaps: Mishaps) -> AsyncIterator[Page]:
+    """A page; at the end nothing was refused by its policy, and its console is empty."""
+    page = await context.new_page()
+    mishaps.watch(page)
+    await page.add_init_script(WATCH)
+    yield page
+    if page.url.startswith("http"):
+        assert await page.evaluate("window.reports") == []
+    mishaps.check()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def inside(page: Page, stage: Stage) -> Page:
+    """The page, come in by the link."""
+    await page.goto(stage.link)
+    await expect(page.locator(".line")).to_have_text("live")
+    return page

@@ -1,0 +1,538 @@
+"""The verbs of `runcue` on the file of a queue, but for the live screen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+import runcue
+from runcue.cli.main import RUNCUE, program
+from tests.cli.conftest import PATIENCE, environment
+from tests.cli.crew import RUNCUE as PROGRAM
+from tests.cli.crew import until
+from tests.cli.inside import Told
+from tests.cli.works import CANARY, STATES, Inside, make, refused
+
+READING = ["status", "list", "show done", "explain limited"]
+CHANGING = ["pause api", "resume api", "set api --rate 5/s", "retry broken", "cancel later"]
+VERBS = [verb for table in RUNCUE.values() for verb in table]
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("works") / "made")
+
+
+@pytest.fixture
+def inside(
+    stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Inside:
+    for file in stock.parent.iterdir():
+        shutil.copy(file, tmp_path / file.name)
+    return Inside(tmp_path / "queue.db", monkeypatch, capsys)
+
+
+def data(told: Told) -> Any:
+    assert (told.code, told.err) == (0, ""), told
+    return json.loads(told.out)
+
+
+# help -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_has_help_with_an_example(name: str) -> None:
+    said = CliRunner().invoke(program("runcue"), [name, "--help"], prog_name="runcue")
+    assert said.exit_code == 0, said.output
+    assert f"runcue {name}" in said.output
+    assert said.output.index("Examples:") < said.output.index("Options:")
+    assert "queuectl" not in said.output
+
+
+def test_a_wrong_verb_gets_the_right_one(inside: Inside) -> None:
+    refused(inside.run("statsu", "queue.db"), 2, "Did you mean 'status'?")
+
+
+def test_a_wrong_option_gets_the_right_one(inside: Inside) -> None:
+    refused(inside("list", "--serch", "x"), 2, "Did you mean '--search'?")
+
+
+# looking ----------------------------------------------------------------------------------------------------
+
+
+def test_status_shows_counts_reasons_services_and_failures(inside: Inside) -> None:
+    told = inside("status")
+    assert told.code == 0
+    for words in (
+        "Works   6 pending · 1 running · 1 completed · 3 failed · 1 cancelled", "Paused  queue mail",
+        "1 rate api", "1 circuit depot open", "1 retry (next in ", "1 after other works", "0 of 200,000 tokens",
+        "parcel", "ConnectionError: no route to host", "no worker is running",
+    ):  # fmt: skip
+        assert words in told.out, words
+
+
+def test_status_is_an_object_too(inside: Inside) -> None:
+    found = data(inside("status", "--json"))
+    assert found["works"] == {"pending": 6, "running": 1, "completed": 1, "failed": 3, "cancelled": 1}
+    assert {one["name"] for one in found["services"]} == {"api", "depot"}
+    assert found["paused"] == ["mail"]
+    assert sum(one["works"] for one in found["waiting"]) == 6
+
+
+def test_list_shows_every_work_and_why_it_waits(inside: Inside) -> None:
+    rows = {line.split("\t")[0]: line.split("\t") for line in inside("list").out.splitlines()}
+    assert {id: row[1] for id, row in rows.items()} == STATES
+    assert rows["limited"][-1].startswith("rate api")
+    assert rows["held"][-1] == "queue paused"
+    assert rows["orphan"][-1] == "after 1/2, 1 never submitted"
+    assert rows["again"][2] == "1/3"
+    assert rows["done"][4] == "call out/done.json"
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        (["--state", "failed"], {"broken", "nasty", "parcel"}), (["--task", "ship"], {"parcel", "parcel-2"}),
+        (["--queue", "mail"], {"held"}), (["--service", "api"], {"done", "limited"}),
+        (["--search", "no route"], {"parcel"}), (["--state", "pending", "--task", "call"], {"limited"}),
+        (["--search", "nothing has this"], set()),
+    ],
+)  # fmt: skip
+def test_list_keeps_to_what_is_asked_for(inside: Inside, options: list[str], ids: set[str]) -> None:
+    assert {row["id"] for row in data(inside("list", "--json", *options))} == ids
+
+
+def test_a_list_that_was_cut_says_so(inside: Inside) -> None:
+    told = inside("list", "--limit", "2")
+    assert told.out.count("\n") == 2
+    assert "more than these 2" in told.err
+
+
+def test_a_row_as_json_tells_why(inside: Inside) -> None:
+    [row] = data(inside("list", "--json", "--search", "limited"))
+    assert (row["state"], row["services"], row["error"]) == ("pending", ["api"], None)
+    assert row["why"]["reason"] == "rate"
+    assert row["why"]["seconds"] > 3000
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("--state", "xyz"), ("--limit", "0"), ("--limit", "-1"), ("--limit", "1000000000000"), ("--search", "")],
+)
+def test_list_refuses_nonsense(inside: Inside, args: tuple[str, str]) -> None:
+    refused(inside("list", *args), 2)
+
+
+def test_show_tells_all_but_secrets(inside: Inside) -> None:
+    told = inside("show", "done")
+    for words in (
+        "done  completed",
+        "task        call",
+        "target      out/done.json",
+        '"words":7',
+        '"api_key":"***"',
+    ):
+        assert words in told.out, words
+    failed = inside("show", "broken").out
+    assert "has failed: its only attempt failed: ValueError: page is empty" in failed
+    assert "Failed attempts" in failed
+    assert f"Run it again: runcue retry {inside.file} broken" in failed
+
+
+@pytest.mark.parametrize("verb", ["status", "list", "show done", "show broken", "explain broken", "list --json",
+                                  "show done --json", "show broken --json", "status --json"])  # fmt: skip
+def test_no_verb_shows_a_secret_unasked(inside: Inside, verb: str) -> None:
+    name, *args = verb.split()
+    told = inside(name, *args)
+    assert CANARY not in told.out + told.err
+    assert told.code == 0
+
+
+def test_who_asks_for_secrets_gets_them(inside: Inside) -> None:
+    assert data(inside("show", "done", "--raw", "--json"))["params"]["api_key"] == CANARY
+    assert data(inside("show", "done", "--json"))["params"] == {
+        "api_key": "***",
+        "url": "https://me:***@host/x",
+    }
+
+
+@pytest.mark.parametrize(
+    "verb", ["status", "list", "show nasty", "explain nasty", "list --json", "show nasty --json"]
+)
+def test_nothing_that_a_terminal_obeys_comes_through(inside: Inside, verb: str) -> None:
+    name, *args = verb.split()
+    told = inside(name, *args)
+    assert all(sign.isprintable() or sign in "\t\n" for sign in told.out + told.err)
+
+
+@pytest.mark.parametrize(
+    ("id", "words"),
+    [
+        ("limited", "waits for the rate limit of api"), ("parcel-2", "the circuit of depot is open"),
+        ("again", "failed 1 of 3 times, and is tried again in"), ("later", "is not due yet"),
+        ("orphan", "Submit what is missing, or cancel it: runcue cancel"), ("held", "the queue mail is paused"),
+        ("done", "done has completed."), ("stuck", "stuck is running now."), ("dropped", "was cancelled"),
+        ("parcel", "has failed: its only attempt failed"),
+    ],
+)  # fmt: skip
+def test_explain_says_why_and_what_to_do(inside: Inside, id: str, words: str) -> None:
+    told = inside("explain", id)
+    assert told.code == 0
+    assert words in told.out
+    assert "queuectl" not in told.out
+    assert data(inside("explain", id, "--json"))["text"] == told.out.rstrip("\n")
+
+
+def test_a_work_that_is_not_there_is_told_with_the_nearest(inside: Inside) -> None:
+    for verb in ("show", "explain", "cancel", "retry", "logs"):
+        told = inside(verb, "limitd")
+        assert told.code == 6, told
+        assert "Did you mean limited?" in told.err
+    refused(inside("show", "zzzzzz"), 6, "See them: runcue list")
+
+
+@pytest.mark.parametrize("id", ["", "a\nb", "\x1b[2J", "x" * 10_000])
+def test_what_can_be_no_id_is_refused(inside: Inside, id: str) -> None:
+    for verb in ("show", "explain", "cancel", "retry", "logs"):
+        told = inside(verb, "--", id)
+        assert told.code in {2, 6}, told
+        assert told.err.rstrip("\n").isprintable()
+        assert len(told.err) < 500
+
+
+# acting -----------------------------------------------------------------------------------------------------
+
+
+def test_a_service_and_a_queue_are_paused_and_resumed(inside: Inside) -> None:
+    assert inside("pause", "api").out == (
+        f"Paused service api. Go on with: runcue resume {inside.file} api\n"
+    )
+    with inside.reader() as reader:
+        assert next(one for one in reader.services() if one["name"] == "api")["paused"]
+    assert inside("resume", "api").out == "Resumed service api\n"
+    assert inside("resume", "mail").out == "Resumed queue mail\n"
+    with inside.reader() as reader:
+        assert reader.paused() == []
+    refused(inside("pause", "apy"), 6, "Did you mean: 'api'")
+    assert inside("pause", "--queue", "night").out.startswith("Paused queue night.")
+
+
+def test_a_limit_is_set_and_the_others_stay(inside: Inside) -> None:
+    told = inside("set", "api", "--concurrent", "2")
+    assert told.out == "Service api: 1/h, 200,000 tokens per 1 m, 2 at once\n"
+    assert "Its program declared: 1/h" in told.err
+    assert (
+        inside("set", "api", "--rate", "none", "--quantity", "tokens=none").out == "Service api: 2 at once\n"
+    )
+    assert (
+        "rests 5 m after 9 failures"
+        in inside("set", "api", "--circuit-threshold", "9", "--circuit-timeout", "5m").out
+    )
+    with inside.reader() as reader:
+        found = next(one for one in reader.services() if one["name"] == "api")
+    assert (found["concurrent"], found["rates"], found["circuit_threshold"]) == (2, [], 9)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [], ["--rate", "often"], ["--rate", "none", "--rate", "1/s"], ["--concurrent", "0"], ["--concurrent", "x"],
+        ["--quantity", "tokens"], ["--quantity", "rate=1/s"], ["--quantity", "tokens=often"],
+        ["--quantity", "a=1/s", "--quantity", "a=2/s"], ["--circuit-timeout", "soon"],
+    ],
+)  # fmt: skip
+def test_a_limit_that_cannot_be_is_refused_and_changes_nothing(inside: Inside, args: list[str]) -> None:
+    before = inside("status", "--json").out
+    refused(inside("set", "api", *args), 2)
+    services = [json.loads(text)["services"] for text in (before, inside("status", "--json").out)]
+    assert [one["rates"] for one in services[0]] == [one["rates"] for one in services[1]]
+
+
+def test_a_service_that_is_not_there_is_told_with_the_nearest(inside: Inside) -> None:
+    refused(inside("set", "depto", "--rate", "1/s"), 6, "Did you mean 'depot'?")
+    refused(inside("set", "zzz", "--rate", "1/s"), 6, "There are: 'api', 'depot'")
+
+
+def test_works_are_tried_again(inside: Inside) -> None:
+    assert inside("retry", "broken", "dropped").out == "Requeued 2 works\n"
+    with inside.reader() as reader:
+        assert {one: str(work.state) for one in ("broken", "dropped") if (work := reader.get(one))} == {
+            "broken": "pending",
+            "dropped": "pending",
+        }
+    told = inside("retry", "broken", "done")
+    assert (told.code, told.out) == (6, "Requeued 0 works, skipped 2\n")
+    assert told.err == "runcue: broken is pending, not failed.\nruncue: done is completed, not failed.\n"
+
+
+def test_all_that_failed_are_tried_again_once_that_is_meant(inside: Inside) -> None:
+    refused(inside("retry", "--all-failed"), 2, "This would retry 3 failed works.", "--yes", "--dry-run")
+    assert inside("retry", "--all-failed", "--dry-run").out.split() == ["broken", "nasty", "parcel"]
+    assert inside("retry", "--all-failed", "--task", "ship", "--yes").out == "Requeued 1 work\n"
+    assert inside("retry", "--all-failed", "--yes").out == "Requeued 2 works\n"
+    assert inside("retry", "--all-failed", "--yes").out == "Requeued 0 works\n"
+
+
+@pytest.mark.parametrize("args", [[], ["a", "--all-failed"], ["a", "--task", "ship"]])
+def test_retry_wants_to_know_which(inside: Inside, args: list[str]) -> None:
+    refused(inside("retry", *args), 2)
+
+
+def test_works_are_cancelled(inside: Inside) -> None:
+    told = inside("cancel", "later", "stuck", "done")
+    assert told.out == "Cancelled later\nCancelled stuck, which was running and is told to stop\n"
+    assert (told.code, told.err) == (6, "runcue: done is completed already.\n")
+
+
+def test_what_a_function_printed_is_not_kept(inside: Inside) -> None:
+    told = inside("logs", "done")
+    assert (told.code, told.out) == (0, "")
+    assert "printed nothing" in told.err
+
+
+def test_what_a_command_printed_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run() -> None:
+        cue = runcue.Cue(tmp_path / "c.db")
+        cue.task("say", executor="subprocess")(lambda work: runcue.Command(["echo", "hello\x1b[2J"]))
+        async with asyncio.timeout(40), cue:
+            await cue.submit("say", id="one")
+            await cue.join()
+        await cue.close()
+
+    asyncio.run(run())
+    told = Inside(tmp_path / "c.db", monkeypatch, capsys)("logs", "one")
+    assert (told.code, told.out) == (0, "hello\n")
+
+
+# files ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [*READING, *CHANGING, "top", "dashboard --no-browser"])
+def test_a_file_that_is_not_there_is_told_and_never_made(
+    inside: Inside, tmp_path: Path, command: str
+) -> None:
+    verb, *args = command.split()
+    missing = tmp_path / "none" / "x.db"
+    refused(inside(verb, *args, file=missing), 3, "is not there")
+    assert not missing.parent.exists()
+    refused(inside(verb, *args, file=tmp_path / "queu.db"), 3, "did you mean", "queue.db?")
+    assert not (tmp_path / "queu.db").exists()
+    empty = tmp_path / "empty.db"
+    empty.touch()
+    refused(inside(verb, *args, file=empty), 3, "is empty")
+    assert empty.stat().st_size == 0
+    refused(inside(verb, *args, file=""), 2, "first argument")
+
+
+def test_top_wants_a_terminal(inside: Inside) -> None:
+    refused(inside("top"), 2, "top needs a terminal", f"runcue status {inside.file} --watch")
+
+
+def test_watching_prints_each_change_until_it_is_interrupted(inside: Inside, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*PROGRAM, "status", str(inside.file), "--watch", "--json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(tmp_path),
+    ) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["paused"] == ["mail"]
+        inside("resume", "mail")
+        while json.loads(process.stdout.readline())["paused"]:
+            continue
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+
+
+# demo and dashboard -----------------------------------------------------------------------------------------
+
+
+def demo(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    place = tmp_path / "temporary"
+    place.mkdir(exist_ok=True)
+    return subprocess.run(
+        [*PROGRAM, "demo", *args],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=environment(tmp_path, {"TMPDIR": str(place)}),
+        cwd=tmp_path,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_the_demo_tells_its_story_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = demo(tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.index("depot is left alone") < done.stdout.index("depot answers again")
+    for line in (
+        "page-9: ValueError: page 9 is empty",
+        "completed  28",
+        "failed     2",
+        "parcels    5 arrived",
+    ):
+        assert line in done.stdout
+    assert [line.strip() for line in done.stdout.splitlines()[-3:]] == [
+        "runcue demo --keep demo --busy 60",
+        "runcue top demo/demo.db",
+        "runcue dashboard demo/demo.db",
+    ]
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_busy_demo_that_is_kept_can_be_looked_at(tmp_path: Path) -> None:
+    done = demo(tmp_path, "--keep", "kept", "--busy", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "runcue top kept/demo.db" in done.stdout
+    with runcue.Reader(tmp_path / "kept" / "demo.db") as reader:
+        assert reader.count()[runcue.WorkState.COMPLETED] >= 28
+    again = demo(tmp_path, "--keep", "kept")
+    assert again.returncode == 6
+    assert (
+        again.stderr == "runcue: kept/demo.db is there already. Choose another directory, or move it away.\n"
+    )
+
+
+def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    with subprocess.Popen(
+        [*PROGRAM, "demo"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(tmp_path, {"TMPDIR": str(place), "PYTHONUNBUFFERED": "1"}),
+    ) as process:
+        assert process.stdout is not None
+        until(lambda: "retry" in process.stdout.readline(), "a line of the story")  # type: ignore[union-attr]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+    assert list(place.iterdir()) == []
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """What the dashboard was asked to serve; nothing is."""
+    web = pytest.importorskip("runcue.web")
+    calls: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(web, "serve", lambda path, **more: calls.append((path, more)), raising=False)
+    return calls
+
+
+def test_the_dashboard_serves_the_file_to_this_machine(inside: Inside, served: list[Any]) -> None:
+    told = inside("dashboard", "--port", "0", "--no-browser", "--read-only")
+    assert told.code == 0, told
+    [(path, more)] = served
+    assert path == str(inside.file)
+    assert callable(more.pop("say"))
+    assert more == {"host": "127.0.0.1", "port": 0, "token": None, "read_only": True, "open_browser": False}
+
+
+def test_the_dashboard_is_really_served_and_ends_with_ctrl_c(inside: Inside, tmp_path: Path) -> None:
+    pytest.importorskip("runcue.web.serving")
+    with subprocess.Popen(
+        [*PROGRAM, "dashboard", str(inside.file), "--port", "0", "--no-browser"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(tmp_path),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        link = process.stdout.readline().strip()
+        assert link.startswith("http://127.0.0.1:")
+        assert "token=" in link
+        with httpx.Client(follow_redirects=True, timeout=PATIENCE, trust_env=False) as client:
+            assert client.get(link.partition("?")[0]).status_code == 401
+            assert client.get(link).status_code == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) in {0, 130}
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_a_port_that_is_taken_is_told(inside: Inside) -> None:
+    pytest.importorskip("runcue.web.serving")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused(inside("dashboard", "--port", str(port), "--no-browser"), 6, f"Port {port}", "--port 0")
+
+
+def test_queuectl_serves_its_home(
+    inside: Inside, served: list[Any], stock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runcue.cli.main import queuectl
+
+    home = inside.file.parent
+    home.chmod(0o700)
+    inside.file.chmod(0o600)
+    monkeypatch.setattr(sys, "argv", ["queuectl", "--home", str(home), "dashboard", "--no-browser"])
+    with pytest.raises(SystemExit) as ended:
+        queuectl()
+    assert ended.value.code == 0
+    assert served[0][0] == str(inside.file)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.test", "127.evil.test"])
+def test_other_machines_are_not_let_in_without_a_token(inside: Inside, served: list[Any], host: str) -> None:
+    refused(inside("dashboard", "--host", host), 4, "--token")
+    assert served == []
+    assert inside("dashboard", "--host", host, "--token", "0123456789abcdef").code == 0
+    assert len(served) == 1
+
+
+@pytest.mark.parametrize("token", ["short", "x" * 15, "ä" * 20, "0123456789abcdef\n"])
+def test_a_token_that_could_be_guessed_is_refused(inside: Inside, served: list[Any], token: str) -> None:
+    refused(inside("dashboard", "--token", token), 2, "token")
+    assert served == []
+
+
+PROGRAM_TEXT = (
+    "import sys; sys.argv = ['runcue', {verb!r}, {file!r}]; from runcue.cli.main import runcue; runcue()"
+)
+ON_TERMINAL = (
+    "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, '-c', {text!r}])))"
+)
+
+
+@pytest.mark.parametrize(
+    ("verb", "module", "extra"), [("dashboard", "starlette", "web"), ("top", "textual", "tui")]
+)
+def test_a_missing_extra_is_one_line(
+    inside: Inside, tmp_path: Path, verb: str, module: str, extra: str
+) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        f"import sys\nsys.modules[{module!r}] = None\n", encoding="utf-8"
+    )
+    text = ON_TERMINAL.format(text=PROGRAM_TEXT.format(verb=verb, file=str(inside.file)))
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=environment(tmp_path, {"PYTHONPATH": str(hidden), "TERM": "xterm"}),
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.stdout.startswith("runcue: ")
+    assert done.stdout.rstrip().endswith(f'needs {module}: pip install "runcue[{extra}]"')
+    assert done.stdout.count("\n") == 1
+    assert done.returncode == 4

@@ -1,0 +1,156 @@
+"""What the dashboard does to a queue, on one work and on all of a filter."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from runcue import WorkState
+from runcue.web import actions
+from tests.web.conftest import Stage, client
+
+
+async def asked(stage: Stage, path: str, body: Any = None, method: str = "POST") -> httpx.Response:
+    async with client(stage.app) as asker:
+        return await asker.request(method, path, json={} if body is None else body)
+
+
+async def state_of(stage: Stage, name: str) -> str | None:
+    work = await stage.cue.get(stage.ids[name])
+    return None if work is None else str(work.state)
+
+
+async def test_a_work_is_retried_once(stage: Stage) -> None:
+    await stage.cue.pause("api")
+    path = f"/works/{stage.ids['dead']}/retry"
+    assert (await asked(stage, path)).json() == {"changed": True}
+    assert await state_of(stage, "dead") == "pending"
+    assert (await asked(stage, path)).json() == {"changed": False}
+
+
+async def test_a_work_is_cancelled_alone_or_with_those_that_need_it(stage: Stage) -> None:
+    assert (await asked(stage, f"/works/{stage.ids['needs']}/cancel")).json() == {"changed": True}
+    assert (await asked(stage, f"/works/{stage.ids['later']}/cancel", {"cascade": True})).json() == {
+        "changed": True
+    }
+    assert await state_of(stage, "later") == "cancelled"
+
+
+async def test_a_dead_letter_is_deleted(stage: Stage) -> None:
+    assert (await asked(stage, f"/works/{stage.ids['dead']}/purge")).json() == {"changed": True}
+    assert await state_of(stage, "dead") is None
+    assert (await asked(stage, f"/works/{stage.ids['dead']}/purge")).status_code == 404
+    assert (await asked(stage, f"/works/{stage.ids['done']}/purge")).json() == {"changed": False}
+
+
+async def test_the_overview_shows_an_action_at_once(stage: Stage) -> None:
+    async with client(stage.app) as asker:
+        assert (await asker.get("/status")).json()["counts"]["failed"] == 2
+        await asker.post(f"/works/{stage.ids['dead']}/purge", json={})
+        status = (await asker.get("/status")).json()
+    assert [group["count"] for group in status["failures"]["groups"]] == [1]
+    assert stage.ids["dead"] not in {row["id"] for row in status["recent"]}
+
+
+@pytest.mark.parametrize("verb", ["retry", "cancel", "purge"])
+async def test_unknown_work_is_404_and_an_impossible_id_400(stage: Stage, verb: str) -> None:
+    assert (await asked(stage, f"/works/nobody/{verb}")).status_code == 404
+    assert (await asked(stage, f"/works/a%00b/{verb}")).status_code == 400
+    assert (await asked(stage, f"/works/{'x' * 500}/{verb}")).status_code == 400
+
+
+@pytest.mark.parametrize("body", [{"cascade": 1}, {"casade": True}, [], "x", 7])
+async def test_a_body_that_cannot_be_is_refused(memory: Stage, body: Any) -> None:
+    async with client(memory.app) as asker:
+        answer = await asker.post(f"/works/{memory.ids['dead']}/retry", json=body)
+    assert answer.status_code == 400
+    assert await state_of(memory, "dead") == "failed"
+
+
+# many -----------------------------------------------------------------------------------------------------
+
+
+async def test_all_of_a_filter_are_counted_first_and_then_changed(stage: Stage) -> None:
+    await stage.cue.pause("api")
+    wanted = {"filter": {"state": "failed", "task": "call"}}
+    counted = (await asked(stage, "/works/retry", wanted | {"dry_run": True})).json()
+    assert counted == {"count": 2, "sample": [stage.ids["dead2"], stage.ids["dead"]], "more": False}
+    assert await state_of(stage, "dead") == "failed"
+    assert (await asked(stage, "/works/retry", wanted)).json() == {"changed": 2, "skipped": 0}
+    assert await state_of(stage, "dead") == "pending"
+    assert (await asked(stage, "/works/retry", wanted)).json() == {"changed": 0, "skipped": 0}
+
+
+async def test_without_a_state_an_action_takes_all_it_can(stage: Stage) -> None:
+    await stage.cue.pause("api")
+    assert (await asked(stage, "/works/retry", {"filter": {}})).json()["changed"] == 3
+    assert (await asked(stage, "/works/cancel", {"filter": {}})).json()["changed"] == 6
+    assert (await stage.cue.count())[WorkState.CANCELLED] == 6
+
+
+async def test_a_group_of_dead_letters_is_an_action_of_its_own(memory: Stage) -> None:
+    other = await memory.cue.submit("call", params={"fail": "something else"})
+    await memory.cue.wait(other, 10)
+    group = "Permanent: no page # at postgres://user:***@host/db"
+    wanted = {"filter": {"state": "failed", "task": "call", "error_group": group}}
+    assert (await asked(memory, "/works/purge", wanted | {"dry_run": True})).json()["count"] == 2
+    assert (await asked(memory, "/works/purge", wanted)).json() == {"changed": 2, "skipped": 0}
+    assert [work.id for work in await memory.cue.dead()] == [other]
+
+
+async def test_an_action_takes_no_state_it_is_not_for(memory: Stage) -> None:
+    answer = await asked(memory, "/works/purge", {"filter": {"state": "pending"}})
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "purge takes work that is failed, not pending."
+
+
+async def test_what_is_too_much_for_one_action_is_said(
+    memory: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "MOST_BULK", 20)
+    monkeypatch.setattr(actions, "MOST_ROWS", 10)
+    await memory.cue.submit_many([{"task": "call", "delay": 3600}] * 30)
+    counted = (await asked(memory, "/works/cancel", {"filter": {}, "dry_run": True})).json()
+    assert counted["count"] == 20
+    assert counted["more"] is True
+    assert (await asked(memory, "/works/cancel", {"filter": {}})).json() == {"changed": 20, "skipped": 0}
+    assert (await memory.cue.count())[WorkState.PENDING] == 13
+
+
+# services and queues --------------------------------------------------------------------------------------
+
+
+async def test_a_service_and_a_queue_are_held_back_and_let_go(stage: Stage) -> None:
+    assert (await asked(stage, "/services/api/pause")).json() == {"paused": True}
+    assert [one["paused"] for one in await stage.cue.services()] == [True]
+    assert (await asked(stage, "/services/api/resume")).json() == {"paused": False}
+    assert (await asked(stage, "/queues/default/pause")).json() == {"paused": True}
+    assert await stage.cue.paused() == ["default"]
+    assert (await asked(stage, "/queues/default/resume")).json() == {"paused": False}
+    assert (await asked(stage, "/services/nobody/pause")).status_code == 404
+    assert (await asked(stage, "/queues/api/pause")).status_code == 409
+
+
+async def test_a_limit_is_changed_by_hand(stage: Stage) -> None:
+    answer = await asked(stage, "/services/api", {"rate": "7/min", "concurrent": None}, "PATCH")
+    assert answer.json()["rates"][0]["rate"] == "7/min"
+    assert answer.json()["concurrent"] is None
+    assert "1000/min" in answer.json()["declared"]
+    [service] = await stage.cue.services()
+    assert service["concurrent"] is None
+    several = await asked(stage, "/services/api", {"rate": ["5/min", "100/d"]}, "PATCH")
+    assert len(several.json()["rates"]) == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"rate": "fast"}, {"rate": []}, {"rate": 7}, {"concurrent": 0}, {"concurrent": "5"}, {"colour": 1},
+     {"circuit_timeout": "soon"}, {"circuit_threshold": -1}, {"quantities": {"rate": "1/s"}},
+     {"quantities": {"a b": "1/s"}}, {"quantities": {"tokens": "x"}}],
+)  # fmt: skip
+async def test_limits_that_cannot_be_are_refused(memory: Stage, body: Any) -> None:
+    before = await memory.cue.services()
+    answer = await asked(memory, "/services/api", body, "PATCH")
+    assert answer.status_code == 400, answer.text
+    assert await memory.cue.services() == before
+    assert (await asked(memory, "/services/nobody", {"rate": "1/s"}, "PATCH")).status_code == 404

@@ -1,0 +1,386 @@
+"""What the dashboard shows of a queue in memory, of one in a file, and of a file from outside (WB7, WB11, WB12)."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runcue import Cue
+from runcue.web import app, source
+from runcue.web.broadcast import Past
+from runcue.web.rows import encoded, shown
+from runcue.web.shapes import Counts
+from tests.web.conftest import CANARY, TOKEN, Stage, client
+
+
+async def answer_of(stage: Stage, path: str, **params: Any) -> Any:
+    async with client(stage.app) as asker:
+        answer = await asker.get(path, params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+# the overview ---------------------------------------------------------------------------------------------
+
+
+async def test_the_overview_counts_and_names_everything(stage: Stage) -> None:
+    status = await answer_of(stage, "/status")
+    assert status["counts"] == {"pending": 3, "running": 0, "completed": 1, "failed": 2, "cancelled": 1}
+    assert status["queue"]["durable"] == (stage.path is not None)
+    [service] = status["services"]
+    assert service["name"] == "api"
+    assert service["rates"] == [{"rate": "1000/min", "used": 3, "limit": 1000}]
+    assert {row["id"] for row in status["waiting"]["rows"]} == {
+        stage.ids[name] for name in ("later", "needs", "last")
+    }
+    assert {row["id"] for row in status["recent"]} == {
+        stage.ids[name] for name in ("done", "dead", "dead2", "gone")
+    }
+    ends = [row["completed_at"] for row in status["recent"]]
+    assert ends == sorted(ends, reverse=True)
+    assert "sample" not in status
+    if stage.path is not None:
+        assert [worker["serving"] for worker in status["workers"]] == [True]
+
+
+async def test_each_that_waits_says_why_and_until_when(stage: Stage) -> None:
+    status = await answer_of(stage, "/status")
+    whys = {row["id"]: row["why"] for row in status["waiting"]["rows"]}
+    later = whys[stage.ids["later"]]
+    assert later["reason"] == "scheduled"
+    assert later["until"] == pytest.approx(status["at"] + later["seconds"], abs=1)
+    assert 3500 < later["seconds"] <= 3600
+    assert whys[stage.ids["last"]]["text"] == f"after {stage.ids['needs']}"
+    assert whys[stage.ids["last"]]["waits_for"] == [stage.ids["needs"]]
+    reasons = {reason["text"]: reason["count"] for reason in status["waiting"]["reasons"]}
+    assert reasons["scheduled"] == 1
+    assert sum(reasons.values()) == status["waiting"]["looked_at"] == 3
+
+
+async def test_dead_letters_that_failed_alike_are_one_group(stage: Stage) -> None:
+    [group] = (await answer_of(stage, "/failures"))["groups"]
+    assert group["error"] == "Permanent: no page # at postgres://user:***@host/db"
+    assert group["count"] == 2
+    assert group["sample"] == stage.ids["dead2"]
+    assert group["first_at"] <= group["last_at"]
+
+
+async def test_running_work_is_shown(memory: Stage) -> None:
+    work_id = await memory.cue.submit("hang")
+    async for event in memory.cue.events("started", since=0):
+        if event.work_id == work_id:
+            break
+    status = await answer_of(memory, "/status")
+    assert [row["id"] for row in status["running"]] == [work_id]
+    await memory.cue.cancel(work_id)
+
+
+def counted(completed: int, failed: int = 0, pending: int = 0) -> Counts:
+    return Counts(pending=pending, running=0, completed=completed, failed=failed, cancelled=0)
+
+
+def test_the_history_has_a_point_for_each_second_and_loses_nothing() -> None:
+    past = Past()
+    past.add(100.2, counted(50))
+    past.add(100.9, counted(53))
+    past.add(103.1, counted(60, failed=2, pending=4))
+    history = past.history()
+    assert history.until == 102
+    assert sum(history.completed) == 10
+    assert sum(history.failed) == 2
+    assert len(history.completed) == 3
+    assert history.pending == [4, 4, 4]
+    assert past.pace().completed == pytest.approx(10 / 3)
+
+
+def test_a_sample_tells_what_ended_since_the_one_before() -> None:
+    past = Past()
+    past.add(100, counted(0))
+    past.add(101, counted(5))
+    assert past.since(99, counted(5)).completed == 5
+    past.add(103.5, counted(9))
+    assert past.since(100, counted(9)).completed == 4
+    assert past.since(102, counted(9)).completed == 0
+    assert past.since(102, counted(9)).at == 102
+
+
+def test_the_history_begins_anew_after_a_long_time_or_a_clock_that_was_set_back() -> None:
+    past = Past()
+    for at in (100, 101, 200, 201, 150):
+        past.add(at, counted(at))
+    assert past.history().completed == []
+    past.add(151, counted(152))
+    assert past.history().completed == [2]
+
+
+def test_the_history_is_bounded_and_work_that_is_retried_is_no_negative_failure() -> None:
+    past = Past()
+    for second in range(2000):
+        past.add(second, counted(second, failed=2000 - second))
+    assert len(past.history().completed) == 600
+    assert set(past.history().failed) == {0}
+
+
+# lists ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_list_is_read_page_by_page(stage: Stage) -> None:
+    found: list[str] = []
+    before = None
+    for _ in range(10):
+        params = {"limit": 2} if before is None else {"limit": 2, "before": before}
+        page = await answer_of(stage, "/works", **params)
+        assert len(page["works"]) <= 2
+        found += [row["id"] for row in page["works"]]
+        before = page["next"]
+        if before is None:
+            break
+    assert found == [work.id for work in await stage.cue.list()]
+
+
+async def test_a_list_can_be_filtered_and_searched(stage: Stage) -> None:
+    async def ids(**params: str) -> set[str]:
+        return {row["id"] for row in (await answer_of(stage, "/works", **params))["works"]}
+
+    assert await ids(state="failed") == {stage.ids["dead"], stage.ids["dead2"]}
+    assert await ids(task="nothing") == set()
+    assert len(await ids(service="api", queue="default")) == 7
+    assert await ids(search="page 13") == {stage.ids["dead2"]}
+    assert await ids(search=stage.ids["later"], state="pending") == {
+        stage.ids["later"],
+    }
+    for pattern in ("%", "_", ".*", "(a+)+$", "'; DROP TABLE works; --", "\\"):
+        assert await ids(search=pattern) == set(), pattern
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=-1", "limit=501", "limit=1000000000", "limit=x", "limit=", "limit=1.5", "limit=1&limit=2",
+     "sort=name", "state=odd", "state=", "search=" + "x" * 201, "task=%00", "offset=3"],
+)  # fmt: skip
+async def test_what_no_list_can_show_is_refused(memory: Stage, query: str) -> None:
+    async with client(memory.app) as asker:
+        answer = await asker.get(f"/works?{query}")
+    assert answer.status_code == (200 if query == "task=%00" else 400)
+    if answer.status_code == 400:
+        assert "\n" not in answer.json()["error"]
+
+
+async def test_going_on_after_work_that_is_gone_is_404(stage: Stage) -> None:
+    async with client(stage.app) as asker:
+        assert (await asker.get("/works", params={"before": "nobody"})).status_code == 404
+
+
+# one work -------------------------------------------------------------------------------------------------
+
+
+async def test_a_work_is_shown_with_all_that_is_known(stage: Stage) -> None:
+    dead = (await answer_of(stage, f"/works/{stage.ids['dead']}"))["work"]
+    assert dead["state"] == "failed"
+    assert [one["number"] for one in dead["history"]] == [1]
+    assert "Permanent" in dead["traceback"]
+    assert dead["params"] == {"fail": "no page 12"}
+    assert dead["why"] is None
+    needs = (await answer_of(stage, f"/works/{stage.ids['needs']}"))["work"]
+    assert needs["depends_on"] == [stage.ids["later"], stage.ids["done"]]
+    assert needs["why"]["reason"] == "dependency"
+
+
+async def test_where_very_many_wait_nobody_counts_those_ahead(
+    memory: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "MOST_AHEAD", 2)
+    monkeypatch.setattr(memory.cue, "explain", None)
+    needs = (await answer_of(memory, f"/works/{memory.ids['needs']}"))["work"]
+    assert needs["why"]["reason"] == "dependency"
+
+
+async def test_the_graph_goes_up_and_down(stage: Stage) -> None:
+    ids = stage.ids
+    for start in ("needs", "later", "last"):
+        graph = (await answer_of(stage, f"/works/{ids[start]}"))["graph"]
+        edges = {tuple(edge) for edge in graph["edges"]}
+        assert (ids["needs"], ids["last"]) in edges
+        assert (ids["later"], ids["needs"]) in edges
+        assert {node["id"] for node in graph["nodes"]} >= {ids["later"], ids["needs"], ids["last"]}
+        assert graph["nodes"][0]["id"] == ids[start]
+        assert not graph["more"]
+
+
+async def test_a_large_graph_is_cut(memory: Stage) -> None:
+    root = await memory.cue.submit("call", delay=3600)
+    for _ in range(150):
+        await memory.cue.submit("call", depends_on=[root])
+    graph = (await answer_of(memory, f"/works/{root}"))["graph"]
+    assert len(graph["nodes"]) == 100
+    assert graph["more"]
+
+
+async def test_what_was_never_submitted_is_a_node_without_a_state(memory: Stage) -> None:
+    work_id = await memory.cue.submit("call", depends_on=["not-yet"])
+    graph = (await answer_of(memory, f"/works/{work_id}"))["graph"]
+    assert {"id": "not-yet", "task": None, "state": None} in graph["nodes"]
+
+
+@pytest.mark.parametrize("work_id", ["a/b", "a b", "a%2Fb", "ünï", "x/../y", "<script>"])
+async def test_odd_ids_are_found(memory: Stage, work_id: str) -> None:
+    from urllib.parse import quote
+
+    await memory.cue.submit("call", id=work_id, delay=3600)
+    found = await answer_of(memory, f"/works/{quote(work_id, safe='')}")
+    assert found["work"]["id"] == work_id
+
+
+# output ---------------------------------------------------------------------------------------------------
+
+
+async def printed(path: Path, script: str) -> str:
+    """A work in that file whose command printed something."""
+    cue = Cue(str(path))
+
+    @cue.task(executor="subprocess", shell=True)
+    def run(work: Any) -> str:
+        return script
+
+    async with cue:
+        work_id = await cue.submit("run")
+        await cue.wait(work_id, 20)
+    await cue.close()
+    return work_id
+
+
+async def test_what_a_command_printed_is_read_from_its_end_or_anywhere(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    work_id = await printed(path, "printf '0123456789'; printf 'password=%s é' hunter2 >&2")
+    made = app(path, token=TOKEN)
+    async with client(made) as asker, made.router.lifespan_context(made):
+        page = (await asker.get(f"/works/{work_id}")).json()
+        assert page["output"] == [
+            {"attempt": 1, "stream": "stdout", "size": 10},
+            {"attempt": 1, "stream": "stderr", "size": 19},
+        ]
+        at = f"/works/{work_id}/output"
+        assert (await asker.get(at)).json() == {"text": "0123456789", "start": 0, "end": 10, "size": 10}
+        assert (await asker.get(at, params={"tail": 3})).json() == {
+            "text": "789",
+            "start": 7,
+            "end": 10,
+            "size": 10,
+        }
+        assert (await asker.get(at, params={"start": 2, "tail": 3})).json()["text"] == "234"
+        beyond = (await asker.get(at, params={"start": 99})).json()
+        assert beyond == {"text": "", "start": 10, "end": 10, "size": 10}
+        err = (await asker.get(at, params={"stream": "stderr"})).json()
+        assert err["text"] == "password=*** é"
+        cut = (await asker.get(at, params={"stream": "stderr", "start": 0, "tail": 18})).json()
+        assert cut["end"] == 17  # the é goes with the next piece
+        for odd in ({"stream": "odd"}, {"attempt": 0}, {"start": -1}, {"tail": 0}, {"tail": 1 << 30}):
+            assert (await asker.get(at, params=odd)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "name", ["..%2f..%2f", "%2e%2e%2fq.db", "..%252f..%252f", "%252e%252e", "%2fetc%2fpasswd", "x%00y", "%0a"]
+)
+async def test_no_file_but_that_of_a_work_is_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "q.db"
+    work_id = await printed(path, "echo hello")
+    (tmp_path / "secret.1.out").write_text(CANARY)
+    made = app(path, token=TOKEN)
+    async with client(made) as asker, made.router.lifespan_context(made):
+        answer = await asker.get(f"/works/{name}/output")
+        assert answer.status_code in (400, 404)
+        assert (await asker.get(f"/static/{name}")).status_code in (400, 404)
+        [file] = (tmp_path / "q.db.files").glob("*.out")
+        file.unlink()
+        file.symlink_to(tmp_path / "secret.1.out")
+        answer = await asker.get(f"/works/{work_id}/output")
+        assert CANARY not in answer.text
+
+
+@pytest.mark.parametrize("name", ["none.js", "index.html.js", "__init__.py", ".js", "INDEX.HTML"])
+async def test_only_files_of_the_page_are_served(memory: Stage, name: str) -> None:
+    async with client(memory.app) as asker:
+        assert (await asker.get(f"/static/{name}")).status_code == 404
+
+
+# secrets and odd values -----------------------------------------------------------------------------------
+
+
+async def test_no_answer_tells_a_secret(stage: Stage) -> None:
+    paths = ["/status", "/works", "/failures", "/services", "/metrics", "/openapi.json"]
+    paths += [f"/works/{work_id}" for work_id in stage.ids.values()]
+    paths += [f"/works?search={CANARY}"]
+    async with client(stage.app) as asker:
+        for path in paths:
+            answer = await asker.get(path)
+            assert CANARY not in answer.text, path
+        done = (await asker.get(f"/works/{stage.ids['done']}")).json()["work"]
+    assert done["params"] == {"password": "***", "url": "https://me:***@example.com/x", "page": 7}
+    assert done["result"] == {"page": 1, "token": "***"}
+
+
+def test_any_value_can_be_shown() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            return "<Odd password=x>"
+
+    loop: list[Any] = []
+    loop.append(loop)
+    assert shown(Odd()) == "<Odd password=***"
+    assert shown({1: {2}, "when": b"x"}) == {"1": [2], "when": "eA=="}
+    assert shown(loop).startswith("cannot be shown: RecursionError")
+    assert shown("x" * 2_000_000) == "too large to be shown: 2,000,002 bytes"
+    assert shown(float("nan")) is not None
+    assert encoded({"x": "\ud800"}) == b'{"x": "\\ud800"}'
+    assert b"\n" not in encoded({"x": "a\n\ndata: b\r"})
+
+
+async def test_results_that_are_no_json_are_shown(memory: Stage) -> None:
+    cue = memory.cue
+
+    @cue.task
+    async def odd(work: Any) -> object:
+        return {"lock": asyncio.Lock(), "text": "\ud800", "nan": float("nan")}
+
+    work_id = await cue.submit("odd")
+    await cue.wait(work_id, 10)
+    async with client(memory.app) as asker:
+        answer = await asker.get(f"/works/{work_id}")
+    assert answer.status_code == 200
+    assert re.search(r"asyncio.locks.Lock", answer.text)
+
+
+async def test_a_cue_on_another_loop_is_asked_there(tmp_path: Path) -> None:
+    import threading
+
+    ready, over = threading.Event(), threading.Event()
+    cues: list[Cue] = []
+
+    async def elsewhere() -> None:
+        cue = Cue()
+
+        @cue.task
+        async def call(work: Any) -> int:
+            return 1
+
+        async with cue:
+            await cue.wait(await cue.submit("call"), 10)
+            cues.append(cue)
+            ready.set()
+            await asyncio.to_thread(over.wait, 30)
+
+    thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
+    thread.start()
+    try:
+        await asyncio.to_thread(ready.wait, 30)
+        made = app(cues[0], token=TOKEN)
+        async with client(made) as asker:
+            status = (await asker.get("/status")).json()
+            assert status["counts"]["completed"] == 1
+            work_id = status["recent"][0]["id"]
+            assert (await asker.get(f"/works/{work_id}")).status_code == 200
+    finally:
+        over.set()
+        await asyncio.to_thread(thread.join, 30)

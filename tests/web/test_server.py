@@ -1,0 +1,195 @@
+"""What a real server does with requests that mean no good, and how it ends (WB2, WB8, WB10)."""
+
+import asyncio
+import os
+import re
+import resource
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from runcue import Cue
+from runcue.web import table
+from tests.web.conftest import BEARER, TOKEN, comes_in, served
+
+SHORT = 5
+"""Seconds within which each has its answer."""
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    found = tmp_path / "q.db"
+    cue = Cue(str(found))
+    await cue.count()
+    await cue.close()
+    return found
+
+
+@pytest.fixture
+async def port(path: Path) -> AsyncIterator[int]:
+    async with served(path) as (_, number):
+        yield number
+
+
+async def raw(port: int, *pieces: bytes) -> bytes:
+    """What the server says to these bytes until it closes the connection, or has said enough."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        async with asyncio.timeout(SHORT):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+            return await reader.read(4096)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def request(line: str, *headers: str, body: bytes = b"") -> bytes:
+    head = [line, "Host: 127.0.0.1", f"Authorization: Bearer {TOKEN}", *headers]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+def status(answer: bytes) -> int:
+    found = re.match(rb"HTTP/1\.1 (\d+)", answer)
+    assert found is not None, answer
+    return int(found[1])
+
+
+JSON = "Content-Type: application/json"
+POST = "POST /works/purge HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        request(
+            POST, JSON, "Content-Length: 5", "Transfer-Encoding: chunked", body=b"0\r\n\r\nGET / HTTP/1.1\r\n"
+        ),
+        request(POST, JSON, "Content-Length: 5", "Content-Length: 6", body=b"{}   "),
+        request(POST, JSON, "Content-Length: -1"),
+        request(POST, JSON, "Transfer-Encoding: xchunked", body=b"0\r\n\r\n"),
+        request(POST, JSON, "Transfer-Encoding: chunked", body=b"zz\r\n{}\r\n"),
+        request(POST, JSON, f"Content-Length: {100 * 1024 * 1024}", body=b"x" * 1000),
+        request(POST, JSON, f"Content-Length: {10**40}"),
+        request("GET /status HTTP/1.1", "Host: 127.0.0.1"),
+        request("GET http://evil.test/status HTTP/1.1"),
+        request("GET /" + "x" * 65_536 + " HTTP/1.1"),
+        request("GET /status HTTP/1.1", *(f"X-{number}: y" for number in range(10_000))),
+        request("OPTIONS /status HTTP/1.1"),
+        request("TRACE /status HTTP/1.1"),
+        request("CONNECT 127.0.0.1:80 HTTP/1.1"),
+        request("GET /status HTTP/1.1", "X: a\x00b"),
+        b"GET /status HTTP/1.1\r\n\r\n",
+        b"GET /status HTTP/1.0\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"\r\n\r\nnonsense\r\n\r\n",
+    ],
+    ids=lambda bad: bad[:30].decode("latin-1").split("\r")[0],
+)
+async def test_a_bad_request_has_its_answer_soon(port: int, bad: bytes) -> None:
+    answer = await raw(port, bad)
+    assert 400 <= status(answer) < 500
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_http_1_0_is_fine_when_it_names_the_host(port: int) -> None:
+    assert status(await raw(port, request("GET /status HTTP/1.0"))) == 200
+
+
+async def test_a_body_that_does_not_end_is_cut_off(port: int) -> None:
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answer = await raw(port, request(POST, JSON, "Transfer-Encoding: chunked"), *[chunk] * 40)
+    assert answer == b"" or status(answer) == 413  # it may hang up while it is still being written to
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "SLOWEST_BODY", 0.1)
+    answer = await raw(port, request(POST, JSON, "Content-Length: 20", body=b"{"))
+    assert status(answer) == 408
+
+
+async def test_clients_that_come_and_go_leave_nothing_behind(path: Path) -> None:
+    async with served(path) as (server, port):
+        for number in range(30):
+            last = ["-1", str(2**63), "abc", "99999999"][number % 4]
+            asker = socket.create_connection(("127.0.0.1", port))
+            asker.sendall(request("GET /events HTTP/1.1", f"Last-Event-ID: {last}"))
+            if number % 2:
+                asker.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
+                )  # gone without a word
+            asker.close()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=BEARER) as asker2:
+            await comes_in(asker2)
+        assert server.started
+
+
+async def test_it_ends_soon_though_streams_are_open(path: Path) -> None:
+    async with (
+        served(path) as (server, port),
+        httpx.AsyncClient(headers=BEARER, base_url=f"http://127.0.0.1:{port}") as asker,
+        asker.stream("GET", "/live") as live,
+        asker.stream("GET", "/events") as events,
+    ):
+        lines = live.aiter_lines()
+        assert await anext(lines) == "event: status"
+        server.should_exit = True
+        async with asyncio.timeout(SHORT):
+            async for _ in lines:
+                continue
+            async for _ in events.aiter_lines():
+                continue
+
+
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
+async def test_serve_prints_its_link_and_ends_at_a_signal(path: Path, way: signal.Signals) -> None:
+    code = f"import runcue.web; runcue.web.serve({str(path)!r}, port=0)"
+    environment = {name: value for name, value in os.environ.items() if name != "RUNCUE_TOKEN"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        code,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(30):
+            link = (await process.stdout.readline()).decode().strip()
+            assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{43}", link)
+            async with httpx.AsyncClient(follow_redirects=True) as asker:
+                assert (await asker.get(link)).status_code == 200
+                async with asker.stream("GET", httpx.URL(link).join("live")) as live:
+                    assert await anext(live.aiter_lines()) == "event: status"
+                    process.send_signal(way)
+                    code_of_end = await process.wait()
+            assert code_of_end in (0, -way)
+            assert b"Traceback" not in await process.stderr.read()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def test_a_file_that_is_no_queue_is_refused_before_anything_is_served(tmp_path: Path) -> None:
+    from runcue import StoreError
+    from runcue.web import serve
+
+    said: list[str] = []
+    with pytest.raises(StoreError):
+        serve(tmp_path / "none.db", port=0, say=said.append)
+    assert said == []
+    assert list(tmp_path.iterdir()) == []
