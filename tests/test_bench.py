@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_MEMORY = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "batches", "imports")
-IN_A_FILE = ("durable", "rows", "processes")
+IN_A_FILE = ("durable", "rows", "processes", "dashboard")
 NAMES = IN_MEMORY + IN_A_FILE
 
 

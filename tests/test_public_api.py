@@ -52,14 +52,14 @@ CUE = {
     "start", "stop", "close", "loop", "path",
     # looking and operating
     "events", "explain", "forecast", "debug_blocked", "services", "pause", "resume", "set_config", "get_config",
-    "explain_many", "dependents", "now", "paused", "set_limits",
+    "explain_many", "last_event", "dependents", "now", "paused", "set_limits",
 }  # fmt: skip
 
 SYNC = {"submit", "get", "cancel", "wait", "result"}
 
 READER = {
     "get", "list", "dead", "count", "jobs", "job_counts", "explain", "explain_many", "output", "events", "services",
-    "workers", "paused", "config", "now", "health", "close", "dependents", "tally",
+    "workers", "paused", "config", "now", "health", "close", "dependents", "last_event", "tally",
 }  # fmt: skip
 
 

@@ -338,6 +338,10 @@ class Cue:
         number = None if since is None else given.event_number(since)
         return self._open("read events").bus.read(given.event_types(types), number)
 
+    async def last_event(self) -> int:
+        """The number of the latest event: who reads on from there is told what happens from now on."""
+        return await self._open("last_event").inquiry.last_event()
+
     async def explain(self, work_id: str) -> Explanation:
         """Why that work stands where it stands, and until when."""
         work_id = given.work_id(work_id)

@@ -132,6 +132,11 @@ class Engine:
         await self.look(lambda scheduler, turn: None)
         return {state: getattr(self._head, state.value) for state in WorkState}
 
+    async def last_event(self) -> int:
+        """The number of the latest event, whoever told it."""
+        await self.look(lambda scheduler, turn: None)
+        return self._bus.next_seq - 1 if self._store.is_inline else self._head.told
+
     def start(self, queues: frozenset[str] | None) -> None:
         """Begin to take turns by itself."""
         if self._may_start:

@@ -118,6 +118,10 @@ class Inquiry:
         """The queues that are held back."""
         return await self._engine.look(lambda scheduler, turn: sorted(scheduler.ledger.ready.paused))
 
+    async def last_event(self) -> int:
+        """The number of the latest event."""
+        return await self._engine.last_event()
+
     async def now(self) -> float:
         """Queue time."""
         return await self._engine.look(lambda scheduler, turn: turn.now)

@@ -224,6 +224,10 @@ class Reader:
                 event for event in batch if types is None or event.type in types or event.type == "gap"
             )
 
+    def last_event(self) -> int:
+        """The number of the latest event: who reads on from there is told what happens from now on."""
+        return self._read(Tables.head).told
+
     def services(self) -> builtins.list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""
         from runcue.core.explain import snapshot  # it brings all that decides, which few questions need
@@ -239,6 +243,7 @@ class Reader:
                 service = found.find(grant.service)
                 if service is not None:
                     service.started_elsewhere(grant.at, grant.amount, grant.quantity)
+                    now = max(now, grant.at)  # a start may be counted from a moment that is yet to come
             for worker in changes.workers or ():
                 for name, amount in worker.active.items():
                     service = found.find(name)

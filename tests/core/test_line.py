@@ -157,3 +157,13 @@ def test_nothing_is_taken_beyond_the_limit_over_the_end_of_a_page() -> None:
     stock = full()
     last = float(SHORTEST_PAGE + 2)
     assert stock.take(100, (last, SHORTEST_PAGE + 2)) == list(range(1, SHORTEST_PAGE + 3))
+
+
+def test_when_one_left_the_first_is_read_and_not_believed() -> None:
+    stock = Stock(1.0, 2.0, 3.0)
+    assert stock.line.key() == (1.0, 1)
+    assert not stock.reads
+    del stock.stored[0]
+    stock.line.left()
+    assert stock.line.key() == (2.0, 2)
+    assert stock.reads == [None]

@@ -756,6 +756,9 @@ def test_a_probe_that_proves_nothing_returns_its_place(loss: str) -> None:
     assert bench.started == ["a"]
     if loss == "cancel":
         bench.cancel("a")
+        bench.turn()
+        assert bench.running == [], "its code still runs: another probe would be the second one"
+        bench.end("a")
     else:
         bench.fail("a", loss, after=0)  # type: ignore[arg-type]
     bench.turn()

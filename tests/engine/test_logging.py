@@ -180,3 +180,17 @@ async def test_a_log_handler_that_raises_does_not_stop_the_queue() -> None:
         logger.removeHandler(broken)
         logger.setLevel(level)
     assert heard != []
+
+
+async def test_secrets_do_not_reach_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    cue = runcue.Cue()
+
+    @cue.task
+    async def call(work: runcue.Work) -> None:
+        raise OSError("no line to postgres://app:hunter2@db/x with password=hunter2")
+
+    with caplog.at_level(logging.DEBUG, "runcue"):
+        async with cue:
+            await cue.wait(await cue.submit("call", params={"password": "hunter2"}))
+    assert "postgres://app:***@db/x" in caplog.text
+    assert "hunter2" not in caplog.text + "".join(str(vars(record)) for record in caplog.records)

@@ -113,6 +113,25 @@ async def test_what_is_alive_is_counted_by_task() -> None:
     await cue.close()
 
 
+async def test_the_latest_event_is_where_to_read_on_from() -> None:
+    cue = program()
+    async with cue:
+        assert await cue.last_event() == 0
+        await some(cue)
+        numbers = []
+        async for event in cue.events():
+            numbers.append(event.seq)
+            if event.seq == await cue.last_event():
+                break
+        assert len(numbers) >= 30
+        last = await cue.last_event()
+        assert numbers[-1] == last
+        await cue.submit("call")
+        async for event in cue.events(since=last):
+            assert (event.seq, event.type) == (last + 1, "queued")
+            break
+
+
 async def test_paused_queues_are_told() -> None:
     cue = program()
     assert await cue.paused() == []
@@ -144,5 +163,6 @@ async def test_a_reader_finds_the_same(tmp_path: Path) -> None:
                 assert reader.list(**query) == await cue.list(**query), query
             assert reader.dependents(ids[9]) == await cue.dependents(ids[9])
             assert reader.tally() == await cue.tally()
+            assert reader.last_event() == await cue.last_event() > 30
             with pytest.raises(WorkNotFound):
                 reader.list(before="nobody")

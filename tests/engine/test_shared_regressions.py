@@ -2,12 +2,13 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import runcue
 from runcue import Cue, Work
-from runcue.testing import fail_commit
+from runcue.testing import fail_commit, settle
 
 
 async def test_work_that_others_depend_on_is_started_though_it_was_in_mind_for_them(tmp_path: Path) -> None:
@@ -114,4 +115,45 @@ async def test_work_cancelled_by_others_while_nothing_could_be_kept_is_stopped_a
     await other.wait("b", timeout=60)
     assert log == ["a began", "a ended", "b began", "b ended"]
     await one.close()
+    await other.close()
+
+
+@pytest.mark.file
+async def test_a_lane_whose_best_is_cancelled_while_a_place_becomes_free_takes_its_turn(
+    tmp_path: Path,
+) -> None:
+    order: list[str] = []
+
+    def program() -> Cue:
+        cue = Cue(str(tmp_path / "queue.db"))
+        cue.service("api", concurrent=1)
+
+        async def call(work: Work) -> None:
+            order.append(work.id)
+            await asyncio.sleep(1)
+
+        cue.task("one", uses="api")(call)
+        cue.task("two", uses="api")(call)
+        return cue
+
+    cue, other = program(), program()
+    cue.start()
+    await cue.submit("two", id="running")
+    await settle()
+    await cue.submit_many([{"task": name, "priority": -2} for name in ("one", "two")])
+    await settle()
+    several: list[dict[str, Any]] = [
+        {"task": "one", "id": "best", "priority": 4},
+        {"task": "two", "id": "second", "priority": 2},
+        {"task": "one", "id": "last", "priority": 0},
+    ]
+    submitted = asyncio.create_task(other.submit_many(several))
+    freed = asyncio.create_task(cue.cancel("running"))
+    for _ in range(2):  # so that the turn which frees the place is the one that hears of these first
+        await asyncio.sleep(0)
+    assert await cue.cancel("best")
+    await asyncio.gather(freed, submitted)
+    await cue.wait("second")
+    assert order[:2] == ["running", "second"]
+    await cue.close()
     await other.close()

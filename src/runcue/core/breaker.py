@@ -5,7 +5,7 @@ open       nothing starts until the wait is over; each failed probe doubles the 
 half_open  exactly one probe, the best real work waiting; it has a deadline
            success closes it, and capacity ramps 1, 2, 4, … , wider after each full round of successes;
            failure opens it again;
-           a probe that was cancelled or lost proves nothing and gives its place back
+           a probe that was cancelled or lost proves nothing, and gives its place back once its code has ended
 
 An HTTP status such as 404 fails the work for good but was an answer: the service is up, a success here. Any
 other permanent failure (`Permanent`, bad params) may have come before the service was asked: it proves nothing.

@@ -175,6 +175,7 @@ class Line:
     def left(self) -> None:
         """One of this line went away unstarted: when too many did, let go of them all."""
         self._dead += 1
+        self.first = None  # it may have been that one: which is the first now has to be read
         if self._dead > 64 and self._dead * 2 > len(self._fifo) + len(self._early):
             records = self._records
             living = sorted(

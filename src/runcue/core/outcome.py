@@ -30,6 +30,7 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
     if record is None or record.token != token:
         if outcome.has_ended:  # else its code still runs and keeps its places: `Ended` will come
             lane = ledger.release(token)
+            ledger.judge_circuits(token, None)
             if lane is None and not ledger.is_whole:
                 ledger.code_ended(outcome.id)
             _tell_stale(ledger, outcome.id, lane)
@@ -66,6 +67,7 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
 def ended(ledger: Ledger, item: Ended) -> None:
     """The code of an attempt that was given up is over: its places are free, its work may go on."""
     lane = ledger.release(item.token)
+    ledger.judge_circuits(item.token, None)
     if lane is None and not ledger.is_whole:
         ledger.code_ended(item.id)
     if item.has_answer:
@@ -116,7 +118,6 @@ def _stop(ledger: Ledger, record: Record) -> None:
     if record.token and record.worker == ledger.worker:
         ledger.plan.stop.append(record.token)
         ledger.give_up(record.token, record.id)
-        ledger.judge_circuits(record.token, None)
         ledger.put_back(record, "return")
 
 
@@ -351,7 +352,6 @@ def _cancel_one(ledger: Ledger, record: Record, reason: str) -> None:
         if record.worker == ledger.worker or ledger.is_whole:
             ledger.plan.stop.append(record.token)
             ledger.give_up(record.token, record.id)
-            ledger.judge_circuits(record.token, None)
         else:
             ledger.plan.mail.append((record.worker or "", record.token))
         if reason != STOPPED:  # a stopped start reuses its number

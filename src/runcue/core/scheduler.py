@@ -282,7 +282,9 @@ class Scheduler:
         services = self.ledger.ready.services
         service = services.get(item.service)
         if service is None or services.is_key(service):
-            known = [one for one in services.values() if not one.name.startswith("#") and not services.is_key(one)]
+            known = [
+                one for one in services.values() if not one.name.startswith("#") and not services.is_key(one)
+            ]
             self._reply(item, UnknownService(item.service, sorted(one.name for one in known)))
             return
         services.adjust(service, adjusted(service.limits, item.limits, item.quantities))

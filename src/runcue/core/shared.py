@@ -186,7 +186,6 @@ def _ended_by_others(ledger: Ledger, token: int) -> None:
         del ledger.records[record.id]
         ledger.doubtful.discard(record.id)
         ledger.give_up(token, record.id)
-        ledger.judge_circuits(token, None)
         ledger.plan.stop.append(token)
 
 

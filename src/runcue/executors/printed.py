@@ -24,6 +24,8 @@ class Output(msgspec.Struct, frozen=True):
     start: int
     end: int
     attempt: int
+    size: int = 0
+    """How many bytes were printed in all so far, those that are no longer kept included."""
 
 
 def files_folder(target: str) -> Path:
@@ -45,13 +47,14 @@ def read(folder: Path, work_id: str, attempt: int, stream: str, start: int, limi
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise StoreError(f"{quoted(str(path))} is no file of ours. Move it away.", str(path))
-        if start > os.fstat(file).st_size:  # it was emptied or shortened since: what there is now is new
+        size = os.fstat(file).st_size
+        if start > size:  # it was emptied or shortened since: what there is now is new
             start = 0
         start = _first_data(file, start)
         data = os.pread(file, limit, start)
     finally:
         os.close(file)
-    return Output(data, start, start + len(data), attempt)
+    return Output(data, start, start + len(data), attempt, max(size, start + len(data)))
 
 
 def _first_data(file: int, start: int) -> int:

@@ -65,6 +65,8 @@ def _level(words: Told) -> int:
 
 
 def _fields(event: Event) -> dict[str, object]:
+    from runcue.masking import mask  # only those who log need it
+
     fields: dict[str, object] = {
         "work_id": event.work_id,
         "task": event.task,
@@ -75,7 +77,8 @@ def _fields(event: Event) -> dict[str, object]:
         "duration": None if event.duration is None else round(event.duration, 6),
     }
     fields.update((key, value) for key, value in event.data.items() if key not in fields)
-    return {key: value for key, value in fields.items() if value is not None}
+    shown: dict[str, object] = mask({key: value for key, value in fields.items() if value is not None})
+    return shown
 
 
 def _shown(value: object) -> str:

@@ -12,7 +12,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,7 +30,6 @@ from runcue.web.source import (
     at_home,
     events_of,
     explained,
-    latest,
 )
 
 if TYPE_CHECKING:
@@ -130,7 +128,6 @@ class InFile:
         self._looks = Desk(path)
         self._hand = Hand()
         self._metrics: Metrics | None = None
-        self._last_event = 0
 
     async def facts(self, with_dead: bool) -> Facts:
         """How everything stands."""
@@ -196,7 +193,11 @@ class InFile:
         def look(reader: Reader) -> list[Stream]:
             attempts = range(work.attempt, max(0, work.attempt - ATTEMPTS), -1)
             found = [
-                Stream(attempt=attempt, stream=stream, size=_size(reader, work.id, stream, attempt))
+                Stream(
+                    attempt=attempt,
+                    stream=stream,
+                    size=reader.output(work.id, stream, attempt=attempt, limit=1).size,
+                )
                 for attempt in attempts
                 for stream in ("stdout", "stderr")
             ]
@@ -210,10 +211,10 @@ class InFile:
         """A piece of what a command printed, where it starts, and how much there is in all."""
 
         def look(reader: Reader) -> tuple[bytes, int, int]:
-            size = _size(reader, work_id, stream, attempt)
+            size = reader.output(work_id, stream, attempt=attempt, limit=1).size
             first = max(0, size - limit) if start is None else min(start, size)
             found = reader.output(work_id, stream, attempt=attempt, start=first, limit=limit)
-            return found.data, found.start, max(size, found.end)
+            return found.data, found.start, found.size
 
         return await self._looks.ask(look)
 
@@ -235,12 +236,11 @@ class InFile:
     async def last_event(self, types: list[str] | None) -> int:
         """The number of the latest event; ConfigError when there are no events of these types."""
 
-        async def has_after(number: int) -> bool:
-            return await self._looks.ask(lambda reader: next(reader.events(since=number), None) is not None)
+        def look(reader: Reader) -> int:
+            reader.events(types)
+            return reader.last_event()
 
-        await self._looks.ask(lambda reader: reader.events(types))
-        self._last_event = await latest(has_after, self._last_event)
-        return self._last_event
+        return await self._looks.ask(look)
 
     async def act(self, action: Callable[[Cue], Awaitable[T]]) -> T:
         """Have a Cue of that queue do something."""
@@ -295,13 +295,3 @@ def _scraped(reader: Reader) -> tuple[bytes, str]:
         return metrics.text(), metrics.content_type
     finally:
         metrics.close()
-
-
-def _size(reader: Reader, work_id: str, stream: str, attempt: int) -> int:
-    """How many bytes there are: a Reader that is asked for what lies beyond them starts over."""
-
-    def is_beyond(start: int) -> bool:
-        found = reader.output(work_id, stream, attempt=attempt, start=start, limit=1)
-        return not found.data or found.start < start
-
-    return bisect_left(range(1 << 40), True, key=is_beyond)

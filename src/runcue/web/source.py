@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct
 
 from runcue import WorkState
-from runcue.web.shapes import LARGEST, Stream
+from runcue.web.shapes import Stream
 
 if TYPE_CHECKING:
     from runcue import Cue, Event, Explanation, Metrics, Work
@@ -156,22 +155,6 @@ async def explained(cue: Cue, work_id: str) -> Explanation:
     return await cue.explain(work_id)
 
 
-async def latest(has_after: Callable[[int], Awaitable[bool]], known: int) -> int:
-    """The number of the latest event, from whether there is one after a number; `known` is what it was before."""
-    low, high = 0, LARGEST - 1
-    if known and await has_after(known - 1):
-        low = high = known
-        while await has_after(high):  # not many came since
-            low, high = high + 1, high + 2 * (high - known) + 64
-    while low < high:
-        middle = (low + high) // 2
-        if await has_after(middle):
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
 class InMemory:
     """A queue that only its own Cue knows."""
 
@@ -180,7 +163,6 @@ class InMemory:
     def __init__(self, cue: Cue) -> None:
         self._cue = cue
         self._metrics: Metrics | None = None
-        self._last_event = 0
 
     async def facts(self, with_dead: bool) -> Facts:
         """How everything stands."""
@@ -257,10 +239,9 @@ class InMemory:
 
         async def look(cue: Cue) -> int:
             cue.events(types)
-            return await latest(partial(_has_event_after, cue), self._last_event)
+            return await cue.last_event()
 
-        self._last_event = await self.act(look)
-        return self._last_event
+        return await self.act(look)
 
     async def act(self, action: Callable[[Cue], Awaitable[T]]) -> T:
         """Have the Cue do something."""
@@ -280,15 +261,3 @@ class InMemory:
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
-
-
-async def _has_event_after(cue: Cue, number: int) -> bool:
-    """Whether a reader would find something at once."""
-    events = cue.events(since=number)
-    first = asyncio.ensure_future(anext(events, None))
-    done, _ = await asyncio.wait({first}, timeout=0)
-    if done:
-        return first.result() is not None
-    first.cancel()
-    await asyncio.wait({first})
-    return False
