@@ -12,8 +12,8 @@ CANARY = "s3cr3t-c4n4ry"
 @pytest.mark.parametrize(
     "name",
     ["password", "PASSWORD", "db_passwd", "userPassword", "secret", "client_secret", "token", "accessToken",
-     "api_key", "apiKey", "API-KEY", "x-api-key", "authorization", "Authorization", "cookie", "Set-Cookie", "session_id",
-     "private_key", "credentials", "ssh_key", "auth", "jwt", "signature", "passphrase", "dsn"],
+     "api_key", "apiKey", "API-KEY", "x-api-key", "authorization", "Authorization", "cookie", "Set-Cookie",
+     "session_id", "private_key", "credentials", "ssh_key", "auth", "jwt", "signature", "passphrase", "dsn"],
 )  # fmt: skip
 def test_what_stands_under_such_a_name_is_hidden(name: str) -> None:
     assert mask({name: CANARY}) == {name: "***"}

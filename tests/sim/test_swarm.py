@@ -13,8 +13,8 @@ from runcue.core import limits
 from runcue.sim import swarm, trial
 from runcue.sim.promise import Violation
 
-SEEDS = 500
-"""In every run of the tests, in processes of their own: coverage would make each several times as slow."""
+SEEDS = 2000
+"""In every run of the tests, in processes of their own."""
 CHUNK = 250
 
 
