@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -155,18 +153,10 @@ def test_changes_at_once_do_not_undo_each_other(home: Path) -> None:
         )
 
 
-def test_a_change_waits_for_the_one_before_it_but_not_for_ever(
-    inside: Inside, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runcue.cli.commands.service.PATIENCE", 0.1)
-    inside("service", "set", "api", "--rate", "60/min")
-    descriptor = os.open(home, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        refused(inside("service", "set", "api", "--concurrent", "1"), 5, "Try again")
-    finally:
-        os.close(descriptor)
-    assert inside("service", "set", "api", "--concurrent", "1").code == 0
+def test_nobody_is_said_to_have_declared_what_is_set_by_hand(inside: Inside, home: Path) -> None:
+    for number in ("1", "2"):
+        inside("service", "set", "api", "--concurrent", number)
+    assert (service(home, "api")["concurrent"], service(home, "api")["declared"]) == (2, None)
 
 
 def test_jobs_keep_to_a_services_limits(inside: Inside, home: Path) -> None:

@@ -109,7 +109,8 @@ sys.addaudithook(heard)
 def watched() -> Iterator[list[str]]:
     """The names of all files that are opened meanwhile."""
     global opened  # noqa: PLW0603 (a hook cannot be taken back, only told to listen)
-    opened = found = []
+    found: list[str] = []
+    opened = found
     try:
         yield found
     finally:

@@ -15,7 +15,7 @@ import msgspec
 from runcue.core.asking import Asking
 from runcue.core.lane import Lane
 from runcue.core.ledger import HELD, Ledger, waits_for_wall
-from runcue.core.limits import Blocked, Service
+from runcue.core.limits import Blocked, Limits, Service
 from runcue.core.meters import Cost, Rehearsal
 from runcue.core.model import Record, WorkState
 from runcue.core.places import HERE
@@ -340,7 +340,7 @@ def snapshot(service: Service, now: float) -> dict[str, Any]:
         "circuit_timeout": limits.circuit_timeout,
         "paused": service.is_paused,
         "each": None if limits.each is None else str(limits.each),
-        "declared": None if service.declared is None else str(service.declared),
+        "declared": None if service.declared in (None, Limits(service.name)) else str(service.declared),
         "blocked": None if blocked is None else blocked.reason,
         "until": None if blocked is None else blocked.until,
     }

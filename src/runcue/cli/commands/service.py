@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from runcue.cli.completing import service
-from runcue.cli.failure import BUSY, Failure
 from runcue.cli.fields import name as checked_name
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home
@@ -18,9 +15,6 @@ from runcue.cli.limits import limit_options, read, refused
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from runcue import Cue
-
-PATIENCE = 10.0
-"""Seconds that a change waits for those before it."""
 
 
 @family(
@@ -52,6 +46,7 @@ def change(home: Home, /, name: str, **flags: Any) -> None:
 
     What is not given stays as it is; `none` takes a limit away.
     """
+    from runcue import UnknownService
     from runcue.cli.place import asked
     from runcue.cli.screen import say
     from runcue.cli.services import limits_of
@@ -59,40 +54,17 @@ def change(home: Home, /, name: str, **flags: Any) -> None:
     name, given = checked_name("service", name), read(**flags)
 
     async def declare(cue: Cue) -> dict[str, Any]:
-        if any(one["name"] == name for one in await cue.services()):
+        try:
             await cue.set_limits(name, **given)
-        else:
-            cue.service(name, **{limit: value for limit, value in given.items() if value is not None})
+        except UnknownService:
+            cue.service(name)  # without limits: all of them are set by hand
+            await cue.set_limits(name, **given)
         return next(one for one in await cue.services() if one["name"] == name)
 
-    with _alone(home), refused():
+    home.make()
+    with refused():
         found = asked(home, declare)
     say(f"Service {name}: {limits_of(found)}")
-
-
-@contextmanager
-def _alone(home: Home) -> Iterator[None]:
-    """No other `service set` in between: two that make the same service would undo each other."""
-    import fcntl
-    import os
-    import time
-
-    home.make()
-    until = time.monotonic() + PATIENCE
-    descriptor = os.open(home.path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    text = "Another `service set` has been at it for some time. Try again in a moment."
-                    raise Failure(text, BUSY) from None
-                time.sleep(0.02)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @command.command("list", cls=Verb, examples=["queuectl service list", "queuectl service list --json"])
