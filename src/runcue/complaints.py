@@ -5,11 +5,14 @@ Observers are told everything; everybody else is told of each cause once.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from runcue.core.failure import describe
 from runcue.ports import Observer
+
+logger = logging.getLogger("runcue")
 
 
 class Complaints:
@@ -25,7 +28,7 @@ class Complaints:
         """A callback of this kind failed."""
         self.counts[kind] += 1
         for observer in self.observers:
-            observer.complained(kind)
+            guarded(observer.complained, kind)
         cause = (
             kind,
             type(error),
@@ -38,4 +41,12 @@ class Complaints:
     def took(self, kind: str, seconds: float) -> None:
         """A callback of this kind answered, or failed, after so long."""
         for observer in self.observers:
-            observer.called(kind, seconds)
+            guarded(observer.called, kind, seconds)
+
+
+def guarded(tell: Callable[..., None], *what: object) -> None:
+    """Tell an observer something; what goes wrong there is logged and changes nothing here."""
+    try:
+        tell(*what)
+    except Exception as error:
+        logger.warning("an observer failed in %r: %s", tell, error, exc_info=error)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from runcue.bus import Bus
 from runcue.clock import SystemClock
-from runcue.complaints import Complaints
+from runcue.complaints import Complaints, guarded
 from runcue.core.explain import OWN_POOL, POOL, THREADS
 from runcue.core.failure import describe
 from runcue.core.limits import Limits
@@ -146,7 +146,7 @@ def forget_output(target: str, works: list[tuple[str, int]]) -> None:
 
 def _observed(observers: Sequence[Observer], plan: Plan) -> None:
     for observer in observers:
-        observer.heard(plan)
+        guarded(observer.heard, plan)
 
 
 class System:

@@ -14,17 +14,27 @@ HIDDEN: Final = "***"
 DEEPEST: Final = 100
 SECRET: Final = re.compile(
     r"passw|passphrase|pwd|secret|token|credential|authorization|cookie|session|signature|private|"
-    r"(^|[^a-z])(auth|bearer|jwt|pin|otp|salt|dsn)([^a-z]|$)|(api|access|account|ssh|signing|encryption)[-_ ]?key",
+    r"(^|[^a-z])(auth|bearer|jwt|pass|pin|otp|salt|dsn)([^a-z]|$)|"
+    r"(api|access|account|ssh|signing|encryption)[-_ ]?key",
     re.IGNORECASE,
 )
 COUNTED: Final = re.compile(r"(^|_)tokens(_|$)|^token_(count|limit|budget|usage)", re.IGNORECASE)
 """Tokens of a model are no secret."""
-IN_URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://[^\s/:@]{0,256}:)[^\s/@]{1,1024}(@)")
-IN_TEXT: Final = re.compile(
-    r"((?:passw(?:or)?d|passphrase|secret|token|api[-_]?key|access[-_]?key|authorization)[\"']?\s{0,4}[=:]\s{0,4}"
-    r"(?:bearer\s{1,4}|basic\s{1,4})?[\"']?)[^\s\"'&,;]{1,4096}",
-    re.IGNORECASE,
+
+WORD: Final = (
+    r"(?:passw(?:or)?d|passphrase|pwd|secret|token(?!s\b|s?[-_]?(?:count|limit|budget|usage|used|left))|"
+    r"(?:api|access|private)[-_]?key|credentials?|authorization)[\w.-]{0,24}"
 )
+"""What stands before a secret inside a text."""
+VALUE: Final = r"""("(?:[^"\\\n]|\\.){0,4096}"|'(?:[^'\\\n]|\\.){0,4096}'|["']?[^\s&"']{1,4096})"""
+NAMED: Final = re.compile(
+    rf"""({WORD}["']?\s{{0,4}}[=:]\s{{0,4}}(?:(?:bearer|basic)\s{{1,4}})?){VALUE}""", re.IGNORECASE
+)
+OPTION: Final = re.compile(rf"((?<![-\w])--[\w-]{{0,40}}?{WORD}\s{{1,4}}){VALUE}", re.IGNORECASE)
+BEARER: Final = re.compile(r"(\bbearer\s{1,4})([\w.~+/=-]{8,4096})", re.IGNORECASE)
+COOKIE: Final = re.compile(r"""(\b(?:set-)?cookie["']?\s{0,4}:\s{0,4})([^\r\n]{1,4096})""", re.IGNORECASE)
+IN_URL: Final = re.compile(r"(\w://[^\s/:@]{0,256}:)((?!\d{1,5}/)[^\s@]{1,256})(?=@)")
+ALONE_IN_URL: Final = re.compile(r"(\w://)([^\s/:@]{16,256})(?=@)")
 
 
 def mask(value: Any) -> Any:
@@ -53,4 +63,11 @@ def is_secret(name: object) -> bool:
 
 
 def _text(text: str) -> str:
-    return IN_TEXT.sub(rf"\1{HIDDEN}", IN_URL.sub(rf"\1{HIDDEN}\2", text))
+    for pattern in (IN_URL, ALONE_IN_URL, COOKIE, NAMED, OPTION, BEARER):
+        text = pattern.sub(_hidden, text)
+    return text
+
+
+def _hidden(found: re.Match[str]) -> str:
+    quote = found[2][0] if found[2][0] in "\"'" and found[2][0] == found[2][-1] else ""
+    return f"{found[1]}{quote}{HIDDEN}{quote}"

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from runcue.core.explain import THREADS
 from runcue.core.limits import Limits
 from runcue.core.parse import rates
 from runcue.core.plan import Adjust
@@ -115,9 +116,9 @@ def test_a_turn_sets_limits_starts_what_fits_now_and_tells_everybody() -> None:
 
 
 def test_a_service_that_is_not_there_and_a_key_of_one_are_refused() -> None:
-    bench = Bench(limits("api", each=limits("api", concurrent=1)), rules={})
+    bench = Bench(limits("api", each=limits("api", concurrent=1)), limits(THREADS, concurrent=1), rules={})
     assert bench.scheduler.ledger.ready.services.find("api[x]")
-    for name in ("apu", "api[x]"):
+    for name in ("apu", "api[x]", THREADS):
         with pytest.raises(UnknownService) as refused:
             by_hand(bench, name, rates=rates("1/s"))
         assert refused.value.known == ("api",)

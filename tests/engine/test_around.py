@@ -166,3 +166,42 @@ async def test_an_observer_is_told_of_events_callbacks_and_their_failures() -> N
         before = len(observer.events)
         await cue.result(await cue.submit("call"))
         assert len(observer.events) == before
+
+
+class Broken(Counting):
+    """Raises whatever it is told."""
+
+    def heard(self, plan: Any) -> None:
+        raise RuntimeError("broken")
+
+    def called(self, callback: str, seconds: float) -> None:
+        raise RuntimeError("broken")
+
+    def complained(self, callback: str) -> None:
+        raise RuntimeError("broken")
+
+
+async def test_an_observer_that_is_broken_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    cue, sound = Cue(), Counting()
+
+    @cue.task
+    async def call(work: Work) -> str:
+        return "good"
+
+    @cue.is_ready
+    def ready(work: Work) -> bool:
+        return True
+
+    @cue.on_complete
+    def done(work: Work, result: object, duration: float) -> None:
+        raise OSError("no line")
+
+    cue.observe(Broken())
+    cue.observe(sound)
+    with caplog.at_level(logging.CRITICAL, "runcue"):
+        async with cue:
+            for _ in range(3):
+                assert await cue.result(await cue.submit("call")) == "good"
+            await cue.join()
+    assert len(sound.events) >= 9
+    assert len(sound.complaints) == 3

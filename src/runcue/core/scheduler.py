@@ -280,13 +280,11 @@ class Scheduler:
 
     def _take_adjust(self, item: Adjust) -> None:
         services = self.ledger.ready.services
-        service = services.get(item.service)
-        if service is None or services.is_key(service):
-            known = [
-                one for one in services.values() if not one.name.startswith("#") and not services.is_key(one)
-            ]
-            self._reply(item, UnknownService(item.service, sorted(one.name for one in known)))
+        declared = {one.name for one in services.values() if one.name[:1] != "#" and not services.is_key(one)}
+        if item.service not in declared:
+            self._reply(item, UnknownService(item.service, sorted(declared)))
             return
+        service = services[item.service]
         services.adjust(service, adjusted(service.limits, item.limits, item.quantities))
         self.ledger.changed[service] = None
         self.ledger.tell("service_status", service=service.name, limits=str(service.limits))
