@@ -352,3 +352,13 @@ def test_amounts_are_numbers_of_zero_or_more() -> None:
     for wrong in (-1, math.nan, math.inf, True, "5", None):
         with pytest.raises(InvalidOption, match=r"charge\(tokens\)"):
             checked({"tokens": wrong})
+
+
+def test_of_what_was_charged_before_nothing_is_given_back() -> None:
+    service = service_of(Rate(100, 60))
+    service.use("tokens", NOW, 50)
+    spending = Spending((service,), {"tokens": 50}, NOW, NOW, is_recalled=True)
+    assert spending.settle("tokens", 20) == 0
+    assert (spending.amounts, service.meters[0].room(NOW)) == ({"tokens": 50}, 50)
+    assert spending.settle("tokens", 70) == 20
+    assert service.meters[0].room(NOW) == 30

@@ -997,3 +997,13 @@ def test_news_of_its_own_about_a_shelf_that_is_no_lane_of_its_own_are_only_noted
     one.scheduler.catch_up(Changes(ledger._head, is_foreign=False, shelves={shelf: (5.0, 99)}))
     assert ledger.heads[shelf] == (5.0, 99)
     assert one.running == ["a"]
+
+
+def test_work_that_is_in_mind_for_its_dependents_is_in_its_line_as_well() -> None:
+    _, one, other = two(limits(concurrent=9))
+    one.may_start = False
+    one.submit("a")
+    other.submit(other.spec("b"), other.spec("c", needs=["a"]))
+    assert sorted(other.started) == ["a", "b"]
+    other.finish("a")
+    assert other.started == ["c"]
