@@ -11,7 +11,8 @@ CANARY = "s3cr3t-c4n4ry"
 
 @pytest.mark.parametrize(
     "name",
-    ["password", "pass", "db_pass", "PASSWORD", "db_passwd", "userPassword", "secret", "client_secret", "token",
+    ["passcode", "otpCode", "authHeader", "OPENAI_KEY", "tokens_secret", "password", "pass",
+     "db_pass", "PASSWORD", "db_passwd", "userPassword", "secret", "client_secret", "token",
      "accessToken", "api_key", "apiKey", "API-KEY", "x-api-key", "authorization",
      "Authorization", "cookie", "Set-Cookie",
      "session_id", "private_key", "credentials", "ssh_key", "auth", "jwt", "signature", "passphrase", "dsn"],
@@ -53,6 +54,12 @@ def test_what_only_looks_like_one_is_shown(name: str) -> None:
         (f"password='{CANARY}\\' {CANARY}' y", "password='***' y"),
         (f'password="{CANARY}', "password=***"),
         (f"password=a,{CANARY} y", "password=*** y"),
+        (f"postgres://u:a@{CANARY}@h", "postgres://u:***@h"),
+        (f"https://{CANARY}@example.org/x", "https://***@example.org/x"),
+        (f'{{\\"password\\": \\"{CANARY}\\"}}', '{\\"password\\": \\"***\\"}'),
+        (f"('authorization', 'Bearer {CANARY}')", "('authorization', '***')"),
+        (f"curl -u user:{CANARY} x", "curl -u user:*** x"),
+        (f"https://h/x?a=1&sig={CANARY}&b=2", "https://h/x?a=1&sig=***&b=2"),
         ("max_tokens=1000 tokens: 5 --max-tokens 100", "max_tokens=1000 tokens: 5 --max-tokens 100"),
         ("git@github.com https://git@github.com/x", "git@github.com https://git@github.com/x"),
         ("https://example.org:8080/a@b", "https://example.org:8080/a@b"),
@@ -63,6 +70,13 @@ def test_what_only_looks_like_one_is_shown(name: str) -> None:
 def test_secrets_inside_texts_are_hidden(text: str, shown: str) -> None:
     assert mask(text) == shown
     assert mask([{"error": text}]) == [{"error": shown}]
+
+
+def test_headers_environments_and_small_numbers_are_hidden_too() -> None:
+    assert mask([["Authorization", CANARY], ["Accept", "x"]]) == [["Authorization", "***"], ["Accept", "x"]]
+    assert mask({"env": {"HOME": "/root", "X": CANARY}}) == {"env": {"HOME": "***", "X": "***"}}
+    assert mask({"pin": 1, "token": True, "secret": ""}) == {"pin": "***", "token": True, "secret": ""}
+    assert mask({"env": "production", "sort_key": "a"}) == {"env": "production", "sort_key": "a"}
 
 
 def test_what_is_given_stays_as_it_was() -> None:

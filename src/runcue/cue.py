@@ -372,7 +372,9 @@ class Cue:
         """Every service: its limits, how much of them is used, and what blocks it."""
         return await self._open("services").inquiry.services()
 
-    async def set_limits(self, service: str, **limits: RateValue | int | Adaptive | Duration | None) -> None:
+    async def set_limits(
+        self, service: str, /, **limits: RateValue | int | Adaptive | Duration | None
+    ) -> None:
         """Set limits by hand, for all who share the queue, until the program declares others than it did before.
 
         `rate`, `concurrent`, `circuit_threshold`, `circuit_timeout`; other names are quantities, as in

@@ -1,5 +1,6 @@
 """How works are found, page by page, and what hangs together; the same from a Cue and from a Reader."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,34 @@ async def test_a_page_after_work_that_is_gone_is_an_error() -> None:
         for wrong in ({"before": ""}, {"search": ""}, {"search": 7}, {"queue": "a\nb"}, {"service": ""}):
             with pytest.raises(InvalidOption):
                 await cue.list(**wrong)
+
+
+@pytest.mark.memory
+async def test_a_long_search_lets_others_go_on() -> None:
+    cue = program()
+    ids = await cue.submit_many(
+        [{"task": "call", "params": {"page": f"no. {number}"}, "delay": 60} for number in range(10_000)]
+    )
+    steps = 0
+
+    async def others() -> None:
+        nonlocal steps
+        while True:
+            steps += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    sevens = [work_id for number, work_id in enumerate(ids) if str(number).startswith("7")]
+    assert [work.id for work in await cue.list(search="no. 7")] == sevens[:-101:-1]
+    assert [work.id for work in await cue.list(search="no. 123", limit=3)] == [
+        ids[1239],
+        ids[1238],
+        ids[1237],
+    ]
+    assert steps >= 4
+    assert [work.id for work in await cue.list(search="nowhere")] == []
+    beside.cancel()
+    await cue.close()
 
 
 async def test_who_runs_after_a_work_is_told() -> None:

@@ -59,6 +59,13 @@ async def test_a_number_takes_the_place_of_an_adaptive_limit_and_the_other_way_r
     await cue.close()
 
 
+async def test_a_quantity_may_have_any_name() -> None:
+    cue = program()
+    await cue.set_limits("api", self="1/s", service="2/s")
+    assert [one["name"] for one in (await api(cue))["quantities"]] == ["tokens", "self", "service"]
+    await cue.close()
+
+
 async def test_everybody_is_told() -> None:
     cue = program()
     async with cue:

@@ -6,6 +6,7 @@ id was given by the user. (Ids that runcue made and that ended well are recognis
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
@@ -15,6 +16,9 @@ from runcue.core.model import Record, WorkState
 from runcue.core.plan import Changes, Found, Lacks, Library, Plan
 from runcue.core.query import Query, by_task
 from runcue.ports import Clock, Decide
+
+MANY = 2000
+"""How many records are looked through at a stretch."""
 
 
 class MemoryTurn:
@@ -74,7 +78,15 @@ class MemoryStore:
 
     async def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first."""
-        return list(islice(filter(query.finds, reversed(self._records.values())), query.limit))
+        newest = reversed(self._records.values())
+        found = list(islice(filter(query.finds, islice(newest, MANY)), query.limit))
+        if len(found) == query.limit or len(self._records) <= MANY:
+            return found
+        rest = iter(list(newest))
+        while len(found) < query.limit and (some := list(islice(rest, MANY))):
+            await asyncio.sleep(0)  # a long search is nothing that everybody else should wait for
+            found += islice(filter(query.finds, some), query.limit - len(found))
+        return found
 
     async def tally(self) -> dict[str, dict[str, int]]:
         """How many works of each task are pending and running."""
