@@ -91,10 +91,21 @@ def test_the_guide_for_who_is_on_call_speaks_of_every_verb(verb: str) -> None:
 
 def test_what_who_is_on_call_is_shown_is_what_a_terminal_shows(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
+    seen = {}
     for command, lines in commands(ON_CALL.read_text("utf-8")):
         text, code = picture.on_terminal(command, tmp_path)
         assert code == 0, f"{command}: {text}"
         assert [line for line in lines if not is_shown(line, text)] == [], f"{command}: {text}"
+        seen[command] = STYLE.sub("", text)
+    story = seen["runcue demo --keep demo"]
+    assert story.index("depot is left alone") < story.index("depot answers again")
+    for words in (
+        "page-9: ValueError: page 9 is empty",
+        "completed  28",
+        "failed     2",
+        "parcels    5 arrived",
+    ):
+        assert words in story, words
 
 
 # ------------------------------------------------------------------------------------------------- the tour

@@ -20,7 +20,7 @@ from playwright.async_api import Browser, Page, expect
 import runcue.web
 from runcue import Cue, Retry, Work
 from tests.browser.chromium import ADVICE, chromium, found
-from tests.browser.stage import TOKEN, served
+from tests.browser.stage import LINK, TOKEN, served
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 WATCHED = 52.0
@@ -101,7 +101,7 @@ async def open_page(browser: Browser, base: str, size: tuple[int, int], scheme: 
         color_scheme=scheme,  # type: ignore[arg-type]
         device_scale_factor=SCALE,
     )
-    await page.goto(f"{base}?token={TOKEN.replace(' ', '%20')}")
+    await page.goto(f"{base}{LINK}")
     await expect(page.locator(".line")).to_have_text("live")
     return page
 

@@ -32,10 +32,17 @@ async def browser() -> AsyncIterator[Browser]:
         yield browser
 
 
+def hurry(patch: pytest.MonkeyPatch) -> None:
+    """Let a dashboard look at its queue often, and sort dead letters at every look: nobody waits for that here."""
+    patch.setattr("runcue.web.broadcast.PAUSE", 0.1)
+    patch.setattr("runcue.web.broadcast.SHARE", 2)
+    patch.setattr("runcue.web.broadcast.DEAD_EVERY", 0.0)
+
+
 @pytest.fixture(autouse=True)
 def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dead letters are sorted at every look, not every few seconds: nobody waits for that here."""
-    monkeypatch.setattr("runcue.web.broadcast.DEAD_EVERY", 0.0)
+    """Every test is in a hurry."""
+    hurry(monkeypatch)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -24,4 +24,4 @@ class Mishaps:
     def check(self) -> None:
         """Nothing happened but what was to be expected."""
         rest = [one for one in self.found if not any(part in one for part in self.expected)]
-        assert rest == []
+        assert rest == [], rest

@@ -14,6 +14,8 @@ import runcue.web
 from runcue import Cue, Work
 
 TOKEN = "a token for browser tests only"
+LINK = f"?token={TOKEN.replace(' ', '%20')}"
+"""What follows a dashboard's address for whoever comes in."""
 
 
 class Server(uvicorn.Server):
@@ -40,7 +42,7 @@ class Stage:
     @property
     def link(self) -> str:
         """The link with the token."""
-        return f"{self.base}?token={TOKEN.replace(' ', '%20')}"
+        return self.base + LINK
 
 
 def tasks(stage: Stage) -> None:
@@ -52,6 +54,10 @@ def tasks(stage: Stage) -> None:
     @cue.task("quick", uses="api")
     async def quick(work: Work) -> Any:
         return {"echo": work.params}
+
+    @cue.task("tick")
+    async def tick(work: Work) -> None:
+        pass
 
     @cue.task("hold", uses="slow")
     async def hold(work: Work) -> None:

@@ -1,12 +1,15 @@
 """What a person does on the page reaches the queue, and the page says how it went."""
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.async_api import Page, expect
 
+import runcue.web
+from runcue import Cue
 from tests.browser.mishaps import Mishaps
-from tests.browser.stage import Stage
+from tests.browser.stage import LINK, TOKEN, Stage, served
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("browser")]
 
@@ -85,6 +88,64 @@ async def test_a_limit_that_makes_no_sense_is_refused_in_the_dialog(
     assert (await service(stage, "slow"))["rates"] == []
 
 
+async def test_what_is_no_number_takes_no_limit_away(inside: Page, stage: Stage) -> None:
+    sent: list[str] = []
+    inside.on("request", lambda request: sent.append(request.method))
+    await inside.goto(f"{stage.base}#/services")
+    card = inside.get_by_role("article", name="api")
+    await card.get_by_role("button", name="Change limits").click()
+    dialog = inside.locator("dialog")
+    change = dialog.get_by_role("button", name="Change limits")
+    wrong = [("At once", "5 at once"), ("At once", "1.000"), ("At once", "1,00"), ("and stays open", "2,5")]
+    for label, text in wrong:
+        field = dialog.get_by_label(label)
+        before = await field.input_value()
+        await field.fill(text)
+        await change.click()
+        await expect(dialog.get_by_role("alert")).to_contain_text(f"“{text}” is not")
+        await expect(field).to_have_value(text)
+        await field.fill(before)
+    assert "PATCH" not in sent
+    assert (await service(stage, "api"))["concurrent"] == 5
+    await dialog.get_by_label("At once").fill("1,000")
+    await dialog.get_by_label("Rates").fill("1,200/min,20,000/day")
+    await change.click()
+    await expect(dialog).to_have_count(0)
+    changed = await service(stage, "api")
+    assert changed["concurrent"] == 1000
+    assert [rate["limit"] for rate in changed["rates"]] == [1200, 20_000]  # type: ignore[attr-defined]
+
+
+async def test_a_queue_is_paused_here_and_resumed_there(inside: Page, stage: Stage) -> None:
+    await stage.cue.wait(await stage.cue.submit("quick", queue="mails"), PATIENCE)
+    await inside.goto(f"{stage.base}#/services")
+    await inside.get_by_role("button", name="Pause queue mails").click()
+    await expect(inside.get_by_label("Paused queues")).to_contain_text("Queue mails is paused")
+    assert await stage.cue.paused() == ["mails"]
+    await inside.goto(f"{stage.base}#/")
+    await inside.get_by_role("button", name="Resume queue mails").click()
+    await expect(inside.get_by_label("Paused queues")).to_have_count(0)
+    assert await stage.cue.paused() == []
+    await inside.goto(f"{stage.base}#/works?queue=others")
+    await inside.get_by_role("button", name="Pause queue others").click()
+    await expect(inside.get_by_role("button", name="Resume queue others")).to_be_visible()
+    assert await stage.cue.paused() == ["others"]
+
+
+async def test_a_paused_queue_is_resumed_where_there_are_no_services(page: Page, tmp_path: Path) -> None:
+    async with Cue(tmp_path / "plain.db") as cue:
+        await cue.pause("mails")
+        async with served(runcue.web.app(tmp_path / "plain.db", token=TOKEN)) as base:
+            await page.goto(f"{base}{LINK}")
+            await expect(page.locator(".line")).to_have_text("live")
+            await page.goto(f"{base}#/services")
+            await expect(page.locator("main")).to_contain_text("No services yet")
+            await page.get_by_role("button", name="Resume queue mails").click()
+            await expect(page.get_by_label("Paused queues")).to_have_count(0)
+            assert await cue.paused() == []
+            await page.goto("about:blank")
+
+
 async def test_a_group_of_dead_letters_is_counted_shown_and_discarded(inside: Page, stage: Stage) -> None:
     doomed = [await stage.cue.submit("fail", params={"error": f"page {number}"}) for number in range(7)]
     other = await stage.cue.submit("fail", params={"error": "something else"})
@@ -118,11 +179,48 @@ async def test_an_action_on_a_list_takes_what_the_filter_finds_and_no_more(
     assert (await stage.cue.get(first)).state == "running"  # type: ignore[union-attr]
 
 
+async def test_all_that_is_shown_is_shown_anew_after_an_action(inside: Page, stage: Stage) -> None:
+    rows = inside.locator("[data-row]")
+    first = await stage.cue.submit("hold")
+    await stage.cue.submit_many([{"task": "hold", "target": f"t{number}"} for number in range(70)])
+    await inside.goto(f"{stage.base}#/works?task=hold")
+    await expect(rows).to_have_count(50)
+    await inside.get_by_role("button", name="Show older").click()
+    await expect(rows).to_have_count(71)
+    await inside.goto(f"{stage.base}#/works/{first}")
+    await expect(inside.locator(".work-id")).to_have_text(first)
+    await inside.go_back()
+    await expect(rows).to_have_count(71)
+    await inside.get_by_role("button", name="Cancel all").click()
+    await inside.get_by_role("button", name="Cancel 71 works").click()
+    await expect(inside.locator("#said")).to_contain_text("Cancelled 71.")
+    await expect(inside.locator("[data-row] .badge", has_text="cancelled")).to_have_count(71)
+
+
+async def test_more_than_an_action_takes_is_told_before_and_after(
+    inside: Page, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runcue.web.actions.MOST_BULK", 3)
+    await stage.cue.submit_many([{"task": "fail"} for _ in range(5)])
+    await expect(inside.locator('[data-count="failed"]')).to_have_text("5")
+    await inside.goto(f"{stage.base}#/works?state=failed")
+    await inside.get_by_role("button", name="Discard all").click()
+    dialog = inside.locator("dialog")
+    await expect(dialog.get_by_role("heading")).to_have_text("Discard the first 3 works?")
+    await expect(dialog).to_contain_text("these 3 are, the rest remains")
+    await dialog.get_by_role("button", name="Discard the first 3 works").click()
+    await expect(inside.locator("#said")).to_contain_text(
+        re.compile("^Discarded 3[.] (Others|2) remain: do it again to go on[.]$")
+    )
+    await expect(inside.locator("[data-row]")).to_have_count(2)
+
+
 async def test_everything_can_be_reached_by_keys(inside: Page, stage: Stage) -> None:
     works = [await stage.cue.submit("quick", target=f"t{number}") for number in range(3)]
     await inside.keyboard.press("g")
     await inside.keyboard.press("w")
     await expect(inside).to_have_url(re.compile("#/works$"))
+    await expect(inside.locator("h1")).to_have_text("Works")
     await expect(inside.locator("[data-row]")).to_have_count(3)
     await inside.mouse.move(0, 0)
     await inside.keyboard.press("j")

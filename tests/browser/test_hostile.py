@@ -1,18 +1,23 @@
 """Texts that want to be markup, and pages that want to be this one."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
-from playwright.async_api import BrowserContext, Page, expect
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Page, expect
 
-from runcue import Cue, Work
+import runcue.web
+from runcue import Cue, Reader, Work
+from tests.browser.conftest import PATIENCE, WATCH, hurry
 from tests.browser.mishaps import Mishaps
-from tests.browser.stage import TOKEN, Stage
+from tests.browser.stage import LINK, TOKEN, Stage, served
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("browser")]
 
 RUN = "window.__x=1"
-PAYLOADS = [
+BASIC = [
     f"<script>{RUN}</script>",
     f"</script><script>{RUN}</script>",
     f"<img src=x onerror={RUN}>",
@@ -54,95 +59,181 @@ PAYLOADS = [
     "__proto__",
     "constructor",
 ]
+ESCAPES = ['">', "'>", "-->", "</title>", "</textarea></pre>", "]]>", "\\u003c/script>"]
+"""What a text may begin with to leave the place where it stands."""
+PAYLOADS = [
+    *BASIC,
+    *(text.replace("script", "ScRiPt").replace("onerror", "oNeRrOr") for text in BASIC if "script>" in text),
+    *(escape + text for escape in ESCAPES for text in BASIC if text.startswith("<")),
+]
+PAYLOADS = list(dict.fromkeys(PAYLOADS))[:200]
+NAMES = [text for text in PAYLOADS if text.isprintable() and not set(text) & set("{}*")]
+"""Those that runcue takes as the name of a service."""
+CLOSE_LOOKS = 17
+"""Every so many is looked at on its own page."""
 
 
-async def hostile(stage: Stage) -> list[str]:
-    """Works that carry each payload wherever a text can stand; their ids."""
-    ids = []
-    for number, text in enumerate(PAYLOADS):
+class Trap:
+    """A page on a queue all of whose texts are payloads."""
+
+    def __init__(self, page: Page, base: str, cue: Cue, mishaps: Mishaps) -> None:
+        self.page, self.base, self.cue, self.mishaps = page, base, cue, mishaps
+
+    async def go(self, address: str) -> None:
+        """Go to an address of the page, which is not loaded again."""
+        await self.page.evaluate("address => { location.hash = address }", address)
+
+    async def texts(self, selector: str) -> list[str]:
+        """The text of each of these, as it stands in the document."""
+        found = self.page.locator(selector)
+        return list(await found.evaluate_all("nodes => nodes.map(node => node.textContent)"))
+
+    async def holds(self) -> None:
+        """Nothing ran, nothing was refused, nothing was added that brings something from elsewhere."""
+        assert await self.page.evaluate("typeof window.__x") == "undefined"
+        assert await self.page.evaluate("window.reports") == []
+        foreign = "script, iframe, img, object, embed, video, style, link, base, meta, template, form, math"
+        assert await self.page.locator(f"main :is({foreign})").count() == 0
+        self.mishaps.check()
+
+
+def odd_workers(reader: Reader) -> list[dict[str, Any]]:
+    """As many workers as payloads, with such names."""
+    facts = {"state": "alive", "pid": 1, "started_at": 1.0, "serving": True, "running": 0, "silent_for": 0.0}
+    return [{"id": f"id {text}", "host": text, "queues": [text], **facts} for text in PAYLOADS]
+
+
+def odd_tasks(cue: Cue) -> None:
+    """A task and a service of each name."""
+
+    async def fail(work: Work) -> None:
+        raise ValueError(work.params["error"])
+
+    for name in NAMES:
+        cue.service(name, concurrent=9)
+        cue.task(name, uses=name, retry=0)(fail)
+
+    @cue.task("shell", executor="subprocess", shell=True)
+    def shell(work: Work) -> str:
+        return "cat <<'end of it'\n" + "\n".join(NAMES) + "\nend of it"
+
+
+def odd_works() -> list[dict[str, Any]]:
+    """A work for each payload, which carries it wherever a text can stand."""
+    works = []
+    for text in PAYLOADS:
+        name = text if text in NAMES else NAMES[0]
         params = {"error": text, text: text, "nested": [{text: [text]}]}
-        given = {"task": "fail", "target": text, "params": params, "idempotency_key": f"{number} {text}"}
-        ids.append(await stage.cue.submit(**given))  # type: ignore[arg-type]
-    for work in ids:
-        await stage.cue.wait(work, 10)
-    return ids
+        given = {"task": name, "queue": name, "target": text, "params": params, "idempotency_key": text}
+        works.append({**given, "id": text} if text in NAMES else given)
+    return works
 
 
-async def error(stage: Stage, work_id: str) -> str | None:
-    """What the queue keeps of a failure: it makes signs harmless that would turn a line around."""
-    work = await stage.cue.get(work_id)
-    return None if work is None else work.error
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def trap(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Trap]:
+    """One queue and one page for all payloads."""
+    path = tmp_path_factory.mktemp("hostile") / "queue.db"
+    cue = Cue(path)
+    odd_tasks(cue)
+    mishaps = Mishaps()
+    with pytest.MonkeyPatch.context() as patch:
+        hurry(patch)
+        patch.setattr(Reader, "workers", odd_workers)
+        async with cue:
+            await cue.submit_many(odd_works())
+            await cue.submit("shell", id="the shell")
+            await cue.join(timeout=30)
+            async with served(runcue.web.app(path, token=TOKEN)) as base:
+                context = await browser.new_context(viewport={"width": 1280, "height": 900})
+                context.set_default_timeout(PATIENCE)
+                page = await context.new_page()
+                mishaps.watch(page)
+                await page.add_init_script(WATCH)
+                await page.goto(base + LINK)
+                await expect(page.locator(".line")).to_have_text("live")
+                yield Trap(page, base, cue, mishaps)
+                await context.close()
+        await cue.close()
 
 
-async def untouched(page: Page) -> None:
-    """Nothing ran, nothing was added to the page that brings something from elsewhere."""
-    assert await page.evaluate("typeof window.__x") == "undefined"
-    foreign = (
-        "main :is(script, iframe, img, object, embed, video, style, link, base, meta, template, form, math)"
-    )
-    assert await page.locator(foreign).count() == 0
+async def test_there_are_two_hundred_payloads() -> None:
+    assert len(PAYLOADS) == 200
+    assert len(NAMES) > 190
 
 
-async def test_payloads_are_text_in_lists_and_groups(inside: Page, stage: Stage) -> None:
-    ids = await hostile(stage)
-    await inside.goto(f"{stage.base}#/works")
-    await expect(inside.locator("[data-row]")).to_have_count(len(PAYLOADS))
-    for work, text in zip(ids, PAYLOADS, strict=True):
-        row = inside.locator(f'[data-row="{work}"]')
-        assert await row.locator(".target").evaluate("node => node.textContent") == text
-        assert await row.locator(".middle").evaluate("node => node.textContent") == await error(stage, work)
-    await untouched(inside)
-    await inside.goto(f"{stage.base}#/")
-    await expect(inside.locator(".group").first).to_be_visible()
-    await expect(inside.get_by_role("region", name="Recent").locator("[data-row]")).to_have_count(10)
-    await untouched(inside)
+async def test_payloads_are_text_in_lists(trap: Trap) -> None:
+    await trap.go("#/works?state=failed")
+    for count in (50, 100, 150):
+        await expect(trap.page.locator("[data-row]")).to_have_count(count)
+        await trap.page.get_by_role("button", name="Show older").click()
+    await expect(trap.page.locator("[data-row]")).to_have_count(200)
+    assert set(await trap.texts("[data-row] .target")) == set(PAYLOADS)
+    assert set(await trap.texts("[data-row] strong")) == set(NAMES)
+    assert set(await trap.texts("[data-row] .id")) >= set(NAMES)
+    kept = await trap.cue.list(state="failed", limit=200)
+    assert sorted(await trap.texts("[data-row] .middle")) == sorted(work.error or "" for work in kept)
+    await trap.holds()
 
 
-async def test_payloads_are_text_on_the_page_of_a_work(inside: Page, stage: Stage) -> None:
-    ids = await hostile(stage)
-    for work, text in zip(ids, PAYLOADS, strict=True):
-        await inside.evaluate("address => { location.hash = address }", f"#/works/{work}")
-        await expect(inside.locator(".work-id")).to_have_text(work)
-        assert await inside.locator("h1 .target").evaluate("node => node.textContent") == text
-        told = await inside.locator(".callout .error").evaluate("node => node.textContent")
-        assert told == await error(stage, work)
-        params = inside.get_by_role("region", name="Params").locator("pre")
+async def test_payloads_are_text_in_the_overview_and_its_groups(trap: Trap) -> None:
+    await trap.go("#/")
+    await expect(trap.page.locator(".group")).to_have_count(8)
+    await expect(trap.page.get_by_role("region", name="Recent").locator("[data-row]")).to_have_count(10)
+    assert set(await trap.texts(".group .task")) <= set(NAMES)
+    assert set(await trap.texts(".services .name")) <= set(NAMES)
+    await trap.holds()
+
+
+async def test_payloads_are_text_on_the_page_of_a_work(trap: Trap) -> None:
+    for text in NAMES[::CLOSE_LOOKS]:
+        await trap.page.evaluate("id => { location.hash = `#/works/${encodeURIComponent(id)}` }", text)
+        await expect(trap.page.locator(".work-id")).to_have_text(text)
+        work = await trap.cue.get(text)
+        assert work is not None
+        assert await trap.texts("h1 .target") == [text]
+        assert await trap.texts(".callout .error") == [work.error]
+        params = trap.page.get_by_role("region", name="Params").locator("pre")
         assert await params.evaluate("(node, text) => JSON.parse(node.textContent)[text]", text) == text
-    await untouched(inside)
+        facts = await trap.texts("dl.facts dd a")
+        assert facts == [text, text, text], "task, queue and service"
+    await trap.holds()
 
 
-async def test_payloads_are_text_in_names_output_and_search(
-    inside: Page, stage: Stage, mishaps: Mishaps
-) -> None:
-    mishaps.expected = ("404",)
-    odd = "<img src=x onerror=window.__x=1>"
-    other = Cue(stage.path)
-    other.service(odd, concurrent=1)
+async def test_payloads_are_text_in_names_of_services_queues_and_workers(trap: Trap) -> None:
+    await trap.cue.pause("<b>queue</b>")
+    await trap.go("#/services")
+    await expect(trap.page.locator("article h2").first).to_be_visible()
+    shown = await trap.texts("article h2")
+    assert len(shown) > 190
+    assert set(shown) <= set(NAMES)
+    await expect(trap.page.get_by_label("Paused queues")).to_contain_text("Queue <b>queue</b> is paused")
+    await trap.go("#/workers")
+    await expect(trap.page.locator("tbody tr")).to_have_count(200)
+    assert await trap.texts("tbody strong") == [f"{text}:1" for text in PAYLOADS]
+    assert await trap.texts("tbody .id") == [f"id {text}" for text in PAYLOADS]
+    await trap.holds()
 
-    @other.task(odd, uses=odd)
-    async def named(work: Work) -> str:
-        return odd
 
-    await other.submit(odd, queue=odd)
-    await other.pause(odd)
-    work = await stage.cue.submit("shell", params={"script": f"echo '{odd}'"})
-    await inside.goto(f"{stage.base}#/services")
-    await expect(inside.locator("article h2", has_text=odd)).to_have_text(odd)
-    await inside.goto(f"{stage.base}#/")
-    await expect(inside.get_by_role("region", name="Services")).to_contain_text(odd)
-    await expect(inside.get_by_role("region", name="Waiting")).to_contain_text(odd)
-    await inside.goto(f"{stage.base}#/works/{work}")
-    await expect(inside.locator("pre.log")).to_have_text(odd + "\n")
-    for text in PAYLOADS[:10]:
-        await inside.evaluate(
-            "text => { location.hash = `#/works?${new URLSearchParams({search: text})}` }", text
-        )
-        await expect(inside.get_by_label("Search")).to_have_value(text)
-    await inside.evaluate("text => { location.hash = `#/works/${encodeURIComponent(text)}` }", odd)
-    await expect(inside.locator("main")).to_contain_text("There is no work")
-    await expect(inside.locator("main")).to_contain_text(odd)
-    await untouched(inside)
-    await other.close()
+async def test_payloads_are_text_in_output(trap: Trap) -> None:
+    await trap.go("#/works/the%20shell")
+    await expect(trap.page.locator("pre.log")).to_contain_text(NAMES[-1])
+    assert (await trap.texts("pre.log"))[0].splitlines() == NAMES
+    await trap.holds()
+
+
+async def test_payloads_are_text_where_the_page_repeats_what_was_asked(trap: Trap) -> None:
+    trap.mishaps.expected = ("404",)
+    for text in NAMES[::CLOSE_LOOKS]:
+        search = "text => { location.hash = `#/works?${new URLSearchParams({search: text, queue: text})}` }"
+        await trap.page.evaluate(search, text)
+        await expect(trap.page.get_by_label("Search")).to_have_value(text)
+        await expect(trap.page.get_by_label("queue", exact=True)).to_have_value(text)
+    await trap.page.evaluate(
+        "id => { location.hash = `#/works/${encodeURIComponent(id)}` }", f"no {NAMES[2]}"
+    )
+    await expect(trap.page.locator("main")).to_contain_text("There is no work")
+    await expect(trap.page.locator("main")).to_contain_text(NAMES[2])
+    await trap.holds()
 
 
 async def test_a_page_of_another_name_that_points_here_reads_nothing(
@@ -153,7 +244,7 @@ async def test_a_page_of_another_name_that_points_here_reads_nothing(
     evil = f"http://evil.test:{port}/"
     other = await context.new_page()
     try:
-        for path in ("", f"?token={TOKEN.replace(' ', '%20')}", "status", "static/app.js"):
+        for path in ("", LINK, "status", "static/app.js"):
             answer = await other.goto(f"{evil}{path}")
             assert answer is not None
             assert answer.status == 421, path

@@ -7,7 +7,7 @@ from playwright.async_api import BrowserContext, Page, expect
 
 import runcue.web
 from tests.browser.mishaps import Mishaps
-from tests.browser.stage import TOKEN, Stage, served
+from tests.browser.stage import LINK, TOKEN, Stage, served
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("browser")]
 
@@ -36,7 +36,7 @@ async def test_a_page_that_lost_its_server_comes_back_with_it(
 ) -> None:
     mishaps.expected = ("net::ERR", "503")
     async with served(runcue.web.app(stage.path, token=TOKEN)) as base:
-        await page.goto(f"{base}?token={TOKEN.replace(' ', '%20')}")
+        await page.goto(f"{base}{LINK}")
         await expect(page.locator(".line")).to_have_text("live")
     await expect(page.locator(".line")).to_have_text("reconnecting")
     await expect(page.locator(".banner")).to_contain_text("Disconnected.")
@@ -107,7 +107,7 @@ async def test_it_works_below_any_address(page: Page, stage: Stage) -> None:
     outer = Starlette(routes=[Mount("/ops/queue", app=inner)])
     outer.state.end_streams = inner.state.end_streams
     async with served(outer) as base:
-        await page.goto(f"{base}ops/queue/?token={TOKEN.replace(' ', '%20')}")
+        await page.goto(f"{base}ops/queue/{LINK}")
         await expect(page.locator(".line")).to_have_text("live")
         await stage.cue.submit("quick")
         await expect(page.locator('[data-count="completed"]')).to_have_text("1")

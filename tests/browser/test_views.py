@@ -55,6 +55,12 @@ async def test_the_overview_shows_what_runs_what_waits_and_why(inside: Page, sta
     await expect(inside.get_by_role("region", name="Workers")).to_contain_text("alive")
 
 
+async def test_of_many_that_wait_the_newest_are_looked_at(inside: Page, stage: Stage) -> None:
+    await stage.cue.submit_many([{"task": "hold"} for _ in range(206)])
+    panel = inside.get_by_role("region", name="Waiting")
+    await expect(panel).to_contain_text("the newest 200 of 205")
+
+
 async def test_a_number_changes_without_a_reload(inside: Page, stage: Stage) -> None:
     await expect(inside.locator('[data-count="completed"]')).to_have_text("0")
     await stage.cue.submit("quick")
@@ -203,6 +209,22 @@ async def test_output_is_followed_while_a_command_prints(inside: Page, stage: St
     await expect(panel.locator("pre")).to_have_text("one\ntwo\n")
     await panel.get_by_role("button", name="stderr").click()
     await expect(panel.locator("pre")).to_have_text("oops\n")
+
+
+async def test_the_output_of_a_second_attempt_stands_alone(
+    inside: Page, stage: Stage, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    script = f"if test -e '{mark}'; then echo the second; else touch '{mark}'; echo first; false; fi"
+    work = await stage.cue.submit("shell", params={"script": script}, retry=0)
+    await go(inside, stage, f"#/works/{work}")
+    panel = inside.get_by_role("region", name="Output")
+    await expect(panel.locator("pre")).to_have_text("first\n")
+    await panel.get_by_role("button", name="stdout").click()
+    await inside.get_by_role("button", name="Retry").click()
+    await expect(inside.locator(".work-head .badge")).to_have_text("completed")
+    await expect(panel.locator("pre")).to_have_text("the second\n")
+    assert await panel.locator("pre").evaluate("node => node.textContent") == "the second\n"
 
 
 async def test_a_dashboard_for_looking_only_offers_no_action(page: Page, tmp_path: Path) -> None:

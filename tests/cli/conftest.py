@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli import stock as stocked
+from tests.cli import works as worked
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Watch = Callable[..., tuple[int, str]]
@@ -118,3 +119,9 @@ def _read(descriptor: int) -> bytes:
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a queue with a job in every state; only for reading."""
     return stocked.make(tmp_path_factory.mktemp("stock") / "home")
+
+
+@pytest.fixture(scope="session")
+def works(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a queue with a work in every state; only for reading, and to be copied with those beside it."""
+    return worked.make(tmp_path_factory.mktemp("works") / "made")

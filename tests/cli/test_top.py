@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 import runcue
 from runcue.cli.home import Home
@@ -33,7 +34,7 @@ from runcue.cli.top.look import Item, Look, Scene, Wish
 from runcue.cli.top.table import Table
 from tests.cli.conftest import environment
 from tests.cli.crew import RUNCUE
-from tests.cli.works import CANARY, make
+from tests.cli.works import CANARY
 
 BOUND = 45.0
 NEVER = threading.Event()
@@ -47,14 +48,15 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(scope="module")
-def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("top") / "made")
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each key the pilot looks whether the program has come to rest; more often than it does by itself."""
+    monkeypatch.setattr("textual._wait.SLEEP_GRANULARITY", 0.005)
 
 
 @pytest.fixture
-def file(stock: Path, tmp_path: Path) -> Path:
-    for one in stock.parent.iterdir():
+def file(works: Path, tmp_path: Path) -> Path:
+    for one in works.parent.iterdir():
         shutil.copy(one, tmp_path / one.name)
     return tmp_path / "queue.db"
 
@@ -84,20 +86,24 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def shows(app: Top, *words: str) -> str:
-    """Wait until all these words are on the screen; all that is there."""
-    async with asyncio.timeout(BOUND):
-        while not all(re.search(word, screen_of(app)) for word in words):
-            await tick()
-    return screen_of(app)
+    """Wait until all these words are on the screen, in one picture; all that is there."""
+    text = ""
+    try:
+        async with asyncio.timeout(BOUND):
+            while not all(re.search(word, text := screen_of(app)) for word in words):
+                await tick()
+    except TimeoutError:
+        missing = [word for word in words if not re.search(word, text)]
+        pytest.fail(f"{missing} did not come; this stands there:\n{text}")
+    return text
 
 
 def screen_of(app: Top) -> str:
-    """What stands on the terminal, line by line."""
+    """What stands on the terminal, line by line; nothing while it is being laid out, or when it does not fit."""
     width, height = app.size
-    strips = app.screen._compositor.render_strips()
-    assert len(strips) == height
-    found = ["".join(segment.text for segment in strip) for strip in strips]
-    assert all(lines_width(line) == width for line in found)
+    found = ["".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips()]
+    if len(found) != height or any(lines_width(line) != width for line in found):
+        return ""
     return "\n".join(line.rstrip() for line in found)
 
 
@@ -136,16 +142,17 @@ def state(file: Path, id: str) -> str:
 
 async def test_everything_fits_on_80_by_24(file: Path) -> None:
     async with watching(file) as (app, _):
-        words = (
+        words = [
             "runcue top", "pending 6  running 1  completed 1  failed 3  cancelled 1", "ended 0.0/s", "waiting 6",
             "why 1 ", "Services", "1 active   2 failed   3 recent   4 services", "WAITS FOR / ERROR", "queue paused",
             "after 1/2, 1 never submitted",
             "/ Filter d Details l Logs r Retry c Cancel p Pause s Sort tab View ? Help q Quit",
+        ]  # fmt: skip
+        drawn = (
+            r"api +\[░{10}\] 0/4 running +1/1 h +◐ RATE \d", r"depot +0 running +- +○ OPEN \d",
+            r"stuck +running +0 +read +for \d",
         )  # fmt: skip
-        text = await shows(app, *map(re.escape, words))
-    assert re.search(r"api +\[░{10}\] 0/4 running +1/1 h +◐ RATE \d", text)
-    assert re.search(r"depot +0 running +- +○ OPEN \d", text)
-    assert re.search(r"stuck +running +0 +read +for \d", text)
+        await shows(app, *map(re.escape, words), *drawn)
 
 
 async def test_without_unicode_everything_is_ascii(file: Path) -> None:
@@ -179,28 +186,37 @@ async def test_a_small_terminal_still_shows_the_works(file: Path) -> None:
         await shows(app, "held +pending +0 +read +queue paused")
 
 
-@pytest.mark.parametrize("keys", [["2"], ["3"], ["2", "down", "d"], ["4"]])
-async def test_nothing_that_a_terminal_obeys_and_no_secret_comes_through(file: Path, keys: list[str]) -> None:
+async def test_nothing_that_a_terminal_obeys_and_no_secret_comes_through(file: Path) -> None:
     async with watching(file, size=(160, 50)) as (app, pilot):
-        await pilot.press(*keys)
-        text = await shows(app, "nasty|api|done")
-    assert all(sign.isprintable() or sign == "\n" for sign in text)
-    assert "\u202e" not in text
-    assert CANARY not in text
+        texts = [await shows(app, "limited")]
+        for key, words in (
+            ("4", "SERVICE"),
+            ("3", "done +completed"),
+            ("2", r"broken .*https://me:\*{3}@host"),
+        ):
+            await pilot.press(key)
+            texts.append(await shows(app, words))
+        for id, words in (("nasty", "nasty has failed"), ("broken", r"token=\*{3}")):
+            await choose(app, id)
+            await pilot.press("d")
+            texts.append(await shows(app, words, "Traceback"))
+            await pilot.press("escape")
+            await until(lambda: app.screen is app.main)
+    for text in texts:
+        assert all(sign.isprintable() or sign == "\n" for sign in text)
+        assert "\u202e" not in text
+        assert CANARY not in text
 
 
 async def test_a_queue_of_jobs_speaks_of_jobs(stock: Path, tmp_path: Path) -> None:
-    from tests.cli import stock as jobs
-
-    home = await asyncio.to_thread(jobs.make, tmp_path / "home")
+    home = tmp_path / "home"
+    shutil.copytree(stock, home)
     async with watching(Home(str(home))) as (app, pilot):
         text = await shows(app, "queuectl top", r"pending 4  processing 1  completed 1  failed 1  dead 3")
         assert "stuck" in text
         await pilot.press("2")
         await shows(app, r"dead1 +dead +1/1 +fail +RuntimeError")
-        await until(lambda: "dead1" in ids(app))
-        while (chosen := table(app).chosen) is not None and chosen.id != "dead1":
-            await pilot.press("down")
+        await choose(app, "dead1")
         await pilot.press("r")
         await shows(app, "dead1 is tried again")
 
@@ -223,21 +239,27 @@ async def test_views_are_chosen_by_tab_by_number_and_by_mouse(file: Path) -> Non
 
 async def test_a_filter_holds_while_it_is_typed_and_esc_ends_it(file: Path) -> None:
     async with watching(file) as (app, pilot):
-        await pilot.press("slash", *"paus")
+        await pilot.press("slash")
+        field = app.main.query_one("#filter", Input)
+        await until(lambda: app.focused is field)
+        field.value = "paus"
         await until(lambda: ids(app) == ["held"])
         await pilot.press("enter")
         await shows(app, "filter: paus")
         await pilot.press("escape")
         await until(lambda: len(ids(app)) == 7)
-        await pilot.press("slash", *"!read", "enter")
+        await pilot.press("slash")
+        field.value = "!read"
         await until(lambda: set(ids(app)) == {"limited", "parcel-2"})
-        await pilot.press("slash", "escape")
+        await pilot.press("enter", "slash", "escape")
         await until(lambda: len(ids(app)) == 7)
 
 
 async def test_keys_that_are_typed_into_the_filter_do_nothing_else(file: Path) -> None:
     async with watching(file) as (app, pilot):
-        await pilot.press("slash", *"qcrp1")
+        await pilot.press("slash")
+        await until(lambda: isinstance(app.focused, Input))
+        await pilot.press(*"qcrp1")
         await until(lambda: app.main.wish.text == "qcrp1")
         await shows(app, "nothing here")
         assert app.is_running
@@ -320,10 +342,11 @@ async def test_a_cursor_that_nobody_moved_stays_on_the_first_line(file: Path) ->
         assert cursor_line(app) == (second, 0)
 
 
-async def test_many_lines_are_scrolled_so_that_the_cursor_is_seen(file: Path) -> None:
+async def test_of_many_lines_the_one_under_the_cursor_is_seen_and_stays_in_its_place(file: Path) -> None:
     async with watching(file) as (app, _):
         one, room = table(app), table(app).size.height - 1
-        one.put("active", [Item(f"w{number:02}", "pending") for number in range(100)], None)
+        many = [Item(f"w{number:02}", "pending") for number in range(100)]
+        one.put("active", many, None)
         for step in (room + 3, -1, -room, 1_000_000, -3, -1_000_000, 5):
             one.action_move(step)
             chosen = one.chosen
@@ -332,12 +355,6 @@ async def test_many_lines_are_scrolled_so_that_the_cursor_is_seen(file: Path) ->
             assert one._top <= one._index < one._top + room
         one.action_page(1)
         assert one._index == 5 + room - 1
-
-
-async def test_lines_that_go_above_the_cursor_do_not_move_it_on_the_screen(file: Path) -> None:
-    async with watching(file) as (app, _):
-        one, many = table(app), [Item(f"w{number:02}", "pending") for number in range(100)]
-        one.put("active", many, None)
         one.action_move(60)
         one.action_move(-3)
         before = cursor_line(app)
@@ -351,23 +368,23 @@ async def test_lines_that_go_above_the_cursor_do_not_move_it_on_the_screen(file:
 # acting -----------------------------------------------------------------------------------------------------
 
 
-async def choose(app: Top, pilot: Pilot[None], id: str) -> None:
+async def choose(app: Top, id: str) -> None:
     """Put the cursor on that line."""
     await until(lambda: id in ids(app))
-    await pilot.press("home", *["down"] * ids(app).index(id))
+    table(app).action_move(ids(app).index(id) - table(app)._index)
     assert cursor_line(app)[0] == id
 
 
 async def test_details_tell_all_about_a_work(file: Path) -> None:
     async with watching(file) as (app, pilot):
-        await choose(app, pilot, "limited")
+        await choose(app, "limited")
         await pilot.press("enter")
         await shows(app, "limited waits for the rate limit of api", r'params +\{"api_key":"\*\*\*"')
         assert isinstance(app.screen, Live)
         await pilot.press("escape")
         assert app.screen is app.main
         await pilot.press("2")
-        await choose(app, pilot, "broken")
+        await choose(app, "broken")
         await pilot.click(Table, offset=(3, 1 + ids(app).index("broken")), times=2)
         await shows(app, "broken has failed: its only attempt failed", "Failed attempts")
         await pilot.press("q")
@@ -400,53 +417,64 @@ async def test_logs_follow_what_a_command_prints(tmp_path: Path) -> None:
 async def test_a_failed_work_is_tried_again(file: Path) -> None:
     async with watching(file) as (app, pilot):
         await pilot.press("2")
-        await choose(app, pilot, "broken")
+        await choose(app, "broken")
         await pilot.press("r")
         await shows(app, "broken is tried again")
         assert state(file, "broken") == "pending"
         await pilot.press("1")
-        await choose(app, pilot, "later")
+        await choose(app, "later")
         await pilot.press("r")
         await shows(app, "later is pending: only what is failed can be tried again")
 
 
-@pytest.mark.parametrize(("key", "after"), [("y", "cancelled"), ("n", "pending"), ("escape", "pending"),
-                                            ("enter", "pending")])  # fmt: skip
-async def test_a_work_is_cancelled_after_a_question(file: Path, key: str, after: str) -> None:
+async def test_a_work_is_cancelled_after_a_question_by_key_or_mouse(file: Path) -> None:
     async with watching(file) as (app, pilot):
-        await choose(app, pilot, "later")
-        await pilot.press("c")
-        await shows(app, r"Cancel work later \(read\)\?")
-        await pilot.press(key)
-        await until(lambda: app.screen is app.main)
-        if after == "cancelled":
-            await shows(app, "later is cancelled")
-        assert state(file, "later") == after
-
-
-async def test_a_question_is_answered_by_mouse_too(file: Path) -> None:
-    async with watching(file) as (app, pilot):
-        await choose(app, pilot, "later")
-        await pilot.press("c")
-        await shows(app, "Cancel work later")
-        await pilot.click("#yes")
+        await choose(app, "later")
+        for key in ("n", "escape", "enter", "y"):
+            assert state(file, "later") == "pending"
+            await pilot.press("c")
+            await shows(app, r"Cancel work later \(read\)\?")
+            await pilot.press(key)
+            await until(lambda: app.screen is app.main)
         await shows(app, "later is cancelled")
         assert state(file, "later") == "cancelled"
+        await choose(app, "held")
+        await pilot.press("c")
+        await shows(app, "Cancel work held")
+        await pilot.click("#yes")
+        await shows(app, "held is cancelled")
+        assert state(file, "held") == "cancelled"
+
+
+async def test_what_changed_meanwhile_is_told_with_its_name(file: Path) -> None:
+    async with watching(file) as (app, pilot):
+        await choose(app, "later")
+        await pilot.press("c")
+        await shows(app, "Cancel work later")
+        await change(file, lambda cue: cue.cancel("later"))
+        await pilot.press("y")
+        await shows(app, r"later has ended already\.")
+        await pilot.press("2")
+        await choose(app, "broken")
+        await until(lambda: app.main._since is None)  # it looks no more before the key
+        await change(file, lambda cue: cue.retry("broken"))
+        await pilot.press("r")
+        await shows(app, r"broken is no longer failed\.")
 
 
 async def test_a_service_is_paused_and_resumed(file: Path) -> None:
     async with watching(file) as (app, pilot):
-        await choose(app, pilot, "limited")
+        await choose(app, "limited")
         await pilot.press("p")
         await shows(app, "Paused api", "○ PAUSED")
         await pilot.press("4")
-        await choose(app, pilot, "api")
+        await choose(app, "api")
         await pilot.press("p")
         await shows(app, "Resumed api", "◐ RATE")
         await pilot.press("d")
         await shows(app, "Choose a work first")
         await pilot.press("1")
-        await choose(app, pilot, "later")
+        await choose(app, "later")
         await pilot.press("p")
         await shows(app, "uses no service")
 
@@ -532,22 +560,24 @@ async def test_a_slow_disk_freezes_nothing_and_is_told(file: Path, monkeypatch: 
         assert gate.wait(BOUND)
         return look(self, wish)
 
-    monkeypatch.setattr("runcue.cli.top.app.SLOW", 0.05)
-    app = Top(File(str(file)), every=0.02)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await shows(app, "runcue top")
+    monkeypatch.setattr("runcue.cli.top.app.SLOW", 0.0)
+    app = Top(File(str(file)), every=0.1)
+    async with app.run_test(size=(80, 24)):
+        await until(lambda: app.main.scene is not None)
         monkeypatch.setattr(Look, "look", slow)
         await shows(app, "is the disk busy")
-        await pilot.press("question_mark")
+        app.simulate_key("question_mark")
         await shows(app, "choose a line")
-        await pilot.press("escape")
+        app.simulate_key("escape")
+        await until(lambda: app.screen is app.main)
+        monkeypatch.setattr("runcue.cli.top.app.SLOW", BOUND)
         gate.set()
-        await until(lambda: app.main.scene is not None and not app.main.trouble)
+        await until(lambda: not app.main.trouble)
 
 
 async def test_an_act_that_fails_is_told(file: Path) -> None:
     async with watching(file) as (app, pilot):
-        await choose(app, pilot, "later")
+        await choose(app, "later")
         for one in file.parent.glob("queue.db*"):
             if one.is_file():
                 one.unlink()

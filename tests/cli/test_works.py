@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import shutil
 import signal
@@ -10,35 +11,36 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import httpx
 import pytest
 from click.testing import CliRunner
+from starlette.testclient import TestClient
 
 import runcue
+from runcue.cli.commands import appdemo
+from runcue.cli.commands.why import explained
 from runcue.cli.main import RUNCUE, program
+from runcue.cli.reasons import Crew, sentence
+from runcue.cli.words import RUNCUE as WORDS
 from tests.cli.conftest import PATIENCE, environment
 from tests.cli.crew import RUNCUE as PROGRAM
 from tests.cli.crew import until
 from tests.cli.inside import Told
-from tests.cli.works import CANARY, STATES, Inside, make, refused
+from tests.cli.works import CANARY, STATES, Inside, refused
 
 READING = ["status", "list", "show done", "explain limited"]
 CHANGING = ["pause api", "resume api", "set api --rate 5/s", "retry broken", "cancel later"]
 VERBS = [verb for table in RUNCUE.values() for verb in table]
 
 
-@pytest.fixture(scope="module")
-def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("works") / "made")
-
-
 @pytest.fixture
 def inside(
-    stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    works: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Inside:
-    for file in stock.parent.iterdir():
+    for file in works.parent.iterdir():
         shutil.copy(file, tmp_path / file.name)
     return Inside(tmp_path / "queue.db", monkeypatch, capsys)
 
@@ -151,7 +153,8 @@ def test_show_tells_all_but_secrets(inside: Inside) -> None:
 
 
 @pytest.mark.parametrize("verb", ["status", "list", "show done", "show broken", "explain broken", "list --json",
-                                  "show done --json", "show broken --json", "status --json"])  # fmt: skip
+                                  "show done --json", "show broken --json", "status --json", "explain broken --json",
+                                  "retry --all-failed --dry-run"])  # fmt: skip
 def test_no_verb_shows_a_secret_unasked(inside: Inside, verb: str) -> None:
     name, *args = verb.split()
     told = inside(name, *args)
@@ -159,7 +162,31 @@ def test_no_verb_shows_a_secret_unasked(inside: Inside, verb: str) -> None:
     assert told.code == 0
 
 
+def test_of_a_target_and_a_key_the_rest_is_shown(inside: Inside) -> None:
+    rows = {line.split("\t")[0]: line.split("\t") for line in inside("list").out.splitlines()}
+    assert rows["broken"][4] == "read https://me:***@host/page"
+    shown = inside("show", "broken").out
+    assert "target      https://me:***@host/page\n" in shown
+    assert "key         page?token=***\n" in shown
+
+
+def test_what_is_told_of_a_wait_has_no_secret(inside: Inside) -> None:
+    why = runcue.Explanation(
+        "w", runcue.WorkState.PENDING, "not_ready", f"no answer from https://me:{CANARY}@host/"
+    )
+    assert explained(why, 0.0)["details"] == "no answer from https://me:***@host/"
+    row = {"id": "w", "state": "pending", "attempts": 0, "max_retries": None, "last_error": None}
+    text = sentence(why, row, 0.0, Crew([]), None, words=WORDS)
+    assert text.startswith("w waits: not ready no answer from https://me:***@host/.")
+
+
 def test_who_asks_for_secrets_gets_them(inside: Inside) -> None:
+    raw = data(inside("show", "broken", "--raw", "--json"))
+    assert raw["target"] == f"https://me:{CANARY}@host/page"
+    assert raw["idempotency_key"] == f"page?token={CANARY}"
+    assert CANARY in raw["error"]
+    assert CANARY in raw["history"][0]["error"]
+    assert inside("show", "broken", "--raw").out.count(CANARY) >= 4
     assert data(inside("show", "done", "--raw", "--json"))["params"]["api_key"] == CANARY
     assert data(inside("show", "done", "--json"))["params"] == {
         "api_key": "***",
@@ -361,33 +388,33 @@ def test_watching_prints_each_change_until_it_is_interrupted(inside: Inside, tmp
 # demo and dashboard -----------------------------------------------------------------------------------------
 
 
-def demo(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    place = tmp_path / "temporary"
-    place.mkdir(exist_ok=True)
-    return subprocess.run(
-        [*PROGRAM, "demo", *args],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env=environment(tmp_path, {"TMPDIR": str(place)}),
-        cwd=tmp_path,
-        timeout=PATIENCE,
-        check=False,
-    )
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float | None]]:
+    """What the demo was asked to play, for how long; nothing is. (The guide for who is on call has it played.)"""
+    calls: list[tuple[str, float | None]] = []
+
+    async def play(path: str, busy: float | None) -> list[str]:
+        calls.append((path, busy))
+        Path(path).touch()
+        return ["the story"]
+
+    monkeypatch.setattr(appdemo, "_play", play)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.chdir(tmp_path)
+    return calls
 
 
-def test_the_demo_tells_its_story_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    done = demo(tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.index("depot is left alone") < done.stdout.index("depot answers again")
-    for line in (
-        "page-9: ValueError: page 9 is empty",
-        "completed  28",
-        "failed     2",
-        "parcels    5 arrived",
-    ):
-        assert line in done.stdout
-    assert [line.strip() for line in done.stdout.splitlines()[-3:]] == [
+def test_the_demo_leaves_nothing_behind_and_says_how_to_go_on(
+    inside: Inside, played: list[Any], tmp_path: Path
+) -> None:
+    told = inside.run("demo")
+    assert (told.code, told.err) == (0, "")
+    [(path, busy)] = played
+    assert (Path(path).parent.parent, busy) == (tmp_path / "temporary", None)
+    assert [line.strip() for line in told.out.splitlines()[-6:] if line] == [
+        "the story",
+        "Your turn:",
         "runcue demo --keep demo --busy 60",
         "runcue top demo/demo.db",
         "runcue dashboard demo/demo.db",
@@ -395,17 +422,39 @@ def test_the_demo_tells_its_story_and_leaves_nothing_behind(tmp_path: Path) -> N
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_a_busy_demo_that_is_kept_can_be_looked_at(tmp_path: Path) -> None:
-    done = demo(tmp_path, "--keep", "kept", "--busy", "1")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "runcue top kept/demo.db" in done.stdout
-    with runcue.Reader(tmp_path / "kept" / "demo.db") as reader:
-        assert reader.count()[runcue.WorkState.COMPLETED] >= 28
-    again = demo(tmp_path, "--keep", "kept")
-    assert again.returncode == 6
-    assert (
-        again.stderr == "runcue: kept/demo.db is there already. Choose another directory, or move it away.\n"
+def test_a_demo_that_is_kept_stays_and_is_not_played_over(inside: Inside, played: list[Any]) -> None:
+    told = inside.run("demo", "--keep", "kept", "--busy", "2")
+    assert (told.code, told.err) == (0, "")
+    assert played == [(str(Path("kept") / "demo.db"), 2.0)]
+    assert "Busy for 2 s. In another terminal: runcue top kept/demo.db" in told.out
+    assert Path("kept/demo.db").exists()
+    refused(
+        inside.run("demo", "--keep", "kept"), 6, "kept/demo.db is there already. Choose another directory"
     )
+    refused(inside.run("demo", "--busy", "0"), 2, "--busy")
+    assert len(played) == 1
+
+
+def test_a_busy_demo_goes_on_with_new_works_and_the_depot_fails_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Fake:
+        ids: ClassVar[list[str]] = []
+
+        async def submit(self, task: str, id: str, **more: object) -> None:
+            self.ids.append(id)
+
+    passed = itertools.count()
+    monkeypatch.setattr(appdemo, "time", SimpleNamespace(monotonic=lambda: float(next(passed))))
+    monkeypatch.setattr(appdemo, "PACE", float("inf"))
+    world = appdemo._World()
+    world.is_depot_down = False
+    asyncio.run(appdemo._keep_busy(cast("runcue.Cue", Fake()), world, 100.0))
+    pages = [id for id in Fake.ids if id.startswith("page-")]
+    assert pages == [f"page-{number}" for number in range(appdemo.PAGES, appdemo.PAGES + len(pages))]
+    assert len(pages) == 99
+    assert [id for id in Fake.ids if id not in pages][:2] == ["parcel-24", "parcel-36"]
+    assert world.is_depot_down
 
 
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -435,13 +484,57 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     return calls
 
 
+@pytest.fixture
+def listened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The servers that would have run, had they been let; all before that is real."""
+    serving = pytest.importorskip("runcue.web.serving")
+    ran: list[object] = []
+    monkeypatch.setattr(serving.Server, "run", lambda self, **more: ran.append(self))
+    return ran
+
+
 def test_the_dashboard_serves_the_file_to_this_machine(inside: Inside, served: list[Any]) -> None:
     told = inside("dashboard", "--port", "0", "--no-browser", "--read-only")
     assert told.code == 0, told
     [(path, more)] = served
     assert path == str(inside.file)
     assert callable(more.pop("say"))
-    assert more == {"host": "127.0.0.1", "port": 0, "token": None, "read_only": True, "open_browser": False}
+    assert more == {
+        "host": "127.0.0.1",
+        "port": 0,
+        "token": None,
+        "read_only": True,
+        "hosts": (),
+        "open_browser": False,
+    }
+
+
+def test_the_dashboard_answers_to_the_names_of_a_proxy(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names go all the way: what would be served lets them in, and no other."""
+    serving = pytest.importorskip("runcue.web.serving")
+    answers: dict[str, int] = {}
+
+    def ask(server: Any, sockets: object) -> None:
+        with TestClient(server.config.app, follow_redirects=False) as client:
+            for host in ("queue.example.com", "a.test:443", "other.test"):
+                answers[host] = client.get("/", headers={"Host": host}).status_code
+
+    monkeypatch.setattr(serving.Server, "run", ask)
+    names = ["--name", "queue.example.com", "--name", "A.test"]
+    told = inside("dashboard", "--port", "0", "--no-browser", *names)
+    assert told.code == 0, told
+    assert answers == {"queue.example.com": 401, "a.test:443": 401, "other.test": 421}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "https://a.test", "a.test:443", "a.test/x", "a b", "*", "-a", "::1", "a" * 300, "a\n", "ä.test"],
+)
+def test_what_is_no_name_of_a_host_is_refused(inside: Inside, served: list[Any], name: str) -> None:
+    refused(inside("dashboard", "--name", name), 2, "--name", "a host alone")
+    assert served == []
 
 
 def test_the_dashboard_is_really_served_and_ends_with_ctrl_c(inside: Inside, tmp_path: Path) -> None:
@@ -474,9 +567,7 @@ def test_a_port_that_is_taken_is_told(inside: Inside) -> None:
         refused(inside("dashboard", "--port", str(port), "--no-browser"), 6, f"Port {port}", "--port 0")
 
 
-def test_queuectl_serves_its_home(
-    inside: Inside, served: list[Any], stock: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queuectl_serves_its_home(inside: Inside, served: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from runcue.cli.main import queuectl
 
     home = inside.file.parent
@@ -490,17 +581,27 @@ def test_queuectl_serves_its_home(
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.test", "127.evil.test"])
-def test_other_machines_are_not_let_in_without_a_token(inside: Inside, served: list[Any], host: str) -> None:
-    refused(inside("dashboard", "--host", host), 4, "--token")
-    assert served == []
-    assert inside("dashboard", "--host", host, "--token", "0123456789abcdef").code == 0
-    assert len(served) == 1
+def test_other_machines_are_not_let_in_without_a_token(
+    inside: Inside, listened: list[Any], host: str
+) -> None:
+    refused(inside("dashboard", "--no-browser", "--port", "0", "--host", host), 2, "--token", "RUNCUE_TOKEN")
+    assert listened == []
+
+
+def test_other_machines_are_let_in_with_a_token(
+    inside: Inside, listened: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("dashboard", "--no-browser", "--port", "0", "--host", "0.0.0.0")
+    assert inside(*command, "--token", "0123456789abcdef").code == 0
+    monkeypatch.setenv("RUNCUE_TOKEN", "0123456789abcdef")
+    assert inside(*command).code == 0
+    assert len(listened) == 2
 
 
 @pytest.mark.parametrize("token", ["short", "x" * 15, "ä" * 20, "0123456789abcdef\n"])
-def test_a_token_that_could_be_guessed_is_refused(inside: Inside, served: list[Any], token: str) -> None:
-    refused(inside("dashboard", "--token", token), 2, "token")
-    assert served == []
+def test_a_token_that_could_be_guessed_is_refused(inside: Inside, listened: list[Any], token: str) -> None:
+    refused(inside("dashboard", "--no-browser", "--port", "0", "--token", token), 2, "token", "16")
+    assert listened == []
 
 
 PROGRAM_TEXT = (

@@ -18,7 +18,6 @@ from tests.cli.test_matrix import (
     locked,
     picture,
 )
-from tests.cli.works import make
 
 __all__ = ["limited"]
 
@@ -45,13 +44,14 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quick]:
 
 
 @pytest.fixture(scope="module")
-def settled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def settled(works: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The queue with a work in every state, all of it in its file."""
-    file = make(tmp_path_factory.mktemp("settled") / "made")
-    connection = apsw.Connection(str(file))
+    home = tmp_path_factory.mktemp("settled") / "made"
+    shutil.copytree(works.parent, home)
+    connection = apsw.Connection(str(home / "queue.db"))
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()
-    return file.parent
+    return home
 
 
 def placed(commands: list[str], file: Path) -> list[tuple[Path, list[str]]]:

@@ -60,7 +60,13 @@ async def _make(path: Path) -> None:
         await cue.pause("mail")
         first: list[dict[str, object]] = [
             {"task": "call", "id": "done", "params": secret, "target": "out/done.json"},
-            {"task": "read", "id": "broken", "params": {"how": "fail"}},
+            {
+                "task": "read",
+                "id": "broken",
+                "params": {"how": "fail"},
+                "target": f"https://me:{CANARY}@host/page",
+                "idempotency_key": f"page?token={CANARY}",
+            },
             {
                 "task": "read",
                 "id": "nasty",

@@ -142,7 +142,7 @@ async def outside(tmp_path: Path) -> AsyncIterator[Stage]:
 async def served(path: Path, **options: Any) -> AsyncIterator[tuple[Server, int]]:
     """The dashboard of a file on a port of this machine."""
     listener = listen("127.0.0.1", 0, has_token=True)
-    server, _ = make_server(path, listener, token=TOKEN, **options)
+    server, *_ = make_server(path, listener, token=TOKEN, **options)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await until(lambda: server.started)

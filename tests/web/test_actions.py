@@ -1,12 +1,13 @@
 """What the dashboard does to a queue, on one work and on all of a filter."""
 
+import asyncio
 from typing import Any
 
 import httpx
 import pytest
 
 from runcue import WorkState
-from runcue.web import actions
+from runcue.web import actions, finding
 from tests.web.conftest import Stage, client
 
 
@@ -76,9 +77,9 @@ async def test_all_of_a_filter_are_counted_first_and_then_changed(stage: Stage) 
     counted = (await asked(stage, "/works/retry", wanted | {"dry_run": True})).json()
     assert counted == {"count": 2, "sample": [stage.ids["dead2"], stage.ids["dead"]], "more": False}
     assert await state_of(stage, "dead") == "failed"
-    assert (await asked(stage, "/works/retry", wanted)).json() == {"changed": 2, "skipped": 0}
+    assert (await asked(stage, "/works/retry", wanted)).json() == {"changed": 2, "skipped": 0, "left": 0}
     assert await state_of(stage, "dead") == "pending"
-    assert (await asked(stage, "/works/retry", wanted)).json() == {"changed": 0, "skipped": 0}
+    assert (await asked(stage, "/works/retry", wanted)).json() == {"changed": 0, "skipped": 0, "left": 0}
 
 
 async def test_without_a_state_an_action_takes_all_it_can(stage: Stage) -> None:
@@ -94,7 +95,7 @@ async def test_a_group_of_dead_letters_is_an_action_of_its_own(memory: Stage) ->
     group = "Permanent: no page # at postgres://user:***@host/db"
     wanted = {"filter": {"state": "failed", "task": "call", "error_group": group}}
     assert (await asked(memory, "/works/purge", wanted | {"dry_run": True})).json()["count"] == 2
-    assert (await asked(memory, "/works/purge", wanted)).json() == {"changed": 2, "skipped": 0}
+    assert (await asked(memory, "/works/purge", wanted)).json() == {"changed": 2, "skipped": 0, "left": 0}
     assert [work.id for work in await memory.cue.dead()] == [other]
 
 
@@ -109,12 +110,76 @@ async def test_what_is_too_much_for_one_action_is_said(
 ) -> None:
     monkeypatch.setattr(actions, "MOST_BULK", 20)
     monkeypatch.setattr(actions, "MOST_ROWS", 10)
+    monkeypatch.setattr(finding, "MOST_ROWS", 10)
     await memory.cue.submit_many([{"task": "call", "delay": 3600}] * 30)
     counted = (await asked(memory, "/works/cancel", {"filter": {}, "dry_run": True})).json()
     assert counted["count"] == 20
     assert counted["more"] is True
-    assert (await asked(memory, "/works/cancel", {"filter": {}})).json() == {"changed": 20, "skipped": 0}
+    first = (await asked(memory, "/works/cancel", {"filter": {"task": "call"}})).json()
+    assert first == {"changed": 20, "skipped": 0, "left": None}  # that are some, but nobody counted them
+    await memory.cue.submit_many([{"task": "call", "delay": 3600}] * 20)
+    second = (await asked(memory, "/works/cancel", {"filter": {}})).json()
+    assert second == {"changed": 20, "skipped": 0, "left": 13}
     assert (await memory.cue.count())[WorkState.PENDING] == 13
+
+
+async def chain(stage: Stage) -> list[str]:
+    """One that is dead, and two that died of it, one after the other."""
+    ids: list[str] = []
+    for _ in range(3):
+        ids.append(await stage.cue.submit("call", params={"fail": "chain"}, depends_on=ids[-1:]))
+    for work_id in ids:
+        await stage.cue.wait(work_id, 10)
+    return ids
+
+
+async def states_of(stage: Stage, ids: list[str]) -> list[str]:
+    return [str(work.state) for work in await asyncio.gather(*map(stage.cue.get, ids)) if work is not None]
+
+
+async def test_what_others_run_after_is_retried_before_them(stage: Stage) -> None:
+    ids = await chain(stage)
+    assert await states_of(stage, ids) == ["failed"] * 3
+    await stage.cue.pause("api")
+    answer = (await asked(stage, "/works/retry", {"filter": {"state": "failed"}})).json()
+    assert answer == {"changed": 5, "skipped": 0, "left": 0}
+    assert await states_of(stage, ids) == ["pending"] * 3
+
+
+@pytest.mark.parametrize("how", ["cancelled", "deleted"])
+async def test_what_runs_after_work_that_is_lost_is_not_retried(stage: Stage, how: str) -> None:
+    ids = await chain(stage)
+    await stage.cue.pause("api")
+    if how == "deleted":
+        await stage.cue.purge(ids[0])
+    else:
+        await stage.cue.retry(ids[0])
+        await stage.cue.cancel(ids[0])
+    ended = [work.completed_at for work in await stage.cue.dead() if work.id in ids[1:]]
+    answer = (await asked(stage, "/works/retry", {"filter": {"state": "failed"}})).json()
+    assert answer == {"changed": 2, "skipped": 2, "left": 0}
+    assert await states_of(stage, ids[1:]) == ["failed"] * 2
+    if how == "cancelled":  # nobody even tried
+        assert [work.completed_at for work in await stage.cue.dead() if work.id in ids[1:]] == ended
+
+
+async def test_work_whose_key_is_taken_is_skipped_with_what_runs_after_it_and_the_others_are_retried(
+    stage: Stage,
+) -> None:
+    keyed: dict[str, Any] = {"params": {"fail": "key"}, "idempotency_key": "k"}
+    taken = await stage.cue.submit("call", **keyed)
+    after = await stage.cue.submit("call", depends_on=[taken])
+    await stage.cue.wait(after, 10)
+    await stage.cue.pause("api")
+    assert await stage.cue.submit("call", **keyed) != taken
+    answer = await asked(stage, "/works/retry", {"filter": {"state": "failed"}})
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == {"changed": 2, "skipped": 2, "left": 0}
+    assert await states_of(stage, [taken, after]) == ["failed"] * 2
+
+
+def test_those_that_wait_for_each_other_hold_up_nobody_else() -> None:
+    assert actions._in_order({"a": ["b"], "b": ["a"], "d": ["c"], "c": ["x"]}) == ["c", "d"]
 
 
 # services and queues --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route, WebSocketRoute
 
 from runcue import ConfigError, Cue
-from runcue.web import app, guard, routes
+from runcue.web import app, guard, routes, serving
 from runcue.web.guard import Guard
 from runcue.web.serving import listen, serve
 from runcue.web.site import TABLE
@@ -128,11 +128,97 @@ def test_a_token_is_made_where_none_is_given(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("RUNCUE_TOKEN", raising=False)
-    assert len(app(Cue()).state.token) >= 43
-    routes(Cue())
-    assert re.search(r"\?token=[\w-]{43}", caplog.text)
+    made = app(Cue())
+    assert len(made.state.token) >= 43
+    assert made.state.token not in caplog.text
     monkeypatch.setenv("RUNCUE_TOKEN", TOKEN)
     assert app(Cue()).state.token == TOKEN
+
+
+async def test_routes_without_a_token_log_a_link_that_is_good_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("RUNCUE_TOKEN", raising=False)
+    made = Starlette(routes=routes(Cue()))
+    found = re.search(r"\?code=([\w-]{43})", caplog.text)
+    assert found is not None
+    assert "token=" not in caplog.text
+    async with client(made, headers={}) as asker:
+        assert (await asker.head("/", params={"code": found[1]})).status_code == 401  # that uses nothing up
+        assert (await asker.get("/", params={"code": found[1]})).status_code == 303
+        assert (await asker.get("/openapi.json")).status_code == 200
+    async with client(made, headers={}) as asker:
+        again = await asker.get("/", params={"code": found[1]})
+        assert again.status_code == 401
+        assert "used before" in again.json()["error"]
+        assert (await asker.get("/", params={"token": found[1]})).status_code == 401
+
+
+async def test_a_code_is_good_for_some_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    made = app(Cue(), token=TOKEN)
+    early, late = made.state.make_code(), made.state.make_code()
+    async with client(made, headers={}) as asker:
+        now[0] += guard.CODE_LASTS - 1
+        assert (await asker.get("/status", params={"code": early})).status_code == 401
+        assert (await asker.get("/", params={"code": early})).status_code == 303
+        now[0] += 2
+        assert (await asker.get("/", params={"code": late})).status_code == 401
+
+
+def test_of_many_codes_the_latest_are_good() -> None:
+    keeper = app(Cue(), token=TOKEN).router.default._keeper  # type: ignore[attr-defined]
+    codes = [keeper.make_code() for _ in range(guard.MOST_CODES + 1)]
+    assert [keeper._use_code(code) for code in codes] == [False] + [True] * guard.MOST_CODES
+
+
+async def test_the_browser_is_started_with_a_code_and_not_with_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "q.db"
+    cue = Cue(str(path))
+    await cue.count()
+    await cue.close()
+    opened: list[str] = []
+    said: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr(serving.Server, "run", lambda self, sockets: None)
+    serve(path, port=0, token=f"{TOKEN} &", open_browser=True, say=said.append)
+    assert said[0].endswith(f"/?token={TOKEN}%20%26")
+    [link] = opened
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?code=[\w-]{43}", link)
+
+
+async def test_a_cookie_of_another_application_hides_none_behind_it() -> None:
+    made = app(Cue(), token=TOKEN)
+    async with client(made, headers={}) as asker:
+        [(name, value)] = (await cookie_of(asker)).items()
+    for other in ("a b=c", 'x="{', "[1]=2", "ü=1", ";;", "=", "é"):
+        async with client(made, headers={}) as asker:
+            raw = f"{other}; {name}={value}; z=1".encode()
+            answer = await asker.get("/openapi.json", headers={"Cookie": raw})  # type: ignore[arg-type]
+            assert answer.status_code == 200, other
+
+
+@pytest.mark.parametrize("name", ["token", "code"])
+@pytest.mark.parametrize("how", [("image", "no-cors"), ("iframe", "navigate"), ("empty", "cors"), ("", "")])
+async def test_what_another_page_loads_is_no_try(name: str, how: tuple[str, str]) -> None:
+    elsewhere = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": how[0], "Sec-Fetch-Mode": how[1]}
+    made = app(Cue(), token=TOKEN)
+    async with client(made, headers={}) as asker:
+        for _ in range(30):
+            assert (await asker.get("/", params={name: "wrong"}, headers=elsewhere)).status_code == 403
+        assert (await asker.get("/", params={"token": TOKEN})).status_code == 303
+
+
+async def test_a_link_in_another_page_may_be_followed() -> None:
+    followed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document", "Sec-Fetch-Mode": "navigate"}
+    made = app(Cue(), token=TOKEN)
+    async with client(made, headers=followed) as asker:
+        ahead = await asker.get("/", params={"token": TOKEN}, headers={"Sec-Purpose": "prefetch"})
+        assert ahead.status_code == 403
+        assert (await asker.get("/", params={"token": TOKEN})).status_code == 303
 
 
 # the host -------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runcue import Cue
-from runcue.web import app, source
+from runcue import Cue, mask
+from runcue.web import app, finding, rows, source
 from runcue.web.broadcast import Past
 from runcue.web.rows import encoded, shown
 from runcue.web.shapes import Counts
@@ -384,3 +384,104 @@ async def test_a_cue_on_another_loop_is_asked_there(tmp_path: Path) -> None:
     finally:
         over.set()
         await asyncio.to_thread(thread.join, 30)
+
+
+# what a search gives away ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "search", ['password":"h', "hunter2", f'password":"{CANARY}', "user:hunter", "me:hunter2c"]
+)
+async def test_nobody_finds_a_secret_by_guessing_at_it(stage: Stage, search: str) -> None:
+    async with client(stage.app) as asker:
+        found = (await asker.get("/works", params={"search": search})).json()
+        assert found == {"works": [], "next": None}
+        for verb in ("retry", "cancel", "purge"):
+            body = {"filter": {"search": search}, "dry_run": True}
+            assert (await asker.post(f"/works/{verb}", json=body)).json()["count"] == 0
+
+
+async def test_what_is_shown_is_found_behind_what_is_not(
+    memory: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "MOST_ROWS", 4)
+    open_ids = await memory.cue.submit_many([{"task": "echo", "params": {"text": "Needle"}, "delay": 60}] * 3)
+    hidden = {"task": "echo", "params": {"text": 1, "password": "needle"}, "delay": 60}
+    await memory.cue.submit_many([hidden] * 10)
+    async with client(memory.app) as asker:
+        first = (await asker.get("/works", params={"search": "nEEdle", "limit": 2})).json()
+        assert [row["id"] for row in first["works"]] == [open_ids[2], open_ids[1]]
+        rest = {"search": "needle", "limit": 2, "before": first["next"]}
+        second = (await asker.get("/works", params=rest)).json()
+        assert [row["id"] for row in second["works"]] == [open_ids[0]]
+        assert second["next"] is None
+        body = {"filter": {"search": "needle"}, "dry_run": True}
+        assert (await asker.post("/works/cancel", json=body)).json()["count"] == 3
+
+
+async def test_a_search_that_finds_secrets_alone_comes_to_an_end(
+    memory: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "MOST_ROWS", 2)
+    await memory.cue.submit_many(
+        [{"task": "echo", "params": {"password": "needle"}, "delay": 60}] * (2 * finding.MOST_IN_VAIN + 4)
+    )
+    looks = 0
+    real = memory.cue.list
+
+    async def counted(*given: Any, **more: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await real(*given, **more)
+
+    monkeypatch.setattr(memory.cue, "list", counted)
+    async with client(memory.app) as asker:
+        found = (await asker.get("/works", params={"search": "needle"})).json()
+    assert found == {"works": [], "next": None}
+    assert looks <= finding.MOST_IN_VAIN
+
+
+# long texts -----------------------------------------------------------------------------------------------
+
+
+def test_of_a_long_text_the_beginning_is_looked_at_and_no_part_of_a_secret_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[int] = []
+
+    def counted(value: Any) -> Any:
+        looked.append(len(value))
+        return mask(value)
+
+    monkeypatch.setattr(rows, "mask", counted)
+    for start in range(0, 900, 7):
+        for text in (
+            f"token={'t' * start} at postgres://user:{CANARY * 80}@host/db " + "x" * 5000,
+            f"{'y' * start} password={CANARY * 80} " + "x" * 5000,
+        ):
+            hidden = rows.words(text, 300)
+            assert hidden is not None
+            assert len(hidden) <= 300
+            assert CANARY[:3] not in hidden
+    assert max(looked) <= 900
+    assert rows.words("z" * 5000, 300) == "z" * 299 + "…"
+
+
+async def test_others_have_their_turn_while_many_rows_are_made(memory: Stage) -> None:
+    [work] = [one for one in await memory.cue.dead() if one.id == memory.ids["dead"]]
+    clock = rows.WallClock()
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.create_task(other())
+    await rows.failures_of([work] * 1000, clock)
+    groups, turns = turns, 0
+    await rows.rows_of([work] * 500, clock)
+    beside.cancel()
+    assert groups >= 1000 // rows.IN_A_ROW - 1
+    assert turns >= 500 // rows.IN_A_ROW - 1

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from runcue import Cue
 from runcue.web import broadcast, file, streams
@@ -310,6 +310,23 @@ async def test_a_websocket_is_guarded_like_the_rest(
         async with connect(f"ws://127.0.0.1:{live[1]}/ws{query}", additional_headers=headers):
             pass
     assert caught.value.response.status_code == status
+
+
+async def test_what_goes_wrong_in_a_websocket_is_logged(
+    live: tuple[Stage, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage, port = live
+
+    def broken(*_: Any) -> bytes:
+        raise ZeroDivisionError("inside")
+
+    monkeypatch.setattr(streams, "event_line", broken)
+    async with connect(f"ws://127.0.0.1:{port}/ws", additional_headers=BEARER) as talk:
+        await stage.cue.submit("call")
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(talk.recv(), 10)
+    assert "telling events to a WebSocket failed" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
 
 
 # how many -------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import logging
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from runcue import Cue, Reader
 from runcue.web import app, broadcast, file
-from runcue.web.source import Unavailable
+from runcue.web.source import Unavailable, at_home
 from tests.web.conftest import TOKEN, client, prepared
 
 
@@ -112,8 +114,6 @@ async def test_a_file_that_is_damaged_and_then_exchanged_for_a_good_one(tmp_path
 async def test_a_locked_file_holds_nobody_up(
     queue: tuple[Path, Cue], asker: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading
-
     listener = tellings(asker)
     await told_until(listener, "status")
     locked = threading.Event()
@@ -181,3 +181,146 @@ async def test_a_cue_that_was_closed_is_unavailable() -> None:
             answer = await asker.get(path)
             assert answer.status_code == 503
             assert "closed" in answer.json()["error"]
+
+
+async def test_a_cue_that_has_not_begun_is_opened_by_whoever_asks_first(tmp_path: Path) -> None:
+    asks = (
+        "/status",
+        "/works",
+        "/works/x",
+        "/events?types=nonsense",
+        "/metrics",
+        "/works?search=x",
+        "/services",
+    )
+    for number, path in enumerate(asks):
+        cue = prepared(str(tmp_path / f"{number}.db"))
+        async with client(app(cue, token=TOKEN)) as asker:
+            answer = await asker.get(path)
+            assert answer.status_code in (200, 400, 404), path
+        await cue.close()
+
+
+async def test_a_cue_whose_loop_has_ended_is_unavailable() -> None:
+    cue = prepared()
+    await asyncio.to_thread(lambda: asyncio.run(cue.submit("call")))
+    async with client(app(cue, token=TOKEN)) as asker:
+        for path in ("/status", "/works", "/works/x", "/events", "/metrics"):
+            answer = await asker.get(path)
+            assert answer.status_code == 503, path
+            assert "has ended" in answer.json()["error"]
+        assert (await asker.post("/works/x/retry", json={})).status_code == 503
+
+
+@pytest.mark.parametrize("way", ["run", "stop"])
+async def test_a_loop_that_ends_while_it_is_asked_keeps_nobody_waiting(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runcue.web.source.GLANCE", 0.02)
+    cue = prepared()
+    loop = asyncio.new_event_loop()
+    asked = asyncio.Event()
+    here = asyncio.get_running_loop()
+    end, answered = threading.Event(), threading.Event()
+
+    async def live() -> None:
+        await cue.count()
+        here.call_soon_threadsafe(asked.set)
+        await asyncio.to_thread(end.wait, 20)
+        if way == "stop":
+            loop.stop()
+            await asyncio.Event().wait()
+
+    def there() -> None:
+        asyncio.set_event_loop(loop)
+        if way == "run":
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(live())
+        else:
+            task = loop.create_task(live())
+            loop.run_forever()
+            answered.wait(20)
+            task.cancel()
+            for one in asyncio.all_tasks(loop):
+                one.cancel()
+            loop.run_until_complete(asyncio.gather(*asyncio.all_tasks(loop), return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+    thread = asyncio.create_task(asyncio.to_thread(there))
+    await asked.wait()
+
+    async def forever(_: Cue) -> None:
+        end.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(15):
+        with pytest.raises(Unavailable, match="has ended"):
+            await at_home(cue, forever)
+        answered.set()
+        await thread
+
+
+async def test_whatever_goes_wrong_is_told_and_logged_and_it_goes_on(
+    queue: tuple[Path, Cue],
+    asker: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listener = tellings(asker)
+    await told_until(listener, "status")
+    overview = asker.made.routes[0].app.app._site.overview  # type: ignore[attr-defined]
+
+    async def broken() -> None:
+        raise ZeroDivisionError("secret of the inside")
+
+    monkeypatch.setattr(overview, "status", broken)
+    with caplog.at_level(logging.ERROR, "runcue"):
+        assert "log says why" in (await told_until(listener, "unavailable"))["error"]
+    assert caplog.text.count("ZeroDivisionError: secret") == 1
+    monkeypatch.undo()
+    assert (await told_until(listener, "status"))["counts"]["completed"] == 1
+    await listener.aclose()
+
+
+async def test_a_list_that_takes_long_is_cut_off_and_holds_nobody_up(
+    asker: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    calls: list[str | None] = []
+    real = Reader.list
+
+    def slow(self: Reader, *given: Any, **more: Any) -> Any:
+        if more.get("search") is not None:
+            calls.append(more["search"])
+            go_on.wait(20)
+        return real(self, *given, **more)
+
+    monkeypatch.setattr(Reader, "list", slow)
+    try:
+        first, second = await asyncio.gather(asker.get("/works?search=one"), asker.get("/works?search=two"))
+        for answer in (first, second):
+            assert answer.status_code == 503
+            assert "Narrow the filter" in answer.json()["error"]
+        assert (await asker.get("/works/x")).status_code == 404
+        assert (await asker.get("/status")).status_code == 200
+    finally:
+        go_on.set()
+    async with asyncio.timeout(15):
+        while (await asker.get("/works")).status_code != 200:
+            continue
+    assert calls == ["one"]  # nobody waited for the other any more
+
+
+async def test_the_numbers_of_a_file_are_counted_once_for_a_while(
+    queue: tuple[Path, Cue], asker: httpx.AsyncClient
+) -> None:
+    source = asker.made.routes[0].app.app._site.source  # type: ignore[attr-defined]
+    assert b"work_units" in (await asker.get("/metrics")).content
+    first = source._metrics
+    assert (await asker.get("/metrics")).status_code == 200
+    assert source._metrics is first
+    desk = source._looks
+    await desk.ask(lambda reader: desk._let_go())
+    assert (await asker.get("/metrics")).status_code == 200
+    assert source._metrics is not first  # that was of a Reader that is closed

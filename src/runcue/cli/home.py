@@ -188,9 +188,16 @@ class Home:
         queue: str | None = None,
         ids: Iterable[str] | None = None,
         limit: int = 100,
+        raw: bool = False,
     ) -> list[dict[str, Any]]:
-        """Rows of the jobs view, newest first."""
-        return reader.jobs(state, queue=queue, ids=ids, limit=limit)
+        """Rows of the jobs view, newest first; secrets in commands and errors are hidden unless asked for."""
+        from runcue.cli.place import hiding
+
+        hide = hiding(raw)
+        return [
+            {**job, "command": hide(job["command"]), "last_error": hide(job["last_error"])}
+            for job in reader.jobs(state, queue=queue, ids=ids, limit=limit)
+        ]
 
 
 def home_of(context: click.Context) -> Home:

@@ -20,13 +20,15 @@ SOME = 1000
 
 
 @contextmanager
-def the_job(place: Place, id: str) -> Iterator[tuple[runcue.Reader, runcue.Work, dict[str, Any]]]:
-    """The queue, one job in it, and its row; exit code 6 when there is no such job."""
+def the_job(
+    place: Place, id: str, *, raw: bool = False
+) -> Iterator[tuple[runcue.Reader, runcue.Work, dict[str, Any]]]:
+    """The queue, one job in it, and its row, with its secrets if `raw`; exit code 6 when there is no such job."""
     place.check_id(id)
     if not place.exists:
         raise place.nothing()
     with place.reader() as reader:
-        work, rows = reader.get(id), place.rows(reader, ids=[id], limit=1)
+        work, rows = reader.get(id), place.rows(reader, ids=[id], limit=1, raw=raw)
         if work is None or not rows:
             raise no_job(place, id)
         yield reader, work, rows[0]

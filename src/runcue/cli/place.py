@@ -3,6 +3,7 @@
 Rules:
 - A file that is not there is never made: exit code 3.
 - A row is a dict in the words of queuectl's jobs view (`attempts` failed, of `max_retries`), whatever the place.
+- Secrets in it are `***`, unless somebody asks for them by `--raw`.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class Place(Protocol):
         queue: str | None = None,
         ids: Iterable[str] | None = None,
         limit: int = 100,
+        raw: bool = False,
     ) -> list[dict[str, Any]]:
-        """The latest of that state, queue and these ids, newest first."""
+        """The latest of that state, queue and these ids, newest first; with their secrets if `raw`."""
 
 
 class File:
@@ -137,29 +139,36 @@ class File:
         queue: str | None = None,
         ids: Iterable[str] | None = None,
         limit: int = 100,
+        raw: bool = False,
     ) -> list[dict[str, Any]]:
         """The latest works, newest first."""
         if ids is not None:
             found = [work for one in ids if (work := reader.get(one)) is not None]
         else:
             found = reader.list(state, limit=limit, queue=queue)
-        return [row_of(work) for work in found]
+        return [row_of(work, raw=raw) for work in found]
 
 
-def row_of(work: runcue.Work) -> dict[str, Any]:
-    """A work as a row."""
+def hiding(raw: bool) -> Callable[[Any], Any]:
+    """What every value goes through before it is shown: secrets become `***` unless they are asked for."""
     from runcue import mask
 
+    return (lambda value: value) if raw else mask
+
+
+def row_of(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
+    """A work as a row."""
+    hide = hiding(raw)
     ended = work.completed_at or work.started_at or work.created_at
     return {
         "id": work.id,
-        "command": work.task if work.target is None else f"{work.task} {work.target}",
+        "command": work.task if work.target is None else f"{work.task} {hide(work.target)}",
         "state": str(work.state),
         "attempts": work.failures,
         "max_retries": None if work.retry is None else work.retry.max_attempts,
         "priority": work.priority,
         "updated_at": moment(ended),
-        "last_error": mask(work.error),
+        "last_error": hide(work.error),
     }
 
 

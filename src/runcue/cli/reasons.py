@@ -239,9 +239,10 @@ def _told(
         case reason if reason in IN_LINE:
             return _in_line(name, crew, queue, ahead, words)
         case reason:
-            return (
-                f"{name} waits: {reason.replace('_', ' ')} {clean(why.details)}.".replace(" .", ".") + ahead
-            )
+            from runcue import mask
+
+            details = clean(mask(why.details))
+            return f"{name} waits: {reason.replace('_', ' ')} {details}.".replace(" .", ".") + ahead
 
 
 def _dependency(name: str, why: runcue.Explanation, words: Words) -> str:

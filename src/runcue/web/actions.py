@@ -1,34 +1,37 @@
 """What people may do: retry, cancel and purge works, hold back services and queues, change limits.
 
 An action on many works is put together from the same list that the page shows. It can be counted first, and answers
-with what it changed and what had moved on meanwhile.
+with what it changed, what could not be changed or had moved on meanwhile, and what is left for the next time. Where
+some are to be retried that run after others, those others come first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
-from runcue import ConfigError
+from runcue import ConfigError, SubmitError, WorkNotFound
+from runcue.web.finding import pages
 from runcue.web.guard import Refused
-from runcue.web.rows import group_key
+from runcue.web.rows import group_key, in_turns
 from runcue.web.shapes import MOST_BULK, MOST_ROWS, Bulk, Filter, Limits, Outcome
 
 if TYPE_CHECKING:
     from runcue import Cue, Work
     from runcue.web.source import Source
 
+T = TypeVar("T")
 logger = logging.getLogger("runcue")
 
 STATES = {"retry": ("failed", "cancelled"), "cancel": ("pending", "running"), "purge": ("failed",)}
 """What each action takes."""
 SAMPLE = 5
-MOST_PAGES = 200
-"""So much of a list is gone through for one action."""
 AT_ONCE = 500
 """So many are changed together, which is one commit or a few."""
 
@@ -59,54 +62,129 @@ def _do(cue: Cue, verb: str, work_id: str, cascade: bool) -> Awaitable[bool]:
 
 async def many(source: Source, verb: str, bulk: Bulk) -> Outcome:
     """Do it to all works of a filter, or count them."""
-    ids, is_more = await _chosen(source, verb, bulk.filter)
+    needs, is_more = await _chosen(source, verb, bulk.filter)
+    ids = list(needs)
     if bulk.dry_run:
         return Outcome(count=len(ids), sample=ids[:SAMPLE], more=is_more)
+    left = await _left(source, verb, bulk.filter) if is_more else 0
 
     async def do(cue: Cue) -> int:
-        changed = 0
-        for first in range(0, len(ids), AT_ONCE):
-            some = ids[first : first + AT_ONCE]
-            changed += sum(await asyncio.gather(*(_do(cue, verb, work_id, False) for work_id in some)))
-        return changed
+        return await (_retried(cue, needs) if verb == "retry" else _changed(cue, verb, ids))
 
     changed = await source.act(do) if ids else 0
     logger.info("dashboard: %s of %d works, %d changed", verb, len(ids), changed)
-    return Outcome(changed=changed, skipped=len(ids) - changed)
+    return Outcome(changed=changed, skipped=len(ids) - changed, left=left)
 
 
-async def _chosen(source: Source, verb: str, wanted: Filter) -> tuple[list[str], bool]:
-    """The ids of a filter, and whether there are more than an action takes."""
+async def _changed(cue: Cue, verb: str, ids: Sequence[str]) -> int:
+    return sum(answer is True for answer in await _each(ids, lambda one: _tried(cue, verb, one)))
+
+
+async def _retried(cue: Cue, needs: Mapping[str, Sequence[str]]) -> int:
+    """How many of these were retried; not those that run after work which is dead and stays so."""
+    lost, gone = await _lost(cue, {need for after in needs.values() for need in after if need not in needs})
+    order = _in_order(needs)
+    changed = 0
+
+    async def retry(one: str) -> bool | None:
+        answer = await _tried(cue, "retry", one)
+        if answer and not gone.isdisjoint(needs[one]):  # whether those were done shows only now
+            work = await cue.get(one)
+            return None if work is not None and work.state == "failed" else True
+        return answer
+
+    for first in range(0, len(order), AT_ONCE):
+        some = []
+        for one in order[first : first + AT_ONCE]:
+            if lost.isdisjoint(needs[one]):
+                some.append(one)
+            else:
+                lost.add(one)
+        answers = await _each(some, retry)
+        for one, answer in zip(some, answers, strict=True):
+            if answer is None or not lost.isdisjoint(needs[one]):
+                lost.add(one)
+            else:
+                changed += answer
+    return changed
+
+
+def _in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """What some run after before these; those that wait for each other in a ring are left out."""
+    sorter = TopologicalSorter(needs)
+    order: list[str] = []
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        logger.info("dashboard: not retried, as they wait for each other: %s", error.args[1][:SAMPLE])
+    while ready := sorter.get_ready():
+        order += [one for one in ready if one in needs]
+        sorter.done(*ready)
+    return order
+
+
+async def _lost(cue: Cue, ids: set[str]) -> tuple[set[str], set[str]]:
+    """Those of these that nothing can run after (dead, cancelled or unknown), and those that are no longer kept."""
+
+    async def is_lost(work_id: str) -> bool | None:
+        work = await cue.get(work_id)
+        if work is not None:
+            return work.state in ("failed", "cancelled")
+        try:
+            await cue.explain(work_id)
+        except WorkNotFound as error:
+            return None if error.forgotten else True
+        return False
+
+    ordered = list(ids)
+    answers = dict(zip(ordered, await _each(ordered, is_lost), strict=True))
+    return {one for one in ordered if answers[one]}, {one for one in ordered if answers[one] is None}
+
+
+async def _tried(cue: Cue, verb: str, work_id: str) -> bool | None:
+    """Whether that changed it; None when it cannot be, as when another work has its key by now."""
+    try:
+        return await _do(cue, verb, work_id, False)
+    except (SubmitError, WorkNotFound) as error:
+        logger.info("dashboard: no %s of work %r: %s", verb, work_id, error)
+        return None
+
+
+async def _each(ids: Sequence[str], question: Callable[[str], Awaitable[T]]) -> list[T]:
+    """The answers for all of these, in their order."""
+    answers: list[T] = []
+    for first in range(0, len(ids), AT_ONCE):
+        answers += await asyncio.gather(*map(question, ids[first : first + AT_ONCE]))
+    return answers
+
+
+def _states(verb: str, wanted: Filter) -> tuple[str, ...]:
     takes = STATES[verb]
     if wanted.state is not None and wanted.state not in takes:
         raise Refused(400, f"{verb} takes work that is {' or '.join(takes)}, not {wanted.state}.")
-    states = takes if wanted.state is None else (wanted.state,)
-    ids: list[str] = []
-    for state in states:
-        before: str | None = None
-        for _ in range(MOST_PAGES):
-            page = await _page(source, state, wanted, before)
-            ids += [work.id for work in page if _is_alike(work, wanted.error_group)]
-            if len(page) < MOST_ROWS:
-                break
-            if len(ids) > MOST_BULK:
-                return ids[:MOST_BULK], True
-            before = page[-1].id
-        else:
-            return ids[:MOST_BULK], True
-    return ids[:MOST_BULK], len(ids) > MOST_BULK
+    return takes if wanted.state is None else (wanted.state,)
 
 
-async def _page(source: Source, state: str, wanted: Filter, before: str | None) -> Sequence[Work]:
-    return await source.find(
-        state=state,
-        task=wanted.task,
-        queue=wanted.queue,
-        service=wanted.service,
-        search=wanted.search,
-        before=before,
-        limit=MOST_ROWS,
-    )
+async def _chosen(source: Source, verb: str, wanted: Filter) -> tuple[dict[str, tuple[str, ...]], bool]:
+    """The ids of a filter with what each runs after, and whether there are more than an action takes."""
+    found: dict[str, tuple[str, ...]] = {}
+    narrow = {name: getattr(wanted, name) for name in ("task", "queue", "service", "search")}
+    for state in _states(verb, wanted):
+        async with aclosing(pages(source, MOST_ROWS, **narrow, state=state)) as following:
+            async for page in following:
+                for work in [one async for one in in_turns(page) if _is_alike(one, wanted.error_group)]:
+                    if len(found) == MOST_BULK:
+                        return found, True
+                    found[work.id] = tuple(work.depends_on)
+    return found, False
+
+
+async def _left(source: Source, verb: str, wanted: Filter) -> int | None:
+    """How many more there are than an action takes; None when that would have to be counted one by one."""
+    if structs.replace(wanted, state=None) != Filter():
+        return None
+    counts = (await source.facts(False)).counts
+    return max(0, sum(counts[state] for state in _states(verb, wanted)) - MOST_BULK)
 
 
 def _is_alike(work: Work, error: str | None) -> bool:

@@ -1,16 +1,18 @@
 """The overview, made once for everybody who watches.
 
 Rules:
-- One task looks at the queue, at most twice a second and for at most a twentieth of the time, and only while somebody
-  watches: the first who comes starts it, the last who leaves ends it.
+- One task looks at the queue, at most twice a second and for at most a twentieth of the time (a look that takes more
+  than half a second is made every ten), and only while somebody watches: the first who comes starts it, the last who
+  leaves ends it.
 - What it found is encoded once. A client that is slow gets the latest when it is ready for more: nothing is queued.
 - It tells something when something changed, and every five seconds anyway. A queue that cannot be looked at is told,
-  too, and tried again.
+  too, and tried again. So is whatever else goes wrong, and logged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -25,7 +27,7 @@ from runcue.web.rows import (
     encoded,
     failures_of,
     reasons_of,
-    row_of,
+    rows_of,
     service_of,
     why_of,
     worker_of,
@@ -44,6 +46,8 @@ from runcue.web.shapes import (
 )
 from runcue.web.source import SHOWN, Facts, Source, Unavailable
 
+logger = logging.getLogger("runcue")
+
 PAUSE = 0.5
 SHARE = 20
 """One look in so many times its length."""
@@ -57,6 +61,7 @@ HOLE = 10
 OF_LATE = 10
 DEAD_EVERY = 5.0
 """Seconds after which dead letters are sorted into groups again, when there are others than before."""
+OWN_FAULT = "The dashboard failed to look at the queue; its log says why."
 
 Telling = tuple[str, bytes]
 """The name of an event, and its data."""
@@ -163,7 +168,7 @@ class Overview:
         facts = await self._source.facts(is_time)
         at = self.clock.tell(facts.now)
         if facts.dead is not None:
-            self._failures = failures_of(facts.dead, self.clock)
+            self._failures = await failures_of(facts.dead, self.clock)
             self._dead = facts.counts["failed"]
             self._sorted_at = time.monotonic()
         counts = Counts(**facts.counts)
@@ -178,14 +183,14 @@ class Overview:
             services_more=max(0, len(facts.services) - MOST_SERVICES),
             paused=facts.paused,
             workers=[worker_of(one, self.clock) for one in facts.workers],
-            running=[row_of(work, self.clock) for work in facts.running],
-            waiting=self._waiting(facts),
-            recent=self._recent(facts),
+            running=await rows_of(facts.running, self.clock),
+            waiting=await self._waiting(facts),
+            recent=await self._recent(facts),
             failures=self._failures,
             history=self.past.history(),
         )
 
-    def _waiting(self, facts: Facts) -> Waiting:
+    async def _waiting(self, facts: Facts) -> Waiting:
         whys: dict[str, Why] = {
             work_id: why_of(found, self.clock, facts.now)
             for work_id, found in facts.whys.items()
@@ -193,14 +198,14 @@ class Overview:
         }
         waiting = [work for work in facts.pending if work.id in whys]
         return Waiting(
-            rows=[row_of(work, self.clock, whys[work.id]) for work in waiting[:SHOWN]],
+            rows=await rows_of(waiting[:SHOWN], self.clock, whys),
             reasons=reasons_of(whys.values()),
             looked_at=len(whys),
         )
 
-    def _recent(self, facts: Facts) -> list[Row]:
+    async def _recent(self, facts: Facts) -> list[Row]:
         ended = sorted(facts.ended, key=lambda work: work.completed_at or 0.0, reverse=True)
-        return [row_of(work, self.clock) for work in ended[:SHOWN]]
+        return await rows_of(ended[:SHOWN], self.clock)
 
 
 class Broadcast:
@@ -261,17 +266,22 @@ class Broadcast:
             began = time.monotonic()
             self._hurry.clear()
             try:
-                status = await self._overview.status()
+                self._tell_status(await self._overview.status())
             except (RuncueError, Unavailable) as error:
-                self._tell("unavailable", encoded({"error": str(error)}), str(error))
-            else:
-                self._tell_status(status)
+                self._tell_trouble(str(error))
+            except Exception as error:  # those who watch are told, and it goes on
+                if self._key != OWN_FAULT:
+                    logger.error("dashboard: looking at the queue failed", exc_info=error)
+                self._tell_trouble(OWN_FAULT)
             took = time.monotonic() - began
             try:
                 async with asyncio.timeout(min(LONGEST_PAUSE, max(PAUSE, SHARE * took))):
                     await self._hurry.wait()
             except TimeoutError:
                 continue
+
+    def _tell_trouble(self, why: str) -> None:
+        self._tell("unavailable", encoded({"error": why}), why)
 
     def _tell_status(self, status: Status) -> None:
         key = _essence(status)

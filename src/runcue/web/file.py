@@ -1,8 +1,9 @@
 """A queue in a file, looked at from outside with a Reader.
 
 Rules:
-- Readers work in threads of their own, one for glances and one for what may take long (a search through everything):
-  a slow disk keeps nobody else waiting, and no worker ever waits for the dashboard.
+- Readers work in threads of their own: one for glances, one for lists, which may take long (a search through
+  everything), and one for all else. None keeps the others waiting, and no worker ever waits for the dashboard.
+- An answer that does not come in time is not waited for, and a question that nobody waits for any more is not begun.
 - A file that is locked, damaged, gone or exchanged makes an answer Unavailable. The next question starts over with a
   new Reader, so that all is well again when the file is.
 - What changes something is done by the application's own Cue, or by one that is opened for a moment and starts
@@ -12,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -67,8 +69,11 @@ class Hand:
 class Desk:
     """A Reader in a thread, which answers one question at a time."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(
+        self, path: str, slow: str = "{path} does not answer: it is locked, or its disk is slow."
+    ) -> None:
         self._path = path
+        self._slow = slow.format(path=path)
         self._hand = Hand()
         self._reader: Reader | None = None
         self._late: asyncio.Future[Any] | None = None
@@ -77,20 +82,23 @@ class Desk:
         """The answer, or Unavailable when there is none in time."""
         if self._late is not None and not self._late.done():
             raise Unavailable(self._slow)
-        answer = self._hand.do(self._answer, question)
-        done, _ = await asyncio.wait({answer}, timeout=PATIENCE)
-        if not done:
-            answer.add_done_callback(_heard)
+        left = threading.Event()
+        answer = self._hand.do(self._answer, question, left)
+        try:
+            await asyncio.wait({answer}, timeout=PATIENCE)
+        finally:
+            if not answer.done():
+                left.set()
+                answer.add_done_callback(_heard)
+        if not answer.done():
             self._late = answer
             raise Unavailable(self._slow)
         found: T = answer.result()
         return found
 
-    @property
-    def _slow(self) -> str:
-        return f"{self._path} does not answer: it is locked, or its disk is slow."
-
-    def _answer(self, question: Callable[[Reader], T]) -> T:
+    def _answer(self, question: Callable[[Reader], T], left: threading.Event) -> T:
+        if left.is_set():
+            raise Unavailable(self._slow)
         try:
             if self._reader is None:
                 self._reader = Reader(self._path)
@@ -126,14 +134,22 @@ class InFile:
         self._cue = cue
         self._glances = Desk(path)
         self._looks = Desk(path)
+        self._lists = Desk(
+            path, "This takes too long in {path}. Narrow the filter: name a state, or search for less."
+        )
         self._hand = Hand()
         self._metrics: Metrics | None = None
+        self._measured: Reader | None = None
+        """Of whom these are, when nobody here has a Cue."""
+
+    async def _ask(self, desk: Desk, question: Callable[[Reader], T]) -> T:
+        if self._cue is not None and self._cue.loop is None:
+            await self._cue.count()  # that opens its file, which may not be there yet
+        return await desk.ask(question)
 
     async def facts(self, with_dead: bool) -> Facts:
         """How everything stands."""
         cue = self._cue
-        if cue is not None and cue.loop is None:
-            await cue.count()  # that opens its file
 
         def look(reader: Reader) -> Facts:
             pending = reader.list("pending", limit=LOOKED_AT)
@@ -150,42 +166,42 @@ class InFile:
                 reader.dead(limit=GROUPED) if with_dead else None,
             )
 
-        facts = await self._glances.ask(look)
+        facts = await self._ask(self._glances, look)
         if cue is not None:
             facts.whys.update(await self.explain_many([work.id for work in facts.pending]))
         return facts
 
     async def now(self) -> float:
         """Queue time."""
-        return await self._looks.ask(lambda reader: reader.now())
+        return await self._ask(self._looks, lambda reader: reader.now())
 
     async def services(self) -> list[dict[str, Any]]:
         """Every service."""
-        return await self._looks.ask(lambda reader: reader.services())
+        return await self._ask(self._looks, lambda reader: reader.services())
 
     async def get(self, work_id: str) -> Work | None:
         """One work."""
-        return await self._looks.ask(lambda reader: reader.get(work_id))
+        return await self._ask(self._looks, lambda reader: reader.get(work_id))
 
     async def find(self, **wanted: Any) -> list[Work]:
         """Works, newest first."""
-        return await self._looks.ask(lambda reader: reader.list(**wanted))
+        return await self._ask(self._lists, lambda reader: reader.list(**wanted))
 
     async def dependents(self, work_id: str, limit: int) -> list[Work]:
         """Who depends on that work."""
-        return await self._looks.ask(lambda reader: reader.dependents(work_id, limit))
+        return await self._ask(self._looks, lambda reader: reader.dependents(work_id, limit))
 
     async def explain(self, work_id: str) -> Explanation:
         """Why one work stands where it stands."""
         if self._cue is not None:
             return await at_home(self._cue, lambda cue: explained(cue, work_id))
-        return await self._looks.ask(lambda reader: reader.explain(work_id))
+        return await self._ask(self._looks, lambda reader: reader.explain(work_id))
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
         """The same for many."""
         if self._cue is not None:
             return await at_home(self._cue, lambda cue: cue.explain_many(ids))
-        return await self._looks.ask(lambda reader: reader.explain_many(ids))
+        return await self._ask(self._looks, lambda reader: reader.explain_many(ids))
 
     async def streams(self, work: Work) -> list[Stream]:
         """What the commands of that work printed, the latest attempt first."""
@@ -203,7 +219,7 @@ class InFile:
             ]
             return [one for one in found if one.size]
 
-        return await self._looks.ask(look)
+        return await self._ask(self._looks, look)
 
     async def output(
         self, work_id: str, stream: str, attempt: int, start: int | None, limit: int
@@ -216,7 +232,7 @@ class InFile:
             found = reader.output(work_id, stream, attempt=attempt, start=first, limit=limit)
             return found.data, found.start, found.size
 
-        return await self._looks.ask(look)
+        return await self._ask(self._looks, look)
 
     async def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
         """What happened after that number, and what happens."""
@@ -225,7 +241,7 @@ class InFile:
                 yield event
             return
         while True:
-            found = await self._looks.ask(partial(_events_after, since))
+            found = await self._ask(self._looks, partial(_events_after, since))
             for event in found:
                 since = event.seq
                 if types is None or event.type == "gap" or not {event.type, event.name}.isdisjoint(types):
@@ -240,7 +256,7 @@ class InFile:
             reader.events(types)
             return reader.last_event()
 
-        return await self._looks.ask(look)
+        return await self._ask(self._looks, look)
 
     async def act(self, action: Callable[[Cue], Awaitable[T]]) -> T:
         """Have a Cue of that queue do something."""
@@ -266,32 +282,33 @@ class InFile:
         from runcue import Metrics
 
         if self._cue is None:
-            return await self._looks.ask(_scraped)
+            return await self._ask(self._looks, self._scraped)
         if self._metrics is None:
             self._metrics = Metrics(self._cue)
         metrics = self._metrics
         return await at_home(self._cue, lambda _: metrics.scrape()), metrics.content_type
 
+    def _scraped(self, reader: Reader) -> tuple[bytes, str]:
+        """The numbers of a file: what takes long to count is kept for a while, as long as the Reader is the same."""
+        from runcue import Metrics
+
+        metrics = self._metrics
+        if metrics is None or self._measured is not reader:
+            metrics = self._metrics = Metrics(reader)
+            self._measured = reader
+        return metrics.text(), metrics.content_type
+
     async def close(self) -> None:
         """Let go of the file; the Cue, if any, is its owner's."""
         if self._metrics is not None:
             self._metrics.close()
-            self._metrics = None
+            self._metrics = self._measured = None
         await self._glances.close()
         await self._looks.close()
+        await self._lists.close()
         self._hand.rest()
 
 
 def _events_after(number: int, reader: Reader) -> list[Event]:
     """The next events of all types, so that those that nobody wants are passed over once and for all."""
     return list(islice(reader.events(since=number), SOME_EVENTS))
-
-
-def _scraped(reader: Reader) -> tuple[bytes, str]:
-    from runcue import Metrics
-
-    metrics = Metrics(reader)
-    try:
-        return metrics.text(), metrics.content_type
-    finally:
-        metrics.close()

@@ -4,7 +4,9 @@ In this order:
 - The address and the headers are not larger than those of any browser (414, 431).
 - The Host header names this server (421): a page of another name that was made to point here reads nothing.
 - A token (401), as a link to `/`, as a header, or as the cookie that the link leaves. Ten wrong ones in a minute from
-  one address, and no token is looked at for the rest of it (429); whoever has the cookie goes on.
+  one address, and no token is looked at for the rest of it (429); whoever has the cookie goes on. What another page
+  loads is no try. A link may carry a code in place of the token, which is good once and for a few minutes: where it
+  can be read afterwards (in lists of processes, in logs) it is worth nothing.
 - What is not GET or HEAD changes something: only JSON, and only from this very page or with a header that no other
   page can send (403).
 Every answer says what a browser may do with it: nothing from elsewhere, nothing inline, no frame, no copy kept.
@@ -19,10 +21,11 @@ import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
-from secrets import compare_digest
+from secrets import compare_digest, token_urlsafe
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -35,6 +38,9 @@ logger = logging.getLogger("runcue")
 SHORTEST_TOKEN = 16
 TRIES = 10
 PER_SECONDS = 60.0
+MOST_CODES = 10
+CODE_LASTS = 600.0
+"""Seconds."""
 MOST_PEERS = 1000
 """Addresses whose wrong tries are remembered."""
 LONGEST_ADDRESS = 8 * 1024
@@ -95,6 +101,8 @@ class Keeper:
         """Two dashboards on one host have two cookies: browsers do not part them by port."""
         self._pass = hmac.new(self._token, b"runcue cookie", hashlib.sha256).hexdigest()
         self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
+        self._codes: dict[str, float] = {}
+        """Codes that nobody has used, and until when they are good."""
 
     # the host ---------------------------------------------------------------------------------------------
 
@@ -138,19 +146,37 @@ class Keeper:
             raise self._no_entry("A token is needed: Authorization: Bearer, or the link of the dashboard.")
         return False
 
-    def check_link(self, token: str, peer: str) -> None:
-        """Refuse a wrong token in a link."""
-        if self._protect and not self._try(token, peer):
-            raise self._no_entry("That token is wrong.")
+    def make_code(self) -> str:
+        """A code for a link, good once and for a few minutes; of too many the oldest is forgotten."""
+        code = token_urlsafe(32)
+        self._codes[code] = time.monotonic() + CODE_LASTS
+        while len(self._codes) > MOST_CODES:
+            del self._codes[next(iter(self._codes))]
+        return code
+
+    def check_link(self, headers: Headers, name: str, given: str, peer: str) -> None:
+        """Refuse a wrong token or code in a link, and one that another page loads: that is nobody who comes in."""
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            how = headers.get("sec-fetch-dest"), headers.get("sec-fetch-mode"), headers.get("sec-purpose")
+            if how != ("document", "navigate", None):
+                raise Refused(403, "This request comes from another page.")
+        if not self._protect:
+            return
+        if not self._try(given, peer, is_code=name == "code"):
+            raise self._no_entry(
+                "That code is wrong, or was used before, or is too old."
+                if name == "code"
+                else "That token is wrong."
+            )
+
+    def _use_code(self, code: str) -> bool:
+        return self._codes.pop(code, 0.0) > time.monotonic()
 
     def has_cookie(self, headers: Headers) -> bool:
         """True when the cookie is there that a link leaves."""
         for line in headers.getlist("cookie"):
-            try:
-                found = SimpleCookie(line).get(self.cookie)
-            except CookieError:  # of another application on this host
-                continue
-            if found is not None and compare_digest(found.value.encode(), self._pass.encode()):
+            found = cookie_parser(line).get(self.cookie, "")
+            if compare_digest(found.encode("utf-8", "surrogateescape"), self._pass.encode()):
                 return True
         return False
 
@@ -165,7 +191,7 @@ class Keeper:
             samesite="strict",
         )
 
-    def _try(self, token: str, peer: str) -> bool:
+    def _try(self, token: str, peer: str, *, is_code: bool = False) -> bool:
         now = time.monotonic()
         tries = self._wrong.get(peer, deque())
         while tries and tries[0] < now - PER_SECONDS:
@@ -173,14 +199,15 @@ class Keeper:
         if len(tries) >= TRIES:
             wait = int(tries[0] + PER_SECONDS - now) + 1
             raise Refused(429, f"Too many wrong tokens. Try again in {wait} s.", {"Retry-After": str(wait)})
-        if compare_digest(token.encode("utf-8", "surrogateescape"), self._token):
+        is_right = compare_digest(token.encode("utf-8", "surrogateescape"), self._token)
+        if self._use_code(token) if is_code else is_right:
             return True
         tries.append(now)
         self._wrong[peer] = tries
         self._wrong.move_to_end(peer)
         while len(self._wrong) > MOST_PEERS:
             self._wrong.popitem(last=False)
-        logger.warning("dashboard: a wrong token from %s", peer)
+        logger.warning("dashboard: a wrong %s from %s", "code" if is_code else "token", peer)
         return False
 
     @staticmethod
@@ -219,7 +246,7 @@ def _is_address(name: str) -> bool:
 
 
 class Guard:
-    """An ASGI application behind a keeper. `is_page` is the one that takes the token from a link."""
+    """An ASGI application behind a keeper. `is_page` is the one that takes the token or the code of a link."""
 
     def __init__(
         self, app: ASGIApp, keeper: Keeper, *, is_page: bool = False, may_keep: bool = False
@@ -254,8 +281,8 @@ class Guard:
         keeper.check_size(scope)
         keeper.check_host(scope)
         peer = (scope.get("client") or ("unknown",))[0]
-        if self._is_page and (token := _link_token(scope)) is not None:
-            keeper.check_link(token, peer)
+        if self._is_page and (link := _link(scope)) is not None:
+            keeper.check_link(headers, *link, peer)
             response = RedirectResponse("./", 303)
             keeper.give_cookie(scope, response)
             return response
@@ -267,12 +294,13 @@ class Guard:
         return None
 
 
-def _link_token(scope: Scope) -> str | None:
-    from urllib.parse import parse_qsl
-
+def _link(scope: Scope) -> tuple[str, str] | None:
+    """What a link carries: its name and its value. A HEAD uses no code up."""
     if scope["type"] != "http" or scope["method"] not in SAFE_METHODS:
         return None
-    return dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
+    query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+    names = ("token", "code") if scope["method"] == "GET" else ("token",)
+    return next(((name, query[name]) for name in names if name in query), None)
 
 
 def _answer(scope: Scope, error: Refused) -> Response:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from runcue import ConfigError, Cue
 from runcue.web.file import InFile
-from runcue.web.guard import Guard, Keeper, refusal
+from runcue.web.guard import CODE_LASTS, Guard, Keeper, refusal
 from runcue.web.site import TABLE, Site
 from runcue.web.source import InMemory, Source
 from runcue.web.table import make_routes
@@ -35,13 +35,20 @@ def routes(
     """The dashboard of a Cue, to be mounted: `Mount("/runcue", routes=routes(cue, hosts=["example.com"]))`.
 
     `hosts` are the names under which the application is reached, besides those of this machine itself. Without a
-    `token` (or RUNCUE_TOKEN) one is made and logged. With `protect=False` the application lets in whom it wants.
+    `token` (or RUNCUE_TOKEN) one is made that nobody is told, and a link that is good once is logged. With
+    `protect=False` the application lets in whom it wants.
     """
     given = known_token(token)
+    site = _site(cue, given or secrets.token_urlsafe(32), read_only, hosts, protect)
     if given is None and protect:
-        given = secrets.token_urlsafe(32)
-        logger.warning("dashboard: come in by …/?token=%s below where it is mounted", given)
-    return make_routes(_site(cue, given or "", read_only, hosts, protect), TABLE)
+        logger.warning(
+            "dashboard: come in by …/?code=%s below where it is mounted, once and within %.0f minutes; "
+            "with a token of your own (%s) you can come in at any time",
+            site.keeper.make_code(),
+            CODE_LASTS / 60,
+            VARIABLE,
+        )
+    return make_routes(site, TABLE)
 
 
 def app(
@@ -54,7 +61,8 @@ def app(
 ) -> Starlette:
     """The dashboard of a Cue, or of a queue in a file, as an application of its own; options as for `routes`.
 
-    `app.state.token` is the token, and `app.state.end_streams()` sends those away who keep a connection open.
+    `app.state.token` is the token, `app.state.make_code()` makes a code for a link `/?code=…` that is good once, and
+    `app.state.end_streams()` sends those away who keep a connection open.
     """
     given = known_token(token) or secrets.token_urlsafe(32)
     site = _site(queue, given, read_only, hosts, protect)
@@ -69,6 +77,7 @@ def app(
     made.router.redirect_slashes = False
     made.router.default = Guard(_nothing, site.keeper)
     made.state.token = given
+    made.state.make_code = site.keeper.make_code
     made.state.end_streams = site.end_streams
     return made
 

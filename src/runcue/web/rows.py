@@ -1,10 +1,15 @@
-"""Makes what people are shown of works and services: by the host's clock, of a bounded size, without secrets."""
+"""Makes what people are shown of works and services: by the host's clock, of a bounded size, without secrets.
+
+Finding secrets in long texts takes its time. In lists only the beginning of a text is looked at, and whoever makes
+many rows lets others have a turn after some of them: the loop may be that of the application whose queue it is.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,12 +22,18 @@ if TYPE_CHECKING:
 
 LONGEST_ERROR = 300
 LONGEST_GROUP = 200
+LOOKED_AT = 3
+"""So many times as much of a text is searched for secrets as is shown of it in a list."""
+IN_A_ROW = 20
+"""Works after which others have their turn."""
 LARGEST_VALUE = 1 << 20
 """Bytes of JSON of params or a result that are shown at most."""
 MOST_NEEDS = 20
 STEADY = 0.5
 """Seconds that the two clocks may drift apart before times are told anew."""
 
+_CUT_URL = re.compile(r"://[^\s/@]*\Z")
+"""The end of a text that may be the beginning of a password."""
 _NUMBERS = re.compile(r"\b(?:0x[0-9a-fA-F]+|[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*|\d+(?:\.\d+)?)\b")
 
 
@@ -75,8 +86,11 @@ def words(text: str | None, longest: int | None = None) -> str | None:
     """A text without secrets, and not too long."""
     if text is None:
         return None
-    hidden = str(mask(text))
-    return hidden if longest is None or len(hidden) <= longest else hidden[: longest - 1] + "…"
+    if longest is None or len(text) <= LOOKED_AT * longest:
+        hidden = str(mask(text))
+        return hidden if longest is None or len(hidden) <= longest else hidden[: longest - 1] + "…"
+    beginning = _CUT_URL.sub("://", text[: LOOKED_AT * longest])
+    return str(mask(beginning))[: longest - 1] + "…"
 
 
 # works ----------------------------------------------------------------------------------------------------
@@ -99,6 +113,31 @@ def why_of(found: Explanation, clock: WallClock, now: float) -> Why:
 def row_of(work: Work, clock: WallClock, why: Why | None = None) -> Row:
     """A work in a list."""
     return Row(**_facts(work, clock, why))
+
+
+async def in_turns(works: Iterable[Work]) -> AsyncIterator[Work]:
+    """One after the other, and after some of them others have their turn."""
+    for number, work in enumerate(works, 1):
+        yield work
+        if number % IN_A_ROW == 0:
+            await asyncio.sleep(0)
+
+
+async def rows_of(
+    works: Iterable[Work], clock: WallClock, whys: Mapping[str, Why] | None = None
+) -> list[Row]:
+    """Works in a list, some with the reason why they wait."""
+    reasons = whys or {}
+    return [row_of(work, clock, reasons.get(work.id)) async for work in in_turns(works)]
+
+
+def has_text(work: Work, text: str) -> bool:
+    """True when the text occurs in what people are shown of that work: nobody finds a secret by guessing at it."""
+    wanted = text.encode("utf-8", "replace").lower()
+    texts = (words(one) or "" for one in (work.id, work.target, work.error))
+    return wanted in encoded(shown(work.params)).lower() or any(
+        wanted in one.encode("utf-8", "replace").lower() for one in texts
+    )
 
 
 def detail_of(work: Work, clock: WallClock, why: Why | None) -> Detail:
@@ -169,10 +208,10 @@ def group_key(work: Work) -> tuple[str, str]:
     return work.task, _NUMBERS.sub("#", words(lines[0] if lines else "", LONGEST_GROUP) or "")
 
 
-def failures_of(dead: list[Work], clock: WallClock) -> Failures:
+async def failures_of(dead: list[Work], clock: WallClock) -> Failures:
     """Dead letters by error, the largest group first."""
     groups: dict[tuple[str, str], list[Work]] = {}
-    for work in dead:
+    async for work in in_turns(dead):
         groups.setdefault(group_key(work), []).append(work)
 
     def group(task: str, error: str, works: list[Work]) -> Group:

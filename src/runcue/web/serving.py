@@ -11,6 +11,7 @@ import os
 import socket
 import webbrowser
 from collections.abc import Callable
+from urllib.parse import quote
 
 import uvicorn
 
@@ -56,10 +57,10 @@ def serve(
     """
     with listen(host, port, has_token=known_token(token) is not None) as listener:
         Reader(path).close()  # what is wrong with it is said before anything is served
-        server, link = make_server(path, listener, token=token, read_only=read_only, hosts=hosts)
+        server, link, once = make_server(path, listener, token=token, read_only=read_only, hosts=hosts)
         (say or _print)(link)
         if open_browser:
-            webbrowser.open(link)
+            webbrowser.open(once)  # what a process is started with can be read by all on this machine
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:
@@ -73,8 +74,8 @@ def make_server(
     token: str | None = None,
     read_only: bool = False,
     hosts: tuple[str, ...] = (),
-) -> tuple[Server, str]:
-    """A server for a socket that listens, and the link to it."""
+) -> tuple[Server, str, str]:
+    """A server for a socket that listens, the link to it, and one that is good once."""
     host, port = listener.getsockname()[:2]
     if not is_loopback(host):
         hosts = (*hosts, "*", socket.gethostname())
@@ -93,7 +94,9 @@ def make_server(
         lifespan="on",
     )
     shown = f"[{host}]" if ":" in host else host
-    return Server(config, made.state.end_streams), f"http://{shown}:{port}/?token={made.state.token}"
+    page = f"http://{shown}:{port}/"
+    links = f"{page}?token={quote(made.state.token, safe='')}", f"{page}?code={made.state.make_code()}"
+    return Server(config, made.state.end_streams), *links
 
 
 def listen(host: str, port: int, *, has_token: bool) -> socket.socket:

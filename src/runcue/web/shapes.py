@@ -340,9 +340,10 @@ class EventsQuery(Given):
 
 
 class LinkQuery(Given):
-    """The token of a link."""
+    """What a link carries: the token, or a code that is good once."""
 
     token: str | None = None
+    code: str | None = None
 
 
 class Filter(Given):
@@ -395,13 +396,15 @@ class Changed(Shape):
 
 
 class Outcome(Shape):
-    """How many works an action changed, and how many had moved on.
+    """How many works an action changed, how many could not be or had moved on, and how many it left for the next.
 
-    With `dry_run` how many it would be about, and some of them; `more` when these are only the first.
+    `left` is null when there are more, but nobody counted them. With `dry_run` how many it would be about, and some
+    of them; `more` when these are only the first.
     """
 
     changed: int | UnsetType = UNSET
     skipped: int | UnsetType = UNSET
+    left: int | UnsetType | None = UNSET
     count: int | UnsetType = UNSET
     sample: list[str] | UnsetType = UNSET
     more: bool | UnsetType = UNSET

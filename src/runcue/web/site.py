@@ -13,9 +13,10 @@ from starlette.responses import Response
 from runcue.web import actions
 from runcue.web.broadcast import Broadcast, Overview
 from runcue.web.describe import document
+from runcue.web.finding import some
 from runcue.web.graph import graph_of
 from runcue.web.guard import Refused
-from runcue.web.rows import detail_of, row_of, service_of, why_of, words
+from runcue.web.rows import detail_of, rows_of, service_of, why_of, words
 from runcue.web.shapes import (
     Bulk,
     Changed,
@@ -40,7 +41,6 @@ from runcue.web.streams import Events, LiveResponse, Seats, live
 from runcue.web.table import STREAM, Call, Line
 
 if TYPE_CHECKING:
-    from runcue import Work
     from runcue.web.guard import Keeper
     from runcue.web.source import Source
 
@@ -130,19 +130,13 @@ async def stream_status(call: Call) -> Response:
 async def works(call: Call) -> Works:
     """A list of works."""
     source, clock, query = call.site.source, call.site.overview.clock, call.query
-    wanted = structs.asdict(query) | {"limit": query.limit + 1}
     now = await source.now()
     clock.tell(now)
-    found = await source.find(**wanted)
-    shown = found[: query.limit]
-    pending = [work.id for work in shown if work.state == "pending"]
+    found, is_more = await some(source, **structs.asdict(query))
+    pending = [work.id for work in found if work.state == "pending"]
     whys = await source.explain_many(pending) if pending else {}
-
-    def row(work: Work) -> Any:
-        why = whys.get(work.id)
-        return row_of(work, clock, None if why is None else why_of(why, clock, now))
-
-    return Works(works=[row(work) for work in shown], next=shown[-1].id if len(found) > len(shown) else None)
+    reasons = {work_id: why_of(why, clock, now) for work_id, why in whys.items()}
+    return Works(works=await rows_of(found, clock, reasons), next=found[-1].id if is_more else None)
 
 
 async def work(call: Call) -> WorkPage:

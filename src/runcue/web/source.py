@@ -27,6 +27,9 @@ GROUPED = 1000
 MOST_AHEAD = 5_000
 """How many may wait for one of them to be told its place in line."""
 ENDED = ("completed", "failed", "cancelled")
+GLANCE = 1.0
+"""Seconds after which it is seen whether the loop of a Cue that does not answer has ended."""
+ENDED_LOOP = "The event loop that this queue's Cue lives on has ended. Start the application anew."
 
 
 class Unavailable(Exception):
@@ -128,7 +131,25 @@ async def at_home(cue: Cue, action: Callable[[Cue], Awaitable[T]]) -> T:
     async def there() -> T:
         return await action(cue)
 
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), loop))
+    if not loop.is_running():
+        raise Unavailable(ENDED_LOOP)
+    asked = there()
+    try:
+        answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, loop))
+    except RuntimeError:  # it has ended just now
+        asked.close()
+        raise Unavailable(ENDED_LOOP) from None
+    try:
+        while not answer.done():
+            await asyncio.wait({answer}, timeout=GLANCE)
+            if not answer.done() and not loop.is_running():
+                raise Unavailable(ENDED_LOOP)
+    finally:
+        if loop.is_running():
+            answer.cancel()
+    if answer.cancelled():  # with the loop, while it was at it
+        raise Unavailable(ENDED_LOOP)
+    return answer.result()
 
 
 async def events_of(cue: Cue, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:

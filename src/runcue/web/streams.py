@@ -181,7 +181,11 @@ class Events:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            found, *_ = await asyncio.gather(sending, hearing, over, return_exceptions=True)
+        if isinstance(found, (TimeoutError, WebSocketDisconnect, OSError)):
+            logger.info("dashboard: a WebSocket takes nothing any more and was let go")
+        elif isinstance(found, Exception):
+            logger.error("dashboard: telling events to a WebSocket failed", exc_info=found)
         if not hearing.done() or hearing.cancelled():
             await _close(socket)
 

@@ -139,17 +139,22 @@ def read_query(given: list[tuple[str, str]], kind: Any) -> Any:
 async def _read_body(request: Request, kind: Any) -> Any:
     length = request.headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or int(length[:20]) > LARGEST_BODY:
-        raise Refused(413, f"The body is larger than {LARGEST_BODY:,} bytes.")
+        raise _too_large()
     body = bytearray()
     try:
         async with asyncio.timeout(SLOWEST_BODY):
             async for piece in request.stream():
                 body += piece
                 if len(body) > LARGEST_BODY:
-                    raise Refused(413, f"The body is larger than {LARGEST_BODY:,} bytes.")
+                    raise _too_large()
     except TimeoutError:
         raise Refused(408, "The body takes too long.", {"Connection": "close"}) from None
     return msgspec.json.decode(bytes(body), type=kind)
+
+
+def _too_large() -> Refused:
+    """The answer to a body that is not read to its end; the connection is closed, or a server reads all the rest."""
+    return Refused(413, f"The body is larger than {LARGEST_BODY:,} bytes.", {"Connection": "close"})
 
 
 def excuse(error: Exception) -> Response:

@@ -1,7 +1,11 @@
-"""`runcue dashboard` and `queuectl dashboard`: a queue in the browser, served to this machine alone unless told."""
+"""`runcue dashboard` and `queuectl dashboard`: a queue in the browser, served to this machine alone unless told.
+
+What a token has to be, and where one is needed, `runcue.web` knows: it is told from there.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from errno import EADDRINUSE
 from typing import Any, TypeVar
@@ -9,15 +13,26 @@ from typing import Any, TypeVar
 import click
 
 from runcue.cli.failure import bad_input, conflict, misconfigured
+from runcue.cli.fields import said
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.place import File, Place, on_file
 from runcue.cli.screen import clean, note, say
 
 F = TypeVar("F", bound=Callable[..., Any])
-TOKEN = "RUNCUE_TOKEN"
-SHORTEST_TOKEN = 16
+LONGEST_NAME = 253
+_is_name = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.IGNORECASE | re.ASCII).fullmatch
 NEEDED = ("starlette", "uvicorn", "sse_starlette", "websockets", "prometheus_client")
+
+
+def _names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names as given: without a scheme, a port or a path, which no Host header is compared with."""
+    for name in names:
+        if len(name) > LONGEST_NAME or _is_name(name) is None:
+            raise bad_input(
+                f"--name cannot be {said(name)}: expected a host alone, such as queue.example.com."
+            )
+    return names
 
 
 def _options(function: F) -> F:
@@ -28,7 +43,11 @@ def _options(function: F) -> F:
             help="The port; 0 takes one that is free.",
         ),
         click.option(
-            "--token", metavar="TEXT", help=f"What the link has to carry.  [default: {TOKEN}, or one that is made up]"
+            "--token", metavar="TEXT", help="What lets people in.  [default: RUNCUE_TOKEN, or one that is made up]"
+        ),
+        click.option(
+            "--name", "names", metavar="HOST", multiple=True, callback=_names,
+            help="A name that it is reached by, such as that of a proxy before it. Repeatable.",
         ),
         click.option("--read-only", is_flag=True, help="Show everything, change nothing."),
         click.option("--no-browser", is_flag=True, help="Print the link, and open no browser."),
@@ -44,37 +63,41 @@ def _options(function: F) -> F:
 def command(home: Home, /, **flags: Any) -> None:
     """See the queue in a browser, live, and act on it, until Ctrl-C.
 
-    The link carries a token: who has it may do what you may. Other machines are let in with --host and --token.
+    Who has the link may do what you may. Other machines are let in with --host and --token; behind a proxy that
+    speaks TLS, give the name by which people reach it with --name.
     """
     _serve(home, **flags)
 
 
 @on_file(
-    "dashboard", examples=["runcue dashboard queue.db", "runcue dashboard queue.db --read-only --port 0"]
+    "dashboard",
+    examples=[
+        "runcue dashboard queue.db",
+        "runcue dashboard queue.db --read-only --port 0",
+        "runcue dashboard queue.db --name queue.example.com",
+    ],
 )
 @_options
 def dashboard(place: File, **flags: Any) -> None:
     """See a queue in a browser, live, and act on it, until Ctrl-C.
 
-    The link carries a token: who has it may do what you may. Other machines are let in with --host and --token.
+    Who has the link may do what you may. Other machines are let in with --host and --token; behind a proxy that
+    speaks TLS, give the name by which people reach it with --name.
     """
     _serve(place, **flags)
 
 
-def _serve(place: Place, host: str, port: int, token: str | None, read_only: bool, no_browser: bool) -> None:
-    import os
-
-    token = token or os.environ.get(TOKEN) or None
+def _serve(
+    place: Place,
+    host: str,
+    port: int,
+    token: str | None,
+    names: tuple[str, ...],
+    read_only: bool,
+    no_browser: bool,
+) -> None:
     if not place.exists:
         raise place.nothing()
-    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
-        raise bad_input(
-            f"A token is {SHORTEST_TOKEN} or more printable ASCII characters, or it could be guessed."
-        )
-    if token is None and not _is_own(host):
-        raise misconfigured(
-            f"Other machines could reach {clean(host)}, so a token of your own is needed: --token, or {TOKEN}=…"
-        )
     with place.reader() as reader:  # what is wrong with the file is told here, not on a page
         reader.count()
     try:
@@ -91,6 +114,7 @@ def _serve(place: Place, host: str, port: int, token: str | None, read_only: boo
             port=port,
             token=token,
             read_only=read_only,
+            hosts=names,
             open_browser=not no_browser,
             say=_tell,
         )
@@ -107,13 +131,3 @@ def _tell(link: str) -> None:
     note("Ctrl-C ends it.")
     if sys.stdout is not None:
         sys.stdout.flush()
-
-
-def _is_own(host: str) -> bool:
-    """True when only this machine can reach that address."""
-    from ipaddress import ip_address
-
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -39,7 +39,7 @@ def list_dead(home: Home, limit: int, as_json: bool) -> None:
     jobs: list[dict[str, Any]] = []
     if home.exists:
         with home.reader() as reader:
-            jobs = reader.jobs("dead", limit=limit + 1)
+            jobs = home.rows(reader, "dead", limit=limit + 1)
     if as_json:
         show_json(jobs[:limit])
         return

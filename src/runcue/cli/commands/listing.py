@@ -11,7 +11,7 @@ from runcue.cli.completing import queue, service
 from runcue.cli.fields import unicode
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.place import File, on_file, row_of
+from runcue.cli.place import File, hiding, on_file, row_of
 from runcue.cli.words import QUEUECTL, RUNCUE
 
 TYPE_CHECKING = False
@@ -39,7 +39,7 @@ MOST = click.IntRange(1, 100_000)
 def command(home: Home, state: str | None, queue: str | None, limit: int, as_json: bool) -> None:
     """List jobs, newest first, and why they wait.
 
-    In a pipe the columns are separated by tabs and there is no heading.
+    In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as ***.
     """
     from runcue.cli.reasons import Crew, waits
     from runcue.cli.screen import note, show_json, table
@@ -53,7 +53,7 @@ def command(home: Home, state: str | None, queue: str | None, limit: int, as_jso
             note("No jobs yet. Start with: queuectl enqueue -- echo hello")
         return
     with home.reader() as reader:
-        found = reader.jobs(state, queue=queue, limit=limit + 1)
+        found = home.rows(reader, state, queue=queue, limit=limit + 1)
         jobs = found[:limit]
         if as_json:
             show_json(jobs)
@@ -87,7 +87,7 @@ def command(home: Home, state: str | None, queue: str | None, limit: int, as_jso
 def list_file(place: File, limit: int, as_json: bool, **wanted: str | None) -> None:
     """List works, newest first, and why they wait.
 
-    In a pipe the columns are separated by tabs and there is no heading.
+    In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as ***.
     """
     from runcue.cli.reasons import Crew, waits
     from runcue.cli.screen import note, show_json, table
@@ -114,15 +114,15 @@ def list_file(place: File, limit: int, as_json: bool, **wanted: str | None) -> N
         note(f"There are more than these {limit:,}: use --limit.")
 
 
-def summary(work: runcue.Work) -> dict[str, Any]:
+def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
     """A work in a list, as data: everything but what it was given and what it gave, and its history."""
-    from runcue import mask
     from runcue.cli.screen import moment
 
+    hide = hiding(raw)
     return {
         "id": work.id,
         "task": work.task,
-        "target": work.target,
+        "target": hide(work.target),
         "queue": work.queue,
         "state": str(work.state),
         "attempt": work.attempt,
@@ -136,7 +136,7 @@ def summary(work: runcue.Work) -> dict[str, Any]:
         "started_at": moment(work.started_at) or None,
         "completed_at": moment(work.completed_at) or None,
         "skipped": work.skipped,
-        "error": mask(work.error),
+        "error": hide(work.error),
     }
 
 

@@ -1,6 +1,6 @@
 """`queuectl show` and `runcue show`: everything about one job.
 
-Values of a job's environment are never shown, and of a work no secret unless `--raw` asks for it.
+Values of a job's environment are never shown, and any other secret only when `--raw` asks for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import click
 from runcue.cli.completing import any_job, any_work
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.place import File, Place, on_file
+from runcue.cli.place import File, Place, hiding, on_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,10 +26,14 @@ MASK = "***"
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one object: the columns of the jobs view, and more."
 )
+@click.option("--raw", is_flag=True, help="Show secrets as they are, but for values of the environment.")
 @click.pass_obj
-def command(home: Home, id: str, as_json: bool) -> None:
-    """Show everything about one job: what it is, how it stands, and every attempt that failed."""
-    _show(home, id, as_json)
+def command(home: Home, id: str, as_json: bool, raw: bool) -> None:
+    """Show everything about one job: what it is, how it stands, and every attempt that failed.
+
+    Passwords, tokens and the like in its command, key and errors are shown as ***.
+    """
+    _show(home, id, as_json, raw)
 
 
 @on_file("show", examples=["runcue show queue.db page-7", "runcue show queue.db page-7 --json | jq .params"])
@@ -39,12 +43,12 @@ def command(home: Home, id: str, as_json: bool) -> None:
 def show(place: File, id: str, as_json: bool, raw: bool) -> None:
     """Show everything about one work: what it is, how it stands, and every attempt that failed.
 
-    Secrets in params, results and errors are shown as ***.
+    Secrets in target, params, result, key and errors are shown as ***.
     """
     _show(place, id, as_json, raw)
 
 
-def _show(place: Place, id: str, as_json: bool, raw: bool = False) -> None:
+def _show(place: Place, id: str, as_json: bool, raw: bool) -> None:
     from runcue.cli.screen import show_json
 
     found, facts = page(place, id, raw)
@@ -59,32 +63,33 @@ def page(place: Place, id: str, raw: bool = False) -> tuple[dict[str, Any], dict
     from runcue.cli.lookup import the_job
     from runcue.cli.reasons import Crew, again, sentence
 
-    with the_job(place, id) as (reader, work, job):
+    with the_job(place, id, raw=raw) as (reader, work, job):
         why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
         way = again(reader, work, place.words)
     text = sentence(why, job, now, crew, work.queue, way, place.words)
     if isinstance(place, File):
         found = {**_work_details(work, raw), "why": text}
         return found, _work_facts(found)
-    found = {**job, **_details(work), "why": text}
+    found = {**job, **_details(work, raw), "why": text}
     return found, _facts(found)
 
 
-def _details(work: runcue.Work) -> dict[str, Any]:
+def _details(work: runcue.Work, raw: bool) -> dict[str, Any]:
     """What the jobs view does not tell."""
     from runcue.cli.screen import moment
 
+    hide = hiding(raw)
     params, retry = work.params, work.retry
     result = work.result if isinstance(work.result, dict) else {}
     return {
         "queue": work.queue,
         "task": work.task,
-        "argv": params.get("argv"),
+        "argv": params.get("argv") if raw else _argv(params.get("argv")),
         "cwd": params.get("cwd"),
         "env": {str(name): MASK for name in _names(params.get("env"))},
         "uses": list(work.services),
         "after": list(work.depends_on),
-        "key": work.idempotency_key,
+        "key": hide(work.idempotency_key),
         "timeout": work.timeout,
         "backoff_base": None if retry is None else retry.base_delay,
         "max_delay": None if retry is None else retry.max_delay,
@@ -92,19 +97,32 @@ def _details(work: runcue.Work) -> dict[str, Any]:
         "started_at": moment(work.started_at) or None,
         "completed_at": moment(work.completed_at) or None,
         "exit_code": result.get("exit_code"),
-        "history": _history(work),
+        "history": _history(work, raw),
     }
 
 
-def _history(work: runcue.Work) -> list[dict[str, Any]]:
+def _argv(argv: object) -> object:
+    """The arguments without secrets: one that follows an option such as --password is hidden whole."""
+    from runcue import mask
+
+    if not isinstance(argv, list):
+        return mask(argv)
+    return [
+        MASK if mask(f"{before} x").endswith(MASK) else mask(one)
+        for before, one in zip(["", *argv[:-1]], argv, strict=True)
+    ]
+
+
+def _history(work: runcue.Work, raw: bool) -> list[dict[str, Any]]:
     from runcue.cli.screen import moment
 
+    hide = hiding(raw)
     return [
         {
             "attempt": one.number,
             "at": moment(one.at) or None,
             "duration": None if one.duration is None else round(one.duration, 3),
-            "error": one.error,
+            "error": hide(one.error),
             "worker_id": one.worker,
         }
         for one in work.history
@@ -144,27 +162,21 @@ def _facts(job: dict[str, Any]) -> dict[str, str | None]:
 
 def _work_details(work: runcue.Work, raw: bool) -> dict[str, Any]:
     """Everything about a work; secrets are hidden unless they are asked for."""
-    from runcue import mask
     from runcue.cli.commands.listing import summary
 
-    hide = _as_it_is if raw else mask
+    hide = hiding(raw)
     return {
-        **summary(work),
-        "error": hide(work.error),
+        **summary(work, raw=raw),
         "params": hide(work.params),
         "result": hide(work.result),
         "traceback": hide(work.traceback),
         "depends_on": list(work.depends_on),
         "timeout": work.timeout,
         "dependency_timeout": work.dependency_timeout,
-        "idempotency_key": work.idempotency_key,
+        "idempotency_key": hide(work.idempotency_key),
         "retry": None if work.retry is None else {"max_attempts": work.retry.max_attempts},
-        "history": [{**one, "error": hide(one["error"])} for one in _history(work)],
+        "history": _history(work, raw),
     }
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 def _work_facts(work: dict[str, Any]) -> dict[str, str | None]:

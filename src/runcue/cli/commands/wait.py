@@ -129,6 +129,8 @@ class _Watch:
             time.sleep(min(pause, rest))
 
     def _ended(self, one: str, work: Work | None) -> None:
+        from runcue import mask
+
         if work is None:
             self._vanished(one)
             return
@@ -139,7 +141,7 @@ class _Watch:
             text += f" in {span(work.completed_at - work.started_at)}"
         elif word == "dead":
             tries = f" after {counted(work.failures, 'attempt')}" if work.failures else ""
-            text += f"{tries}: {reason_of(work.error)}"
+            text += f"{tries}: {reason_of(mask(work.error))}"
         say(text)
 
     def _vanished(self, one: str) -> None:

@@ -56,12 +56,13 @@ def _explain(place: Place, id: str, as_json: bool) -> None:
 
 def explained(why: runcue.Explanation, now: float) -> dict[str, Any]:
     """An explanation as data: `until` as a time, `seconds` from now until then."""
+    from runcue import mask
     from runcue.cli.screen import moment
 
     left = None if why.until is None else max(0.0, why.until - now)
     return {
         "reason": why.reason,
-        "details": why.details,
+        "details": mask(why.details),
         "until": None if left is None else moment(time.time() + left),
         "seconds": None if left is None else round(left, 3),
         "ahead": why.ahead,

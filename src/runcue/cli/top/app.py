@@ -332,7 +332,10 @@ class Main(Screen[None]):
         if item.state not in {words.names.get(state, state) for state in words.may_retry}:
             self.say(f"{clean(item.id)} is {item.state}: only what is {words.dead} can be tried again.")
             return
-        self._do(lambda cue: cue.retry(item.id), f"{clean(item.id)} is tried again.", "is no longer so")
+        name = clean(item.id)
+        self._do(
+            lambda cue: cue.retry(item.id), f"{name} is tried again.", f"{name} is no longer {item.state}."
+        )
 
     def action_cancel(self) -> None:
         """Cancel the chosen work, after a question."""
@@ -343,13 +346,15 @@ class Main(Screen[None]):
             self.say(f"{clean(item.id)} is {item.state} already.")
             return
 
+        name = clean(item.id)
+
         def answered(is_meant: bool | None) -> None:
             if is_meant:
                 self._do(
-                    lambda cue: cue.cancel(item.id), f"{clean(item.id)} is cancelled.", "has ended already"
+                    lambda cue: cue.cancel(item.id), f"{name} is cancelled.", f"{name} has ended already."
                 )
 
-        text = f"Cancel {words.one} {clean(item.id)} ({clean(item.what)[:200]})? What runs after it will not run."
+        text = f"Cancel {words.one} {name} ({clean(item.what)[:200]})? What runs after it will not run."
         self.app.push_screen(Question(text, "cancel it", is_unicode=self.is_unicode), answered)
 
     def action_pause(self) -> None:

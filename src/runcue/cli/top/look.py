@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from runcue import mask
 from runcue.cli.commands.status import waiting
 from runcue.cli.place import Place, row_of
 from runcue.cli.reasons import Crew, tries, waits
@@ -174,9 +175,9 @@ class Look:
                     id=work.id,
                     state=row["state"],
                     tries=tries(row),
-                    what=str(work.params.get("command", ""))
-                    if words.program == "queuectl"
-                    else row["command"],
+                    what=row["command"]
+                    if words.has_programs
+                    else str(mask(work.params.get("command", work.task))),
                     said=": ".join(part for part in (said, error if error != row["state"] else "") if part),
                     service=work.service,
                     since=work.started_at if work.state == "running" and work.started_at else work.created_at,

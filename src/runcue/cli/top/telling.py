@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runcue import mask
 from runcue.cli.commands.logs import safe
 from runcue.cli.commands.show import attempts, page
 from runcue.cli.lookup import the_job
@@ -27,7 +28,7 @@ def details(place: Place, id: str) -> str:
 
 
 def printed(place: Place, id: str, stream: str) -> str:
-    """The end of what the command of a work printed to that stream, in its latest attempt."""
+    """The end of what the command of a work printed to that stream, in its latest attempt, without secrets."""
     with the_job(place, id) as (reader, work, _):
         start, kept = 0, b""
         while (piece := reader.output(id, stream, start=start)).data:
@@ -35,6 +36,8 @@ def printed(place: Place, id: str, stream: str) -> str:
     if not kept:
         other = "stderr" if stream == "stdout" else "stdout"
         return f"Nothing was printed to {stream} yet. tab shows {other}. Only what commands print is kept."
-    text = "\n".join(map(safe, kept.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")))
+    text = "\n".join(
+        mask(safe(line)) for line in kept.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    )
     head = "…\n" if start > len(kept) else ""
     return f"{head}{text}\n[{work.state}, attempt {work.attempt}]"

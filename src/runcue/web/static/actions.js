@@ -84,7 +84,7 @@ export async function many(name, filter, about, changed = () => {}) {
     say(`Nothing to ${verb.word.toLowerCase()}: no work of this selection is ${verb.states.join(" or ")}.`);
     return;
   }
-  const total = found.more ? `${number(found.count)}+ works` : count(found.count, "work");
+  const total = found.more ? `the first ${number(found.count)} works` : count(found.count, "work");
   confirm({
     title: `${verb.word} ${total}?`,
     body: [
@@ -97,6 +97,9 @@ export async function many(name, filter, about, changed = () => {}) {
       found.count > found.sample.length
         ? h("p.muted", null, `and ${number(found.count - found.sample.length)} more`)
         : null,
+      found.more
+        ? h("p", null, `More match than are done at a time: these ${number(found.count)} are, the rest remains.`)
+        : null,
       name === "purge" ? h("p.bad", null, "They are deleted without a trace.") : null,
     ],
     yes: `${verb.word} ${total}`,
@@ -105,12 +108,19 @@ export async function many(name, filter, about, changed = () => {}) {
       await attempt(
         () => post(`works/${name}`, { filter }),
         (answer) =>
-          `${verb.done} ${number(answer.changed)}${answer.skipped ? `, skipped ${number(answer.skipped)}` : ""}.`,
+          `${verb.done} ${number(answer.changed)}${answer.skipped ? `, skipped ${number(answer.skipped)}` : ""}.` +
+          rest(answer.left, found.more),
       );
       await refresh();
       changed();
     },
   });
+}
+
+/** What an action on many left for the next one; the server may not know how many that is. */
+function rest(left, isMore) {
+  if (left) return ` ${number(left)} ${left === 1 ? "remains" : "remain"}: do it again to go on.`;
+  return isMore && left !== 0 ? " Others remain: do it again to go on." : "";
 }
 
 /** Hold a service or a queue back, or let it go on. */

@@ -6,18 +6,21 @@ import { h } from "./dom.js";
 import { ago, clock, count, number, pace, short, whole } from "./format.js";
 import { icon } from "./icons.js";
 import { live, now } from "./live.js";
+import { pausedQueues } from "./queues.js";
 import { linkTo, listOf, rows } from "./rows.js";
 import { brief } from "./services.js";
 import { line as workerLine } from "./workers.js";
 
 const STATES = ["running", "pending", "completed", "failed", "cancelled"];
 const MOST_REASONS = 6;
+const MOST_PAUSED = 4;
 
 /** The page; `changed` draws it again. */
 export function overview(changed) {
   const status = live.status;
   return [
     counts(status.counts),
+    pausedQueues(MOST_PAUSED),
     h("div.charts", null, charts(status)),
     h(
       "div.columns",
@@ -105,7 +108,7 @@ function waiting(status, changed) {
   const total = status.counts.pending;
   const note = total
     ? looked < total
-      ? `the first ${number(looked)} of ${number(total)}`
+      ? `the newest ${number(looked)} of ${number(total)}`
       : count(total, "work")
     : "";
   return panel(

@@ -7,9 +7,11 @@ import { h } from "./dom.js";
 import { count, number, short, whole } from "./format.js";
 import { icon } from "./icons.js";
 import { live, now, refresh } from "./live.js";
+import { pausedQueues, queues } from "./queues.js";
 import { listOf } from "./rows.js";
 import { attempt, dialog } from "./talk.js";
 
+const MOST_PAUSED = 200;
 const CIRCUITS = {
   closed: "circuit closed",
   open: "circuit open",
@@ -140,54 +142,43 @@ function card(service) {
 /** The page of all services. */
 export function services() {
   const found = live.status.services;
-  if (!found.length)
-    return h(
-      "div.card.empty",
-      null,
-      h("h2", null, "No services yet"),
-      h(
-        "p",
-        null,
-        "Limits belong to services. Declare one with ",
-        h("code", null, 'cue.service("api", rate="60/min")'),
-        ".",
-      ),
-    );
   const more = live.status.services_more;
   return [
     h("div.page-head", null, h("h1", null, "Services"), h("p.muted", null, count(found.length, "service"))),
+    pausedQueues(MOST_PAUSED),
+    found.length ? h("div.grid", { key: "services" }, found.map(card)) : none(),
+    more ? h("p.muted", { key: "more" }, `and ${number(more)} more, not shown`) : null,
     queues(),
-    h("div.grid", null, found.map(card)),
-    more ? h("p.muted", null, `and ${number(more)} more, not shown`) : null,
   ];
 }
 
-function queues() {
-  const paused = live.status.paused;
-  if (!paused.length) return null;
+function none() {
   return h(
-    "ul.paused-queues",
-    null,
-    paused.map((name) =>
-      h(
-        "li",
-        { key: name },
-        icon("pause"),
-        h("span", null, "Queue ", h("strong", null, name), " is paused: nothing of it starts."),
-        isReadOnly()
-          ? null
-          : h(
-              "button",
-              { type: "button", onclick: () => hold("queues", name, false) },
-              icon("play"),
-              "Resume",
-            ),
-      ),
+    "div.card.empty",
+    { key: "none" },
+    h("h2", null, "No services yet"),
+    h(
+      "p",
+      null,
+      "Limits belong to services. Declare one with ",
+      h("code", null, 'cue.service("api", rate="60/min")'),
+      ".",
     ),
   );
 }
 
-/** What the dialog says is sent: only what differs from what it showed. */
+const NUMBERS = {
+  concurrent: ["At once", /^\d+$/, "a whole number such as 5"],
+  circuit_threshold: ["Circuit opens after", /^\d+$/, "a whole number such as 5"],
+  circuit_timeout: ["Circuit stays open for", /^\d+(\.\d+)?$/, "a number of seconds such as 30 or 2.5"],
+};
+
+/** The same text with 1,000 as 1000; a comma that stands between two limits stays. */
+function plain(text) {
+  return text.replace(/(?<![\d./])\d{1,3}(,\d{3})+(?![\d,])/g, (found) => found.replaceAll(",", ""));
+}
+
+/** What the dialog says: only what differs from what it showed; or what is wrong with it, and nothing is sent. */
 function difference(service, form) {
   const body = {};
   const told = (name, before) => {
@@ -196,18 +187,22 @@ function difference(service, form) {
   };
   const rate = told("rate", rates(service));
   if (rate !== undefined) {
-    const parts = rate.split(/[\s,;]+(?=\d)/).filter(Boolean);
+    const parts = plain(rate).split(/[\s,;]+(?=\d)/).filter(Boolean);
     body.rate = parts.length > 1 ? parts : (parts[0] ?? null);
   }
-  for (const name of ["concurrent", "circuit_threshold", "circuit_timeout"]) {
+  for (const [name, [label, pattern, example]] of Object.entries(NUMBERS)) {
     const value = told(name, text(service[name]));
-    if (value !== undefined) body[name] = value === "" ? null : Number(value);
+    if (value === undefined) continue;
+    const digits = plain(value);
+    if (digits !== "" && !pattern.test(digits))
+      return { wrong: `${label}: “${value}” is not ${example}. Nothing was changed.` };
+    body[name] = digits === "" ? null : Number(digits);
   }
   for (const quantity of service.quantities) {
     const value = told(`quantity ${quantity.name}`, `${quantity.limit}${per(quantity)}`);
-    if (value !== undefined) body.quantities = { ...body.quantities, [quantity.name]: value || null };
+    if (value !== undefined) body.quantities = { ...body.quantities, [quantity.name]: plain(value) || null };
   }
-  return body;
+  return { body };
 }
 
 const rates = (service) => service.rates.map((rate) => rate.rate).join(", ");
@@ -219,7 +214,9 @@ function limits(service) {
   const draw = dialog(`Limits of ${service.name}`, (close) => {
     const send = async (event) => {
       event.preventDefault();
-      const body = difference(service, new FormData(event.target));
+      const { body, wrong } = difference(service, new FormData(event.target));
+      error = wrong ?? "";
+      if (wrong) return draw();
       if (!Object.keys(body).length) return close();
       const isDone = await attempt(
         () =>

@@ -20,7 +20,8 @@ const MOST_KEPT = 1_000_000;
 const shown = { id: null, found: null, error: "", isMissing: false, isLoading: false, at: 0, took: 0 };
 const output = {
   stream: "stdout",
-  attempt: null,
+  attempt: null, // the latest
+  latest: 0,
   text: "",
   start: 0,
   end: 0,
@@ -34,6 +35,7 @@ async function load(id, changed) {
   if (shown.id !== id) {
     Object.assign(shown, { id, found: null, error: "", isMissing: false });
     choose("stdout", null);
+    output.latest = 0;
   }
   shown.isLoading = true;
   shown.at = Date.now();
@@ -41,7 +43,10 @@ async function load(id, changed) {
     const found = await get(at("works", id));
     if (shown.id !== id) return;
     Object.assign(shown, { found, error: "" });
-    if (found.output.length) await tail(id);
+    const latest = Math.max(0, ...found.output.map((one) => one.attempt));
+    if (latest !== output.latest && output.attempt === null) choose(output.stream, null);
+    output.latest = latest;
+    if (latest) await tail(id);
   } catch (error) {
     if (shown.id === id) Object.assign(shown, { error: error.message, isMissing: error.status === 404 });
   }
@@ -55,10 +60,11 @@ function choose(stream, attempt) {
 }
 
 async function tail(id) {
-  const asked = { stream: output.stream, attempt: output.attempt };
+  const asked = { stream: output.stream, attempt: output.attempt ?? output.latest };
   const query = output.end ? { ...asked, start: output.end } : { ...asked, tail: TAIL };
   const answer = await get(`${at("works", id)}/output`, query);
-  if (shown.id !== id || asked.stream !== output.stream || asked.attempt !== output.attempt) return;
+  const isWanted = asked.stream === output.stream && asked.attempt === (output.attempt ?? output.latest);
+  if (shown.id !== id || !isWanted) return;
   output.text = (output.text + answer.text).slice(-MOST_KEPT);
   if (!output.end) output.start = answer.start;
   output.end = answer.end;
@@ -321,10 +327,9 @@ function block(title, text) {
 }
 
 function printed(id, streams, changed) {
-  const latest = Math.max(...streams.map((one) => one.attempt));
-  const current = output.attempt ?? latest;
+  const current = output.attempt ?? output.latest;
   const pick = (stream, attempt) => async () => {
-    choose(stream, attempt);
+    choose(stream, attempt === output.latest ? null : attempt); // who looks at the latest goes on to the next
     changed();
     try {
       await tail(id);

@@ -6,16 +6,29 @@ import { h } from "./dom.js";
 import { count, number } from "./format.js";
 import { icon } from "./icons.js";
 import { live } from "./live.js";
+import { pauser } from "./queues.js";
 import { listOf, rows } from "./rows.js";
 
 const PAGE = 50;
+const MOST = 500;
 const STATES = ["pending", "running", "completed", "failed", "cancelled"];
 const NAMES = ["state", "task", "queue", "service", "search"];
 const PATIENCE = 250;
 const FRESH = 2000;
 const SHARE = 20;
 
-const shown = { key: null, works: [], next: null, pages: 1, error: "", isLoading: false, at: 0, took: 0 };
+const shown = {
+  key: null,
+  works: [],
+  next: null,
+  pages: 1,
+  error: "",
+  isLoading: false,
+  isExtending: false,
+  turn: 0,
+  at: 0,
+  took: 0,
+};
 let timer = 0;
 
 /** The filter that an address holds. */
@@ -23,38 +36,60 @@ function filterOf(query) {
   return Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""]).filter(([, value]) => value));
 }
 
-async function load(filter, pages, changed) {
-  const key = JSON.stringify(filter);
-  if (shown.key !== key) Object.assign(shown, { key, works: [], next: null, error: "" });
-  shown.isLoading = true;
-  shown.pages = pages;
-  shown.at = Date.now();
+/** The newest works, page after page, up to so many or to the end of the list. */
+async function newest(filter, most) {
+  let works = [];
+  let next = null;
+  do {
+    const limit = Math.min(MOST, most - works.length);
+    const answer = await get("works", { ...filter, before: next, limit });
+    works = [...works, ...answer.works];
+    next = answer.next;
+  } while (next && works.length < most);
+  return { works, next };
+}
+
+/** Ask, and keep the answer unless something else was asked for meanwhile. */
+async function load(ask, keep, changed) {
+  const turn = ++shown.turn;
+  const began = Date.now();
+  Object.assign(shown, { isLoading: true, at: began });
+  let found;
   try {
-    const answer = await get("works", { ...filter, limit: Math.min(500, PAGE * pages) });
-    if (shown.key !== key) return;
-    Object.assign(shown, { works: answer.works, next: answer.next, error: "" });
+    found = { ...keep(await ask()), error: "" };
   } catch (error) {
-    if (shown.key === key) shown.error = error.message;
+    found = { error: error.message };
   }
-  shown.isLoading = false;
-  shown.took = Date.now() - shown.at;
+  if (turn !== shown.turn) return;
+  Object.assign(shown, found, { isLoading: false, isExtending: false, took: Date.now() - began });
   changed();
 }
 
-async function further(filter, changed) {
-  const key = shown.key;
-  shown.isLoading = true;
-  changed();
-  try {
-    const answer = await get("works", { ...filter, before: shown.next, limit: PAGE });
-    if (shown.key !== key) return;
-    shown.works = [...shown.works, ...answer.works];
-    shown.next = answer.next;
-    shown.pages += 1;
-  } catch (error) {
-    shown.error = error.message;
-  }
-  shown.isLoading = false;
+/** All pages that are shown, anew. */
+function again(filter, changed) {
+  const key = JSON.stringify(filter);
+  if (shown.key !== key) Object.assign(shown, { key, works: [], next: null, pages: 1, error: "" });
+  const most = PAGE * shown.pages;
+  load(
+    () => newest(filter, most),
+    (answer) => answer,
+    changed,
+  );
+}
+
+/** One page more. */
+function further(filter, changed) {
+  const before = shown.next;
+  shown.isExtending = true;
+  load(
+    () => get("works", { ...filter, before, limit: PAGE }),
+    (answer) => ({
+      works: [...shown.works, ...answer.works],
+      next: answer.next,
+      pages: shown.pages + 1,
+    }),
+    changed,
+  );
   changed();
 }
 
@@ -68,8 +103,8 @@ export function works(query, changed) {
   const filter = filterOf(query);
   const isOther = shown.key !== JSON.stringify(filter);
   const fresh = Math.max(FRESH, SHARE * shown.took); // a search through a long list is not repeated all the time
-  const isOld = !live.isFrozen && shown.pages === 1 && Date.now() - shown.at > fresh;
-  if (isOther || (isOld && !shown.isLoading)) load(filter, 1, changed);
+  const isOld = !live.isFrozen && Date.now() - shown.at > fresh;
+  if (isOther || (isOld && !shown.isLoading)) again(filter, changed);
   return [
     h(
       "div.page-head",
@@ -92,7 +127,12 @@ export function works(query, changed) {
     h(
       "section.card.panel",
       { "aria-label": "Works" },
-      h("header", null, h("span.note", null, summary()), bulk(filter, changed)),
+      h(
+        "header",
+        null,
+        h("span.note", null, summary()),
+        h("span.actions", null, filter.queue ? pauser(filter.queue, true) : null, bulk(filter, changed)),
+      ),
       shown.isLoading && !shown.works.length
         ? h("div.empty", null, "Loading …")
         : rows("Works", shown.works, { empty: advice(filter), changed }),
@@ -102,8 +142,8 @@ export function works(query, changed) {
             null,
             h(
               "button",
-              { type: "button", disabled: shown.isLoading, onclick: () => further(filter, changed) },
-              shown.isLoading ? "Loading …" : "Show older",
+              { type: "button", disabled: shown.isExtending, onclick: () => further(filter, changed) },
+              shown.isExtending ? "Loading …" : "Show older",
             ),
           )
         : null,
@@ -207,25 +247,21 @@ function bulk(filter, changed) {
   );
   const words = Object.entries(filter).map(([name, value]) => `${name} ${value}`);
   const about = words.length ? `All works with ${words.join(", ")}.` : "All works of this queue.";
-  const again = () => {
+  const acted = () => {
     stale();
     changed();
   };
-  return h(
-    "span.actions",
-    null,
-    fits.map(([name, verb]) =>
-      h(
-        "button.quiet.small",
-        {
-          key: name,
-          type: "button",
-          title: `${verb.word} all that this filter finds`,
-          onclick: () => many(name, filter, about, again),
-        },
-        icon(verb.icon),
-        `${verb.word} all …`,
-      ),
+  return fits.map(([name, verb]) =>
+    h(
+      "button.quiet.small",
+      {
+        key: name,
+        type: "button",
+        title: `${verb.word} all that this filter finds`,
+        onclick: () => many(name, filter, about, acted),
+      },
+      icon(verb.icon),
+      `${verb.word} all …`,
     ),
   );
 }

@@ -1,0 +1,50 @@
+"""Finds works by what people are shown of them.
+
+A queue searches what is really there, secrets as well. Whoever may only see them as `***` could guess at them letter
+by letter, so what is found counts only if the text occurs in what is shown. Nor does it show how much else was found:
+a list ends where nothing more can be shown, or after some pages in which nothing could.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from runcue.web.rows import has_text, in_turns
+from runcue.web.shapes import MOST_ROWS
+
+if TYPE_CHECKING:
+    from runcue import Work
+    from runcue.web.source import Source
+
+MOST_PAGES = 200
+"""So much of a list is gone through."""
+MOST_IN_VAIN = 5
+"""Pages in a row in which a text occurs in secrets alone."""
+
+
+async def pages(
+    source: Source, first: int, *, search: str | None = None, before: str | None = None, **wanted: Any
+) -> AsyncGenerator[list[Work], None]:
+    """All works that are asked for, newest first, some at a time: so many first, then as many as can be had."""
+    in_vain, size = 0, first
+    for _ in range(MOST_PAGES):
+        found = await source.find(**wanted, search=search, before=before, limit=size)
+        seen = found if search is None else [work async for work in in_turns(found) if has_text(work, search)]
+        in_vain = 0 if seen else in_vain + 1
+        yield seen
+        if len(found) < size or in_vain == MOST_IN_VAIN:
+            return
+        before, size = found[-1].id, MOST_ROWS
+
+
+async def some(source: Source, limit: int, **wanted: Any) -> tuple[list[Work], bool]:
+    """The first of them, and whether there are more."""
+    found: list[Work] = []
+    async with aclosing(pages(source, min(limit + 1, MOST_ROWS), **wanted)) as following:
+        async for page in following:
+            found += page
+            if len(found) > limit:
+                break
+    return found[:limit], len(found) > limit

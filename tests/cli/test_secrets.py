@@ -1,0 +1,81 @@
+"""Secrets in a job of queuectl: hidden wherever it is shown, and there for who asks for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runcue.cli.commands.show import _argv
+from runcue.cli.home import Home
+from runcue.cli.top import telling
+from runcue.cli.top.look import Look, Wish
+from tests.cli.inside import Inside
+
+CANARY = "hunter2-canary"
+SHELL = f"echo token={CANARY}; : --password {CANARY} https://me:{CANARY}@host/; false"
+ARGV = ["false", "--api-key", f"my {CANARY}", "--out", "x y", f"--token={CANARY}", "last"]
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
+    """Two jobs: one that died of its command, with its secrets in the error, and one that waits."""
+    inside = Inside(tmp_path / "home", monkeypatch, capsys)
+    failing = f"echo 'no answer: password={CANARY}' >&2; {SHELL}"
+    dead = {"id": "dead", "command": failing, "max_retries": 1, "key": f"k?token={CANARY}"}
+    assert inside("enqueue", json.dumps(dead)).code == 0
+    inside.work()
+    assert inside("enqueue", json.dumps({"id": "waits", "argv": ARGV, "env": {"A": CANARY}})).code == 0
+    return inside
+
+
+VERBS = ["list", "list --json", "status", "status --json", "show dead", "show dead --json", "show waits",
+         "show waits --json", "why dead", "why dead --json", "why waits --json", "dlq list", "dlq list --json",
+         "wait dead"]  # fmt: skip
+
+
+def test_no_verb_shows_a_secret_unasked(inside: Inside) -> None:
+    told = {verb: inside(*verb.split()) for verb in VERBS}
+    assert [verb for verb, said in told.items() if CANARY in said.out + said.err] == []
+    assert {verb: said.code for verb, said in told.items() if said.code} == {"wait dead": 1}
+    for verb in ("list", "show dead", "dlq list", "dlq list --json"):
+        assert ": --password *** https://me:***@host/; false" in told[verb].out, verb
+    assert "password=***" in told["wait dead"].out
+    assert json.loads(told["show dead --json"].out)["key"] == "k?token=***"
+
+
+def test_an_argument_after_an_option_for_a_secret_is_hidden_whole(inside: Inside) -> None:
+    found = json.loads(inside("show", "waits", "--json").out)
+    assert found["argv"] == ["false", "--api-key", "***", "--out", "x y", "--token=***", "last"]
+    assert found["env"] == {"A": "***"}
+    assert _argv(["curl", "--password", f"it's {CANARY}"]) == ["curl", "--password", "***"]
+    assert _argv(None) is None
+
+
+def test_who_asks_for_secrets_gets_them_but_for_the_environment(inside: Inside) -> None:
+    found = json.loads(inside("show", "dead", "--raw", "--json").out)
+    assert SHELL in found["command"]
+    assert found["key"] == f"k?token={CANARY}"
+    assert CANARY in found["last_error"]
+    assert CANARY in found["history"][0]["error"]
+    assert SHELL in inside("show", "dead", "--raw").out
+    waits = json.loads(inside("show", "waits", "--raw", "--json").out)
+    assert (waits["argv"], waits["env"]) == (ARGV, {"A": "***"})
+
+
+def test_the_live_screen_shows_none(inside: Inside) -> None:
+    home = Home(str(inside.home))
+    look = Look(home)
+    try:
+        items = [item for view in ("active", "failed") for item in look.look(Wish(view=view)).items]
+    finally:
+        look.close()
+    assert {item.id for item in items} == {"dead", "waits"}
+    texts = [f"{item.what} {item.said}" for item in items]
+    texts += [telling.details(home, id) for id in ("dead", "waits")]
+    texts += [telling.printed(home, "dead", stream) for stream in ("stdout", "stderr")]
+    assert [text for text in texts if CANARY in text] == []
+    assert "token=***" in texts[-2]
+    assert "no answer: password=***" in texts[-1]
+    assert all("***" in text for text in texts)
