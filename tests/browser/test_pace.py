@@ -37,7 +37,9 @@ async def feed(stage: Stage) -> None:
         due = int((loop.time() - began) * PACE) - sent
         await stage.cue.submit_many([{"task": "tick", "target": f"t{sent + one}"} for one in range(due)])
         sent += due
-        await asyncio.sleep(BEAT)
+        beat = loop.create_future()
+        loop.call_later(BEAT, beat.set_result, None)
+        await beat
 
 
 async def advanced(page: Page, before: int) -> int:
