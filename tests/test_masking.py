@@ -60,6 +60,7 @@ def test_what_only_looks_like_one_is_shown(name: str) -> None:
         (f"('authorization', 'Bearer {CANARY}')", "('authorization', '***')"),
         (f"curl -u user:{CANARY} x", "curl -u user:*** x"),
         (f"https://h/x?a=1&sig={CANARY}&b=2", "https://h/x?a=1&sig=***&b=2"),
+        (f"""x --api-key 'it'"'"'s {CANARY}' y""", "x --api-key '***' y"),
         ("max_tokens=1000 tokens: 5 --max-tokens 100", "max_tokens=1000 tokens: 5 --max-tokens 100"),
         ("git@github.com https://git@github.com/x", "git@github.com https://git@github.com/x"),
         ("https://example.org:8080/a@b", "https://example.org:8080/a@b"),
