@@ -235,6 +235,22 @@ def test_closed_streams_harm_nobody(closed: str, stock: Path) -> None:
     assert "Traceback" not in said.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("nope 2</dev/null", 2), ("list 1</dev/null", 0), ("list --state failed 2</dev/null", 0)],
+)
+def test_streams_that_a_script_took_the_number_of_harm_nobody(line: str, code: int, stock: Path) -> None:
+    """Bash opens a script as its lowest free number, also that of a closed stderr: it cannot be written to."""
+    assert in_shell(f"$Q {line}", stock).returncode == code
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_an_error_that_cannot_be_told_has_its_exit_code(stock: Path) -> None:
+    assert in_shell("$Q nope 2> /dev/full", stock).returncode == 2
+    assert in_shell("$Q show nope 2> /dev/full", stock).returncode == 6
+    assert in_shell("$Q list > /dev/full 2>&1", stock).returncode == 3
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_full_disk_behind_stdout_is_said(stock: Path) -> None:
     said = in_shell("$Q list > /dev/full", stock)

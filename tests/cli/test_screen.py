@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 import msgspec
@@ -77,6 +78,20 @@ def test_cut_text_fits(text: str, width: int) -> None:
     assert seen(cut) <= width
 
 
+@given(st.text(), st.integers(0, 40))
+def test_a_name_is_cut_in_its_middle_and_fits(text: str, width: int) -> None:
+    whole = screen.clean(text)
+    cut = screen.cut_middle(whole, width)
+    assert seen(cut) <= width
+    assert cut == whole or width == 0 or "…" in cut
+
+
+def test_the_end_of_a_name_stays() -> None:
+    assert screen.cut_middle("1a1e49e579dd30684b600000001", 12) == "1a1e4…000001"
+    assert screen.cut_middle("日本語日本語", 7) == "日本…語"
+    assert screen.cut_middle("abc", 3) == "abc"
+
+
 def test_wide_signs_count_twice() -> None:
     assert screen.cut("日本語日本語", 5) == "日本…"
 
@@ -108,6 +123,47 @@ def test_the_widest_column_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
         "ID    COMMAND",
         "job1  xxxxxxxxxxxxx…",
     ]
+
+
+MADE_UP = "1a1e49e579dd30684b600000001"
+HEADS = ("ID", "STATE", "TRIES", "PRIO", "COMMAND", "WAITING / ERROR")
+
+
+@pytest.mark.parametrize(
+    ("id", "columns", "heads"),
+    [
+        (MADE_UP, 82, [*HEADS[:-1], "WAITING / ERR…"]),
+        (MADE_UP, 60, ["ID", "STATE", "COMMAND", "WAITING …"]),
+        (MADE_UP, 40, ["ID", "STATE"]),
+        (MADE_UP, 30, ["ID"]),
+        ("page-77", 40, ["ID", "STATE", "COMMAND", "WAITING …"]),
+        ("page-77", 20, ["ID", "STATE"]),
+    ],
+)
+def test_other_columns_are_given_up_before_an_id(
+    id: str, columns: int, heads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "columns", lambda: columns)
+    monkeypatch.setattr(screen, "is_terminal", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    row = (id, "completed", "0/3", "0", "x" * 60, "y" * 60)
+    head, line = screen.aligned(HEADS, [row])
+    assert line.split()[:2] == [id, "completed"][: len(heads)]
+    assert re.split("  +", head) == heads
+    assert seen(line) <= columns
+
+
+def test_a_very_long_id_leaves_room_and_one_that_must_be_cut_keeps_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(screen, "is_terminal", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    long = "a" * 90 + "-7"
+    monkeypatch.setattr(screen, "columns", lambda: 80)
+    name, state, *_ = screen.aligned(HEADS, [(long, "completed", "0/3", "0", "x" * 60, "y" * 60)])[1].split()
+    assert (len(name) >= screen.LONGEST_NAME, name[-3:], state) == (True, "a-7", "completed")
+    monkeypatch.setattr(screen, "columns", lambda: 12)
+    assert screen.aligned(HEADS, [(MADE_UP, "pending", "", "", "", "")])[1] == "1a1e4…000001"
 
 
 def test_in_a_pipe_a_table_is_lines_of_tabs_without_a_heading(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from runcue.cli.commands.show import _argv
 from runcue.cli.home import Home
+from runcue.cli.jobs import open_cue
+from runcue.cli.settings import Settings
 from runcue.cli.top import telling
 from runcue.cli.top.look import Look, Wish
+from runcue.cli.worker import Orders, Voice, _listen, _Teller, work
 from tests.cli.inside import Inside
 
 CANARY = "hunter2-canary"
@@ -62,6 +69,61 @@ def test_who_asks_for_secrets_gets_them_but_for_the_environment(inside: Inside) 
     assert SHELL in inside("show", "dead", "--raw").out
     waits = json.loads(inside("show", "waits", "--raw", "--json").out)
     assert (waits["argv"], waits["env"]) == (ARGV, {"A": "***"})
+
+
+def test_a_list_has_them_for_who_asks(inside: Inside) -> None:
+    assert SHELL in inside("list", "--raw").out
+    dead = json.loads(inside("list", "--state", "dead", "--json", "--raw").out)[0]
+    assert SHELL in dead["command"]
+    assert CANARY in dead["last_error"]
+
+
+@pytest.fixture
+def heard() -> Iterator[tuple[Voice, Callable[[], str]]]:
+    """The voice of a worker, and all that was said."""
+    reading, writing = os.pipe()
+    yield Voice(writing), lambda: os.read(reading, 65536).decode()
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_worker_says_none(inside: Inside, heard: tuple[Voice, Callable[[], str]]) -> None:
+    voice, said = heard
+    for most, id in ((1, "dies"), (2, "again")):
+        job = {"id": id, "command": f"echo token: {CANARY} >&2; exit 3", "max_retries": most}
+        assert inside("enqueue", json.dumps(job)).code == 0
+
+    async def run() -> None:
+        cue = open_cue(Home(str(inside.home)), Settings(), max_running=1)
+        _Teller(cue, voice)
+        async with asyncio.timeout(40):
+            async with cue:
+                await cue.join(["dies", "again"])
+            await cue.close()
+
+    asyncio.run(run())
+    told = said()
+    assert CANARY not in told
+    assert "dead: exit code 3: token: ***" in told
+    assert "failed: exit code 3: token: ***; retry 2/2" in told
+
+
+def test_what_a_worker_passes_on_has_none(
+    heard: tuple[Voice, Callable[[], str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    voice, said = heard
+    logger = logging.getLogger("runcue")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", True)
+    _listen(voice, is_app=False)
+    logger.warning("no answer: password=%s", CANARY)
+    assert "no answer: password=***" in said()
+    (tmp_path / "leaky_app.py").write_text(f"raise RuntimeError('token={CANARY}')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert work(Orders(app="leaky_app:cue"), voice) == 4
+    told = said()
+    assert CANARY not in told
+    assert "token=***" in told
 
 
 def test_the_live_screen_shows_none(inside: Inside) -> None:

@@ -95,6 +95,12 @@ def test_a_limit_that_cannot_be_is_refused(inside: Inside, home: Path, args: lis
     assert json.loads(inside("service", "list", "--json").out) == []
 
 
+def test_how_much_a_limit_may_be_is_told(inside: Inside) -> None:
+    told = inside("service", "set", "api", "--circuit-threshold", "99999999999999")
+    refused(told, 2, "from 1 to 1,000,000,000, or none")
+    assert inside("service", "set", "api", "--concurrent", "1000000000").code == 0
+
+
 @pytest.mark.parametrize("name", ["", "#threads", "a\nb", "x" * 129, "a{b}"])
 def test_a_name_that_cannot_be_a_services_is_refused(inside: Inside, name: str) -> None:
     refused(inside("service", "set", "--", name), 2, "name")

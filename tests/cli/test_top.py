@@ -605,6 +605,26 @@ def test_no_line_of_the_table_is_wider_than_its_room() -> None:
 
 
 @pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (100, ["ID", "STATE", "TRIES", "TASK", "WAITS FOR / ERROR"]),
+        (60, ["ID", "STATE", "TASK", "WAITS FOR /…"]),
+        (40, ["ID", "STATE"]),
+        (30, ["ID"]),
+        (20, ["ID"]),
+    ],
+)
+def test_an_id_stays_whole_while_other_columns_can_be_given_up(width: int, shown: list[str]) -> None:
+    item = Item("1a1e49e579dd30684b600000001", "pending", "0/3", "read out/7.json", "rate reader, 0.4 s")
+    names = lines.heads("active")
+    columns = lines.widths([item], width, names)
+    text = "".join(words for words, _ in lines.line(item, columns, is_chosen=False, is_kept=False))
+    assert text.split()[0] == (item.id if width > 20 else "1a1e49e5…600000001")
+    assert lines_width(text) <= width
+    assert re.split("  +", lines.head(columns, names)[0][0].rstrip()) == shown
+
+
+@pytest.mark.parametrize(
     ("more", "word"),
     [({"circuit": "open", "seconds": 5.0}, "OPEN 5 s"), ({"circuit": "half_open"}, "HALF OPEN"),
      ({"paused": True}, "PAUSED"),

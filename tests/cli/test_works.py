@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import shutil
@@ -14,15 +15,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
+import apsw
 import httpx
 import pytest
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
 import runcue
+from runcue.cli import screen
 from runcue.cli.commands import appdemo
+from runcue.cli.commands.status import _watch
 from runcue.cli.commands.why import explained
 from runcue.cli.main import RUNCUE, program
+from runcue.cli.place import File
 from runcue.cli.reasons import Crew, sentence
 from runcue.cli.words import RUNCUE as WORDS
 from tests.cli.conftest import PATIENCE, environment
@@ -34,6 +39,12 @@ from tests.cli.works import CANARY, STATES, Inside, refused
 READING = ["status", "list", "show done", "explain limited"]
 CHANGING = ["pause api", "resume api", "set api --rate 5/s", "retry broken", "cancel later"]
 VERBS = [verb for table in RUNCUE.values() for verb in table]
+PROGRAM_TEXT = (
+    "import sys; sys.argv = ['runcue', {verb!r}, {file!r}]; from runcue.cli.main import runcue; runcue()"
+)
+ON_TERMINAL = (
+    "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, '-c', {text!r}])))"
+)
 
 
 @pytest.fixture
@@ -271,6 +282,12 @@ def test_a_limit_is_set_and_the_others_stay(inside: Inside) -> None:
     assert (found["concurrent"], found["rates"], found["circuit_threshold"]) == (2, [], 9)
 
 
+@pytest.mark.parametrize("name", ["self", "name", "cue"])
+def test_a_quantity_may_have_any_name(inside: Inside, name: str) -> None:
+    assert f"1 {name} per 1 s" in inside("set", "api", "--quantity", f"{name}=1/s").out
+    assert f"1 {name} per 1 s" not in inside("set", "api", "--quantity", f"{name}=none").out
+
+
 @pytest.mark.parametrize(
     "args",
     [
@@ -366,6 +383,76 @@ def test_a_file_that_is_not_there_is_told_and_never_made(
 
 def test_top_wants_a_terminal(inside: Inside) -> None:
     refused(inside("top"), 2, "top needs a terminal", f"runcue status {inside.file} --watch")
+
+
+def test_top_wants_a_terminal_that_can_be_drawn_on(inside: Inside, tmp_path: Path) -> None:
+    text = ON_TERMINAL.format(text=PROGRAM_TEXT.format(verb="top", file=str(inside.file)))
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=environment(tmp_path, {"TERM": "dumb"}),
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout.count("\n") == 1
+    assert "\x1b" not in done.stdout
+    assert f"TERM is dumb. Try: runcue status {inside.file} --watch" in done.stdout
+
+
+def test_where_nothing_can_be_drawn_watching_prints(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    def live() -> None:
+        raise AssertionError("it would be drawn")
+
+    monkeypatch.setattr(screen, "is_terminal", lambda: True)
+    monkeypatch.setattr(screen, "live", live)
+    monkeypatch.setattr("time.sleep", interrupt)
+    monkeypatch.setenv("TERM", "dumb")
+    with pytest.raises(KeyboardInterrupt):
+        _watch(File(str(inside.file)), as_json=False)
+    assert "Workers none" in capsys.readouterr().out
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(AssertionError, match="drawn"):
+        _watch(File(str(inside.file)), as_json=False)
+
+
+@pytest.mark.parametrize("name", ["queue.db", "it's $HOME.db"])
+def test_a_damaged_file_is_told_with_a_way_to_save_it_that_works(
+    inside: Inside, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / name
+    with runcue.Reader(inside.file) as reader:
+        before = reader.count()
+    if file != inside.file:
+        for end in ("", "-wal", "-shm"):
+            if (beside := Path(f"{inside.file}{end}")).exists():
+                shutil.copy(beside, f"{file}{end}")
+    connection = apsw.Connection(str(file))
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.close()
+    file.write_bytes(b"\xa5" * 100 + file.read_bytes()[100:])
+    told = inside("list", file=file)
+    refused(told, 3, "its beginning is damaged", ": python -c ")
+    assert "queuectl" not in told.err
+    advice = told.err.partition(": python -c ")[2].rpartition(", or restore")[0]
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"'{sys.executable}' -c {advice}"],
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path, {"HOME": "/nowhere"}),
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with runcue.Reader(file) as reader:
+        assert sum(reader.count().values()) == sum(before.values())
 
 
 def test_watching_prints_each_change_until_it_is_interrupted(inside: Inside, tmp_path: Path) -> None:
@@ -584,7 +671,42 @@ def test_queuectl_serves_its_home(inside: Inside, served: list[Any], monkeypatch
 def test_other_machines_are_not_let_in_without_a_token(
     inside: Inside, listened: list[Any], host: str
 ) -> None:
-    refused(inside("dashboard", "--no-browser", "--port", "0", "--host", host), 2, "--token", "RUNCUE_TOKEN")
+    """WB2: what is missing is no matter of typing."""
+    for more in ([], ["--token", ""]):
+        told = inside("dashboard", "--no-browser", "--port", "0", "--host", host, *more)
+        refused(told, 4, "--token", "RUNCUE_TOKEN")
+    assert listened == []
+
+
+@pytest.mark.parametrize("host", ["", "192.0.2.1", "ä" * 70])
+def test_an_address_that_is_none_of_ours_is_bad_input(inside: Inside, listened: list[Any], host: str) -> None:
+    command = ("dashboard", "--no-browser", "--port", "0", "--token", "0123456789abcdef", "--host", host)
+    refused(inside(*command), 2, "--host cannot be", "an address of this machine")
+    assert listened == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), 2, "(Name or service not known)"),
+        (PermissionError(errno.EACCES, "Permission denied"), 4, "Port 80 "),
+        (OSError(errno.EMFILE, "Too many open files"), 3, "Too many open files"),
+    ],
+    ids=["a name", "a port", "anything else"],
+)
+def test_what_is_in_the_way_of_listening_is_told(
+    inside: Inside,
+    listened: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+    code: int,
+    words: str,
+) -> None:
+    def bind(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    refused(inside("dashboard", "--no-browser", "--port", "80", "--host", "localhost"), code, words)
     assert listened == []
 
 
@@ -604,12 +726,12 @@ def test_a_token_that_could_be_guessed_is_refused(inside: Inside, listened: list
     assert listened == []
 
 
-PROGRAM_TEXT = (
-    "import sys; sys.argv = ['runcue', {verb!r}, {file!r}]; from runcue.cli.main import runcue; runcue()"
-)
-ON_TERMINAL = (
-    "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, '-c', {text!r}])))"
-)
+def test_a_token_of_the_environment_that_could_be_guessed_is_a_matter_of_configuration(
+    inside: Inside, listened: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNCUE_TOKEN", "short")
+    refused(inside("dashboard", "--no-browser", "--port", "0"), 4, "token", "16")
+    assert listened == []
 
 
 @pytest.mark.parametrize(

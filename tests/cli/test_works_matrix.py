@@ -108,6 +108,21 @@ def test_what_may_only_be_read_is_read_and_not_changed(
     assert picture(home)["queue.db"] == before
 
 
+def test_what_may_not_be_read_is_a_matter_of_permissions(
+    settled: Path, tmp_path: Path, limited: Quick
+) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(settled, home)
+    limited._program = "runcue"
+    (home / "queue.db").chmod(0o000)
+    unreadable = gone_wrong(limited, home / "queue.db", dict.fromkeys(ALL, 4))
+    home.chmod(0o000)
+    closed = gone_wrong(limited, home / "queue.db", dict.fromkeys(ALL, 4))
+    home.chmod(0o700)
+    assert not unreadable
+    assert not closed
+
+
 @pytest.mark.parametrize("even_for_readers", [False, True], ids=["for writers", "for all"])
 def test_a_locked_queue_is_busy(even_for_readers: bool, quick: Quick, settled: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"

@@ -13,7 +13,7 @@ from starlette.routing import Route, WebSocketRoute
 from runcue import ConfigError, Cue
 from runcue.web import app, guard, routes, serving
 from runcue.web.guard import Guard
-from runcue.web.serving import listen, serve
+from runcue.web.serving import listen, make_server, serve
 from runcue.web.site import TABLE
 from tests.web.conftest import BEARER, TOKEN, Stage, client, staged
 
@@ -188,6 +188,18 @@ async def test_the_browser_is_started_with_a_code_and_not_with_the_token(
     assert said[0].endswith(f"/?token={TOKEN}%20%26")
     [link] = opened
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?code=[\w-]{43}", link)
+
+
+@pytest.mark.parametrize("token", ["has space & amp+=%41 #", "?token=x&code=y/../", "100%%20+plus;semi\\'\""])
+async def test_the_link_leads_in_whatever_the_token_is(tmp_path: Path, token: str) -> None:
+    with listen("127.0.0.1", 0, has_token=True) as listener:
+        server, link, _ = make_server(tmp_path / "q.db", listener, token=token)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w.~%-]+", link)
+    made = server.config.app
+    assert callable(made)
+    async with client(made, headers={}) as asker:  # type: ignore[arg-type]
+        answer = await asker.get(link)
+    assert answer.status_code == 303
 
 
 async def test_a_cookie_of_another_application_hides_none_behind_it() -> None:

@@ -1,9 +1,12 @@
 """The dashboard inside an application, under any prefix."""
 
+import asyncio
 import logging
+import signal
 import subprocess
 import sys
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -13,7 +16,7 @@ from starlette.types import ASGIApp
 
 from runcue import ConfigError, Cue
 from runcue.web import app, routes
-from tests.web.conftest import TOKEN, client
+from tests.web.conftest import BEARER, TOKEN, client
 
 
 def in_starlette(cue: Cue) -> ASGIApp:
@@ -74,6 +77,54 @@ async def test_the_routes_leave_those_of_the_application_alone() -> None:
         answer = await asker.get("/")
     assert answer.text == "home"
     assert "content-security-policy" not in answer.headers
+
+
+SERVED = """
+import logging, uvicorn
+from runcue import Cue
+from runcue.web import routes
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+class Server(uvicorn.Server):
+    async def startup(self, sockets=None):
+        await super().startup(sockets)
+        print(self.servers[0].sockets[0].getsockname()[1], flush=True)
+
+app = Starlette(routes=[Mount("/ops", routes=routes(Cue(), token="%s"))])
+Server(uvicorn.Config(app, port=0, log_level="error")).run()
+"""
+
+
+@pytest.mark.parametrize("path", ["live", "events"])
+async def test_a_server_that_ends_ends_its_streams_properly(path: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        SERVED % TOKEN,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(30):
+            port = int(await process.stdout.readline())
+            base = f"http://127.0.0.1:{port}/ops"
+            async with (
+                httpx.AsyncClient(headers=BEARER, timeout=20) as asker,
+                asker.stream("GET", f"{base}/{path}") as stream,
+            ):
+                assert stream.status_code == 200
+                process.send_signal(signal.SIGTERM)
+                async for _ in stream.aiter_lines():  # a body that is cut off raises
+                    continue
+            await process.wait()
+            assert await process.stderr.read() == b""
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 @pytest.mark.parametrize("name", ["starlette", "sse_starlette", "uvicorn"])

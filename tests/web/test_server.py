@@ -12,9 +12,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
 
 from runcue import Cue
-from runcue.web import table
+from runcue.web import connection, serving, table
 from tests.web.conftest import BEARER, TOKEN, comes_in, served
 
 SHORT = 5
@@ -132,6 +133,103 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
     monkeypatch.setattr(table, "SLOWEST_BODY", 0.1)
     answer = await raw(port, request(POST, JSON, "Content-Length: 20", body=b"{"))
     assert status(answer) == 408
+
+
+# connections that ask for nothing -------------------------------------------------------------------------
+
+HALF = b"GET / HTTP/1.1\r\nHost: 127"
+NO_TOKEN = b"POST /works/purge HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"
+
+
+def test_a_head_has_five_seconds() -> None:
+    assert connection.SLOWEST_HEAD == serving.IDLE == 5
+
+
+async def cut_off(port: int, *pieces: bytes, drip: bytes = b"") -> bytes:
+    """All that is said to these bytes, and to one more each time, until the connection is cut off."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+    said = bytearray()
+    try:
+        async with asyncio.timeout(SHORT):
+            while not reader.at_eof():
+                if drip:
+                    writer.write(drip)
+                try:
+                    async with asyncio.timeout(0.02):
+                        said += await reader.read(4096)
+                except TimeoutError:
+                    continue
+    except ConnectionError:
+        return bytes(said)
+    finally:
+        writer.close()
+    return bytes(said)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "drip", "answers"),
+    [
+        ((), b"", 0),
+        ((HALF,), b"", 0),
+        ((HALF,), b"x", 0),
+        ((request("GET /status HTTP/1.1"),), b"", 1),
+        ((request("GET /status HTTP/1.1"), HALF), b"x", 1),
+        ((request("GET /status HTTP/1.1"), request("GET /status HTTP/1.1")), b"", 2),
+        ((NO_TOKEN,), b"x", 1),
+    ],
+    ids=["nothing", "half a head", "slow head", "idle", "slow second head", "idle after two", "slow body"],
+)
+async def test_who_asks_for_nothing_is_cut_off(
+    port: int, monkeypatch: pytest.MonkeyPatch, pieces: tuple[bytes, ...], drip: bytes, answers: int
+) -> None:
+    monkeypatch.setattr(connection, "SLOWEST_HEAD", 0.3)
+    assert (await cut_off(port, *pieces, drip=drip)).count(b"HTTP/1.1 ") == answers
+
+
+async def test_after_a_flood_of_idle_connections_it_answers_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SLOWEST_HEAD", 1.0)
+    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 30)
+    async with served(path) as (_, port):
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+        for _, writer in idle[::2]:
+            writer.write(HALF)
+        answers = [status(await raw(port, request("GET /status HTTP/1.1")))]
+        async with asyncio.timeout(SHORT):
+            while answers[-1] != 200:
+                answers.append(status(await raw(port, request("GET /status HTTP/1.1"))))
+            for reader, writer in idle:
+                assert await reader.read() == b""
+                writer.close()
+        assert answers[0] == 503
+
+
+async def test_who_is_being_answered_is_not_cut_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SLOWEST_HEAD", 0.1)
+    cue = Cue(str(path))
+
+    @cue.task
+    async def call(work: object) -> None:
+        return None
+
+    async with (
+        served(path) as (_, port),
+        httpx.AsyncClient(headers=BEARER, base_url=f"http://127.0.0.1:{port}") as asker,
+        asker.stream("GET", "/events?types=queued") as events,
+        connect(f"ws://127.0.0.1:{port}/ws?types=queued", additional_headers=BEARER) as talk,
+        asyncio.timeout(10),
+    ):
+        assert await cut_off(port) == b""  # who came later
+        await cue.submit("call")
+        assert await anext(events.aiter_lines()) == "id: 1"
+        assert "work_queued" in str(await talk.recv())
+    await cue.close()
+
+
+# coming and going -----------------------------------------------------------------------------------------
 
 
 async def test_clients_that_come_and_go_leave_nothing_behind(path: Path) -> None:

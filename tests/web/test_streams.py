@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -304,12 +305,23 @@ async def test_a_websocket_tells_the_same(live: tuple[Stage, int]) -> None:
     ],
 )
 async def test_a_websocket_is_guarded_like_the_rest(
-    live: tuple[Stage, int], headers: dict[str, str], query: str, status: int
+    live: tuple[Stage, int],
+    headers: dict[str, str],
+    query: str,
+    status: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with pytest.raises(InvalidStatus) as caught:
-        async with connect(f"ws://127.0.0.1:{live[1]}/ws{query}", additional_headers=headers):
-            pass
+    logger = logging.getLogger("uvicorn.error")
+    logger.addHandler(caplog.handler)  # its parent keeps what it says to itself
+    try:
+        with pytest.raises(InvalidStatus) as caught:
+            async with connect(f"ws://127.0.0.1:{live[1]}/ws{query}", additional_headers=headers):
+                pass
+        await until(lambda: not [task for task in asyncio.all_tasks() if "run_asgi" in repr(task)])
+    finally:
+        logger.removeHandler(caplog.handler)
     assert caught.value.response.status_code == status
+    assert [record.message for record in caplog.records if record.name == "uvicorn.error"] == []
 
 
 async def test_what_goes_wrong_in_a_websocket_is_logged(

@@ -13,7 +13,7 @@ import apsw
 import httpx
 import pytest
 
-from runcue import Cue, Reader
+from runcue import Cue, Reader, StorageReplaced
 from runcue.web import app, broadcast, file
 from runcue.web.source import Unavailable, at_home
 from tests.web.conftest import TOKEN, client, prepared
@@ -78,7 +78,7 @@ async def test_a_file_that_is_gone_and_comes_back(tmp_path: Path) -> None:
         listener = tellings(asker)
         assert (await told_until(listener, "status"))["counts"]["pending"] == 1
         path.rename(aside)
-        assert "q.db" in (await told_until(listener, "unavailable"))["error"]
+        assert (await told_until(listener, "unavailable"))["error"].startswith("The file is gone.")
         answer = await asker.get("/status")
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "1"
@@ -90,6 +90,43 @@ async def test_a_file_that_is_gone_and_comes_back(tmp_path: Path) -> None:
         aside.rename(path)
         assert (await told_until(listener, "status"))["counts"]["pending"] == 1
         await listener.aclose()
+
+
+async def test_what_became_of_the_file_is_told_to_people_and_it_goes_on(tmp_path: Path) -> None:
+    path, other = tmp_path / "q.db", tmp_path / "other.db"
+    for one in (path, other):
+        cue = prepared(str(one))
+        await cue.submit("call")
+        await cue.close()
+    made = app(path, token=TOKEN)
+    async with made.router.lifespan_context(made), client(made) as asker:
+        await status_until(asker, 200)
+        other.replace(path)
+        assert (await status_until(asker, 503))["error"] == "The file was replaced; looking again."
+        await status_until(asker, 200)
+        path.unlink()
+        assert (await status_until(asker, 503))["error"] == "The file is gone. It is looked for again."
+        assert (await asker.get("/status")).json()["error"] == "The file is gone. It is looked for again."
+
+
+async def test_a_cue_whose_file_was_replaced_is_told_without_advice_for_programs() -> None:
+    class Lost:
+        path = None
+
+        async def facts(self, with_dead: bool) -> None:
+            raise StorageReplaced("'q.db' was deleted or exchanged. Close it and open it anew.", "q.db")
+
+    made = app(Cue(), token=TOKEN)
+    made.routes[0].app.app._site.overview._source = Lost()  # type: ignore[attr-defined]
+    async with client(made) as asker:
+        asker.made = made  # type: ignore[attr-defined]
+        listener = tellings(asker)
+        told = [
+            (await told_until(listener, "unavailable"))["error"],
+            (await asker.get("/status")).json()["error"],
+        ]
+        await listener.aclose()
+    assert set(told) == {"The file was deleted or replaced. Start the application that works on it anew."}
 
 
 async def test_a_file_that_is_damaged_and_then_exchanged_for_a_good_one(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ BRING_UP_TO_DATE = {
     "queuectl": "Bring it up to date: queuectl worker start, or any command that changes something",
     "runcue": "Bring it up to date: start its program, or use any command that changes something",
 }
+DAMAGED = "(runcue.recover, queuectl doctor --recover)"
+"""How runcue says a damaged file can be saved: one way for programs, and one for the home of queuectl."""
 
 
 class Failure(Exception):
@@ -39,6 +41,19 @@ class Failure(Exception):
 def is_old(error: Exception) -> bool:
     """True when a file cannot be looked at only because an older version made it."""
     return OLD in str(error)
+
+
+def saving(text: str, file: str | None, name: str) -> str:
+    """The text with the way to save a damaged file that works for those who use that program."""
+    if DAMAGED not in text:
+        return text
+    if name == "queuectl" or file is None:
+        return text.replace(f" {DAMAGED}", ": queuectl doctor --recover")
+    from shlex import quote
+
+    code = f"import runcue; runcue.recover({file!r})"
+    typed = quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
+    return text.replace(f" {DAMAGED}", f": python -c {typed}")
 
 
 def bad_input(text: str) -> Failure:

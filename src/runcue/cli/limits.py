@@ -13,6 +13,7 @@ from runcue.cli.fields import duration, said
 
 F = TypeVar("F", bound=Callable[..., Any])
 NONE = "none"
+MOST = 1_000_000_000
 TAKEN = frozenset({"rate", "concurrent", "circuit_threshold", "circuit_timeout", "service"})
 """Names that no quantity can have."""
 
@@ -81,8 +82,10 @@ def _is_none(text: str) -> bool:
 def _number(option: str, text: str) -> int | None:
     if _is_none(text):
         return None
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= 1_000_000_000:
-        raise bad_input(f"{option} cannot be {said(text)}: expected a whole number from 1 up, or none.")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= MOST:
+        raise bad_input(
+            f"{option} cannot be {said(text)}: expected a whole number from 1 to {MOST:,}, or none."
+        )
     return int(text)
 
 

@@ -3,7 +3,8 @@
 Rules:
 - Next to nothing is imported before `_run` catches what may happen, so that Ctrl-C is quiet from the start.
 - No traceback for anything that a user can do; QUEUECTL_DEBUG=1 shows those of our own mistakes.
-- Where stdin, stdout or stderr is closed, nothing else can come to take its place.
+- Where stdin, stdout or stderr is closed, nothing else can come to take its place. An error that nobody can be told
+  has its exit code all the same.
 """
 
 from __future__ import annotations
@@ -132,8 +133,7 @@ def _run(name: str) -> int:
             code = _invoked(name, sys.argv[1:])
             _flush()
         except Exception as error:  # noqa: BLE001 (whatever it is, a user gets one line)
-            code = _told(name, error)
-            _flush()
+            code = _ended(name, error)
     except KeyboardInterrupt:
         _let_go_of_streams()
         return 130
@@ -252,18 +252,32 @@ def _version_option(name: str) -> Callable[[F], F]:
 # errors ---------------------------------------------------------------------------------------------------
 
 
-def _told(name: str, error: Exception) -> int:
-    """Say in one line on stderr what went wrong; its exit code."""
+def _ended(name: str, error: Exception) -> int:
+    """Say what went wrong, where it can be said; the exit code."""
     if _is_closed_pipe(error):
         raise BrokenPipeError from error
     from click.exceptions import NoArgsIsHelpError
 
+    failure = failure_of(error, name)
+    try:
+        if isinstance(error, NoArgsIsHelpError):
+            from runcue.cli.screen import note
+
+            note(error.format_message())
+        else:
+            _tell(name, error, failure)
+        _flush()
+    except BrokenPipeError:
+        raise
+    except OSError:  # a full disk behind stdout or stderr
+        _let_go_of_streams()
+    return failure.code
+
+
+def _tell(name: str, error: Exception, failure: Failure) -> None:
+    """Say in one line on stderr what went wrong."""
     from runcue.cli.screen import clean, note
 
-    if isinstance(error, NoArgsIsHelpError):
-        note(error.format_message())
-        return error.exit_code
-    failure = failure_of(error, name)
     if os.environ.get(DEBUG) or os.environ.get(ALSO_DEBUG):
         import traceback
 
@@ -274,7 +288,6 @@ def _told(name: str, error: Exception) -> int:
         whom = context.command_path
     if failure.text:
         note(f"{clean(whom)}: {clean(failure.text)}")
-    return failure.code
 
 
 def failure_of(error: Exception, name: str = "queuectl") -> Failure:
@@ -292,6 +305,7 @@ def failure_of(error: Exception, name: str = "queuectl") -> Failure:
         STORAGE,
         Failure,
         is_old,
+        saving,
     )
 
     if isinstance(error, Failure):
@@ -311,6 +325,8 @@ def failure_of(error: Exception, name: str = "queuectl") -> Failure:
     if isinstance(error, library.StoreError) and is_old(error):
         what = str(error).partition(". ")[0]
         return Failure(f"{what}. {BRING_UP_TO_DATE[name]}", CONFIGURATION)
+    if isinstance(error, library.StorageCorrupt):
+        return Failure(saving(str(error), error.store, name), STORAGE)
     for kinds, code in (
         (library.SchemaTooNew, CONFIGURATION),
         (library.StorageBusy, BUSY),
@@ -345,13 +361,28 @@ def _is_closed_pipe(error: BaseException) -> bool:
 
 
 def _fill_streams() -> None:
-    """Put /dev/null where stdin, stdout or stderr is closed, lest a file we open takes its number."""
+    """Put /dev/null where stdin, stdout or stderr is closed, lest a file we open takes its number.
+
+    A shell script may have taken the number of what was closed before: nobody can be told anything there.
+    """
+    for number in (1, 2):
+        if _is_only_read(number):
+            os.close(number)
     while True:
         descriptor = os.open(os.devnull, os.O_RDWR)
         if descriptor > 2:
             os.close(descriptor)
             return
         os.set_inheritable(descriptor, True)
+
+
+def _is_only_read(number: int) -> bool:
+    import fcntl
+
+    try:
+        return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    except OSError:
+        return False
 
 
 def _flush() -> None:

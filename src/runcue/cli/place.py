@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -15,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import click
 from msgspec.structs import replace
 
-from runcue.cli.failure import STORAGE, Failure, bad_input, is_old
+from runcue.cli.failure import STORAGE, Failure, bad_input, is_old, misconfigured
 from runcue.cli.groups import Verb, verb
 from runcue.cli.screen import clean, moment, note, quoted, shown, typed
 from runcue.cli.words import RUNCUE, Words
@@ -81,13 +82,23 @@ class File:
         path = Path(self.database)
         try:
             if path.stat().st_size or not path.is_file():
-                return True
+                return self._may_be_read(path)
         except (FileNotFoundError, NotADirectoryError):
             raise self.nothing() from None
+        except PermissionError:
+            raise self._closed() from None
         except (OSError, ValueError) as error:
             reason = error.strerror or error if isinstance(error, OSError) else error
             raise Failure(f"{shown(self.database)} cannot be looked at: {reason}.", STORAGE) from error
         raise self.nothing()
+
+    def _may_be_read(self, path: Path) -> bool:
+        if not os.access(path, os.R_OK):
+            raise self._closed()
+        return True
+
+    def _closed(self) -> Failure:
+        return misconfigured(f"{shown(self.database)} may not be read: permission denied. Ask its owner.")
 
     def reader(self) -> runcue.Reader:
         """The queue, to look at."""
@@ -177,7 +188,10 @@ def on_file(name: str, *, examples: Sequence[str] = (), **more: Any) -> Callable
 
     def declare(function: Callable[..., Any]) -> Verb:
         database = click.argument(
-            "place", metavar="QUEUE.DB", type=click.Path(), callback=lambda _, __, name: File(name)
+            "place",
+            metavar="QUEUE.DB",
+            type=click.Path(readable=False),
+            callback=lambda _, __, name: File(name),
         )
         return verb(name, examples=examples, **more)(database(function))
 

@@ -4,7 +4,8 @@ Rules:
 - Data goes to stdout, what is said to people to stderr.
 - Text from jobs passes `clean`: nothing in it can move a cursor, ring, set a title or turn the writing round.
 - Colour only where a terminal shows it (NO_COLOR, CLICOLOR_FORCE, `--color`), and never alone: a word says the same.
-- On a terminal tables are aligned and fit; in a pipe they are tab-separated, without a heading.
+- On a terminal tables are aligned and fit: what a line is about stays whole, and other columns give way to it. In a
+  pipe they are tab-separated, without a heading.
 - JSON is UTF-8 whatever the locale. Other text is spelled in what the locale can show.
 """
 
@@ -21,8 +22,14 @@ import click
 import msgspec
 
 GAP = "  "
-NARROWEST = 4
-"""How far a column is shortened before lines are cut."""
+SMALL = 10
+"""A column that takes no more is shown whole or not at all."""
+NARROWEST = 8
+"""How far another one is shortened before columns are left out."""
+LONGEST_NAME = 40
+"""How much of the first column stays before others are left out."""
+LESS = ("PRIO", "TRIES", "PID", "SINCE", "TOOK", "DIED", "CIRCUIT", "RATE", "COMMAND", "TASK", "QUEUES")
+"""The columns that are left out first; then it is the last one each time."""
 
 FEW = 3
 """How many jobs are named where there may be many."""
@@ -93,9 +100,22 @@ def cut(text: str, width: int) -> str:
     return "".join(kept) + "…" if width > 0 else ""
 
 
-def padded(text: str, width: int) -> str:
-    """The text filled up with blanks to so many columns."""
-    return text + " " * (width - _width(text))
+def cut_middle(text: str, width: int) -> str:
+    """The same with the … in the middle, for names: many that are alike differ in their ends."""
+    if _width(text) <= width:
+        return text
+    end, left = "", width // 2
+    for character in reversed(text):
+        left -= _width(character)
+        if left < 0:
+            break
+        end = character + end
+    return cut(text, width - _width(end)) + end
+
+
+def padded(text: str, width: int, seen: str | None = None) -> str:
+    """The text filled up with blanks to so many columns; `seen` is what is seen of one with colour in it."""
+    return text + " " * (width - _width(text if seen is None else seen))
 
 
 def cut_styled(text: str, width: int) -> str:
@@ -193,6 +213,11 @@ def _is_terminal(stream: IO[str] | None) -> bool:
         return False
 
 
+def is_dumb() -> bool:
+    """True when the terminal says of itself that it only takes lines: nothing can be drawn over."""
+    return os.environ.get("TERM") == "dumb"
+
+
 def columns() -> int:
     """How wide the terminal is."""
     try:
@@ -224,7 +249,7 @@ def has_color(stream: IO[str] | None) -> bool:
         return False
     if os.environ.get("CLICOLOR_FORCE", "0") not in {"", "0"}:
         return True
-    return _is_terminal(stream) and os.environ.get("TERM") != "dumb" and os.environ.get("CLICOLOR") != "0"
+    return _is_terminal(stream) and not is_dumb() and os.environ.get("CLICOLOR") != "0"
 
 
 def _write(text: str, *, err: bool = False, end: str = "\n") -> None:
@@ -286,7 +311,7 @@ def warn(text: str) -> None:
 
 def progress(text: str) -> None:
     """A line on a terminal's stderr that the next one replaces; "" takes it away. Elsewhere nothing."""
-    if _is_terminal(sys.stderr):
+    if _is_terminal(sys.stderr) and not is_dumb():
         _write(f"\r{cut(text, columns() - 1)}\x1b[K", err=True, end="")
 
 
@@ -312,25 +337,41 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
-    """The lines of a table that fits the terminal: the widest column gives way first. In a pipe all is shown."""
-    room = columns() - len(indent) if is_terminal() else sys.maxsize
-    widths = [max(map(_width, column)) for column in zip(heads, *rows, strict=True)]
-    while sum(widths) + len(GAP) * (len(widths) - 1) > room and max(widths) > NARROWEST:
-        widest = widths.index(max(widths))
-        widths[widest] -= 1
+    """The lines of a table that fits the terminal: all columns give way to the first. In a pipe all is shown."""
+    room = max(1, columns() - len(indent)) if is_terminal() else sys.maxsize
+    widths = _fitting(heads, [max(map(_width, column)) for column in zip(heads, *rows, strict=True)], room)
     found = []
     for row in (heads, *rows):
-        parts, left = [], room
-        for head, cell, width in zip(heads, row, widths, strict=True):
-            if left <= 0:
-                break
-            text = cut(cell, min(width, left))
-            padding = " " * (min(width, left) - _width(text))
-            color = STATE_COLORS.get(cell) if head == "STATE" else None
-            parts.append(styled(text, fg=color, bold=row is heads) + padding)
-            left -= width + len(GAP)
+        parts = []
+        for place, width in widths.items():
+            cell = row[place]
+            text = cut(cell, width) if place or row is heads else cut_middle(cell, width)
+            color = STATE_COLORS.get(cell) if heads[place] == "STATE" else None
+            parts.append(padded(styled(text, fg=color, bold=row is heads), width, text))
         found.append((indent + GAP.join(parts)).rstrip())
     return found
+
+
+def _fitting(heads: Sequence[str], wanted: Sequence[int], room: int) -> dict[int, int]:
+    """The columns that are shown, by their place, and how wide each is: those after the first give way to it."""
+    least = [
+        min(width, LONGEST_NAME if place == 0 else width if width <= SMALL else NARROWEST)
+        for place, width in enumerate(wanted)
+    ]
+    widths = {place: min(width, room) for place, width in enumerate(wanted)}
+
+    def over(each: Iterable[int]) -> int:
+        return sum(each) + len(GAP) * (len(widths) - 1) - room
+
+    spare = [heads.index(head) for head in LESS if head in heads]
+    spare += [place for place in range(len(heads) - 1, 0, -1) if place not in spare]
+    for place in spare:
+        if over(least[kept] for kept in widths) > 0:
+            del widths[place]
+    while over(widths.values()) > 0:
+        wide = [place for place, width in widths.items() if place and width > least[place]]
+        widths[max(wide, key=widths.__getitem__, default=0)] -= 1
+    return widths
 
 
 def fitted(parts: Sequence[str], between: str, indent: int = 0) -> list[str]:

@@ -5,6 +5,7 @@ Rules:
   JSON line each; its *lifeline* ends when the supervisor does.
 - SIGTERM, SIGINT and the end of the lifeline: finish what runs, then leave with 0; more of them change nothing.
   SIGQUIT: put back what runs, without counting an attempt, and leave with 0.
+- Secrets in what went wrong are said as `***`: where its lines go, others may read them.
 - Nobody who does not listen holds it up: what the voice cannot take is lost.
 - A job that ended and whose result could not be kept is said, and the exit code is 3: it will run again.
 - Storage that broke for good, and whatever else ends it, is said in one line, with the exit code of every command.
@@ -92,6 +93,7 @@ def main() -> None:
 
 def work(orders: Orders, voice: Voice) -> int:
     """Work until told to leave; the exit code."""
+    from runcue import mask
     from runcue.cli.main import DEBUG, failure_of
     from runcue.cli.screen import clean
 
@@ -106,7 +108,7 @@ def work(orders: Orders, voice: Voice) -> int:
 
             traceback.print_exception(error)
         failure = failure_of(error)
-        voice.tell(BROKEN, clean(failure.text))
+        voice.tell(BROKEN, clean(mask(failure.text)))
         return failure.code
     return 0
 
@@ -245,9 +247,10 @@ class _Teller:
         """An attempt ended badly."""
         import time
 
+        from runcue import mask
         from runcue.cli.screen import clean, span
 
-        reason = clean(str(error).partition("\n")[0][:200]) or type(error).__name__
+        reason = clean(mask(str(error)).partition("\n")[0][:200]) or type(error).__name__
         if not will_retry:
             self._ended(work, f"dead: {reason}")
             return
@@ -277,6 +280,7 @@ def _listen(voice: Voice, *, is_app: bool) -> None:
     """Pass on what runcue logs: all of it on a home; for an application only if it set up no logging itself."""
     import logging
 
+    from runcue import mask
     from runcue.cli.screen import clean
 
     logger = logging.getLogger("runcue")
@@ -285,7 +289,7 @@ def _listen(voice: Voice, *, is_app: bool) -> None:
         def emit(self, record: logging.LogRecord) -> None:
             event = getattr(record, "runcue", {}).get("event", "")
             if is_app or not event.startswith("work_"):  # jobs are told of in their own words
-                voice.tell(NOTE, clean(record.getMessage()))
+                voice.tell(NOTE, clean(mask(record.getMessage())))
 
     if not is_app:
         logger.propagate = False

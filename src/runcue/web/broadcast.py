@@ -44,7 +44,7 @@ from runcue.web.shapes import (
     Waiting,
     Why,
 )
-from runcue.web.source import SHOWN, Facts, Source, Unavailable
+from runcue.web.source import SHOWN, Facts, Source, Unavailable, told
 
 logger = logging.getLogger("runcue")
 
@@ -268,7 +268,7 @@ class Broadcast:
             try:
                 self._tell_status(await self._overview.status())
             except (RuncueError, Unavailable) as error:
-                self._tell_trouble(str(error))
+                self._tell_trouble(told(error))
             except Exception as error:  # those who watch are told, and it goes on
                 if self._key != OWN_FAULT:
                     logger.error("dashboard: looking at the queue failed", exc_info=error)

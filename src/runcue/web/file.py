@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runcue import Reader, StoreError
+from runcue import ForkedConnection, Reader, StorageReplaced, StoreError
+from runcue.web.printed import AROUND, Part
 from runcue.web.shapes import Stream
 from runcue.web.source import (
     ENDED,
@@ -45,6 +47,8 @@ ATTEMPTS = 20
 SOME_EVENTS = 256
 PAUSE = 1.0
 """Seconds between two looks for events."""
+GONE = "The file is gone. It is looked for again."
+REPLACED = "The file was replaced; looking again."
 
 
 class Hand:
@@ -76,6 +80,7 @@ class Desk:
         self._slow = slow.format(path=path)
         self._hand = Hand()
         self._reader: Reader | None = None
+        self._was_there = False
         self._late: asyncio.Future[Any] | None = None
 
     async def ask(self, question: Callable[[Reader], T]) -> T:
@@ -102,10 +107,17 @@ class Desk:
         try:
             if self._reader is None:
                 self._reader = Reader(self._path)
+                self._was_there = True
             return question(self._reader)
         except StoreError as error:
             self._let_go()
-            raise Unavailable(str(error)) from error
+            raise Unavailable(self._told(error)) from error
+
+    def _told(self, error: StoreError) -> str:
+        """What to tell of that: all is done here that has to be done about a file which is not what it was."""
+        if self._was_there and not os.path.lexists(self._path):
+            return GONE
+        return REPLACED if isinstance(error, (StorageReplaced, ForkedConnection)) else str(error)
 
     def _let_go(self) -> None:
         reader, self._reader = self._reader, None
@@ -221,16 +233,16 @@ class InFile:
 
         return await self._ask(self._looks, look)
 
-    async def output(
-        self, work_id: str, stream: str, attempt: int, start: int | None, limit: int
-    ) -> tuple[bytes, int, int]:
-        """A piece of what a command printed, where it starts, and how much there is in all."""
+    async def output(self, work_id: str, stream: str, attempt: int, start: int | None, limit: int) -> Part:
+        """A piece of what a command printed, and what stands around it."""
 
-        def look(reader: Reader) -> tuple[bytes, int, int]:
+        def look(reader: Reader) -> Part:
             size = reader.output(work_id, stream, attempt=attempt, limit=1).size
             first = max(0, size - limit) if start is None else min(start, size)
-            found = reader.output(work_id, stream, attempt=attempt, start=first, limit=limit)
-            return found.data, found.start, found.size
+            begin = max(0, first - AROUND)
+            length = first - begin + limit + AROUND
+            found = reader.output(work_id, stream, attempt=attempt, start=begin, limit=length)
+            return Part(found.data, found.start, max(first, found.start), found.size)
 
         return await self._ask(self._looks, look)
 

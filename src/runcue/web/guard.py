@@ -14,6 +14,7 @@ Every answer says what a browser may do with it: nothing from elsewhere, nothing
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -47,6 +48,8 @@ LONGEST_ADDRESS = 8 * 1024
 MOST_HEADERS = 200
 LARGEST_HEAD = 64 * 1024
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+TURNS = 3
+"""Of the loop, in which a connection that was closed ends."""
 SAFE_METHODS = ("GET", "HEAD")
 HEADERS = {
     "Content-Security-Policy": (
@@ -267,13 +270,11 @@ class Guard:
         try:
             entered = self._enter(scope)
         except Refused as error:
-            entered = _answer(scope, error)
+            entered = _refused(scope, error)
         if entered is None:
             await self.app(scope, receive, send_guarded)
-        elif scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
-            await entered(scope, receive, send_guarded)
         else:
-            await send({"type": "websocket.close", "code": 1008})
+            await answer(entered, scope, receive, send_guarded)
 
     def _enter(self, scope: Scope) -> Response | None:
         """What to answer in place of the application; None when it may."""
@@ -294,6 +295,19 @@ class Guard:
         return None
 
 
+async def answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send that, also to who wanted a WebSocket."""
+    if scope["type"] == "http":
+        await response(scope, receive, send)
+    elif "websocket.http.response" in scope.get("extensions", {}):
+        await response(scope, receive, send)
+        # uvicorn takes the handshake as ended when the connection is, and logs an error when we return before
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+    else:
+        await send({"type": "websocket.close", "code": 1008})
+
+
 def _link(scope: Scope) -> tuple[str, str] | None:
     """What a link carries: its name and its value. A HEAD uses no code up."""
     if scope["type"] != "http" or scope["method"] not in SAFE_METHODS:
@@ -303,7 +317,7 @@ def _link(scope: Scope) -> tuple[str, str] | None:
     return next(((name, query[name]) for name in names if name in query), None)
 
 
-def _answer(scope: Scope, error: Refused) -> Response:
+def _refused(scope: Scope, error: Refused) -> Response:
     accept = Headers(scope=scope).get("accept", "")
     if error.status == 401 and "text/html" in accept:
         return HTMLResponse(NO_ENTRY, 401, headers=error.headers)

@@ -16,10 +16,13 @@ from urllib.parse import quote
 import uvicorn
 
 from runcue import ConfigError, Reader
+from runcue.web.connection import Connection
 from runcue.web.mount import VARIABLE, app, known_token
 
 MOST_CONNECTIONS = 300
 LONGEST_HEAD = 64 * 1024
+IDLE = 5
+"""Seconds between two requests of a connection."""
 GRACE = 2
 """Seconds for requests under way when it ends."""
 KEPT_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
@@ -82,13 +85,14 @@ def make_server(
     made = app(path, token=token, read_only=read_only, hosts=hosts)
     config = uvicorn.Config(
         made,
-        http="h11",
+        http=Connection,
         log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=LONGEST_HEAD,
         limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=IDLE,
         timeout_graceful_shutdown=GRACE,
         ws_max_size=LONGEST_HEAD,
         lifespan="on",

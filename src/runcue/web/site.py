@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,8 @@ from runcue.web.describe import document
 from runcue.web.finding import some
 from runcue.web.graph import graph_of
 from runcue.web.guard import Refused
-from runcue.web.rows import detail_of, rows_of, service_of, why_of, words
+from runcue.web.printed import shown
+from runcue.web.rows import detail_of, rows_of, service_of, why_of
 from runcue.web.shapes import (
     Bulk,
     Changed,
@@ -164,11 +164,8 @@ async def output(call: Call) -> Output:
         raise actions.no_work(call.name)
     if attempt is None:
         attempt = found.attempt
-    data, start, size = await source.output(found.id, query.stream, attempt, query.start, query.tail)
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(data, final=start + len(data) >= size)
-    left = len(decoder.getstate()[0])  # a character that the piece cuts in two belongs to the next
-    return Output(text=words(text) or "", start=start, end=start + len(data) - left, size=size)
+    part = await source.output(found.id, query.stream, attempt, query.start, query.tail)
+    return shown(part, query.tail, is_over=attempt != found.attempt or found.state != "running")
 
 
 async def stream_events(call: Call) -> Response:

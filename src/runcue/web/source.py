@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from runcue import WorkState
+from runcue import StorageReplaced, WorkState
+from runcue.web.printed import Part
 from runcue.web.shapes import Stream
 
 if TYPE_CHECKING:
@@ -30,10 +31,16 @@ ENDED = ("completed", "failed", "cancelled")
 GLANCE = 1.0
 """Seconds after which it is seen whether the loop of a Cue that does not answer has ended."""
 ENDED_LOOP = "The event loop that this queue's Cue lives on has ended. Start the application anew."
+LOST = "The file was deleted or replaced. Start the application that works on it anew."
 
 
 class Unavailable(Exception):
     """The queue cannot be looked at just now; the message says why."""
+
+
+def told(error: Exception) -> str:
+    """What is said of that to people who look; a queue's own words are for those who write programs."""
+    return LOST if isinstance(error, StorageReplaced) else str(error)
 
 
 class Facts(Struct, frozen=True):
@@ -95,10 +102,8 @@ class Source(Protocol):
         """What the commands of that work printed."""
         ...
 
-    async def output(
-        self, work_id: str, stream: str, attempt: int, start: int | None, limit: int
-    ) -> tuple[bytes, int, int]:
-        """A piece of that (without `start` its end), where it starts, and how much there is in all."""
+    async def output(self, work_id: str, stream: str, attempt: int, start: int | None, limit: int) -> Part:
+        """A piece of that (without `start` its end), and what stands around it."""
         ...
 
     def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
@@ -245,11 +250,9 @@ class InMemory:
         """Nothing: only a queue in a file keeps what commands print."""
         return []
 
-    async def output(
-        self, work_id: str, stream: str, attempt: int, start: int | None, limit: int
-    ) -> tuple[bytes, int, int]:
+    async def output(self, work_id: str, stream: str, attempt: int, start: int | None, limit: int) -> Part:
         """Nothing, as above."""
-        return b"", 0, 0
+        return Part(b"", 0, 0, 0)
 
     def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
         """What happened after that number, and what happens."""

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from runcue import Event, RuncueError
 from runcue.web.guard import Refused
 from runcue.web.rows import WallClock, encoded, event_line
 from runcue.web.shapes import EventsQuery
-from runcue.web.source import Source, Unavailable
+from runcue.web.source import Source, Unavailable, told
 
 if TYPE_CHECKING:
     from runcue.web.broadcast import Broadcast
@@ -84,9 +84,18 @@ class LiveResponse(EventSourceResponse):
         self._peer = peer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_open = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal is_open
+            await send(message)
+            is_open = message["type"] == "http.response.start" or message.get("more_body", False)
+
         with self._seats.take(self._peer):
             try:
-                await super().__call__(scope, receive, send)
+                await super().__call__(scope, receive, send_noted)
+                if is_open:  # the server ends, and all that it serves with it
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
             except (SendTimeoutError, ClientDisconnect, OSError):
                 logger.info("dashboard: %s takes nothing any more and was let go", self._peer)
 
@@ -140,7 +149,7 @@ class Events:
                         since = event.seq
                         yield event
             except (RuncueError, Unavailable) as error:
-                yield str(error)
+                yield told(error)
             try:
                 async with asyncio.timeout(PAUSE):
                     await self._over.wait()

@@ -19,10 +19,10 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from runcue import ConfigError, CueClosed, RuncueError, SubmitError, UnknownService, WorkNotFound
-from runcue.web.guard import Guard, Refused, refusal
+from runcue.web.guard import Guard, Refused, answer, refusal
 from runcue.web.rows import encoded
 from runcue.web.shapes import EventsQuery
-from runcue.web.source import Unavailable
+from runcue.web.source import Unavailable, told
 
 if TYPE_CHECKING:
     from runcue.web.site import Site
@@ -114,11 +114,7 @@ class Door:
             types, since = await self._site.events.start_of(query, None)
             self._site.seats.check(peer)
         except Exception as error:  # noqa: BLE001 (as above)
-            response = excuse(error)
-            if "websocket.http.response" in scope.get("extensions", {}):
-                await socket.send_denial_response(response)
-            else:
-                await socket.close(1008)
+            await answer(excuse(error), scope, receive, send)
             return
         with self._site.seats.take(peer):
             await self._site.events.talk(socket, types, since)
@@ -163,7 +159,7 @@ def excuse(error: Exception) -> Response:
         case Refused():
             return refusal(error.status, error.reason, error.headers)
         case Unavailable() | CueClosed():
-            return refusal(503, str(error), {"Retry-After": "1"})
+            return refusal(503, told(error), {"Retry-After": "1"})
         case WorkNotFound() | UnknownService():
             return refusal(404, str(error))
         case msgspec.DecodeError():
@@ -172,7 +168,7 @@ def excuse(error: Exception) -> Response:
         case ConfigError() | SubmitError() | UnicodeError():
             return refusal(400, str(error))
         case RuncueError():
-            return refusal(503, str(error), {"Retry-After": "1"})
+            return refusal(503, told(error), {"Retry-After": "1"})
     logger.error("dashboard: a request failed", exc_info=error)
     return refusal(500, "The dashboard failed to answer; its log says why.")
 

@@ -6,13 +6,14 @@ What a token has to be, and where one is needed, `runcue.web` knows: it is told 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from errno import EADDRINUSE
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from typing import Any, TypeVar
 
 import click
 
-from runcue.cli.failure import bad_input, conflict, misconfigured
+from runcue.cli.failure import Failure, bad_input, conflict, misconfigured
 from runcue.cli.fields import said
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
@@ -35,9 +36,28 @@ def _names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tup
     return names
 
 
+def _address(_: click.Context, __: click.Parameter, host: str) -> str:
+    """The address as given, if it can be looked for at all."""
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise _no_address(host) from error
+    if not host:
+        raise _no_address(host)
+    return host
+
+
+def _no_address(host: str, reason: str = "") -> Failure:
+    """Nothing can listen there."""
+    return bad_input(f"--host cannot be {said(host)}: expected an address of this machine{reason}.")
+
+
 def _options(function: F) -> F:
     options = [
-        click.option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen."),
+        click.option(
+            "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, callback=_address,
+            help="Where to listen.",
+        ),
         click.option(
             "--port", type=click.IntRange(0, 65535), metavar="N", default=8787, show_default=True,
             help="The port; 0 takes one that is free.",
@@ -107,7 +127,7 @@ def _serve(
         if missing not in NEEDED:
             raise
         raise misconfigured(f'The dashboard needs {missing}: pip install "runcue[web]"') from error
-    try:
+    with _refused(host, port, token):
         web.serve(
             place.database,
             host=host,
@@ -118,10 +138,33 @@ def _serve(
             open_browser=not no_browser,
             say=_tell,
         )
-    except OSError as error:
-        if error.errno != EADDRINUSE:
+
+
+@contextmanager
+def _refused(host: str, port: int, token: str | None) -> Iterator[None]:
+    """Tell what is wrong with address, port or token; without --token nothing was mistyped, something is missing."""
+    from socket import gaierror
+
+    from runcue import ConfigError
+
+    try:
+        yield
+    except ConfigError as error:
+        if token:
             raise
-        raise conflict(f"Port {port} of {clean(host)} is taken. Give another, or --port 0.") from error
+        raise misconfigured(str(error)) from error
+    except gaierror as error:
+        raise _no_address(host, f" ({error.strerror})") from error
+    except OSError as error:
+        if error.errno == EADDRNOTAVAIL:
+            raise _no_address(host) from error
+        if error.errno == EACCES:
+            raise misconfigured(
+                f"Port {port} is not for you to take. Give one from 1024 up, or --port 0."
+            ) from error
+        if error.errno == EADDRINUSE:
+            raise conflict(f"Port {port} of {clean(host)} is taken. Give another, or --port 0.") from error
+        raise
 
 
 def _tell(link: str) -> None:

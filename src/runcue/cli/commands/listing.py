@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SHORT_COMMAND = 60
 SHORT_ERROR = 60
 MOST = click.IntRange(1, 100_000)
+RAW = "Show passwords, tokens and other secrets as they are."
 
 
 @verb(
@@ -35,11 +36,13 @@ MOST = click.IntRange(1, 100_000)
 @click.option("--queue", metavar="NAME", shell_complete=queue, help="Only jobs of this queue.")
 @click.option("--limit", metavar="N", type=MOST, default=50, show_default=True, help="At most so many jobs.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects, as in the jobs view.")
+@click.option("--raw", is_flag=True, help=RAW)
 @click.pass_obj
-def command(home: Home, state: str | None, queue: str | None, limit: int, as_json: bool) -> None:
+def command(home: Home, state: str | None, queue: str | None, limit: int, as_json: bool, raw: bool) -> None:
     """List jobs, newest first, and why they wait.
 
-    In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as ***.
+    In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as
+    ***, in JSON as well, unless --raw asks for them.
     """
     from runcue.cli.reasons import Crew, waits
     from runcue.cli.screen import note, show_json, table
@@ -53,7 +56,7 @@ def command(home: Home, state: str | None, queue: str | None, limit: int, as_jso
             note("No jobs yet. Start with: queuectl enqueue -- echo hello")
         return
     with home.reader() as reader:
-        found = home.rows(reader, state, queue=queue, limit=limit + 1)
+        found = home.rows(reader, state, queue=queue, limit=limit + 1, raw=raw)
         jobs = found[:limit]
         if as_json:
             show_json(jobs)
@@ -84,10 +87,12 @@ def command(home: Home, state: str | None, queue: str | None, limit: int, as_jso
 @click.option("--search", metavar="TEXT", help="Only with this text in id, target, error or params.")
 @click.option("--limit", metavar="N", type=MOST, default=50, show_default=True, help="At most so many works.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects.")
-def list_file(place: File, limit: int, as_json: bool, **wanted: str | None) -> None:
+@click.option("--raw", is_flag=True, help=RAW)
+def list_file(place: File, limit: int, as_json: bool, raw: bool, **wanted: str | None) -> None:
     """List works, newest first, and why they wait.
 
-    In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as ***.
+    In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as
+    ***, in JSON as well, unless --raw asks for them.
     """
     from runcue.cli.reasons import Crew, waits
     from runcue.cli.screen import note, show_json, table
@@ -100,10 +105,10 @@ def list_file(place: File, limit: int, as_json: bool, **wanted: str | None) -> N
     with place.reader() as reader:
         found = reader.list(limit=limit + 1, **wanted)
         works = found[:limit]
-        now, rows = reader.now(), [row_of(work) for work in works]
+        now, rows = reader.now(), [row_of(work, raw=raw) for work in works]
         told = waits(reader, rows, now, Crew(reader.workers()), place.words)
     if as_json:
-        show_json([{**summary(work), "why": _why(told.get(work.id), now)} for work in works])
+        show_json([{**summary(work, raw=raw), "why": _why(told.get(work.id), now)} for work in works])
         return
     if not works:
         note("No such works." if any(wanted.values()) else f"No works. {place.words.add}")

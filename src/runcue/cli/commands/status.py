@@ -67,9 +67,9 @@ def _look(place: Place) -> dict[str, Any]:
 def _watch(place: Place, as_json: bool) -> None:
     import time
 
-    from runcue.cli.screen import is_terminal, live, say, show_json
+    from runcue.cli.screen import is_dumb, is_terminal, live, say, show_json
 
-    if not as_json and is_terminal():
+    if not as_json and is_terminal() and not is_dumb():
         with live() as draw:
             while True:
                 draw(lines_of(_look(place), place.words))

@@ -8,7 +8,7 @@ from runcue.cli.failure import bad_input, misconfigured
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.place import File, Place, on_file
-from runcue.cli.screen import is_terminal
+from runcue.cli.screen import is_dumb, is_terminal
 
 NEEDED = frozenset({"textual", "rich"})
 
@@ -35,6 +35,10 @@ def _top(place: Place) -> None:
         reader.count()
     if not is_terminal() or sys.stdin is None or not sys.stdin.isatty():
         raise bad_input(f"top needs a terminal. In a pipe: {place.words.do('status', '--watch')}")
+    if is_dumb():
+        raise bad_input(
+            f"top needs a terminal that can be drawn on, and TERM is dumb. Try: {place.words.do('status', '--watch')}"
+        )
     try:
         from runcue.cli.top.app import run
     except ModuleNotFoundError as error:

@@ -231,9 +231,8 @@ class Main(Screen[None]):
 
         text = clean(failure_of(error, self.place.words.program).text)
         path = self.place.database
-        for name in (shown(path), clean(path)):
-            text = text.replace(name, clean(Path(path).name))
-        return text
+        name = next((name for name in (shown(path), clean(path)) if name in text), "")
+        return text.replace(name, clean(Path(path).name), 1) if name else text
 
     def say(self, words: str) -> None:
         """Tell what a key did."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runcue.cli.screen import clean, cut, padded, span
+from runcue.cli.screen import GAP, LONGEST_NAME, clean, cut, cut_middle, padded, span
 from runcue.cli.top.look import Item, Scene
 
 Piece = tuple[str, str]
@@ -109,17 +109,24 @@ def health(one: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def widths(items: Sequence[Item], width: int, heads: Sequence[str]) -> list[int]:
-    """How wide the columns are: the first and the fourth as needed within bounds, the last takes what is left."""
-    most = (26, 10, 6, 34)
+    """How wide the columns are, 0 for one that is left out: all give way to the first, the last takes the rest."""
+    most = (LONGEST_NAME, 10, 6, 34)
     found = []
     for place, (name, bound) in enumerate(zip(("id", "state", "tries", "what"), most, strict=True)):
         longest = max((len(getattr(one, name)) for one in items), default=0)
         found.append(min(bound, max(len(heads[place]), longest)))
-    while sum(found) + 8 > width - 16 and max(found[0], found[3]) > 8:
-        found[0 if found[0] > found[3] else 3] -= 1
-    while sum(found) + 8 > width - 4 and max(found) > 2:
-        found[found.index(max(found))] -= 1
-    return [*found, max(4, width - sum(found) - 8)]
+
+    def over(last: int) -> int:
+        return max(0, sum(found) + len(GAP) * sum(map(bool, found)) + last - width)
+
+    for last in (16, 8):
+        found[3] = max(min(8, found[3]), found[3] - over(last))
+    for place, last in ((2, 8), (3, 8), (1, 0)):
+        if over(last):
+            found[place] = 0
+    found[0] -= over(0)
+    rest = width - sum(found) - len(GAP) * sum(map(bool, found))
+    return [*found, rest if rest >= 4 else 0]
 
 
 def heads(view: str) -> tuple[str, ...]:
@@ -129,19 +136,26 @@ def heads(view: str) -> tuple[str, ...]:
 
 def line(item: Item, columns: Sequence[int], *, is_chosen: bool, is_kept: bool) -> Row:
     """One line of the table."""
-    cells = [
-        padded(cut(clean(cell), width), width)
-        for cell, width in zip((item.id, item.state, item.tries, item.what, item.said), columns, strict=True)
-    ]
+    short = [cut_middle(clean(item.id), columns[0])]
+    short += map(cut, map(clean, (item.state, item.tries, item.what, item.said)), columns[1:])
     base = "chosen" if is_chosen else "soft" if is_kept else "plain"
     tone = base if is_chosen or is_kept else TONES.get(item.state, "plain")
-    return [(f"{cells[0]}  ", base), (f"{cells[1]}  ", tone), ("  ".join(cells[2:]), base)]
+    name, state, *rest = _cells(short, columns)
+    return [(name, base), (state, tone), ("".join(rest), base)]
 
 
 def head(columns: Sequence[int], names: Sequence[str]) -> Row:
     """The heading of the table."""
-    cells = [padded(cut(name, width), width) for name, width in zip(names, columns, strict=True)]
-    return [("  ".join(cells), "soft")]
+    return [("".join(_cells(list(map(cut, names, columns)), columns)), "soft")]
+
+
+def _cells(texts: Sequence[str], columns: Sequence[int]) -> list[str]:
+    """The texts as wide as their columns, and with what stands between them; nothing for one that is left out."""
+    last = len(columns) - 1
+    return [
+        padded(text, width) + GAP * (place < last) if width else ""
+        for place, (text, width) in enumerate(zip(texts, columns, strict=True))
+    ]
 
 
 # text -----------------------------------------------------------------------------------------------------
