@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,8 @@ def children_of(pid: int) -> set[int]:
     """The children of all threads of a process."""
     found: set[int] = set()
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        found.update(map(int, file.read_text().split()))
+        with suppress(FileNotFoundError, ProcessLookupError):  # that thread has ended meanwhile
+            found.update(map(int, file.read_text().split()))
     return found
 
 

@@ -53,6 +53,8 @@ class Plan(msgspec.Struct, frozen=True):
     kills: int = 60
     seconds: float = 3.0
     """How long the killing takes, about."""
+    works: int = 0
+    """How many must have been accepted before it ends; a slow machine takes longer for that."""
     calls: int = 1_000_000
     crash_at: str = ""
     """A crash point at which the first processes of `crash_role` kill themselves."""
@@ -177,6 +179,7 @@ class Round:
         try:
             if plan.kills:
                 self._torture()
+                self._until_accepted()
             else:
                 self._until_submitted()
             self._end_all()
@@ -239,6 +242,20 @@ class Round:
     def _go_on(self, actor: str) -> None:
         del self.stopped[actor]
         self.herd.signal(actor, signal.SIGCONT)
+
+    def _until_accepted(self) -> None:
+        """Wait, without killing, until enough was accepted."""
+        bound = now() + BOUND
+        while self.plan.works > self._accepted() and now() < bound and len(self.broken) < MOST_BROKEN:
+            for actor in list(self.stopped):
+                self._go_on(actor)
+            self._listen(now() + 0.05)
+            self._replace()
+
+    def _accepted(self) -> int:
+        lines = history.read(self.histories)
+        submits = [line.data["ids"] for line in lines if line.kind == "ok" and line.op == "submit"]
+        return len(set().union(*submits))
 
     def _until_submitted(self) -> None:
         """Wait until every submitter ended by itself; who dies before that is replaced."""

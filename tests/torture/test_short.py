@@ -18,10 +18,10 @@ def herd() -> Iterator[Herd]:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_random_kills_break_no_promise(herd: Herd, tmp_path: Path, seed: int) -> None:
-    result = play(herd, tmp_path, Plan(seed, kills=12, seconds=1.0))
+    result = play(herd, tmp_path, Plan(seed, kills=12, seconds=1.0, works=20))
     assert result.violations == [], f"seed {seed}, kept in {result.folder}"
     assert result.kills >= 12
-    assert result.works > 10
+    assert result.works >= 20
 
 
 @pytest.mark.parametrize(
