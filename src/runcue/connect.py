@@ -35,10 +35,14 @@ from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Observer, Store
 from runcue.registry import Registry
 from runcue.stores.memory import MemoryStore
+from runcue.stores.postgres.address import address_of, is_address
 from runcue.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from runcue.executors.jobs import Jobs
+    from runcue.options import Options
+    from runcue.stores.postgres.store import PostgresStore
+    from runcue.stores.sqlite import SqliteStore
 
 MEMORY = ":memory:"
 LAST_DIGITS = [
@@ -46,17 +50,59 @@ LAST_DIGITS = [
 ]  # to format a number costs more than the rest of an id
 
 
-def file_of(target: object) -> str | None:
-    """The file that a store is in; None for memory. What is neither is refused, before anything is made."""
-    path = os.fspath(target) if isinstance(target, os.PathLike) else target
+def target_of(store: object) -> str | None:
+    """The file or the address that a queue is at; None for memory. Anything else is refused at once."""
+    path = os.fspath(store) if isinstance(store, os.PathLike) else store
     if path is None or (isinstance(path, str) and path == MEMORY):
         return None
-    if isinstance(path, str) and path and "://" not in path:
+    if isinstance(path, str) and path and ("://" not in path or is_address(path)):
         return path
     shown = re.sub(r"//[^@/]*@", "//***@", path) if isinstance(path, str) else path  # no password in an error
     raise ConfigError(
-        f"Cannot open {quoted(shown)}: this version keeps its queue in memory or in a file. "
-        "Use Cue() or Cue('queue.db')."
+        f"Cannot open {quoted(shown)}: a queue is in memory, in a file or in PostgreSQL. "
+        "Use Cue(), Cue('queue.db') or Cue('postgresql://user@host/database')."
+    )
+
+
+def _postgres_store(
+    url: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
+) -> PostgresStore:
+    """The store at that address; what lies beside a file's queue lies in a place of this host for it."""
+    address = address_of(url, options.name)
+    try:
+        from runcue.stores.postgres.store import PostgresStore
+    except ImportError as error:
+        raise ConfigError('A queue in PostgreSQL needs psycopg: pip install "runcue[postgres]"') from error
+    store = PostgresStore(
+        address,
+        durability=options.durability,
+        lease=options.lease,
+        retention=options.retention,
+        log_retention=options.service_log_retention,
+        clock=clock,
+        end_leftovers=lambda worker: end_leftovers(store.local, worker),
+        is_at_work=is_at_work,
+        forget_files=lambda works: forget_output(store.local, works),
+    )
+    return store
+
+
+def _file_store(
+    path: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
+) -> SqliteStore:
+    """The store in that file."""
+    from runcue.stores.sqlite import SqliteStore  # it brings a library that memory does without
+
+    return SqliteStore(
+        path,
+        durability=options.durability,
+        lease=options.lease,
+        retention=options.retention,
+        log_retention=options.service_log_retention,
+        clock=clock,
+        end_leftovers=partial(end_leftovers, path),
+        is_at_work=is_at_work,
+        forget_files=partial(forget_output, path),
     )
 
 
@@ -107,6 +153,10 @@ class Executors(dict[str, Executor]):
             from runcue.executors.process import ProcessExecutor
 
             return ProcessExecutor(clock, pool_size(self._registry), grace, jobs)
+        if name == "dask":
+            from runcue.executors.dask import DaskExecutor
+
+            return DaskExecutor(clock, self._registry.options.dask, pool_size(self._registry), jobs)
         from runcue.executors.command import CommandExecutor
         from runcue.executors.printed import files_folder
         from runcue.executors.reaper import Reaper
@@ -170,20 +220,14 @@ class System:
             worker, told = self.tag, 0
             self.store = MemoryStore(self.clock)
         else:
-            target = str(Path(target).absolute())  # whatever the working directory is later on
-            from runcue.stores.sqlite import SqliteStore  # it brings a library that memory does without
-
-            store = SqliteStore(
-                target,
-                durability=options.durability,
-                lease=options.lease,
-                retention=options.retention,
-                log_retention=options.service_log_retention,
-                clock=None if isinstance(self.clock, SystemClock) else self.clock,
-                end_leftovers=partial(end_leftovers, target),
-                is_at_work=self._is_at_work,
-                forget_files=partial(forget_output, target),
-            )
+            clock = None if isinstance(self.clock, SystemClock) else self.clock
+            store: PostgresStore | SqliteStore
+            if is_address(target):
+                store = _postgres_store(target, options, clock, self._is_at_work)
+                target = store.local
+            else:
+                target = str(Path(target).absolute())  # whatever the working directory is later on
+                store = _file_store(target, options, clock, self._is_at_work)
             self.store, self.clock, worker = store, store.clock, store.worker
             told = store.told
         self.bus = Bus(options.keep_finished, None if self.store.is_inline else self.store.events, told)

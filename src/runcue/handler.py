@@ -64,9 +64,9 @@ def executor_of(function: object, name: str, given: str | None) -> str:
         )
     if given in {"subprocess", "ssh"}:
         return given
-    if given == "process_pool":
+    if given in {"process_pool", "dask"}:
         if is_async(function):
-            raise ConfigError(f"{what} is async and runs on the loop. Use def with executor='process_pool'.")
+            raise ConfigError(f"{what} is async and runs on the loop. Use def with executor={given!r}.")
         return given
     if not is_async(function):
         return "thread"

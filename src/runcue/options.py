@@ -6,6 +6,7 @@ Every option has one line in `CHECKS`: what it may be, and how its older or loos
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -23,6 +24,7 @@ MOST_THREADS: Final = 10_000
 SMALLEST_OUTPUT: Final = 128 * 1024
 SHORTEST: Final = parse.SHORTEST_WINDOW
 LONGEST: Final = parse.LONGEST_WINDOW
+DASK_ADDRESS: Final = re.compile(r"(tcp|tls)://([^\s/:@\[\]]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 
 Check: TypeAlias = Callable[[object, str], Any]
 
@@ -58,6 +60,17 @@ def or_none(check: Check) -> Check:
     return lambda value, name: None if value is None else check(value, name)
 
 
+def scheduler_address(value: object, name: str) -> str:
+    """Where a Dask scheduler listens."""
+    address = str.__str__(value) if isinstance(value, str) else ""
+    if not DASK_ADDRESS.fullmatch(address):
+        value = re.sub(r"//[^@/]*@", "//***@", address) if address else value  # no password in an error
+        raise InvalidOption(
+            name, value, "the address of a Dask scheduler, as 'tcp://host:8786' or 'tls://host:8786'"
+        )
+    return address
+
+
 CHECKS: Final[dict[str, Check]] = {
     "name": lambda value, name: parse.name(value, "Cue"),
     "max_queued": or_none(whole(1)),
@@ -84,6 +97,7 @@ CHECKS: Final[dict[str, Check]] = {
     "retention": or_none(pause),
     "service_log_retention": pause,
     "durability": lambda value, name: choice(value, name, DURABILITIES),
+    "dask": or_none(scheduler_address),
 }
 
 
@@ -164,6 +178,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     retention: float | None = 7 * 86400.0
     service_log_retention: float = 86400.0
     durability: str = "full"
+    dask: str | None = None
 
     @classmethod
     def of(cls, **given: Any) -> Options:

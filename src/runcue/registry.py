@@ -53,18 +53,20 @@ from runcue.using import CostOf, Picks, cost_of, picked, read_cost, read_uses, t
 Function = TypeVar("Function", bound=Callable[..., Any])
 Seconds: TypeAlias = float | timedelta | str
 
-EXECUTORS: Final = ("async", "thread", "process_pool", "subprocess", "ssh")
+EXECUTORS: Final = ("async", "thread", "process_pool", "subprocess", "ssh", "dask")
 IMPLICIT: Final = {
     "async": (),
     "thread": (THREADS,),
     "process_pool": (OWN_POOL,),
     "subprocess": (),
     "ssh": (),
+    "dask": (),
 }
 OUTSIDE: Final = {
     "process_pool": "runcue.executors.process",
     "subprocess": "runcue.executors.command",
     "ssh": "runcue.executors.ssh",
+    "dask": "runcue.executors.dask",
 }
 """Where the executors are that bring what most programs do without."""
 STATES: Final = (*map(str, WorkState), "queued")
@@ -403,6 +405,8 @@ class Registry:
         implicit = IMPLICIT[task.executor]
         if task.executor == "process_pool" and POOL in self.services:
             implicit += (POOL,)
+        if task.executor == "dask" and self.options.dask is None:
+            implicit += (OWN_POOL,)  # a cluster of our own has as many processes
         if self.options.max_running is not None:
             implicit += (HERE,)
         self.rules[task.name] = Rule(task.retry, implicit, task.services if is_fixed else None)
