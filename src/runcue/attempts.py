@@ -7,7 +7,7 @@ until it has really ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -83,7 +83,7 @@ class Attempts:
     def start(self, plan: Plan) -> None:
         """Begin the attempts that a turn decided."""
         tasks, executors, runs, words = self._tasks, self._executors, self.runs, self._words
-        create_task = task_maker(self._loop)
+        loop, create_task = self._loop, task_maker(self._loop)
         rated = plan.rated
         for record in plan.start:
             spec, token = record.spec, record.token
@@ -94,7 +94,7 @@ class Attempts:
                 run.is_rated = token in rated
                 latest = None if self._store.is_inline else rated.get(token)
                 entering = Entering(self, run, latest)
-            run.task = create_task(self._attempt(run, task, entering), name=record.id)
+            run.task = create_task(self._attempt(run, task, entering), loop=loop, name=record.id)
 
     def stop(self, token: int) -> None:
         """That attempt no longer counts: its code is told to stop, if it can be."""
@@ -248,6 +248,13 @@ class Entering(msgspec.Struct, eq=False):
 
 
 def task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[Any]]:
-    """What `loop.create_task` comes down to on a loop that does nothing of its own there, without the detour."""
+    """What makes a task of a coroutine, given `loop` and `name`: the class itself, which is all that
+    `loop.create_task` comes down to on a loop that does nothing of its own there."""
     is_plain = type(loop).create_task is asyncio.BaseEventLoop.create_task and loop.get_task_factory() is None
-    return partial(asyncio.Task, loop=loop) if is_plain else loop.create_task
+    return asyncio.Task if is_plain else _by_its_loop
+
+
+def _by_its_loop(
+    coroutine: Coroutine[Any, Any, Any], *, loop: asyncio.AbstractEventLoop, name: str
+) -> asyncio.Task[Any]:
+    return loop.create_task(coroutine, name=name)

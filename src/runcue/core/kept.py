@@ -15,8 +15,11 @@ class Kept:
         self.most = most
         self._finished: deque[Record] = deque()
         self._gone: set[int] = set()  # numbers of those that were revived or deleted since
-        self.add = self._finished.append if most is not None else _nothing
-        """Note another one: every work comes by here."""
+
+    def add(self, *records: Record) -> None:
+        """Note these."""
+        if self.most is not None:
+            self._finished.extend(records)
 
     def drop(self, record: Record) -> None:
         """That one is final no longer, or there no longer."""
@@ -31,6 +34,3 @@ class Kept:
                 self._gone.remove(oldest.seq)
             else:
                 yield oldest
-
-
-def _nothing(record: Record) -> None: ...

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappush
 from typing import Any
 
@@ -27,7 +27,7 @@ from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, 
 from runcue.core.limits import Group, Service
 from runcue.core.line import READY, shelf_name
 from runcue.core.model import Record, Spec, WorkState
-from runcue.core.plan import Plan, Submit
+from runcue.core.plan import Outcome, Plan, Submit
 from runcue.core.risk import Risk
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import NO_HEAD, Grant, Head
@@ -43,6 +43,12 @@ HELD = "held/"
 def waits_for_wall(record: Record, wall: float) -> bool:
     """True while its `run_at` is to come. What has been started was due, wherever that clock went since."""
     return record.started_at is None and (record.spec.run_at or 0) > wall
+
+
+def rank_of(spec: Spec, now: float, step: float | None) -> float:
+    """Constant for ever: waiting is worth as much for everybody, so nothing is ever sorted again."""
+    due = max(now + (spec.delay or 0), spec.run_at or 0)
+    return due - (STRICT_STEP if step is None else step) * spec.priority
 
 
 class Ledger(Waiting):
@@ -152,10 +158,7 @@ class Ledger(Waiting):
         if record.state is not WorkState.PENDING or not str(record.shelf).startswith(READY):
             return False
         lane = self.find_lane(record.spec)
-        if lane is None:
-            return False
-        line = lane.line
-        return not line.more or (line.end is not None and (record.rank, record.seq) <= line.end)
+        return lane is not None and lane.line.reaches(record)
 
     # telling and writing ----------------------------------------------------------------------------------
 
@@ -163,6 +166,7 @@ class Ledger(Waiting):
         """New work: a record for each. What may start as far as it is concerned is put in its lane; the others are
         returned, not yet in their place."""
         now, plan, seq, settings = self.now, self.plan, self._seq, self.settings
+        tell = plan.events.append
         is_watched = settings.pending_timeout is not None or settings.pending_warn_after is not None
         join = self.ready.push_all if self.asking is None else self.asking.arrived
         fresh: dict[str, Record] = {}
@@ -174,7 +178,7 @@ class Ledger(Waiting):
             seq += 1
             rank = now
             if spec.priority or spec.run_at is not None or spec.delay:
-                rank = self._rank(spec)
+                rank = rank_of(spec, now, settings.age_step)
             if is_watched or spec.depends_on or spec.run_at is not None or spec.delay:
                 record = Record(spec.id, spec, seq, rank, now, since=now)
                 others.append(record)
@@ -187,7 +191,7 @@ class Ledger(Waiting):
                 record = Record(spec.id, spec, seq, rank, now, since=now, shelf=lane.shelf, place=rank)
                 run.append(record)
             fresh[spec.id] = record
-            plan.events.append(record)
+            tell(record)
             if spec.depends_on:
                 plan.dependent.append(record)
             if spec.idempotency_key is not None:
@@ -209,12 +213,6 @@ class Ledger(Waiting):
             for record in fresh.values():
                 self.note_age(record)
         return others
-
-    def _rank(self, spec: Spec) -> float:
-        """Constant for ever: waiting is worth as much for everybody, so nothing is ever sorted again."""
-        step = self.settings.age_step
-        due = max(self.now + (spec.delay or 0), spec.run_at or 0)
-        return due - (STRICT_STEP if step is None else step) * spec.priority
 
     def place(self, record: Record) -> None:
         """Put pending work where it waits: for a time, for others, or in its lane."""
@@ -291,8 +289,9 @@ class Ledger(Waiting):
             self.settle([record.id for record in batch])
             batch = [record for record in batch if self.records.get(record.id) is record]
         if not self.is_whole:
-            batch = [record for record in batch if self._risk.allows(record)]
-        now, records, plan = self.now, self.records, self.plan
+            batch = [record for record in batch if not record.crashes or self._risk.allows(record)]
+        now, records, plan, slots, token = self.now, self.records, self.plan, self.slots, self._token
+        written, begin, tell = plan.records, plan.start.append, plan.events.append
         worker, shelf = (None, None) if self.is_whole else (self.worker, self.running_shelf)
         amount = len(batch)
         plan.shelves.add(lane.shelf)
@@ -313,16 +312,15 @@ class Ledger(Waiting):
         if rated:
             plan.grants += [Grant(service.name, granted[2], amount) for service in rated if service.windows]
         for record in batch:
-            self._token = token = self._token + 1
+            token += 1
             running = started(record, token, now, worker, shelf)
             if lane.chosen is not None:
                 running = replace(running, chosen=lane.chosen.name)
                 plan.rewritten.add(record.id)
-            records[record.id] = running
-            plan.records[record.id] = running
-            plan.start.append(running)
-            plan.events.append(running)
-            self.slots[token] = lane
+            records[record.id] = written[record.id] = running
+            begin(running)
+            tell(running)
+            slots[token] = lane
             if rated:
                 self.unentered[token] = granted
                 plan.rated[token] = granted[2]
@@ -330,6 +328,7 @@ class Ledger(Waiting):
                 self.reserve(record, token, rated, granted[2])
             if breakers:
                 self.count_on_circuits(breakers, token)
+        self._token = token
         self.pending -= amount
         self.running += amount
         self.has_moved = True
@@ -425,38 +424,46 @@ class Ledger(Waiting):
         self._kept.add(final)
         return final
 
-    def complete(self, record: Record, result: Any) -> Record:
-        """A result came: `release`, `leave` and `tell` in one, for the end that is on every work's path."""
-        plan, token = self.plan, record.token
-        for service in self.slots.pop(token).services:
-            service.active -= 1
-            parked = service.parked
-            if parked.rest or parked.costly or service.groups:
-                self.ready.touch(service)
-            if service.width is not None and service.widen():
-                self.changed[service] = None
-            if service.throttle_streak and (record.started_at or 0.0) >= service.throttled_until:
-                self.changed[service] = None
-                service.throttle_streak = 0  # not one that was in flight before the pause
-        if token in self.unentered:
-            self.returned(token)
-        self.spending.pop(token, None)
-        final = finished(record, result, self.now)
-        del self.records[record.id]
-        plan.records[record.id] = final
-        self._ended[COMPLETED] += 1
-        self.running -= 1
-        self.has_moved = True
-        if record.id == self._risk.id:
-            self._risk.is_over()
-        if record.missing:  # a callback let it start before they were there
-            plan.rewritten.add(record.id)
-            self.blocked -= 1
-            self.graph.drop(record.id, record.spec.depends_on)
-        self._kept.add(final)
-        plan.finals[len(plan.events)] = final
-        plan.events.append(final)
-        return final
+    def complete(self, outcomes: Iterable[Outcome]) -> Outcome | None:
+        """Results came: `release`, `leave` and `tell` in one, for the end that is on every work's path. Stops at the
+        first that no longer counts, and returns it."""
+        plan, now, records, slots, risk = self.plan, self.now, self.records, self.slots, self._risk
+        unentered, spending, written = self.unentered, self.spending, plan.records
+        done: list[Record] = []
+        lanes: dict[Lane, None] = {}
+        stale: Outcome | None = None
+        for outcome in outcomes:
+            token, record = outcome.token, records.get(outcome.id)
+            if record is None or record.token != token:
+                stale = outcome
+                break
+            lanes[lane := slots.pop(token)] = None
+            for service in lane.services:
+                service.active -= 1
+                is_moved = service.width is not None or service.throttle_streak
+                if is_moved and service.went_well(record.started_at or 0.0):
+                    self.changed[service] = None
+            if token in unentered:
+                self.returned(token)
+            spending.pop(token, None)
+            del records[record.id]
+            written[record.id] = final = finished(record, outcome.result, now)
+            done.append(final)
+            if record.id == risk.id:
+                risk.is_over()
+            if record.missing:  # a callback let it start before they were there
+                plan.rewritten.add(record.id)
+                self.blocked -= 1
+                self.graph.drop(record.id, record.spec.depends_on)
+        for service in dict.fromkeys(one for lane in lanes for one in lane.services):
+            self.ready.touch(service)
+        self._ended[COMPLETED] += len(done)
+        self.running -= len(done)
+        self.has_moved |= bool(done)
+        self._kept.add(*done)
+        plan.finals.update(enumerate(done, len(plan.events)))
+        plan.events += done
+        return stale
 
     def forget(self) -> None:
         """When the inbox is taken in, and at the end of a turn: let go of the oldest final records beyond

@@ -409,6 +409,14 @@ class Service:
         self._set_width(max(self.width / 2, adaptive.min))
         return True
 
+    def went_well(self, started_at: float) -> bool:
+        """A call that began then ended well. True when something changed that is to be written."""
+        is_wider = self.width is not None and self.widen()
+        if not self.throttle_streak or started_at < self.throttled_until:  # in flight before the pause
+            return is_wider
+        self.throttle_streak = 0
+        return True
+
     def widen(self) -> bool:
         """A call ended well: one place more for each round of them, if they are used. True when that is a place."""
         adaptive = self.limits.adaptive

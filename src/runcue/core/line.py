@@ -92,6 +92,10 @@ class Line:
         """True while nothing of it was read or taken in."""
         return self.end is None and not self._fifo and not self._early and not self.fresh
 
+    def reaches(self, record: Record) -> bool:
+        """True when what is in mind of it goes as far as that record."""
+        return not self.more or (self.end is not None and (record.rank, record.seq) <= self.end)
+
     def written(self) -> None:
         """What came beyond the end is in the store by now, and need not be in mind."""
         if self.fresh:

@@ -5,6 +5,7 @@ A dependency that ends without success ends its dependents in the same turn, how
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,6 +24,17 @@ STOPPED = "stopped"
 """The reason of a cancellation that comes from stop()."""
 
 
+def take_results(ledger: Ledger, outcomes: Iterable[Outcome]) -> None:
+    """Attempts came back, one after the other, each with a result: taken at once where nothing else hangs on them."""
+    rest = iter(outcomes)
+    while True:
+        has_more = ledger.doubtful or ledger.epochs or ledger.blocked or ledger.asking is not None
+        outcome = next(rest, None) if has_more else ledger.complete(rest)
+        if outcome is None:
+            return
+        take(ledger, outcome)
+
+
 def take(ledger: Ledger, outcome: Outcome) -> None:
     """An attempt came back."""
     record = ledger.known(outcome.id) if ledger.doubtful else ledger.records.get(outcome.id)
@@ -37,11 +49,11 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         return
     failure = outcome.failure
     if failure is None:
-        final = ledger.complete(record, outcome.result)
+        ledger.complete((outcome,))
         if ledger.epochs:
             ledger.judge_circuits(token, True)
         if ledger.asking is not None or ledger.blocked:
-            _completed_for_others(ledger, final, outcome.makes)
+            _completed_for_others(ledger, ledger.plan.records[record.id], outcome.makes)
         return
     if failure.kind == "late":
         ledger.was_late(token)

@@ -7,6 +7,7 @@ overdue   attempts that no longer count but whose code still runs
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -128,10 +129,10 @@ class Places(Mind):
     def own_places(self) -> dict[str, int]:
         """How many places the attempts of this process take up in each service that others share."""
         places: dict[str, int] = {}
-        for lane in self.slots.values():
+        for lane, amount in Counter(self.slots.values()).items():
             for service in lane.services:
                 if not service.name.startswith("#"):
-                    places[service.name] = places.get(service.name, 0) + 1
+                    places[service.name] = places.get(service.name, 0) + amount
         return places
 
     def wanted_places(self) -> dict[str, int]:

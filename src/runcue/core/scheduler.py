@@ -140,11 +140,20 @@ class Scheduler:
     def take_in(self, items: Sequence[Item]) -> None:
         """Work through the inbox."""
         ledger, takers = self.ledger, self._takers
+        results: list[Outcome] = []
         for item in items:
+            if type(item) is Outcome and item.failure is None:
+                results.append(item)
+                continue
+            if results:
+                outcome.take_results(ledger, results)
+                results = []
             if type(item) is Outcome:
                 outcome.take(ledger, item)
             else:
                 takers[type(item)](item)
+        if results:
+            outcome.take_results(ledger, results)
         if self.ledger.waiting_submits:
             admission.take_waiting(self.ledger)
         self.ledger.forget()

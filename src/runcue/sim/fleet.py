@@ -180,23 +180,24 @@ class World:
             finally:
                 if call.left_at is None:
                     call.left_at, call.how = self._now, how
-            return f"{work.id}/{work.attempt}"
+            return f"{call.work_id}/{call.attempt}"
 
         return handle
 
     async def _behave(self, node: Node, work: runcue.RunningWork, call: Call) -> Exception | None:
         """Do as that attempt is meant to; the error that it ends with, if any."""
-        does = self.plan.mood(work.id, work.task, work.attempt)
+        work_id, task, attempt = call.work_id, work.task, call.attempt
+        does = self.plan.mood(work_id, task, attempt)
         kind = does.kind
         at_first = at_last = None
-        has_cost = self.plan.tasks[work.task].has_cost
-        if kind == "refused" and (work.id, work.attempt) not in self._refused:
-            self._refused.add((work.id, work.attempt))
+        has_cost = self.plan.tasks[task].has_cost
+        if kind == "refused" and (work_id, attempt) not in self._refused:
+            self._refused.add((work_id, attempt))
             self.faults[kind] += 1
             self._charge(work, call, 0.0 if has_cost else None)
             return runcue.RateLimited(retry_after=does.lasts)
         if has_cost:
-            at_first, at_last = self.plan.charges(work.id, work.attempt, work.params["cost"])
+            at_first, at_last = self.plan.charges(work_id, attempt, work.params["cost"])
         self._charge(work, call, at_first)
         if kind == "dies at once":
             await self._die(node)

@@ -32,6 +32,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+import apsw
 import click
 import msgspec
 
@@ -175,9 +176,16 @@ def _played(seed: int, path: Path) -> Trace:
     )
 
 
-def _play_some(seeds: Sequence[int]) -> list[Trace]:
+def _prepare() -> None:
+    """A process of the swarm begins: what it does for nobody is left out."""
     gc.freeze()  # what is there already stays to the end: no need to look through it again and again
     gc.set_threshold(GARBAGE)
+    apsw.shutdown()
+    apsw.config(apsw.SQLITE_CONFIG_MEMSTATUS, False)  # to count every byte is a fortieth of a world
+    apsw.initialize()
+
+
+def _play_some(seeds: Sequence[int]) -> list[Trace]:
     return [play(seed) for seed in seeds]
 
 
@@ -187,7 +195,8 @@ def traces(seeds: Sequence[int], jobs: int | None = None) -> Iterator[Trace]:
         yield from map(play, seeds)
         return
     chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_prepare) as pool:
         with _short_tracebacks():
             played = pool.map(_play_some, chunks)
         for some in played:

@@ -3,7 +3,8 @@
 Rules:
 - A value comes back equal to what was written. What cannot be right (an unknown state, text where a number
   belongs, broken JSON) raises StorageCorrupt with the id of the row, and nothing is guessed.
-- A start and a successful finish write only the columns they change: that is most of what a queue writes.
+- A start and a successful finish write only the columns they change, and the INSERT of plain work has only those
+  values that differ: that is most of what a queue writes.
 - The types of a row are checked all at once, by a struct of its columns: that costs less than looking at a few.
 - Names and lists of services come back as the same objects for the same text: they are compared by identity.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
@@ -71,12 +72,24 @@ _Columns = msgspec.defstruct(
     gc=False,
 )
 
-_WRITTEN = (*COLUMNS, "lease_expires_at", "updated_at")
-_STARTED = ("state", "attempt", "token", "leased_by", "lease_expires_at", "started_at", "next_retry_at", "shelf",
+WRITTEN: Final[tuple[str, ...]] = (*COLUMNS, "lease_expires_at", "updated_at")
+"""What a new row holds. Like the lists below, in the order of the values of its statement."""
+PLAIN: Final[tuple[str, ...]] = (
+    "id", "seq", "task_type", "queue", "params", "services", "priority", "timeout", "state", "rank", "since", "shelf",
+    "place", "token", "leased_by", "created_at", "started_at", "lease_expires_at", "updated_at",
+)  # fmt: skip
+"""The columns of most new work that are not as in any other."""
+AT_FIRST: Final[dict[str, str]] = {
+    "on_failed": "'resubmit'",
+    "attempt": "1",
+    **dict.fromkeys(("is_named", "missing", "spent", "failures", "crashes", "skipped", "history"), "0"),
+}
+"""What the others are, in SQL; all else is NULL."""
+STARTED = ("state", "attempt", "token", "leased_by", "lease_expires_at", "started_at", "next_retry_at", "shelf",
             "place", "watch_at", "updated_at")  # fmt: skip
-_FINISHED = ("state", "spent", "token", "leased_by", "lease_expires_at", "completed_at", "result", "last_error",
+FINISHED = ("state", "spent", "token", "leased_by", "lease_expires_at", "completed_at", "result", "last_error",
              "traceback", "shelf", "place", "watch_at", "updated_at")  # fmt: skip
-_CHANGED = ("seq", "state", "rank", "since", "shelf", "place", "watch_at", "missing", "attempt", "spent", "failures",
+CHANGED = ("seq", "state", "rank", "since", "shelf", "place", "watch_at", "missing", "attempt", "spent", "failures",
             "crashes", "token", "leased_by", "started_at", "completed_at", "next_retry_at", "throttled_since",
             "skipped", "result", "last_error", "traceback", "history", "extra", "lease_expires_at",
             "updated_at")  # fmt: skip
@@ -87,9 +100,11 @@ def set_of(columns: Iterable[str]) -> str:
     return ", ".join(f"{name} = ?" for name in columns)
 
 
-def insert_into(table: str, columns: Sequence[str]) -> str:
-    """INSERT of a row with these columns."""
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+def insert_into(table: str, columns: Sequence[str], others: Mapping[str, str] | None = None) -> str:
+    """INSERT of a row with these columns, and others that are the same in each, as SQL says them."""
+    fixed = others or {}
+    values = (*("?" * len(columns)), *fixed.values())
+    return f"INSERT INTO {table} ({', '.join((*columns, *fixed))}) VALUES ({', '.join(values)})"
 
 
 def upsert_into(table: str, columns: Sequence[str]) -> str:
@@ -99,10 +114,11 @@ def upsert_into(table: str, columns: Sequence[str]) -> str:
 
 
 SELECT: Final = f"SELECT {', '.join(COLUMNS)} FROM work_units"
-INSERT: Final = insert_into("work_units", _WRITTEN)
-START: Final = f"UPDATE work_units SET {set_of(_STARTED)} WHERE seq = ? AND id = ?"
-FINISH: Final = f"UPDATE work_units SET {set_of(_FINISHED)} WHERE seq = ? AND id = ?"
-UPDATE: Final = f"UPDATE work_units SET {set_of(_CHANGED)} WHERE id = ?"
+INSERT: Final = insert_into("work_units", WRITTEN)
+INSERT_PLAIN: Final = insert_into("work_units", PLAIN, AT_FIRST)
+START: Final = f"UPDATE work_units SET {set_of(STARTED)} WHERE seq = ? AND id = ?"
+FINISH: Final = f"UPDATE work_units SET {set_of(FINISHED)} WHERE seq = ? AND id = ?"
+UPDATE: Final = f"UPDATE work_units SET {set_of(CHANGED)} WHERE id = ?"
 
 SELECT_PAGE: Final = (
     f"{SELECT} WHERE shelf = ?1 AND place = ?2 AND seq > ?3 "
@@ -208,6 +224,64 @@ def insert_row(record: Record, now: float, lease_until: float | None = None) -> 
         record.error,
         record.traceback,
         len(record.history),
+        lease_until,
+        now,
+    )
+
+
+def is_plain(record: Record) -> bool:
+    """True for work that INSERT_PLAIN can write."""
+    spec = record.spec
+    return not (
+        record.spent
+        or record.failures
+        or record.missing
+        or record.crashes
+        or record.skipped
+        or record.history
+        or record.attempt != 1
+        or record.completed_at is not None
+        or record.next_retry_at is not None
+        or record.throttled_since is not None
+        or record.result is not None
+        or record.error is not None
+        or record.traceback is not None
+        or record.watch_at is not None
+        or record.chosen is not None
+        or spec.is_named
+        or spec.depends_on
+        or spec.cost
+        or spec.target is not None
+        or spec.run_at is not None
+        or spec.delay is not None
+        or spec.dependency_timeout is not None
+        or spec.idempotency_key is not None
+        or spec.retry is not None
+        or spec.on_failed != "resubmit"
+    )
+
+
+def plain_row(record: Record, now: float, lease_until: float | None = None) -> Row:
+    """The values of INSERT_PLAIN, for work that is plain."""
+    spec = record.spec
+    return (
+        record.id,
+        record.seq,
+        spec.task,
+        spec.queue,
+        spec.params.decode(),
+        _texts.get(spec.services) or _text_of(spec.services),
+        spec.priority,
+        spec.timeout,
+        record.state,
+        record.rank,
+        record.since,
+        record.shelf,
+        record.place,
+        record.token,
+        record.worker,
+        record.created_at,
+        record.started_at,
         lease_until,
         now,
     )
@@ -433,7 +507,8 @@ def read_state(id: str, text: object) -> WorkState:
 
 # --- The attempts of a work -----------------------------------------------------------------------
 
-ATTEMPT_INSERT: Final = insert_into("attempts", ("work_id", "number", "at", "duration", "error", "worker"))
+ATTEMPT: Final = ("work_id", "number", "at", "duration", "error", "worker")
+ATTEMPT_INSERT: Final = insert_into("attempts", ATTEMPT)
 ATTEMPT_SELECT: Final = (
     "SELECT number, at, duration, error, worker FROM "
     "(SELECT * FROM attempts WHERE work_id = ? ORDER BY id DESC LIMIT ?) ORDER BY id"

@@ -50,6 +50,9 @@ SYNCHRONOUS: Final = {"full": "FULL", "relaxed": "NORMAL"}
 LONGEST_LOG: Final = 64 * 1024 * 1024
 """Bytes that the write-ahead log is cut back to after it has grown beyond them."""
 CHECKPOINT_PAGES: Final = 1000
+STATEMENTS: Final = 512
+"""Places for prepared statements. Each row that `executemany` writes takes the next one, round and round: with few,
+the rows of one turn would push all other statements out, and each turn would prepare them anew."""
 LONGEST_PATH: Final = 480
 LONGEST_NAME: Final = 240
 """Bytes; SQLite takes 512 and file systems 255, and what lies beside the file has a longer name."""
@@ -118,7 +121,7 @@ def open_beside(path: str, expected: tuple[int, int]) -> apsw.Connection:
 def identity(path: str) -> tuple[int, int]:
     """Which file that is, whatever it is called: another answer later means that it was exchanged."""
     try:
-        found = Path(path).stat()
+        found = os.stat(path)  # noqa: PTH116 (asked all the time, and a Path costs more than the call)
     except FileNotFoundError as error:
         raise replaced(path) from error
     except OSError as error:
@@ -313,8 +316,9 @@ def _opened(path: str, synchronous: str) -> apsw.Connection:
 
 
 def _connected(name: str, flags: int) -> apsw.Connection:
-    connection = apsw.Connection(name, flags=flags)
+    connection = apsw.Connection(name, flags=flags, statementcachesize=STATEMENTS)
     be_patient(connection, OPENING)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew for each value of a LIMIT
     connection.execute(
         "PRAGMA foreign_keys = OFF; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; "
         "PRAGMA temp_store = MEMORY"

@@ -22,22 +22,24 @@ _decode = msgspec.json.Decoder().decode
 
 
 def pack(events: Iterable[News]) -> bytes:
-    """The events of one turn as they are stored: those that differ only in their ids together."""
+    """The events of one turn as they are stored: those that differ only in their ids together.
+
+    Whether they do is told by identity, which costs little: what one turn changes holds the very same objects.
+    """
     rows: list[list[Any]] = []
-    state = task = services = chosen = began = ended = None
-    attempt = 0
+    state = task = services = chosen = began = ended = attempt = None
     ids: list[str] = []
     for news in events:
-        if isinstance(news, Record):
+        if type(news) is Record:
             spec = news.spec
             if (
                 news.state is not state
-                or news.started_at != began
-                or news.completed_at != ended
-                or news.attempt != attempt
+                or news.started_at is not began
+                or news.completed_at is not ended
+                or news.attempt is not attempt
                 or spec.task is not task
                 or spec.services is not services
-                or news.chosen != chosen
+                or news.chosen is not chosen
             ):
                 state, began, ended, attempt = news.state, news.started_at, news.completed_at, news.attempt
                 task, services, chosen = spec.task, spec.services, news.chosen
@@ -46,6 +48,7 @@ def pack(events: Iterable[News]) -> bytes:
                 rows.append([_codes[state], task, news.services[:1], attempt, duration, ids])
             ids.append(news.id)
         else:
+            assert isinstance(news, Told)
             state = None
             rows.append(_words(news))
     for row in rows:

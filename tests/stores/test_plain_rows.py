@@ -1,0 +1,65 @@
+"""The short INSERT of plain work writes the very rows that the long one writes, and is for nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+import pytest
+from msgspec.structs import asdict, replace
+
+from runcue.core.model import Attempt, Record, Spec, WorkState
+from runcue.core.retry import Retry
+from runcue.stores import codec
+from runcue.stores.schema import migrate
+
+SPEC = Spec("w1", "extract", b'{"page":1}', ("api", "disk"))
+PENDING = Record("w1", SPEC, 4, 100.0, 100.5, since=100.5, shelf="ready/extract", place=100.0)
+RUNNING = replace(
+    PENDING, state=WorkState.RUNNING, token=7, started_at=101.0, worker="me", shelf="running/me"
+)
+OF_SPEC: dict[str, Any] = {
+    "id": "w2", "task": "täsk", "params": b"{}", "services": (), "queue": "night", "target": "out",
+    "depends_on": ("a",), "priority": 2.5, "run_at": 1.0, "delay": 2.0, "timeout": 3.0, "dependency_timeout": 4.0,
+    "idempotency_key": "key",
+    "on_failed": "return", "is_named": True, "retry": Retry(7), "cost": (("tokens", 12.0),),
+}  # fmt: skip
+OF_RECORD: dict[str, Any] = {
+    "id": "w2", "spec": replace(SPEC, task="other"), "seq": 5, "rank": -1.5, "created_at": 2.0, "attempt": 2,
+    "spent": 3,
+    "state": WorkState.FAILED, "failures": 4, "token": 5, "started_at": 6.0, "completed_at": 7.0,
+    "next_retry_at": 8.0,
+    "throttled_since": 9.0, "skipped": True, "result": [1], "error": "error", "traceback": "trace",
+    "history": (Attempt(1, None, None, "x"),), "crashes": 10, "worker": "worker", "missing": 11, "since": 12.0,
+    "shelf": "shelf", "place": 13.0, "watch_at": 14.0, "chosen": "ssh_a",
+}  # fmt: skip
+VARIED = [
+    *(replace(RUNNING, spec=replace(SPEC, **{name: value})) for name, value in OF_SPEC.items()),
+    *(replace(RUNNING, **{name: value}) for name, value in OF_RECORD.items()),
+]
+
+
+def written(statement: str, row: tuple[Any, ...]) -> list[Any]:
+    connection = apsw.Connection(":memory:")
+    migrate(connection)
+    connection.execute(statement, row)
+    return connection.execute("SELECT * FROM work_units").fetchall()
+
+
+def test_every_field_is_varied() -> None:
+    assert (OF_SPEC.keys(), OF_RECORD.keys()) == (asdict(SPEC).keys(), asdict(PENDING).keys())
+    assert all(record != RUNNING for record in VARIED)
+
+
+@pytest.mark.parametrize("record", [PENDING, RUNNING])
+def test_what_most_queues_write_is_plain(record: Record) -> None:
+    assert codec.is_plain(record)
+
+
+@pytest.mark.parametrize("record", [PENDING, RUNNING, *VARIED])
+def test_both_ways_write_the_same_row(record: Record) -> None:
+    long = written(codec.INSERT, codec.insert_row(record, 1.0, 31.0))
+    if codec.is_plain(record):
+        assert written(codec.INSERT_PLAIN, codec.plain_row(record, 1.0, 31.0)) == long
+    else:
+        assert written(codec.INSERT_PLAIN, codec.plain_row(record, 1.0, 31.0)) != long
