@@ -27,8 +27,8 @@ IMPURE = frozenset({"asyncio", "time", "random", "logging", "os", "threading"})
 
 # Where a test may wait. Real time is for the few tests that meet the world; elsewhere time is virtual.
 MAY_TIME_SLEEP = ("tests/acceptance", "tests/faults")
-MAY_ASYNCIO_SLEEP = ("tests/acceptance", "tests/engine", "tests/executors", "tests/faults", "tests/sim",
-                     "tests/stores", "tests/testing", "tests/torture")  # fmt: skip
+MAY_ASYNCIO_SLEEP = ("tests/acceptance", "tests/engine", "tests/executors", "tests/faults", "tests/pg",
+                     "tests/sim", "tests/stores", "tests/testing", "tests/torture")  # fmt: skip
 NO_ASYNCIO = ("tests/core",)
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
@@ -83,9 +83,13 @@ def _names_of(tree: ast.AST, module: str, function: str) -> set[str]:
 
 def sleeps(source: str, module: str) -> list[str]:
     """Calls of `module.sleep`, but for `asyncio.sleep(0)`, which gives way without waiting."""
+    if "sleep" not in source:
+        return []
     tree = ast.parse(source)
     names = _names_of(tree, module, "sleep")
-    found = []
+    found: list[str] = []
+    if not names:
+        return found
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
             delay = node.args[0] if node.args else next((k.value for k in node.keywords), None)

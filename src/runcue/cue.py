@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from msgspec.structs import replace
 
 from runcue import given, mapping
-from runcue.connect import System, file_of
+from runcue.connect import System, target_of
 from runcue.core.events import Event
 from runcue.core.explain import Explanation
 from runcue.core.forecast import Forecast
@@ -50,7 +50,7 @@ class Cue:
     """
 
     def __init__(self, store: str | os.PathLike[str] | None = None, **options: Unpack[CueOptions]) -> None:
-        self._target = file_of(store)
+        self._target = target_of(store)
         self._registry = Registry(Options.of(**options), is_shared=self._target is not None)
         self._system: System | None = None
         self._is_closed = False

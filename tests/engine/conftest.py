@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import runcue.cue
-from runcue.connect import file_of
+from runcue.connect import target_of
 from runcue.stores.sqlite import SqliteStore
 from runcue.testing import VirtualLoop
 
@@ -32,14 +32,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     make = SqliteStore.__init__
 
     def in_a_file(target: object) -> str | None:
-        return file_of(target) or str(tmp_path / f"queue{next(numbers)}.db")
+        return target_of(target) or str(tmp_path / f"queue{next(numbers)}.db")
 
     def remember(store: SqliteStore, *arguments: Any, **options: Any) -> None:
         make(store, *arguments, **options)
         stores.append(store)
 
     if where == "file":
-        monkeypatch.setattr(runcue.cue, "file_of", in_a_file)
+        monkeypatch.setattr(runcue.cue, "target_of", in_a_file)
         monkeypatch.setattr(SqliteStore, "__init__", remember)
     yield where
     for one in stores:

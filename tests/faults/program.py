@@ -31,7 +31,7 @@ import msgspec
 import runcue
 import runcue.cue
 from runcue.stores import file as files
-from runcue.stores import presence, sqlite
+from runcue.stores import presence, shared, sqlite
 from tests.torture.history import Log
 
 LONGEST_LINE = 1 << 24
@@ -72,7 +72,7 @@ class Stopping:
 
     def __init__(self) -> None:
         self.place = ""
-        sqlite.crashpoint = self._passed
+        vars(sqlite)["crashpoint"] = vars(shared)["crashpoint"] = self._passed
 
     def _passed(self, name: str) -> None:
         if name == self.place:

@@ -15,7 +15,7 @@ from runcue.core.query import Query
 from runcue.errors import StorageReplaced, StoreError
 from runcue.reader import Reader
 from runcue.stores import file as files
-from runcue.stores import sqlite
+from runcue.stores import shared
 from runcue.stores.errands import Errands
 from runcue.stores.presence import is_alive, side_directory
 from runcue.stores.sqlite import SqliteStore
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "PULSE", 0.01)
+    monkeypatch.setattr(shared, "PULSE", 0.01)
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ async def test_an_idle_process_takes_no_turns_while_its_file_is_there(
         looks.append(name)
         return identity(name)
 
-    monkeypatch.setattr(sqlite, "PULSE", 0.01)
+    monkeypatch.setattr(shared, "PULSE", 0.01)
     monkeypatch.setattr(files, "identity", noted)
     store = opened(path)
     turns: list[None] = []

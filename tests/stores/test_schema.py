@@ -9,7 +9,7 @@ from runcue.core.state import BreakerState, Head, Worker
 from runcue.errors import SchemaTooNew, StorageCorrupt
 from runcue.stores import codec, schema, states
 from runcue.stores.finding import FIND
-from runcue.stores.tables import OLDEST
+from runcue.stores.records import OLDEST
 
 PRUNE = """
     SELECT seq FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ?

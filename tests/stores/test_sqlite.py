@@ -25,7 +25,7 @@ from runcue.errors import StorageBusy, StorageCorrupt, StorageFull, StorageRepla
 from runcue.ports import Turn
 from runcue.reader import Reader
 from runcue.stores import file as files
-from runcue.stores import pruning, sqlite, tables
+from runcue.stores import pruning, shared, sqlite, tables
 from runcue.stores.file import open_file
 from runcue.stores.presence import Presence, is_alive, side_directory
 from runcue.stores.sqlite import SqliteStore
@@ -196,7 +196,7 @@ class Unwell:
 
 def make_unwell(store: SqliteStore, statement: str, instead: str = "") -> Unwell:
     unwell = Unwell(store._tables.connection, statement, instead)
-    store._tables.use(unwell)  # type: ignore[arg-type]
+    store._tables.use(unwell)
     return unwell
 
 
@@ -466,7 +466,7 @@ async def test_pruning_goes_on_while_there_is_more_in_small_steps(
         steps.append(pruning.prune(*given))
         return steps[-1]
 
-    monkeypatch.setattr(sqlite, "prune", noted)
+    monkeypatch.setattr(shared, "prune", noted)
     async with hand_on(path, retention=3600.0) as (hand, store):
         await hand.write(*[pending(number) for number in range(1, 24)])
         await hand.write(*[started(hand.kept[f"w{n}"], n, 1.0, "me", "running/me") for n in range(1, 24)])
@@ -485,7 +485,7 @@ async def test_pruning_goes_on_while_there_is_more_in_small_steps(
                 ]
             return tuple(row[0] for row in rows)
 
-        await until(lambda: left() == (1, 0, 0))
+        await until(lambda: left() == (1, 1, 0))
     assert len(steps) >= 8
     assert all(len(ids) <= 5 for ids, _ in steps)
 
@@ -512,7 +512,21 @@ async def test_starts_are_known_and_kept_as_long_as_the_longest_window_needs(pat
         await hand.turn(rated(60.0))
     async with hand_on(path) as (_, store):
         store.prune()
-        assert store._tables.connection.execute("SELECT count(*) FROM service_log").fetchall() == [(0,)]
+        assert store._tables.connection.execute("SELECT count(*) FROM service_log").fetchall() == [(1,)]
+
+
+async def test_grants_after_a_long_rest_are_told_though_all_old_ones_were_pruned(path: Path) -> None:
+    """Who has read up to a number must not miss what comes later, as it would if numbers began anew."""
+    async with hand_on(path) as (one, store), hand_on(path) as (other, _):
+        now = store.clock.now()
+        await one.turn(lambda plan, turn: plan.grants.extend([Grant("api", now - 3 * DAY)] * 5))
+        await other.turn()
+        for _ in range(3):
+            store.prune()
+        await one.turn(lambda plan, turn: plan.grants.append(Grant("api", now)))
+        await other.turn()
+        assert other.changes is not None
+        assert other.changes.grants == [Grant("api", now)]
 
 
 async def test_grants_are_told_in_the_order_they_came(path: Path) -> None:

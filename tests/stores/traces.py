@@ -130,7 +130,7 @@ def make(seed: int, length: int = 40, traits: frozenset[str] = TRAITS) -> Trace:
 # --- Running one ----------------------------------------------------------------------------------
 
 
-def program(target: Path | None, trace: Trace) -> runcue.Cue:
+def program(target: Path | str | None, trace: Trace) -> runcue.Cue:
     """A Cue whose handlers do what their params say, and whose callbacks go by the id."""
     cue = runcue.Cue(target, **trace.options)
     cue.service("api", rate="5/10s", concurrent=2)
@@ -170,7 +170,7 @@ def program(target: Path | None, trace: Trace) -> runcue.Cue:
     return cue
 
 
-async def play(trace: Trace, target: Path | None) -> Seen:
+async def play(trace: Trace, target: Path | str | None) -> Seen:
     """Make these calls, wait until nothing moves any more, and tell what was seen."""
     cue = program(target, trace)
     answers: list[Any] = []
@@ -207,7 +207,7 @@ async def _answer(cue: runcue.Cue, name: str, arguments: dict[str, Any]) -> Any:
         return type(error).__name__, str(error)
 
 
-def played(trace: Trace, target: Path | None, monkeypatch: pytest.MonkeyPatch) -> Seen:
+def played(trace: Trace, target: Path | str | None, monkeypatch: pytest.MonkeyPatch) -> Seen:
     """The same with ids that do not change from run to run: jitter is made from them."""
     monkeypatch.setattr(connect, "secrets", SimpleNamespace(token_hex=lambda size: "00" * size))
     return run(play(trace, target), limit=10_000, max_idle_real=5.0)

@@ -14,13 +14,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import apsw
 from msgspec.structs import replace
 
 from runcue.core.model import Record, WorkState
 from runcue.core.state import Head
 from runcue.errors import StorageCorrupt
 from runcue.stores import codec
+from runcue.stores.connection import Connection
 
 logger = logging.getLogger("runcue")
 
@@ -28,8 +28,8 @@ Row = tuple[Any, ...]
 RUNNING = "running/"
 STAYING = (RUNNING, "held/", "blocked")
 NOTE = (
-    "INSERT OR IGNORE INTO set_aside SELECT seq, shelf, watch_at FROM work_units "
-    "WHERE seq = ? AND shelf IS NOT NULL"
+    "INSERT INTO set_aside SELECT seq, shelf, watch_at FROM work_units "
+    "WHERE seq = ? AND shelf IS NOT NULL ON CONFLICT DO NOTHING RETURNING 1"
 )
 NOTED = "SELECT seq, shelf, watch_at FROM set_aside"
 TAKE = "UPDATE work_units SET shelf = NULL, watch_at = NULL WHERE seq = ?"
@@ -52,16 +52,15 @@ class Aside:
             self._named.add(row[1])
             logger.error("left out, and not run: %s", error)
 
-    def take(self, connection: apsw.Connection, row: Row) -> None:
+    def take(self, connection: Connection, row: Row) -> None:
         """Take a row off its shelf, in a turn."""
         seq, shelf = row[1], row[codec.COLUMNS.index("shelf")]
-        connection.execute(NOTE, (seq,))
-        if connection.changes():
+        if connection.execute(NOTE, (seq,)).fetchall():
             self._taken.append(str(shelf))
         connection.execute(TAKE, (seq,))
         self.shelves.add(str(shelf))
 
-    def put_back(self, connection: apsw.Connection, head: Head, read: Callable[[Row], Record]) -> Head:
+    def put_back(self, connection: Connection, head: Head, read: Callable[[Row], Record]) -> Head:
         """Put what can be read again where it was, in the first turn of a process; the counters with it."""
         noted: list[Any] = connection.execute(NOTED).fetchall()
         for seq, shelf, watch_at in noted:
@@ -81,7 +80,7 @@ class Aside:
             self._named.discard(seq)
         return head
 
-    def counted(self, connection: apsw.Connection, head: Head, written: Iterable[Record]) -> Head:
+    def counted(self, connection: Connection, head: Head, written: Iterable[Record]) -> Head:
         """The counters of a turn, without what it took off its shelf, and with what it wrote that was aside."""
         shelves = {seq: shelf for seq, shelf, _ in connection.execute(NOTED)}
         if not shelves:

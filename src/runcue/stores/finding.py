@@ -12,7 +12,7 @@ from runcue.core.query import SEARCHED, Query
 from runcue.stores import codec
 
 FIND: Final[Mapping[WorkState | None, str]] = {
-    None: "WHERE 1",
+    None: "WHERE true",
     WorkState.PENDING: "INDEXED BY work_units_pending WHERE state = 'pending'",
     WorkState.RUNNING: "WHERE shelf >= 'running/' AND shelf < 'running0' AND state = 'running'",
     WorkState.FAILED: "INDEXED BY work_units_failed WHERE state = 'failed'",
@@ -36,15 +36,15 @@ TALLY: Final = " UNION ALL ".join(
 """How many works of each task are pending and running."""
 
 
-def statement(query: Query) -> tuple[str, dict[str, Any]]:
+def statement(query: Query, narrow: Mapping[str, str] = NARROW) -> tuple[str, dict[str, Any]]:
     """What finds the works that are asked for, and its bindings; the limit is for whoever reads the rows."""
     asked = {"task": query.task, "queue": query.queue, "before": query.before}
     bindings: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    where = [FIND[query.state], *(NARROW[name] for name in bindings)]
+    where = [FIND[query.state], *(narrow[name] for name in bindings)]
     if query.service is not None:
-        where.append(NARROW["service"])
+        where.append(narrow["service"])
         bindings["service"] = msgspec.json.encode(query.service).decode()
     if query.search is not None:
-        where.append(NARROW["search"])
+        where.append(narrow["search"])
         bindings |= {"text": query.search, "most": SEARCHED, "before": query.before}
     return f"{codec.SELECT} {' AND '.join(where)} ORDER BY seq DESC", bindings

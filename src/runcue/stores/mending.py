@@ -26,7 +26,6 @@ from runcue.core.model import HISTORY_KEPT, WorkState
 from runcue.core.state import Head, Worker
 from runcue.errors import StorageCorrupt, listed
 from runcue.stores import codec, journal, presence, states
-from runcue.stores.tables import SHELF_UPSERT
 
 Row = tuple[Any, ...]
 REBUILT: Final = frozenset({"dependencies", "mail", "set_aside", "shelves"})
@@ -346,7 +345,7 @@ class Mending:
             "WHERE state = 'pending' GROUP BY shelf",
             (revision,),
         ).fetchall()
-        self._connection.executemany(SHELF_UPSERT, firsts)
+        self._connection.executemany("INSERT INTO shelves VALUES (?, ?, ?, ?)", firsts)
 
     def _place_anew(self, shelf: str | None, queue: str, task: str, is_blocked: bool) -> None:
         rows: list[Any] = self._execute(

@@ -107,7 +107,8 @@ def _failure(action: str, path: str | Path, error: OSError) -> StoreError:
     return StoreError(f"Cannot {action} {quoted(str(path))}: {reason}. {advice}", str(path))
 
 
-def _make_directory(path: Path) -> None:
+def make_directory(path: Path) -> None:
+    """A directory that nobody else may write to: made, or found as it has to be."""
     try:
         try:
             path.mkdir(mode=0o700)
@@ -223,7 +224,7 @@ class Turnstile:
     """
 
     def __init__(self, directory: Path) -> None:
-        _make_directory(directory)
+        make_directory(directory)
         self._path = directory / "turn"
         self._pid = os.getpid()
         self._is_open = True
@@ -321,7 +322,7 @@ class Presence:
 
     def __init__(self, directory: Path, worker_id: str) -> None:
         assert _WORKER_ID.fullmatch(worker_id), worker_id
-        _make_directory(directory)
+        make_directory(directory)
         self.directory = directory
         self.worker_id = worker_id
         self._path = directory / f"{worker_id}.lock"

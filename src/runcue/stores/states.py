@@ -125,7 +125,8 @@ def read_service(row: Row) -> ServiceState:
         raise damaged(what, error) from error
 
 
-GRANT_INSERT: Final = insert_into("service_log", ("service", "started_at", "amount", "key"))
+GRANT: Final = ("service", "started_at", "amount", "key")
+GRANT_INSERT: Final = insert_into("service_log", GRANT)
 GRANT_SELECT: Final = "SELECT service, started_at, amount, coalesce(key, '') FROM service_log"
 """WHERE id > ? finds those that came since."""
 

@@ -1,4 +1,4 @@
-"""Reading and writing the tables of a queue file, inside a turn or between turns.
+"""The tables of a queue in a turn: what others changed, and writing what was decided.
 
 What a turn decided is written in a few statements, each for many rows. The first record of each shelf is kept
 beside the records, so that whoever catches up reads one row for each shelf that changed and no work at all.
@@ -6,50 +6,41 @@ beside the records, so that whoever catches up reads one row for each shelf that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import apsw
 from msgspec.structs import replace
 
-from runcue.core.events import Event
 from runcue.core.model import HISTORY_KEPT, Record, WorkState
-from runcue.core.plan import Changes, Found, Key, Lacks, Plan
-from runcue.core.query import Query, by_task
+from runcue.core.plan import Changes, Key, Plan
 from runcue.core.state import Head, Worker
-from runcue.errors import StorageCorrupt
-from runcue.stores import codec, finding, journal, states
-from runcue.stores.aside import Aside
+from runcue.stores import codec, journal, states
+from runcue.stores.connection import Connection, Rows
 from runcue.stores.pruning import Deleted, purge
+from runcue.stores.records import Records
 
-Row = tuple[Any, ...]
-BEFORE_ALL: Key = (float("-inf"), 0)
 SHELF_UPSERT = (
-    "INSERT INTO shelves VALUES (?, ?, ?, ?) "
-    "ON CONFLICT (name) DO UPDATE SET place = excluded.place, seq = excluded.seq, revision = excluded.revision"
+    "INSERT INTO shelves SELECT ?1, place, seq, ?2 FROM (SELECT 1) AS one LEFT JOIN "
+    "(SELECT place, seq FROM work_units WHERE shelf = ?1 ORDER BY place, seq LIMIT 1) AS first ON true WHERE true "
+    "ON CONFLICT (name) DO UPDATE SET place = excluded.place, seq = excluded.seq, revision = excluded.revision "
+    "RETURNING place, seq"
 )
-OLDEST = (
-    f"{codec.SELECT} INDEXED BY work_units_pending WHERE seq > ? AND state = 'pending' ORDER BY seq LIMIT ?"
-)
-WATCHED = (
-    f"{codec.SELECT} WHERE watch_at BETWEEN ?1 AND ?3 AND (watch_at > ?1 OR seq > ?2) "
-    "ORDER BY watch_at, seq LIMIT ?4"
-)
-MANY = 500
-"""How many ids are asked for in one statement."""
+"""Keeps the first record of a shelf, if there is one, and says which it is."""
+WORKERS_SINCE = f"{states.WORKER_SELECT} WHERE EXISTS (SELECT 1 FROM workers WHERE revision > ?)"
+"""Everybody, if somebody came, went or changed since that revision."""
+LAST_GRANT = "SELECT coalesce(max(id), 0) FROM service_log"
 
 
-class Tables:
+class Tables(Records):
     """The tables behind one connection, as worker `me` sees them; `is_seen` says whether others see that it lives."""
 
     def __init__(
         self,
-        connection: apsw.Connection,
+        connection: Connection,
         me: Worker | None = None,
         is_seen: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.use(connection)
+        super().__init__(connection, may_take=me is not None)
         self._me = me
         self._is_seen = is_seen
         self._seen: int | None = None
@@ -59,22 +50,23 @@ class Tables:
         """Ourselves as the others know us; not `_me` when there is something new to tell."""
         self._news: dict[str, Key | None] = {}
         self._turns = self._revision = 0
-        self._aside = Aside()
         self.is_recounted = False
         """True when the counters are others than the last turn believed: the next one is told."""
         self._active: dict[str, int] = {}
         self._registering: Worker | None = None
         self.deleted: list[Deleted] = []
         """What the turn under way deleted, for whoever removes what else there is of it."""
-        self.peers: Mapping[str, int] = {}
-        """The workers that were there when this process last looked, with their pids."""
+        self.known: Sequence[Worker] = ()
+        """The workers that were there when this process last looked."""
+        self._answers: list[tuple[str, Rows]] = []
+        self._granted: Rows | None = None
 
-    def use(self, connection: apsw.Connection) -> None:
-        """Go on with another connection to the same file."""
-        self.connection = connection
-        self._execute = connection.execute
+    @property
+    def peers(self) -> Mapping[str, int]:
+        """Those workers, with their pids."""
+        return {worker.id: worker.pid for worker in self.known}
 
-    def beside(self, connection: apsw.Connection) -> Tables:
+    def beside(self, connection: Connection) -> Tables:
         """The same tables through another connection, to look at between turns."""
         tables = Tables(connection)
         tables._aside = self._aside
@@ -85,172 +77,6 @@ class Tables:
         if self._me is not None:
             names = None if queues is None else tuple(sorted(queues))
             self._me = replace(self._me, queues=names, is_serving=True)
-
-    # records ----------------------------------------------------------------------------------------------
-
-    def records(self, where: str, bindings: Row = ()) -> list[Record]:
-        """The records that a condition finds, but for those that are damaged."""
-        return list(self._sound(self._execute(f"{codec.SELECT} WHERE {where}", bindings).fetchall()))
-
-    def _sound(self, rows: Iterable[Row]) -> Iterator[Record]:
-        for row in rows:
-            try:
-                yield self._record(row)
-            except StorageCorrupt as error:
-                self._aside.name(row, error)
-                if self._me is not None and self.connection.in_transaction:
-                    self._aside.take(self.connection, row)
-
-    def _filled(
-        self, fetch: Callable[[Key, int], Iterable[Row]], column: str, after: Key, limit: int
-    ) -> list[Record]:
-        """As many records as wanted if there are so many, whatever has to be left out among them."""
-        found: list[Record] = []
-        while limit > len(found):
-            asked = limit - len(found)
-            rows = list(fetch(after, asked))
-            found += self._sound(rows)
-            if len(rows) < asked:
-                break
-            after = (rows[-1][codec.COLUMNS.index(column)], rows[-1][1])
-        return found
-
-    def _record(self, row: Row) -> Record:
-        if not row[-1] or type(row[-1]) is not int:
-            return codec.read_row(row)
-        lines = self._execute(codec.ATTEMPT_SELECT, (row[0], row[-1]))
-        return codec.read_row(row, codec.read_attempts(row[0], lines))
-
-    def one(self, work_id: str) -> Record | None:
-        """That work; raises when it is damaged."""
-        row: Any = self._execute(f"{codec.SELECT} WHERE id = ?", (work_id,)).fetchone()
-        return None if row is None else self._record(row)
-
-    def by_id(self, ids: Iterable[str]) -> dict[str, Record]:
-        """Those of these works that there are, but for those that are damaged."""
-        wanted = list(ids)
-        found: dict[str, Record] = {}
-        for start in range(0, len(wanted), MANY):
-            some = tuple(wanted[start : start + MANY])
-            for record in self.records(f"id IN ({','.join('?' * len(some))})", some):
-                found[record.id] = record
-        return found
-
-    def forgotten(self, ids: Iterable[str]) -> dict[str, WorkState]:
-        """How those of these works ended that are no longer kept, as far as that matters."""
-        wanted = list(ids)
-        found: dict[str, WorkState] = {}
-        for start in range(0, len(wanted), MANY):
-            some = tuple(wanted[start : start + MANY])
-            rows = self._execute(
-                f"SELECT id, state FROM forgotten WHERE id IN ({','.join('?' * len(some))})", some
-            )
-            found.update((name, codec.read_state(name, state)) for name, state in rows)
-        return found
-
-    def read(self, lacks: Lacks) -> Found:
-        """The stored records a decision names."""
-        found = Found(records=self.by_id(lacks.ids))
-        found.forgotten = self.forgotten(lacks.ids - found.records.keys())
-        found.keys = self._owners(lacks.keys)
-        for need in lacks.dependents_of:
-            found.dependents[need] = self.records(
-                "id IN (SELECT work_id FROM dependencies WHERE needs = ?) ORDER BY seq", (need,)
-            )
-        return found
-
-    def _owners(self, keys: Iterable[str]) -> dict[str, Record]:
-        """The newest work of each of these keys, if there is one."""
-        wanted = list(keys)
-        found: dict[str, Record] = {}
-        for start in range(0, len(wanted), MANY):
-            some = tuple(wanted[start : start + MANY])
-            where = f"idempotency_key IN ({','.join('?' * len(some))}) ORDER BY seq"
-            found.update((str(one.spec.idempotency_key), one) for one in self.records(where, some))
-        return found
-
-    def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
-        """The next records of a shelf."""
-
-        def fetch(after: Key, amount: int) -> Iterable[Row]:
-            return self._execute(codec.SELECT_PAGE, (shelf, *after, amount))
-
-        return self._filled(fetch, "place", after or BEFORE_ALL, limit)
-
-    def dependents(self, work_id: str) -> list[str]:
-        """The ids of everybody who ever depended on that work, in the order they came."""
-        found = self._execute(
-            "SELECT work_id FROM dependencies JOIN work_units ON id = work_id WHERE needs = ? ORDER BY seq",
-            (work_id,),
-        )
-        return [name for (name,) in found]
-
-    def watched(self, until: float, limit: int, after: Key | None = None) -> list[Record]:
-        """Records that somebody has to look at by then, most urgent first; the next after (time, number)."""
-
-        def fetch(after: Key, amount: int) -> Iterable[Row]:
-            return self._execute(WATCHED, (*after, until, amount))
-
-        return self._filled(fetch, "watch_at", after or BEFORE_ALL, limit)
-
-    def next_watch(self, after: float) -> float:
-        """When somebody has to look at a record after that moment; infinity when there is none."""
-        row = self._execute("SELECT min(watch_at) FROM work_units WHERE watch_at > ?", (after,)).fetchone()
-        at: Any = None if row is None else row[0]
-        return float("inf") if at is None else float(at)
-
-    def oldest(self, after: int, limit: int) -> list[Record]:
-        """The pending records that came first, after that number."""
-
-        def fetch(after: Key, amount: int) -> Iterable[Row]:
-            return self._execute(OLDEST, (after[1], amount))
-
-        return self._filled(fetch, "seq", (0.0, after), limit)
-
-    def find(self, query: Query) -> list[Record]:
-        """The records that are asked for, newest first; a text is searched among the newest only."""
-        rows = self._execute(*finding.statement(query))
-        found = list(islice(self._sound(rows), query.limit))
-        rows.close()
-        return found
-
-    def tally(self) -> dict[str, dict[str, int]]:
-        """How many works of each task are pending and running."""
-        rows: Any = self._execute(finding.TALLY)
-        return by_task(rows)
-
-    def events(self, after: int, limit: int) -> list[Event]:
-        """Events after that number, in order: whole turns, at least `limit` events if there are so many.
-
-        For those that are no longer kept there is one that says how many are missed.
-        """
-        head = self.head()
-        after = max(0, after)
-        if after >= head.told:
-            return []
-        first: Any = self._execute("SELECT first_seq, at FROM events ORDER BY first_seq LIMIT 1").fetchone()
-        start, at = first or (head.told + 1, head.now)
-        found: list[Event] = []
-        if start > after + 1:
-            found.append(Event("gap", start - 1, at, data={"missed": start - 1 - after}))
-            after = start - 1
-        rows = self._execute(
-            "SELECT body, first_seq, at FROM events WHERE first_seq + amount > ? AND first_seq > "
-            "coalesce((SELECT max(first_seq) FROM events WHERE first_seq <= ?), 0) - 1 ORDER BY first_seq",
-            (after + 1, after + 1),
-        )
-        for body, first_seq, at in rows:
-            found += [
-                event for event in journal.unpack(body, first_seq, at, self._result_of) if event.seq > after
-            ]
-            if len(found) >= limit:
-                rows.close()
-                break
-        return found
-
-    def _result_of(self, work_id: str) -> Any:
-        record = self.by_id([work_id]).get(work_id)
-        return None if record is None else record.result
 
     # what others changed ----------------------------------------------------------------------------------
 
@@ -265,9 +91,9 @@ class Tables:
         """The queues that are held back."""
         return [str(name) for (name,) in self._execute("SELECT name FROM paused_queues ORDER BY name")]
 
-    def head(self) -> Head:
-        """The counters."""
-        return states.read_head(self._one(states.HEAD_SELECT))
+    def is_behind(self, head: Head) -> bool:
+        """Whether others changed something that this process has not seen."""
+        return head.revision != self._seen
 
     def changes(self, head: Head, oldest_grant: float) -> Changes | None:
         """What this process has not seen yet; None when there is nothing."""
@@ -279,12 +105,17 @@ class Tables:
         if self._seen is None and self._me is not None:
             head = self._aside.put_back(self.connection, head, self._record)
         changes = Changes(head, is_first=self._seen is None, shelves=self._news)
-        for name, place, seq in self._execute(
-            "SELECT name, place, seq FROM shelves WHERE revision > ?", (seen,)
-        ):
+        shelves = self._execute("SELECT name, place, seq FROM shelves WHERE revision > ?", (seen,))
+        services = self._execute(f"{states.SERVICE_SELECT} WHERE services.revision > ?", (seen,))
+        workers = self._execute(WORKERS_SINCE, (seen,))
+        paused = self._execute("SELECT name FROM paused_queues")
+        last_grant = self._execute(LAST_GRANT)
+        mail: Any = None
+        if self._me is not None:
+            mail = self._execute("SELECT id, token FROM mail WHERE worker = ?", (self._me.id,))
+        for name, place, seq in shelves:
             changes.shelves[name] = None if place is None else (place, seq)
         changes.shelves.update((name, self._first_of(name)) for name in self._aside.shelves)
-        services = self._execute(f"{states.SERVICE_SELECT} WHERE services.revision > ?", (seen,))
         changes.services = [states.read_service(row) for row in services]
         longest = max((service.limits.longest for service in changes.services), default=0.0)
         oldest = min(oldest_grant, head.now - longest) if changes.is_first else float("-inf")
@@ -292,19 +123,17 @@ class Tables:
             f"{states.GRANT_SELECT} WHERE id > ? AND started_at > ? ORDER BY id", (self._last_grant, oldest)
         )
         changes.grants = [states.read_grant(row) for row in grants]
-        self._last_grant = self._one("SELECT coalesce(max(id), 0) FROM service_log")[0]
-        if self._one("SELECT count(*) FROM workers WHERE revision > ?", (seen,))[0] or self._seen is None:
-            changes.workers = self.workers()
-            self.peers = {worker.id: worker.pid for worker in changes.workers}
+        self._last_grant = last_grant.fetchall()[0][0]
+        found = [states.read_worker(row) for row in workers]
+        if found or self._seen is None:
+            changes.workers = self.known = found
             if self._me is not None and self._me.id not in self.peers and self._is_seen():
                 self._registered = None  # others took this process for dead, and would not do so again
-        changes.paused = frozenset(name for (name,) in self._execute("SELECT name FROM paused_queues"))
-        if self._me is not None:
-            mail: list[Any] = self._execute(
-                "SELECT id, token FROM mail WHERE worker = ?", (self._me.id,)
-            ).fetchall()
-            changes.mail = [token for _, token in mail]
-            self._last_mail = max((number for number, _ in mail), default=0)
+        changes.paused = frozenset(name for (name,) in paused)
+        if mail is not None:
+            letters: list[Any] = mail.fetchall()
+            changes.mail = [token for _, token in letters]
+            self._last_mail = max((number for number, _ in letters), default=0)
         self._news = {}
         self.is_recounted = False
         return changes
@@ -323,7 +152,7 @@ class Tables:
         self._write_records(plan, before, now, now + lease)
         many = self.connection.executemany
         if plan.dependent:
-            many("INSERT OR IGNORE INTO dependencies VALUES (?, ?)",
+            many("INSERT INTO dependencies VALUES (?, ?) ON CONFLICT DO NOTHING",
                  [(need, record.id) for record in plan.dependent for need in record.spec.depends_on])  # fmt: skip
         if plan.services:
             many(
@@ -338,9 +167,9 @@ class Tables:
                     self._execute(states.CIRCUIT_UPSERT, row)
         if plan.grants:
             many(states.GRANT_INSERT, map(states.grant_row, plan.grants))
-            self._last_grant = self.connection.last_insert_rowid()
+            self._granted = self._execute(LAST_GRANT)
         for name, is_paused in plan.queues.items():
-            statement = "INSERT OR IGNORE INTO paused_queues VALUES (?)"
+            statement = "INSERT INTO paused_queues VALUES (?) ON CONFLICT DO NOTHING"
             self._execute(statement if is_paused else "DELETE FROM paused_queues WHERE name = ?", (name,))
         self._write_workers(plan, revision)
         for key, value in plan.config.items():
@@ -367,13 +196,22 @@ class Tables:
         return f"{self._me.id if self._me else ''} {self._turns}"
 
     def _write_records(self, plan: Plan, before: Head, now: float, lease_until: float) -> None:
-        fresh, started, finished, others = [], [], [], []
+        many, revived, rewritten, newest = (
+            self.connection.executemany,
+            plan.revived,
+            plan.rewritten,
+            before.seq,
+        )
+        plain, fresh, started, finished, others = [], [], [], [], []
         for record in plan.records.values():
-            if record.seq > before.seq and (record.id not in plan.revived or not self._has(record.id)):
-                fresh.append(codec.insert_row(record, now, lease_until if record.token else None))
-                if record.history:
-                    self.connection.executemany(codec.ATTEMPT_INSERT, codec.attempt_rows(record))
-            elif record.id in plan.rewritten or record.skipped:
+            if record.seq > newest and (record.id not in revived or not self._has(record.id)):
+                lease = lease_until if record.token else None
+                if codec.is_plain(record):
+                    plain.append(codec.plain_row(record, now, lease))
+                else:
+                    fresh.append(codec.insert_row(record, now, lease))
+                    many(codec.ATTEMPT_INSERT, codec.attempt_rows(record))
+            elif record.id in rewritten or record.skipped:
                 others.append(record)
             elif record.state is WorkState.RUNNING:
                 started.append(codec.start_row(record, now, lease_until))
@@ -381,7 +219,8 @@ class Tables:
                 finished.append(codec.finish_row(record, now))
             else:
                 others.append(record)
-        many = self.connection.executemany
+        if plain:
+            many(codec.INSERT_PLAIN, plain)
         if fresh:
             many(codec.INSERT, fresh)
         if started:
@@ -416,12 +255,10 @@ class Tables:
         if self._me is None:
             return
         me, active = self._me, self._active if plan.active is None else plan.active
-        is_known = self._registered is me
-        if is_known and plan.active is not None:
-            self._execute(states.ACTIVE_UPDATE, states.active_row(me.id, active, revision))
-            is_known = self.connection.changes() == 1 or not self._is_seen()
-        if not is_known:
+        if self._registered is not me or (plan.active is not None and self._is_seen()):
             self._execute(states.WORKER_UPSERT, states.worker_row(replace(me, active=active), revision))
+        elif plan.active is not None:  # who cannot be seen to live is not there again because of that
+            self._execute(states.ACTIVE_UPDATE, states.active_row(me.id, active, revision))
         self._registering = me
         for worker in plan.lost:
             self._execute("DELETE FROM workers WHERE id = ?", (worker,))
@@ -432,11 +269,18 @@ class Tables:
             self._execute("DELETE FROM mail WHERE worker = ? AND id <= ?", (self._me.id, self._last_mail))
 
     def _write_shelves(self, plan: Plan, revision: int) -> None:
-        news: dict[str, Key | None] = {}
-        for name in plan.shelves | {name for name in self._aside.shelves if not name.startswith("running/")}:
-            news[name] = first = self._first_of(name)
-            self._execute(SHELF_UPSERT, (name, *(first or (None, None)), revision))
-        self._news = news
+        names = plan.shelves | {name for name in self._aside.shelves if not name.startswith("running/")}
+        self._answers = [(name, self._execute(SHELF_UPSERT, (name, revision))) for name in names]
+
+    def read_answers(self) -> None:
+        """Read what the database said to what was written: before the commit or, where that is possible, after."""
+        answers, self._answers = self._answers, []
+        for name, rows in answers:
+            place, seq = rows.fetchall()[0]
+            self._news[name] = None if place is None else (place, seq)
+        granted, self._granted = self._granted, None
+        if granted is not None:
+            self._last_grant = granted.fetchall()[0][0]
 
     def _first_of(self, shelf: str) -> Key | None:
         row: Any = self._execute(
@@ -453,7 +297,7 @@ class Tables:
         if plan.active is not None:
             self._active = plan.active
         if plan.lost:
-            self.peers = {name: pid for name, pid in self.peers.items() if name not in plan.lost}
+            self.known = [worker for worker in self.known if worker.id not in plan.lost]
 
     def read_only(self, head: Head) -> None:
         """The turn wrote nothing."""
@@ -471,6 +315,7 @@ class Tables:
     def forget(self) -> None:
         """The turn was not committed: everything has to be read anew."""
         self._seen = None
+        self._answers, self._granted = [], None
         self._last_grant = self._last_mail = 0
         self._news = {}
         self.is_recounted = False
@@ -482,8 +327,3 @@ class Tables:
         return self._me is not None and (
             self._registered is not self._me or bool(self._last_mail) or bool(self._aside.shelves)
         )
-
-    def _one(self, statement: str, bindings: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-        row: Any = self._execute(statement, bindings).fetchone()
-        assert isinstance(row, tuple)
-        return row

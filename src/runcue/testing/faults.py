@@ -41,13 +41,13 @@ def fail_commit(cue: Cue, *, took_place: bool, times: int = 1) -> None:
     """Have the next commits of that Cue fail with an error of the disk, whether or not they take place."""
     store = _store_of(cue)
     ailing = _Ailing(store._tables.connection, "COMMIT" if took_place else "ROLLBACK", times)
-    store._tables.use(ailing)  # type: ignore[arg-type] # (it is one, but for that)
+    store._tables.use(ailing)
 
 
 def fill_disk(cue: Cue, *, times: int = 1) -> None:
     """Have the next commits of that Cue fail because the disk is full."""
     store = _store_of(cue)
-    store._tables.use(_Ailing(store._tables.connection, "ROLLBACK", times, apsw.FullError))  # type: ignore[arg-type]
+    store._tables.use(_Ailing(store._tables.connection, "ROLLBACK", times, apsw.FullError))
 
 
 def _store_of(cue: Cue) -> SqliteStore:

@@ -1,0 +1,1 @@
+"""A queue in PostgreSQL that processes on many machines share."""

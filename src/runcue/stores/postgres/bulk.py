@@ -1,0 +1,100 @@
+"""Statements for many rows at once, in PostgreSQL's way.
+
+SQLite likes one statement for each row; PostgreSQL pays for each statement. Here the rows travel as one JSON text
+and one statement takes them all, which is three to four times cheaper. A statement that has no such form here is
+sent row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from runcue.stores import codec, states
+from runcue.stores.postgres.texts import SIGN, escaped
+
+Row = Sequence[Any]
+
+_encode = msgspec.json.Encoder().encode
+
+TYPES: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        ("priority", "run_at", "delay", "timeout", "dependency_timeout", "rank", "since", "place", "watch_at",
+         "lease_expires_at", "created_at", "updated_at", "started_at", "completed_at", "next_retry_at",
+         "throttled_since", "amount", "at", "duration"),
+        "double precision",
+    ),
+    **dict.fromkeys(
+        ("seq", "missing", "attempt", "spent", "failures", "crashes", "token", "history", "number"), "bigint"
+    ),
+    **dict.fromkeys(("is_named", "skipped"), "boolean"),
+}  # fmt: skip
+"""What each column holds; text where nothing is said. A boolean is kept as 0 or 1, as in SQLite."""
+
+
+class Bulk:
+    """One statement for many rows."""
+
+    def __init__(self, statement: str, columns: Sequence[str]) -> None:
+        self.statement = statement
+        self._columns = tuple(columns)
+
+    def packed(self, rows: Iterable[Row]) -> str:
+        """The rows as the one binding of the statement; what is NULL is left out."""
+        columns = self._columns
+        packed = [
+            {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+            for row in rows
+        ]
+        text = _encode(packed).decode()
+        if "\\u0000" in text or SIGN in text:  # mostly of some text inside a text; then this changes nothing
+            packed = [
+                {name: escaped(value) if isinstance(value, str) else value for name, value in row.items()}
+                for row in packed
+            ]
+            text = _encode(packed).decode()
+        return text
+
+
+def inserting(table: str, columns: Sequence[str], others: Mapping[str, str] | None = None) -> Bulk:
+    """INSERT of rows with these columns, and others that are the same in each, as SQL says them."""
+    fixed = others or {}
+    values = ", ".join((*map(_value, columns), *fixed.values()))
+    statement = f"INSERT INTO {table} ({', '.join((*columns, *fixed))}) SELECT {values} FROM {_rows(columns)}"
+    return Bulk(statement, columns)
+
+
+def updating(table: str, columns: Sequence[str], keys: Sequence[str]) -> Bulk:
+    """UPDATE of these columns in the rows that the keys name, which come last in each row."""
+    everything = (*columns, *(f"old_{key}" for key in keys))
+    changes = ", ".join(f"{name} = {_value(name)}" for name in columns)
+    where = " AND ".join(f"{table}.{key} = v.old_{key}" for key in keys)
+    statement = f"UPDATE {table} SET {changes} FROM {_rows(everything)} WHERE {where}"
+    return Bulk(statement, everything)
+
+
+def _rows(columns: Sequence[str]) -> str:
+    typed = ", ".join(f"{name} {_type(name)}" for name in columns)
+    return f"json_to_recordset($1::json) AS v({typed})"
+
+
+def _type(column: str) -> str:
+    return TYPES.get(column.removeprefix("old_"), "text")
+
+
+def _value(column: str) -> str:
+    return f"v.{column}::int" if _type(column) == "boolean" else f"v.{column}"
+
+
+BULKS: Final[dict[str, Bulk]] = {
+    codec.INSERT: inserting("work_units", codec.WRITTEN),
+    codec.INSERT_PLAIN: inserting("work_units", codec.PLAIN, codec.AT_FIRST),
+    codec.START: updating("work_units", codec.STARTED, ("seq", "id")),
+    codec.FINISH: updating("work_units", codec.FINISHED, ("seq", "id")),
+    codec.UPDATE: updating("work_units", codec.CHANGED, ("id",)),
+    codec.ATTEMPT_INSERT: inserting("attempts", codec.ATTEMPT),
+    states.GRANT_INSERT: inserting("service_log", states.GRANT),
+}
+"""The everyday statements of a turn."""

@@ -1,0 +1,277 @@
+"""A connection to PostgreSQL that takes the statements of tables.py, which are written for SQLite.
+
+Rules:
+- Within `piped()` statements are sent without waiting for their answers; reading an answer waits for all that was
+  sent so far. So a turn costs two or three round trips, however many statements it has.
+- Nobody waits without end: for a connection, a lock, a statement or a silent network there are limits. A session
+  that stands still inside a turn is ended by the server, so that a stopped process does not hold up the others.
+- Every complaint of PostgreSQL becomes one of ours (`translate`), without a password.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any, Final
+
+import psycopg
+from psycopg import RawCursor, errors, sql
+
+from runcue.errors import RuncueError, StorageBusy, StorageFull, StoreError
+from runcue.stores.postgres.address import Address
+from runcue.stores.postgres.bulk import BULKS
+from runcue.stores.postgres.texts import escaped
+
+Row = tuple[Any, ...]
+
+CONNECTING: Final = 10
+"""Seconds to wait for a connection."""
+PATIENCE: Final = 30.0
+"""Seconds to wait for one's turn before that is an error."""
+STATEMENT: Final = 60.0
+"""Seconds that one statement may take."""
+STANDSTILL: Final = 10.0
+"""Seconds that a session may stand still inside a turn before the server ends it."""
+STUCK: Final = 100.0
+"""Seconds after which a turn or a look is given up from this side: more than all of the above together."""
+SILENCE: Final = 15
+"""Seconds without an answer to what was sent, after which a network counts as gone."""
+
+_PLACE: Final = re.compile(r"\?(\d*)")
+_HINT: Final = re.compile(r" INDEXED BY \w+")
+
+
+class Link:
+    """One connection, for one thread at a time."""
+
+    def __init__(self, address: Address, durability: str = "full", *, read_only: bool = False) -> None:
+        self.address = address
+        self.in_transaction = False
+        """True between BEGIN and its end, as far as this side knows."""
+        self._since: float | None = None
+        try:
+            self.raw = psycopg.connect(
+                address.url,
+                autocommit=True,
+                cursor_factory=RawCursor,
+                connect_timeout=CONNECTING,
+                keepalives_idle=5,
+                keepalives_interval=5,
+                keepalives_count=2,
+                tcp_user_timeout=SILENCE * 1000,
+                fallback_application_name="runcue",
+            )
+        except (psycopg.Error, UnicodeError, ValueError) as error:
+            raise translate(error, address) from error
+        try:
+            self._settle(durability, read_only)
+        except BaseException as error:
+            self.raw.close()
+            if isinstance(error, psycopg.Error):
+                raise translate(error, address) from error
+            raise
+
+    def _settle(self, durability: str, read_only: bool) -> None:
+        settings = {
+            "search_path": sql.Identifier(self.address.schema).as_string(),
+            "statement_timeout": f"{STATEMENT * 1000:.0f}",
+            "lock_timeout": f"{PATIENCE * 1000:.0f}",
+            "idle_in_transaction_session_timeout": f"{STANDSTILL * 1000:.0f}",
+            "default_transaction_isolation": "read committed",
+            "client_encoding": "UTF8",
+            "jit": "off",
+            "enable_hashjoin": "off",  # what joins here finds few rows by their keys
+            "enable_mergejoin": "off",
+            "enable_seqscan": "off",
+            "default_transaction_read_only": "on" if read_only else "off",
+        }
+        if self.raw.info.server_version >= 170000:
+            settings["transaction_timeout"] = f"{STATEMENT * 1000:.0f}"
+        if durability == "relaxed":
+            settings["synchronous_commit"] = "off"
+        elif self._setting("synchronous_commit") == "off":  # what was accepted must last
+            settings["synchronous_commit"] = "on"
+        given = [text for setting in settings.items() for text in setting]
+        calls = (f"set_config(${number}, ${number + 1}, false)" for number in range(1, len(given), 2))
+        self.raw.execute(f"SELECT {', '.join(calls)}", given)
+
+    def _setting(self, name: str) -> str:
+        row = self.raw.execute("SELECT current_setting($1)", (name,)).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    # statements -------------------------------------------------------------------------------------------
+
+    def execute(self, statement: str, bindings: Sequence[Any] = ()) -> RawCursor[Row]:
+        """Send a statement."""
+        cursor: RawCursor[Row] = RawCursor(self.raw)
+        cursor.execute(translated(statement), [_plain(value) for value in bindings])
+        return cursor
+
+    def executemany(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Send a statement for each of these rows."""
+        bulk = BULKS.get(statement)
+        if bulk is not None:
+            self.execute(bulk.statement, (bulk.packed(rows),))
+            return
+        for row in rows:
+            self.execute(statement, row)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Within this, something is under way that must not take for ever."""
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """True when what is under way takes longer than anything may: the network is dead, and does not say so."""
+        since = self._since
+        return since is not None and time.monotonic() - since > STUCK
+
+    @contextmanager
+    def piped(self) -> Iterator[None]:
+        """Within this, nothing waits for an answer that is not read."""
+        with ExitStack() as piping:
+            self._pipeline = piping.enter_context(self.raw.pipeline())
+            try:
+                yield
+            finally:
+                try:
+                    piping.close()
+                except psycopg.Error:  # what mattered was answered before, or has raised by itself
+                    self.close()
+
+    def begin(self, mode: str = "") -> None:
+        """Begin a transaction."""
+        self.in_transaction = True
+        self.execute(f"BEGIN {mode}")
+
+    def begin_with(self, *statements: str) -> Row:
+        """Begin a transaction with these statements, in one round trip; the row that the last of them found.
+
+        Not by `piped()`: after that the server would not notice when this session stands still.
+        """
+        self.in_transaction = True
+        cursor = self.raw.execute(";".join(("BEGIN", *statements)))
+        for _ in statements:
+            cursor.nextset()
+        row = cursor.fetchone()
+        assert row is not None
+        return tuple(row)
+
+    def show_idle(self) -> None:
+        """Have the server notice when this session stands still from now on, which it does not after `piped()`."""
+        self.execute("SELECT 1")
+
+    def commit(self) -> None:
+        """Commit it, and wait until that is answered."""
+        done = self.execute("COMMIT")
+        self.sync()
+        self.in_transaction = False
+        if done.statusmessage != "COMMIT":  # PostgreSQL rolls back what has failed before
+            raise StoreError(f"{self.address.shown} did not commit what it was given ({done.statusmessage}).")
+
+    def sync(self) -> None:
+        """Wait for the answers to all that was sent within `piped()`; raises what went wrong."""
+        if self.raw.info.pipeline_status:
+            self._pipeline.sync()
+
+    def undo(self) -> None:
+        """Roll back what is under way, if the connection still can."""
+        is_under_way, self.in_transaction = self.in_transaction, False
+        if is_under_way and self.is_alive:
+            self.execute("ROLLBACK")
+
+    @property
+    def is_alive(self) -> bool:
+        """False once the connection is known to be lost or closed."""
+        return not self.raw.closed
+
+    def hang_up(self) -> None:
+        """Cut the connection, from any thread: whoever uses it gets an error. To be closed by its own thread."""
+        try:
+            with socket.socket(fileno=os.dup(self.raw.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
+        except (OSError, psycopg.Error):  # it is cut already
+            return
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.raw.close()
+
+
+def _plain(value: Any) -> Any:
+    """A value as PostgreSQL takes it: True and False are 1 and 0, as in SQLite, and no text has a NUL."""
+    if value is True or value is False:
+        return int(value)
+    return escaped(value) if isinstance(value, str) else value
+
+
+@cache
+def translated(statement: str) -> str:
+    """A statement in PostgreSQL's way: its placeholders have numbers, and it chooses its indexes by itself."""
+    numbers = iter(range(1, 10_000))
+
+    def place(found: re.Match[str]) -> str:
+        return f"${found[1] or next(numbers)}"
+
+    return _PLACE.sub(place, _HINT.sub("", statement))
+
+
+# --- What a complaint means -----------------------------------------------------------------------
+
+
+def translate(error: Exception, address: Address) -> Exception:
+    """The error of ours that says what PostgreSQL complained of; any other comes back as it is."""
+    if isinstance(error, RuncueError):
+        return error
+    said = address.scrubbed(" ".join(str(error).split())).rstrip(".")
+    where = address.shown
+    if isinstance(error, errors.DiskFull | errors.OutOfMemory | errors.ConfigurationLimitExceeded):
+        return StorageFull(f"{where} has no room left ({said}). Free some space there.", where)
+    if isinstance(error, errors.LockNotAvailable | errors.QueryCanceled):
+        return StorageBusy(
+            f"{where} was busy for too long ({said}). Look for a session that holds its locks, and end it.",
+            where,
+        )
+    if isinstance(error, errors.InsufficientPrivilege):
+        return StoreError(
+            f"The user of {where} may not do that ({said}). Grant it the schema {address.schema!r} with all its "
+            "tables, or let it create that schema.",
+            where,
+        )
+    if isinstance(error, errors.ReadOnlySqlTransaction):
+        return StoreError(
+            f"{where} is read-only ({said}). Give the address of the primary server, and of a user that may write.",
+            where,
+        )
+    if isinstance(error, errors.InvalidAuthorizationSpecification | errors.InvalidCatalogName):
+        return StoreError(
+            f"{where} refuses this connection ({said}). Check user, password and database.", where
+        )
+    if getattr(error, "sqlstate", None) is None and isinstance(error, psycopg.ProgrammingError | ValueError):
+        return StoreError(f"{where} is no address of a database ({said}).", where)
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return StoreError(
+            f"{where} cannot be reached ({said}). Check that the server runs and that this address leads there.",
+            where,
+        )
+    if isinstance(error, psycopg.Error):
+        return StoreError(f"{where} cannot be read or written ({said}).", where)
+    return error
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether that says that the connection was lost, so that a new one may help."""
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not isinstance(
+        error, errors.LockNotAvailable | errors.QueryCanceled | errors.DiskFull
+    )

@@ -1,0 +1,381 @@
+"""The store behind `Cue("postgresql://…")`.
+
+A turn is one transaction that holds the lock of its namespace: what others changed, the decision, one commit, in two
+or three round trips. It runs in the store's own thread. While it decides, nothing that was sent is unanswered: only
+then does the server know that the session stands still, and ends it if that lasts.
+
+A commit whose answer was lost is asked for: each worker's last turn is written with the turn itself (`commits`), so
+a new connection can tell. It asks with the lock of the namespace, which the old session holds until its end.
+
+After a commit nothing is raised any more: it would look as if the turn had failed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import psycopg
+
+from runcue.core.plan import Plan
+from runcue.core.state import Head
+from runcue.errors import StoreError
+from runcue.ports import Clock, Decide
+from runcue.stores import presence, states
+from runcue.stores.errands import Errands
+from runcue.stores.neighbours import EndLeftovers
+from runcue.stores.postgres import schema
+from runcue.stores.postgres.address import Address
+from runcue.stores.postgres.beats import CLEAR, Beats
+from runcue.stores.postgres.clock import ServerClock
+from runcue.stores.postgres.link import Link, is_gone, translate
+from runcue.stores.postgres.tables import PostgresTables
+from runcue.stores.pruning import Deleted
+from runcue.stores.shared import OLDEST_GRANT, SharedStore, TableTurn, crashpoint
+from runcue.stores.tables import Tables
+
+logger = logging.getLogger("runcue")
+
+T = TypeVar("T")
+TRIES: Final = 3
+"""How often a queue is opened whose connection is lost meanwhile."""
+ASKING: Final = 5.0
+"""Seconds to go on asking whether a commit took place."""
+BEGIN: Final = states.HEAD_SELECT.replace(
+    " FROM", ", clock_offset, extract(epoch FROM clock_timestamp())::float8 FROM"
+)
+"""The counters, how far the server's clock is from queue time, and what that clock says."""
+COMMITTED: Final = "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn"
+
+
+class PostgresStore(SharedStore):
+    """A queue in PostgreSQL that processes on many machines share."""
+
+    clock: Clock
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        durability: str,
+        lease: float,
+        retention: float | None = None,
+        log_retention: float = 86400.0,
+        clock: Clock | None = None,
+        end_leftovers: EndLeftovers | None = None,
+        forget_files: Callable[[list[Deleted]], None] | None = None,
+        is_at_work: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__(
+            address.plain,
+            lease=lease,
+            retention=retention,
+            log_retention=log_retention,
+            is_on_loop=clock is not None,
+            end_leftovers=end_leftovers,
+            forget_files=forget_files,
+            is_at_work=is_at_work,
+        )
+        self._address = address
+        self._durability = durability
+        self._server_clock = ServerClock() if clock is None else None
+        self.clock = clock or self._server_clock  # type: ignore[assignment] # one of them is there
+        self._kept = 0
+        """Names the last turn of this worker that was written."""
+        self._looking = Errands("runcue-looking")
+        self._guard = threading.Lock()
+        self._beside: PostgresTables | None = None
+        self._beats: Beats | None = None
+        for tries_left in reversed(range(TRIES)):
+            with ExitStack() as made:
+                try:
+                    self._open(made)
+                except psycopg.Error as error:
+                    if not tries_left or not is_gone(error):
+                        raise translate(error, address) from error
+                else:
+                    made.pop_all()
+                    break
+        if durability == "relaxed":
+            logger.warning("durability is relaxed: what was accepted last may be lost when the server stops")
+
+    def _open(self, made: ExitStack) -> None:
+        """Open everything, each with what closes it again if the next cannot be opened."""
+        link = Link(self._address, self._durability)
+        made.callback(link.close)
+        for warning in schema.check_server(link):
+            logger.warning(warning)
+        schema.migrate(link)
+        row: Any = link.execute("SELECT identity FROM head").fetchone()
+        self.local = local_place(str(row[0]))
+        directory = presence.side_directory(self.local)
+        self._presence = presence.Presence(directory, self.worker)
+        made.callback(self._presence.close)
+        self.boot = _boot(directory)
+        self._tables = PostgresTables(link, None, lambda: self._presence.is_in_place)
+        self._hear(link, link.execute(BEGIN).fetchall()[0])
+        self._tables = PostgresTables(link, self._me(self.boot), lambda: self._presence.is_in_place)
+        self.told = self._tables.head().told
+        self._meet(directory, self._peers)
+
+    def _peers(self) -> dict[str, int]:
+        return {one.id: one.pid for one in self._tables.known if one.boot == self.boot}
+
+    # turns ------------------------------------------------------------------------------------------------
+
+    @property
+    def _link(self) -> Link:
+        link: Link = self._tables.connection
+        return link
+
+    def _transact(self, job: Callable[[], T]) -> T:
+        """Do a job with the turn; whatever it raises undoes it. A connection that was lost meanwhile is made anew."""
+        for is_last in (False, True):
+            try:
+                self._is_taking_turn = True
+                link = self._link if self._link.is_alive else self._renew()
+                with link.timed():
+                    self._begin(link)
+                    return job()
+            except psycopg.Error as error:
+                is_begun, self._is_begun = self._is_begun, False
+                self._undo()
+                if is_begun or is_last or not is_gone(error):
+                    raise translate(error, self._address) from error
+            except BaseException:
+                self._undo()
+                raise
+            finally:
+                self._is_taking_turn = False
+        raise AssertionError("the second try returns or raises")
+
+    _is_taking_turn = False
+    _is_begun = False
+    """True once a turn holds the lock: what happens after that is not tried again."""
+
+    def _begin(self, link: Link) -> None:
+        self._is_begun = False
+        self._row = link.begin_with(schema.turn_of(self._address), BEGIN)
+        self._is_begun = True
+
+    def _undo(self) -> None:
+        try:
+            self._link.undo()
+        except psycopg.Error:  # it is of no use any more; the next turn makes another
+            self._link.close()
+
+    def _hear(self, link: Link, row: tuple[Any, ...]) -> tuple[Head, float, bool]:
+        """What the counters and the clock say; True when the clock had to be put right."""
+        *counters, offset, server = row
+        head = states.read_head(tuple(counters))
+        if self._server_clock is None:
+            return head, max(self.clock.now(), head.now), False
+        now, put_right = self._server_clock.hear(server, offset, head.now)
+        if put_right != offset:
+            logger.warning(
+                "the clock of %s jumped by %.1f s: queue time goes on",
+                self._address.shown,
+                offset - put_right,
+            )
+            if link.in_transaction:
+                link.execute("UPDATE head SET clock_offset = ?", (put_right,))
+        return head, now, put_right != offset
+
+    def _decided(self, decide: Decide) -> Plan:
+        tables, link = self._tables, self._link
+        crashpoint("turn.begin")
+        before, now, is_put_right = self._hear(link, self._row)
+        if tables.is_behind(before):
+            with link.piped():
+                changes = tables.changes(before, now - OLDEST_GRANT)
+            link.show_idle()
+        else:
+            changes = tables.changes(before, now - OLDEST_GRANT)
+        plan = decide(TableTurn(tables, now, self.clock.wall(), changes))
+        crashpoint("turn.decided")
+        if not plan.writes and not tables.must_write and not is_put_right:
+            link.undo()
+            tables.read_only(before)
+            return plan
+        with link.piped():
+            tables.write(plan, before, now, self._lease)
+            crashpoint("turn.written")
+            if plan.purged:  # while nobody else can use their ids
+                self._remove_files(tables.deleted)
+            self._commit()
+        tables.read_answers()
+        tables.written(plan)
+        return plan
+
+    def _commit(self) -> None:
+        link = self._link
+        self._kept += 1
+        link.execute(COMMITTED, (self.worker, self._kept))
+        try:
+            link.commit()
+        except psycopg.Error as error:
+            if not is_gone(error) or not self._is_committed():
+                raise
+
+    def _is_committed(self) -> bool:
+        """Whether a commit whose answer was lost took place all the same."""
+        deadline = time.monotonic() + ASKING
+        while True:
+            try:
+                link = self._renew()
+                link.begin_with(
+                    schema.turn_of(self._address)
+                )  # the old session has ended, one way or the other
+                row: Any = link.execute(
+                    "SELECT turn FROM commits WHERE worker = ?", (self.worker,)
+                ).fetchone()
+                link.undo()
+                return row is not None and row[0] == self._kept
+            except (psycopg.Error, StoreError) as error:
+                if time.monotonic() >= deadline:
+                    raise self._unknown(error) from error
+                time.sleep(0.05)
+
+    def _unknown(self, error: Exception) -> StoreError:
+        return StoreError(
+            f"The connection to {self._address.shown} was lost in a commit ({translate(error, self._address)}): "
+            "whether it lasts is unknown. Submit again with the same idempotency_key or id.",
+            self._address.shown,
+        )
+
+    def _renew(self) -> Link:
+        """Exchange a lost connection for a new one."""
+        self._link.close()
+        link = Link(self._address, self._durability)
+        if schema.version_of(link) != schema.VERSION:
+            link.close()
+            raise StoreError(
+                f"{self._address.shown} holds no queue any more. Open it anew.", self._address.shown
+            )
+        self._tables.use(link)
+        return link
+
+    def _tell(self, plan: Plan) -> None:
+        super()._tell(plan)
+        if self._beats is not None and self._beats.are_others_elsewhere:
+            urgent = {worker for worker, _ in plan.mail}
+            try:
+                self._link.execute(
+                    "SELECT pg_notify(?, ?)", (self._address.schema, " ".join((self.worker, *urgent))[:7000])
+                )
+            except psycopg.Error as error:  # they look by themselves a little later
+                self._trouble("cannot wake processes elsewhere", error)
+
+    # looking ----------------------------------------------------------------------------------------------
+
+    async def _read(self, look: Callable[[Tables], T]) -> T:
+        def looked() -> T:
+            with self._guard:
+                return self._looked(look)
+
+        return looked() if self._is_on_loop else await self._looking.do(looked)
+
+    def _looked(self, look: Callable[[Tables], T]) -> T:
+        """One moment of the queue; asked once more when the connection was lost meanwhile."""
+        self._check()
+        for is_last in (False, True):
+            if self._is_closed and self._beside is None:
+                raise StoreError(
+                    f"{self._address.shown} is closed. Open the queue anew.", self._address.shown
+                )
+            try:
+                if self._beside is None:
+                    self._beside = PostgresTables(Link(self._address, read_only=True))
+                link: Link = self._beside.connection
+                with link.timed():
+                    link.begin("ISOLATION LEVEL REPEATABLE READ")
+                    try:
+                        return look(self._beside)
+                    finally:
+                        link.undo()
+            except psycopg.Error as error:
+                self._look_no_more()
+                if is_last or not is_gone(error):
+                    raise translate(error, self._address) from error
+        raise AssertionError("the second try returns or raises")
+
+    def _look_no_more(self) -> None:
+        beside, self._beside = self._beside, None
+        if beside is not None:
+            beside.connection.close()
+
+    # the other processes ----------------------------------------------------------------------------------
+
+    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
+        """Say when another process committed something, and when one died."""
+        super().listen(changed, lost)
+        if not self._is_on_loop:
+            self._beats = Beats(
+                self._address, self.worker, self.boot, self._lease, self._trouble, changed, lost
+            )
+
+    def _pulse(self) -> None:
+        super()._pulse()
+        links = [self._link]
+        if (beside := self._beside) is not None:
+            links.append(beside.connection)
+        if self._beats is not None and self._beats.link is not None:
+            links.append(self._beats.link)
+        for link in links:
+            if link.is_stuck:
+                self._trouble(
+                    "nothing was heard for too long, the connection is cut", TimeoutError(link.address.shown)
+                )
+                link.hang_up()
+
+    def _rest(self) -> None:
+        super()._rest()
+        if self._beats is not None:
+            self._beats.close()
+
+    def _strike_off(self) -> None:
+        try:
+            self._tables.sign_off()
+            self._link.execute("DELETE FROM commits WHERE worker = ?", (self.worker,))
+            self._link.execute(CLEAR)
+        except psycopg.Error as error:
+            raise translate(error, self._address) from error
+
+    def _leave(self) -> None:
+        """Let go of the database, but not of what says that this process lives.
+
+        Each connection is closed by the thread that uses it; one that is in use just now is cut.
+        """
+        beside = self._beside
+        if beside is not None and self._guard.locked():
+            beside.connection.hang_up()
+        if self._is_taking_turn:
+            self._link.hang_up()
+        if self._is_on_loop:
+            self._look_no_more()
+            self._link.close()
+        else:
+            self._looking.put(self._look_no_more)
+            self._turns.put(self._link.close)
+        self._looking.close()
+
+
+def local_place(identity: str) -> str:
+    """Where on this host the files are that belong to a queue elsewhere: the same for every process of a user."""
+    folder = Path(tempfile.gettempdir()) / f"runcue-{os.getuid()}"
+    presence.make_directory(folder)
+    return str(folder / hashlib.sha256(identity.encode()).hexdigest()[:16])
+
+
+def _boot(directory: Path) -> str:
+    """Names those who can see each other's files, until the host is started anew."""
+    found = directory.stat()
+    return f"{presence.boot_id()} {found.st_dev:x}:{found.st_ino:x}"

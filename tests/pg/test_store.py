@@ -1,0 +1,251 @@
+"""The store in PostgreSQL: the contract of all stores, traces as in memory, and what becomes of a bad connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import runcue
+from runcue.core.plan import Plan
+from runcue.ports import Turn
+from runcue.stores.postgres.address import Address
+from runcue.stores.postgres.store import PostgresStore
+from runcue.testing import contract
+from runcue.testing.hand import Hand, pending
+from tests.pg.proxy import Proxy
+from tests.stores.test_traces import compare
+from tests.stores.traces import TRAITS, make, played
+
+BOUND = 30.0
+
+
+def opened(url: str, **options: Any) -> PostgresStore:
+    """A store at that address."""
+    return PostgresStore(Address(url), **{"durability": "full", "lease": 30.0, **options})
+
+
+@asynccontextmanager
+async def hand_on(url: str, **options: Any) -> AsyncIterator[Hand]:
+    """A hand on the queue at that address."""
+    store = opened(url, **options)
+    try:
+        yield Hand(store, {})
+    finally:
+        await store.close()
+
+
+def asked(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """What the database itself says."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(statement).fetchall()
+
+
+@pytest.mark.parametrize(
+    "check", [*contract.EVERY, *contract.SHARED], ids=lambda check: getattr(check, "__name__", "")
+)
+async def test_postgres_keeps_the_contract(check: contract.Check, pg: str) -> None:
+    await check(lambda: opened(pg))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_random_trace_is_as_in_memory(seed: int, pg: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("runcue"), "disabled", True)
+    trace = make(seed, traits=TRAITS)
+    compare(played(trace, None, monkeypatch), played(trace, pg, monkeypatch))
+
+
+# --- Connections that are lost --------------------------------------------------------------------
+
+
+async def test_a_commit_whose_answer_was_lost_stands(pg: str, pg_proxy: Proxy) -> None:
+    async with hand_on(pg_proxy.dsn(pg)) as hand:
+        await hand.write(pending(1))
+        pg_proxy.cut_after_commit()
+        await hand.write(pending(2))
+        pg_proxy.wait_done("cut after")
+        await hand.write(pending(3))
+        await hand.compare()
+    assert asked(pg, "SELECT id FROM runcue.work_units ORDER BY seq") == [("w1",), ("w2",), ("w3",)]
+
+
+async def test_a_commit_that_never_arrived_is_refused(pg: str, pg_proxy: Proxy) -> None:
+    async with hand_on(pg_proxy.dsn(pg)) as hand:
+        await hand.write(pending(1))
+        pg_proxy.cut_before_commit()
+        with pytest.raises(runcue.StoreError, match="cannot be reached"):
+            await hand.write(pending(2))
+        pg_proxy.wait_done("cut before")
+        await hand.write(pending(2))
+        await hand.compare()
+
+
+async def test_whether_a_commit_lasts_is_unknown_when_nobody_can_be_asked(
+    pg: str, pg_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runcue.stores.postgres.store.ASKING", 0.2)
+    async with hand_on(pg_proxy.dsn(pg)) as hand:
+        await hand.write(pending(1))
+        pg_proxy.cut_after_commit()
+        pg_proxy.refuse()
+        with pytest.raises(runcue.StoreError, match="whether it lasts is unknown"):
+            await hand.write(pending(2))
+        pg_proxy.allow()
+        found = await hand.store.get("w2")
+        assert found is not None
+
+
+async def test_a_session_that_was_ended_between_turns_costs_nothing(pg: str) -> None:
+    async with hand_on(pg) as hand:
+        await hand.write(pending(1))
+        assert await hand.store.get("w1") is not None
+        ended = asked(pg, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                          "WHERE pid != pg_backend_pid() AND datname = current_database()")  # fmt: skip
+        assert len(ended) >= 2
+        await hand.write(pending(2))
+        await hand.compare()
+
+
+async def test_a_queue_that_is_gone_is_said_to_be(pg: str) -> None:
+    async with hand_on(pg) as hand:
+        await hand.write(pending(1))
+        asked(pg, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                  "WHERE pid != pg_backend_pid() AND datname = current_database()")  # fmt: skip
+        with psycopg.connect(pg, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA runcue CASCADE")
+        with pytest.raises(runcue.StoreError, match="holds no queue any more"):
+            await hand.write(pending(2))
+
+
+async def test_a_network_that_is_dead_and_does_not_say_so_is_given_up(
+    pg: str, pg_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runcue.stores.postgres.link.STUCK", 0.5)
+    async with hand_on(pg_proxy.dsn(pg), lease=0.6) as hand:
+        await hand.write(pending(1))
+        pg_proxy.freeze()
+        with pytest.raises(runcue.StoreError, match="cannot be reached"):
+            await asyncio.wait_for(hand.write(pending(2)), BOUND)
+        pg_proxy.thaw()
+        await hand.write(pending(3))
+        await hand.compare()
+
+
+async def test_a_process_that_stops_inside_its_turn_loses_it(
+    pg: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends its session, so that others go on; it begins anew when it wakes up."""
+    monkeypatch.setattr("runcue.stores.postgres.link.STANDSTILL", 0.3)
+    stopped, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    async with hand_on(pg) as hand, hand_on(pg) as other:
+        other.kept = hand.kept
+
+        def stop(plan: Plan, turn: Turn) -> None:
+            hand.put(plan, pending(1))
+            loop.call_soon_threadsafe(stopped.set)
+            go_on.wait(BOUND)
+
+        turn = asyncio.create_task(hand.turn(stop))
+        await asyncio.wait_for(stopped.wait(), BOUND)
+        await asyncio.wait_for(other.write(pending(2)), BOUND)
+        go_on.set()
+        with pytest.raises(runcue.StoreError):
+            await turn
+        await hand.turn()
+        await hand.write(pending(3))
+        await hand.compare()
+
+
+# --- Clocks ---------------------------------------------------------------------------------------
+
+
+async def test_queue_time_goes_on_when_the_server_s_clock_jumps(
+    pg: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jump is made of the only thing that can be moved here: what the server says."""
+    async with hand_on(pg) as hand:
+        store: Any = hand.store
+        await hand.write(pending(1))
+        before = store.clock.now()
+        hear, jump = store._server_clock.hear, 3600.0
+
+        def jumped(server: float, offset: float, at_least: float) -> tuple[float, float]:
+            return hear(server + jump, offset, at_least)  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(store._server_clock, "hear", jumped)
+        for jump in (3600.0, -3600.0, 86400.0):
+            await hand.write(pending(2 + int(abs(jump))))
+            after = store.clock.now()
+            assert 0 <= after - before < BOUND, jump
+            before = after
+        assert asked(pg, "SELECT clock_offset FROM runcue.head") != [(0.0,)]
+
+
+async def test_an_offset_that_another_process_moved_is_taken_as_it_is(pg: str) -> None:
+    async with hand_on(pg) as hand:
+        store: Any = hand.store
+        await hand.write(pending(1))
+        with psycopg.connect(pg, autocommit=True) as connection:
+            connection.execute("UPDATE runcue.head SET clock_offset = 100")
+        before = store.clock.now()
+        await hand.write(pending(2))
+        assert 99 < store.clock.now() - before < 100 + BOUND
+        assert asked(pg, "SELECT clock_offset FROM runcue.head") == [(100.0,)]
+
+
+# --- Namespaces -----------------------------------------------------------------------------------
+
+
+async def test_queues_of_other_names_are_other_queues(pg: str) -> None:
+    async def count_after(name: str, works: int) -> int:
+        cue = runcue.Cue(pg, name=name)
+
+        @cue.task
+        async def note(work: runcue.Work) -> None: ...
+
+        async with cue:
+            await cue.submit_many([{"task": "note"}] * works)
+            await cue.join(timeout=BOUND)
+            found = (await cue.count())[runcue.WorkState.COMPLETED]
+        await cue.close()
+        return found
+
+    assert await asyncio.gather(count_after("one", 3), count_after("two", 5)) == [3, 5]
+    schemas = asked(pg, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'runcue%' ORDER BY 1")
+    assert schemas == [("runcue_one",), ("runcue_two",)]
+
+
+@pytest.mark.parametrize("name", ["Über", "a-b", "1st", "x" * 41])
+async def test_a_name_that_no_schema_can_have_is_refused(pg: str, name: str) -> None:
+    cue = runcue.Cue(pg, name=name)
+    with pytest.raises(runcue.ConfigError, match="small letters"):
+        await cue.count()
+
+
+# --- What lies on this host -----------------------------------------------------------------------
+
+
+async def test_what_belongs_to_a_queue_on_this_host_is_private(pg: str) -> None:
+    store = opened(pg)
+    try:
+        folder = Path(store.local).parent
+        assert folder.stat().st_mode & 0o077 == 0
+        assert folder.stat().st_uid == os.getuid()
+        assert Path(f"{store.local}.runcue").is_dir()
+    finally:
+        await store.close()
+
+
+@pytest.fixture(autouse=True)
+def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies on this host lies in the folder of the test."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
