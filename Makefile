@@ -7,7 +7,8 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 PYTHON_DIRS := src tests $(wildcard bench examples)
-JOBS ?= 2
+# Workers that run tests. Some of them wait at any time, so that it takes three to keep two cores busy.
+JOBS ?= 3
 ARGS ?=
 
 .PHONY: help
@@ -21,7 +22,13 @@ demo: .venv/.run ## Run the document pipeline on mock services
 	@$(BIN)/python examples/pipeline.py $(ARGS)
 
 .PHONY: test
-test: style lint types imports pytest ## Everything: format, lint, types, imports, tests (ARGS="-k name" goes to pytest)
+test: ready ## Everything: format, lint, types, imports, tests (ARGS="-k name" goes to pytest)
+	@$(MAKE) style lint
+	@$(MAKE) types imports > .cache/checks.txt 2>&1 & checks=$$!; trap 'kill $$checks 2> /dev/null || true' EXIT; \
+	code=0; $(MAKE) pytest || code=$$?; \
+	wait $$checks || code=$$?; \
+	cat .cache/checks.txt; \
+	exit $$code
 
 .PHONY: check
 check: test ## The same
@@ -58,8 +65,10 @@ types: .venv/.test ## mypy, strict
 imports: .venv/.test ## Who may import whom
 	$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
 
-# Recording coverage takes as long again as running, so it is done where core/ is tried; all other tests run without.
-PYTEST := -n $(JOBS) --dist loadgroup
+# Recording coverage takes as long again as running, so it is done where core/ is tried; all other tests run without,
+# and so do those marked no_cover, which do often what others do once.
+# A test has longer here than by hand: together they keep the machine busy, and others may do so too.
+PYTEST := -n $(JOBS) --timeout 300
 COVERED := tests/core tests/edge tests/throttling/test_headers.py \
 	tests/engine/test_forecast.py tests/engine/test_quantities.py
 
@@ -100,6 +109,12 @@ clean: ## Remove the environment, caches and build results
 	find src tests $(wildcard bench examples) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------- environment
+
+# What tests need is fetched side by side.
+.PHONY: ready
+ready:
+	@mkdir -p .cache
+	@$(MAKE) -s -j 2 .venv/.test .cache/chromium/.ready
 
 # An environment that was moved, copied or lost its interpreter is made anew.
 ifneq ($(shell test -x .venv/bin/python && cat .venv/.place 2>/dev/null),$(CURDIR))

@@ -2,12 +2,30 @@
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it brings no types
 
 settings.register_profile("untimed", deadline=None)  # machines are shared, and slow at times
 settings.load_profile("untimed")
+
+TOGETHER = ("tests/browser/",)
+"""Folders whose tests share something dear, and are therefore done by one worker."""
+
+
+class Together(LoadScopeScheduling):  # type: ignore[misc]  # for the same reason
+    """Hands out every test by itself, and before all others the folders that belong together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """Choose who does which test."""
+    return Together(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from runcue import Cue
 from tests.browser.mishaps import Mishaps
 from tests.browser.stage import LINK, TOKEN, Stage, served
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 async def service(stage: Stage, name: str) -> dict[str, object]:

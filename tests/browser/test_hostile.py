@@ -14,7 +14,7 @@ from tests.browser.conftest import PATIENCE, WATCH, hurry
 from tests.browser.mishaps import Mishaps
 from tests.browser.stage import LINK, TOKEN, Stage, served
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 RUN = "window.__x=1"
 BASIC = [

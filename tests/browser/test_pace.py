@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 
 from tests.browser.stage import Stage
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PACE = 1000
 BEAT = 0.05

@@ -9,7 +9,7 @@ import runcue.web
 from tests.browser.mishaps import Mishaps
 from tests.browser.stage import LINK, TOKEN, Stage, served
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_queue_that_is_gone_is_told_and_one_that_is_back_is_shown(

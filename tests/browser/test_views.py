@@ -9,7 +9,7 @@ from playwright.async_api import Browser, Page, expect
 from tests.browser.mishaps import Mishaps
 from tests.browser.stage import Stage, play
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def shown(page: Page, text: str) -> None:

@@ -176,8 +176,8 @@ def test_the_ring_is_named_and_nothing_else(needs: dict[str, str], ring: list[st
     assert cycle_in(needs, ["a"]) == ring
 
 
-def test_a_chain_of_100000_is_walked_without_recursion() -> None:
-    last = 100_000
+def test_a_chain_of_20000_is_walked_without_recursion() -> None:
+    last = 20_000
     chain = {str(number): [str(number + 1)] for number in range(last)}
     assert cycle_in(chain, ["0"]) is None
     chain[str(last)] = ["0"]

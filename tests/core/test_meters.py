@@ -65,6 +65,7 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.no_cover
 @settings(max_examples=200)
 @given(steps=STEPS)
 def test_what_is_left_is_what_adding_up_everything_says_whatever_happens_in_whatever_order(

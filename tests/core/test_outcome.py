@@ -758,15 +758,15 @@ def test_a_skipped_dependency_satisfies() -> None:
 
 
 def test_a_long_chain_ends_without_recursion() -> None:  # DP1, SC5
-    ids = [f"w{number}" for number in range(20_000)]
+    ids = [f"w{number}" for number in range(5000)]
     bench = chain_bench(*ids)
     bench.fail(ids[0])
-    assert len(bench.told("failed")) == 20_000
+    assert len(bench.told("failed")) == 5000
 
 
 def test_a_long_chain_backwards_is_accepted_without_recursion() -> None:
     bench = Bench()
-    ids = [f"w{number}" for number in range(20_000)]
+    ids = [f"w{number}" for number in range(5000)]
     bench.submit(
         bench.spec(ids[-1]), *[bench.spec(here, needs=[following]) for here, following in pairwise(ids)]
     )

@@ -540,6 +540,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.no_cover
 @settings(max_examples=100)
 @given(steps=STEPS)
 def test_no_window_is_exceeded_and_nothing_waits_for_ever(

@@ -289,6 +289,7 @@ def test_what_starts_is_what_a_look_at_everything_would_start_in_the_same_order(
             single_service_step(yard, step, name, number, queue)
 
 
+@pytest.mark.no_cover
 @given(steps=SINGLE_STEPS)
 def test_nothing_could_start_before_the_moment_the_index_wakes_at(
     steps: list[tuple[str, str, int, str]],
@@ -554,6 +555,7 @@ def four_services(kind: type[Yard], caps: list[int]) -> Any:
     return kind(**dict(zip("abcd", caps, strict=True)))
 
 
+@pytest.mark.no_cover
 @settings(max_examples=120)
 @given(steps=MULTI_STEPS, caps=CAPS)
 def test_nothing_idles_that_could_run_except_for_older_work_that_lacks_one_running_slot(
@@ -566,6 +568,7 @@ def test_nothing_idles_that_could_run_except_for_older_work_that_lacks_one_runni
         yard.check_after_choice()
 
 
+@pytest.mark.no_cover
 @settings(max_examples=120)
 @given(steps=MULTI_STEPS, caps=CAPS)
 def test_a_choice_made_twice_chooses_nothing_more(
@@ -578,6 +581,7 @@ def test_a_choice_made_twice_chooses_nothing_more(
         assert yard.choose() == []
 
 
+@pytest.mark.no_cover
 @settings(max_examples=120)
 @given(steps=MULTI_STEPS, caps=CAPS)
 def test_whatever_happened_before_all_work_runs_in_the_end(

@@ -698,4 +698,5 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-TestAnyLife = pytest.mark.timeout(600)(Machine.TestCase)  # a failure takes its time to be made small
+# A failure takes its time to be made small.
+TestAnyLife = pytest.mark.no_cover(pytest.mark.timeout(600)(Machine.TestCase))

@@ -13,7 +13,7 @@ from typing import Any
 from runcue.core.retry import Retry
 from runcue.ports import CommandOptions, Handler, Registered, TooLate
 
-BOUND = 20.0
+BOUND = 40.0
 """How long a condition is waited for before a test fails: far longer than it ever takes."""
 
 

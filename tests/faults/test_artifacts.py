@@ -15,7 +15,7 @@ import runcue
 from runcue import Cue, Work
 from tests.acceptance.patience import becomes_true
 
-PATIENCE = 20
+PATIENCE = 40
 SOURCE = str(Path(runcue.__file__).parent.parent)
 
 

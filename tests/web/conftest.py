@@ -29,9 +29,9 @@ def client(made: ASGIApp, **options: Any) -> httpx.AsyncClient:
 
 
 async def until(check: Callable[[], Any]) -> None:
-    """Wait until something is true, for ten seconds at most."""
+    """Wait until something is true, for forty seconds at most."""
     pause = threading.Event()
-    for _ in range(500):
+    for _ in range(2000):
         if check():
             return
         await asyncio.to_thread(pause.wait, 0.02)
@@ -149,5 +149,5 @@ async def served(path: Path, **options: Any) -> AsyncIterator[tuple[Server, int]
         yield server, listener.getsockname()[1]
     finally:
         server.should_exit = True
-        await asyncio.wait_for(task, 15)
+        await asyncio.wait_for(task, 40)
         listener.close()

@@ -80,7 +80,9 @@ async def dashboard(tmp_path: Path) -> AsyncIterator[Dashboard]:
 async def test_of_a_thousand_who_listen_a_few_are_served_and_nothing_is_left_of_them(
     dashboard: Dashboard,
 ) -> None:
-    async with httpx.AsyncClient(headers=BEARER, base_url=f"http://127.0.0.1:{dashboard.port}") as asker:
+    async with httpx.AsyncClient(
+        headers=BEARER, base_url=f"http://127.0.0.1:{dashboard.port}", timeout=40
+    ) as asker:
         first = await dashboard.storm()
         assert first.keys() <= {200, 503}
         assert first[503] >= MANY - 10, "they all come from one address"
