@@ -33,14 +33,14 @@ class Mould:
                          worker="worker", shelf="running/worker", since=now)  # fmt: skip
         final = Record(record.id, record.spec, 1, now, now, WorkState.COMPLETED, spent=1, started_at=now,
                        completed_at=now, result=RESULT, since=now)  # fmt: skip
-        self._insert = codec.insert_row(record, now)
+        self._insert = codec.plain_row(record, now)
         self._start = codec.start_row(running, now, now + 30)
         self._finish = codec.finish_row(final, now)
         self._token = self._start.index(-1)
 
     def inserts(self, numbers: Sequence[int]) -> Rows:
         """The rows of INSERT."""
-        place = codec.COLUMNS.index("params")
+        place = codec.PLAIN.index("params")
         before, after = self._insert[2:place], self._insert[place + 1 :]
         return [
             (name(number), number, *before, _encode({"page": number}).decode(), *after) for number in numbers
@@ -84,7 +84,7 @@ def lives(path: str, count: int, *, in_one: bool) -> float:
         began = perf_counter()
         for numbers in batches(count):
             write("BEGIN IMMEDIATE")
-            many(codec.INSERT, mould.inserts(numbers))
+            many(codec.INSERT_PLAIN, mould.inserts(numbers))
             if not in_one:
                 write("COMMIT; BEGIN IMMEDIATE")
             many(codec.START, mould.starts(numbers))
@@ -109,7 +109,7 @@ def lives_in_line(path: str, count: int) -> float:
         began = perf_counter()
         for numbers in batches(count):
             write("BEGIN IMMEDIATE")
-            many(codec.INSERT, mould.inserts(numbers))
+            many(codec.INSERT_PLAIN, mould.inserts(numbers))
             write("COMMIT")
         for numbers in batches(count):
             write("BEGIN IMMEDIATE")

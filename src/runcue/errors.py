@@ -39,6 +39,8 @@ def quoted(value: object) -> str:
     if len(text) > QUOTED_LENGTH + 2:
         closing = text[0] if text[0] in "'\"" else ""
         text = text[:QUOTED_LENGTH] + "…" + closing
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else " " for character in text)
 
 

@@ -13,7 +13,7 @@ from runcue.core import limits
 from runcue.sim import swarm, trial
 from runcue.sim.promise import Violation
 
-SEEDS = 500
+SEEDS = 2000
 """In every run of the tests, in processes of their own."""
 CHUNK = 250
 
