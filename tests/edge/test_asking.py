@@ -140,9 +140,9 @@ def test_a_queue_in_memory_may_be_named_in_every_way(store: Any) -> None:
 
 def test_another_store_is_refused_with_what_there_is() -> None:
     others = [value for value in ODDITIES[1:] if not isinstance(value, str | os.PathLike)]
-    for store in ("", "postgresql://user:secret@host/queue", b":memory:", *others):
+    for store in ("", "mysql://user:secret@host/queue", b":memory:", *others):
         with pytest.raises(
-            ConfigError, match=r"^Cannot open .*: this version keeps its queue in memory"
+            ConfigError, match=r"^Cannot open .*: a queue is in memory, in a file or in PostgreSQL"
         ) as caught:
             Cue(store)
         assert "secret" not in str(caught.value)

@@ -1,16 +1,35 @@
-"""Every test of the engine runs on virtual time, and on both stores: in memory and in a file."""
+"""Every test of the engine runs on virtual time, and on each store: in memory, in a file and in PostgreSQL."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import runcue.cue
 from runcue.connect import target_of
+from runcue.stores.postgres import schema
+from runcue.stores.postgres.address import Address
+from runcue.stores.postgres.store import PostgresStore
+from runcue.stores.shared import SharedStore
 from runcue.stores.sqlite import SqliteStore
 from runcue.testing import VirtualLoop
+from tests.pg.fixtures import pg_server
+from tests.pg.server import Given, Server
+
+__all__ = ["pg_server"]
+
+STORES = ("memory", "file", "postgres")
+LARGE = frozenset({
+    "test_a_chain_of_three_thousand_runs_to_its_end",
+    "test_thousands_of_dependents_fail_in_one_go",
+    "test_fan_out_and_fan_in_of_three_thousand",
+    "test_all_dead_letters_are_purged_however_many",
+})  # fmt: skip
+"""What takes thousands of turns: too long where each of them asks a server."""
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:
@@ -18,29 +37,71 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests of what only one of them promises are marked with its name."""
-    stores = [one for one in ("memory", "file") if metafunc.definition.get_closest_marker(one)]
-    metafunc.parametrize("store", stores or ["memory", "file"], indirect=True)
+    """Tests of what only one of them promises are marked with its name.
+
+    Tests that make up many examples open a queue for each, and PostgreSQL has few connections.
+    """
+    stores = [one for one in STORES if metafunc.definition.get_closest_marker(one)] or [*STORES]
+    if "postgres" in stores and (
+        hasattr(metafunc.function, "hypothesis") or metafunc.function.__name__ in LARGE
+    ):
+        stores.remove("postgres")
+    metafunc.parametrize("store", stores, indirect=True)
+
+
+@cache
+def _database(server: Server | Given) -> str:
+    """One database for all tests: to empty its tables is cheaper than to make others."""
+    return server.database()
+
+
+def _emptied(url: str, schema: str) -> None:
+    """Take away what an earlier test left."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        tables = connection.execute("SELECT relname FROM pg_class JOIN pg_namespace AS n ON n.oid = relnamespace "
+                                    "WHERE relkind = 'r' AND nspname = %s", (schema,)).fetchall()  # fmt: skip
+        statements = [f"DELETE FROM {schema}.{name}" for (name,) in tables if name not in {"about", "head"}]
+        if statements:
+            counters = ("revision", "seq", "token", "told", "now", "pending", "running", "completed", "failed",
+                        "cancelled", "blocked", "clock_offset")  # fmt: skip
+            statements.append(f"UPDATE {schema}.head SET {', '.join(f'{name} = 0' for name in counters)}")
+            connection.execute(";".join(statements).encode())
 
 
 @pytest.fixture(autouse=True)
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Where a Cue() keeps its queue. Few tests close theirs: its descriptors are let go of afterwards."""
+    """What a Cue() is like: "memory", or "file" for what several processes may share, in PostgreSQL as well.
+
+    Few tests close theirs: what it holds is let go of afterwards.
+    """
     where: str = request.param
+    stores: list[SharedStore] = []
     numbers = count()
-    stores: list[SqliteStore] = []
-    make = SqliteStore.__init__
+    url = _database(request.getfixturevalue("pg_server")) if where == "postgres" else ""
 
-    def in_a_file(target: object) -> str | None:
-        return target_of(target) or str(tmp_path / f"queue{next(numbers)}.db")
+    def shared(target: object) -> str | None:
+        return target_of(target) or url or str(tmp_path / f"queue{next(numbers)}.db")
 
-    def remember(store: SqliteStore, *arguments: Any, **options: Any) -> None:
-        make(store, *arguments, **options)
-        stores.append(store)
+    def remember(kind: Any) -> None:
+        make = kind.__init__
 
-    if where == "file":
-        monkeypatch.setattr(runcue.cue, "target_of", in_a_file)
-        monkeypatch.setattr(SqliteStore, "__init__", remember)
-    yield where
+        def made(store: SharedStore, target: Any, **options: Any) -> None:
+            if isinstance(target, Address):
+                target = Address(target.url, f"t{next(numbers)}")
+                _emptied(target.url, target.schema)
+            make(store, target, **options)
+            stores.append(store)
+
+        monkeypatch.setattr(kind, "__init__", made)
+
+    if where != "memory":
+        monkeypatch.setattr(runcue.cue, "target_of", shared)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        monkeypatch.setattr(
+            schema, "check_server", lambda link: []
+        )  # it runs without fsync, and would be warned of
+        remember(SqliteStore)
+        remember(PostgresStore)
+    yield "memory" if where == "memory" else "file"
     for one in stores:
         one.abandon()
