@@ -274,7 +274,7 @@ def test_an_error_in_the_items_is_raised_as_it_is() -> None:
         ((double, []), {"retry": "often"}, "Invalid retry"),
         ((double, []), {"key": 5}, "Invalid key: 5"),
         ((double, []), {"store": "queue.db"}, "store='queue.db' needs a key="),
-        ((double, []), {"store": "postgresql://host/db"}, "Cannot open "),
+        ((double, []), {"store": "mysql://host/db"}, "Cannot open "),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(arguments: Any, options: dict[str, Any], message: str) -> None:
