@@ -42,6 +42,10 @@ torture: .venv/.test ## Kill processes that share one file, and check (ARGS="--k
 	@mkdir -p .cache
 	@$(BIN)/python -m tests.torture --report .cache/torture.json $(ARGS)
 
+.PHONY: postgres
+postgres: .venv/.test ## All tests of the engine on PostgreSQL (make test takes every third)
+	RUNCUE_ALL=1 $(BIN)/pytest $(PYTEST) tests/engine tests/pg $(ARGS)
+
 .PHONY: format
 format: .venv/.test ## Format, and fix what ruff can fix
 	$(BIN)/ruff check --fix-only --quiet $(PYTHON_DIRS)

@@ -1,10 +1,12 @@
 """Every test of the engine runs on virtual time, and on each store: in memory, in a file and in PostgreSQL."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import psycopg
 import pytest
@@ -37,16 +39,21 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests of what only one of them promises are marked with its name.
+    """Tests of what only one of them promises are marked with its name."""
+    stores = [one for one in STORES if metafunc.definition.get_closest_marker(one)] or [*STORES]
+    if "postgres" in stores and len(stores) > 1 and not _is_for_postgres(metafunc.function):
+        stores.remove("postgres")
+    metafunc.parametrize("store", stores, indirect=True)
+
+
+def _is_for_postgres(function: Any) -> bool:
+    """Every third test, by its name, and with `make postgres` every one.
 
     Tests that make up many examples open a queue for each, and PostgreSQL has few connections.
     """
-    stores = [one for one in STORES if metafunc.definition.get_closest_marker(one)] or [*STORES]
-    if "postgres" in stores and (
-        hasattr(metafunc.function, "hypothesis") or metafunc.function.__name__ in LARGE
-    ):
-        stores.remove("postgres")
-    metafunc.parametrize("store", stores, indirect=True)
+    if hasattr(function, "hypothesis") or function.__name__ in LARGE:
+        return False
+    return bool(os.environ.get("RUNCUE_ALL")) or crc32(function.__name__.encode()) % 3 == 0
 
 
 @cache
