@@ -194,6 +194,10 @@ async def test_commits_are_waited_for_whatever_the_server_s_default(pg: str) -> 
         ("postgresql://me:sword%2Ffish@host/queue", "sword/fish"),
         ("postgres://host/queue?user=me&password=swordfish", "swordfish"),
         ("postgresql://host/queue?sslpassword=swordfish&user=me", "swordfish"),
+        ("postgresql://host/queue?pass%77ord=swordfish", "swordfish"),
+        ("postgresql://me:sw?rdfish@host/queue", "rdfish"),
+        ("postgresql://me:sword/fish@host/queue", "fish@"),
+        ("postgresql://me:sw@rdfish@host/queue", "rdfish"),
     ],
 )
 def test_a_password_is_in_no_message(url: str, secret: str) -> None:
@@ -202,6 +206,12 @@ def test_a_password_is_in_no_message(url: str, secret: str) -> None:
     for text in (repr(address), address.shown, str(translate(error, address))):
         assert secret not in text
         assert "fish" not in text
+
+
+def test_what_is_like_a_password_elsewhere_is_left_readable() -> None:
+    address = Address("postgresql://postgres:postgres@host/postgres")
+    assert address.plain == "postgresql://postgres:***@host/postgres"
+    assert Address("postgresql://host:5432/queue?user=me").plain == "postgresql://host:5432/queue?user=me"
 
 
 @pytest.fixture

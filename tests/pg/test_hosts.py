@@ -13,6 +13,7 @@ import pytest
 
 import runcue
 from runcue.stores.postgres.address import Address
+from runcue.stores.postgres.beats import Signs
 from runcue.stores.postgres.store import PostgresStore
 from runcue.testing.hand import Hand, pending
 from tests.pg.proxy import Proxy
@@ -93,6 +94,15 @@ async def test_who_beats_is_not_lost(hosts: Made) -> None:
         for _ in range(30):  # three leases
             await asyncio.sleep(0.15)
     assert (one.lost, two.lost) == ([], [])
+
+
+def test_a_sign_that_does_not_change_for_a_lease_is_the_last() -> None:
+    signs = Signs(lease=30.0)
+    assert signs.look({"a": 5.0, "b": 0.0}, now=100.0) == []
+    assert signs.look({"a": 9.0, "b": 0.0}, now=130.0) == [], "a whole lease"
+    assert signs.look({"a": 9.0, "b": 0.0}, now=131.0) == ["b"]
+    assert signs.look({"a": -3600.0}, now=161.5) == [], "whatever the clock of the server says"
+    assert signs.look({"a": -3600.0, "b": 0.0}, now=170.0) == [], "who comes again is seen anew"
 
 
 async def test_nobody_is_lost_because_this_process_was_cut_off(hosts: Made, pg: str, pg_proxy: Proxy) -> None:

@@ -18,7 +18,9 @@ import runcue
 from runcue.core.plan import Plan
 from runcue.ports import Turn
 from runcue.stores.postgres.address import Address
+from runcue.stores.postgres.link import is_gone, translate
 from runcue.stores.postgres.store import PostgresStore
+from runcue.stores.postgres.tables import PAGE
 from runcue.testing import contract
 from runcue.testing.hand import Hand, pending
 from tests.pg.proxy import Proxy
@@ -128,8 +130,9 @@ async def test_a_queue_that_is_gone_is_said_to_be(pg: str) -> None:
 async def test_a_network_that_is_dead_and_does_not_say_so_is_given_up(
     pg: str, pg_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runcue.stores.postgres.link.STUCK", 0.5)
-    async with hand_on(pg_proxy.dsn(pg), lease=0.6) as hand:
+    for name in ("ANSWER", "LOCKED", "STATEMENT"):
+        monkeypatch.setattr(f"runcue.stores.postgres.link.{name}", 0.5)
+    async with hand_on(pg_proxy.dsn(pg)) as hand:
         await hand.write(pending(1))
         pg_proxy.freeze()
         with pytest.raises(runcue.StoreError, match="cannot be reached"):
@@ -137,6 +140,109 @@ async def test_a_network_that_is_dead_and_does_not_say_so_is_given_up(
         pg_proxy.thaw()
         await hand.write(pending(3))
         await hand.compare()
+
+
+async def test_to_close_takes_no_longer_than_a_farewell_when_nobody_answers(
+    pg: str, pg_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runcue.stores.postgres.store.LEAVING", 0.5)
+    store = opened(pg_proxy.dsn(pg))
+    await Hand(store, {}).write(pending(1))
+    pg_proxy.freeze()
+    await asyncio.wait_for(store.close(), BOUND)
+    pg_proxy.thaw()
+
+
+async def test_a_statement_that_fails_while_it_is_being_prepared_does_no_lasting_harm(pg: str) -> None:
+    """psycopg prepares what it has seen a few times, and would go on with what was never prepared."""
+    async with hand_on(pg) as hand:
+        for number in range(1, 12):
+            with psycopg.connect(pg, autocommit=True) as connection:
+                connection.execute(
+                    "ALTER TABLE runcue.work_units ADD CONSTRAINT full_up CHECK (false) NOT VALID"
+                )
+            with pytest.raises(runcue.StoreError):
+                await hand.write(pending(number))
+            with psycopg.connect(pg, autocommit=True) as connection:
+                connection.execute("ALTER TABLE runcue.work_units DROP CONSTRAINT full_up")
+            await hand.write(pending(number))
+        await hand.compare()
+
+
+async def test_a_queue_that_was_made_anew_is_not_ours(pg: str) -> None:
+    async with hand_on(pg) as hand:
+        await hand.write(pending(1))
+        with psycopg.connect(pg, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA runcue CASCADE")
+        async with hand_on(pg) as other:
+            await other.write(pending(1))
+            with pytest.raises(runcue.StorageReplaced, match="holds another queue now"):
+                await hand.write(pending(2))
+        assert asked(pg, "SELECT id FROM runcue.work_units") == [("w1",)]
+
+
+async def test_commits_that_were_lost_are_noticed(pg: str) -> None:
+    async with hand_on(pg) as hand:
+        await hand.write(pending(1))
+        with psycopg.connect(pg, autocommit=True) as connection:
+            connection.execute("UPDATE runcue.head SET revision = 0")
+        with pytest.raises(runcue.StoreError, match="has lost commits"):
+            await hand.write(pending(2))
+        await hand.turn()
+
+
+@pytest.mark.parametrize("code", ["40001", "40P01"])
+def test_what_is_worth_another_try_is_called_busy(code: str) -> None:
+    error = psycopg.errors.lookup(code)("as the server says")
+    assert not is_gone(error)
+    assert isinstance(translate(error, Address("postgresql://host/queue")), runcue.StorageBusy)
+
+
+TEXTS = ["\uf8ff", "\uf8ff0\uf8ff1", "a\0b", "\0", "\\u0000", "é\u2028 ' \" % ? $1 :x 🎈"]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=ascii)
+async def test_every_text_comes_back_as_it_was(pg: str, text: str) -> None:
+    cue = runcue.Cue(pg)
+    is_key = "\0" not in text
+
+    @cue.task(retry=1)
+    async def echo(work: runcue.Work) -> Any:
+        if work.params["fail"]:
+            raise ValueError(text)
+        return {"said": text}
+
+    async with cue:
+        given: dict[str, Any] = {
+            "task": "echo",
+            "target": text,
+            "params": {"fail": False, "text": text, text: 1},
+        }
+        if is_key:
+            given["idempotency_key"] = text
+        ids = [await cue.submit(**given)]
+        if is_key:
+            ids.append(await cue.submit(**given))
+            assert ids[0] == ids[1]
+        work = await cue.wait(ids[0], timeout=BOUND)
+        assert (work.target, work.params, work.result) == (text, given["params"], {"said": text})
+        failed = await cue.wait(await cue.submit("echo", params={"fail": True}), timeout=BOUND)
+        assert [line.error for line in failed.history] == [failed.error]
+        found = await cue.list(search=work.id)
+        assert [one.id for one in found] == [work.id]
+    await cue.close()
+
+
+async def test_the_next_of_a_shelf_are_found_by_its_index_alone(pg: str) -> None:
+    async with hand_on(pg) as hand:
+        await hand.write(*[pending(number, place=1.0) for number in range(1, 500)])
+        link: Any = hand.store._tables.connection  # type: ignore[attr-defined]
+        plan = "\n".join(
+            line for (line,) in link.execute(f"EXPLAIN {PAGE}", ("ready/call", 1.0, 100, 20)).fetchall()
+        )
+        assert "work_units_on_shelf" in plan
+        assert "Sort" not in plan
+        assert "Bitmap" not in plan
 
 
 async def test_a_process_that_stops_inside_its_turn_loses_it(
@@ -178,8 +284,8 @@ async def test_queue_time_goes_on_when_the_server_s_clock_jumps(
         before = store.clock.now()
         hear, jump = store._server_clock.hear, 3600.0
 
-        def jumped(server: float, offset: float, at_least: float) -> tuple[float, float]:
-            return hear(server + jump, offset, at_least)  # type: ignore[no-any-return]
+        def jumped(asked_at: float, server: float, offset: float, at_least: float) -> tuple[float, float]:
+            return hear(asked_at, server + jump, offset, at_least)  # type: ignore[no-any-return]
 
         monkeypatch.setattr(store._server_clock, "hear", jumped)
         for jump in (3600.0, -3600.0, 86400.0):

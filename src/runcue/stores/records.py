@@ -39,6 +39,8 @@ MANY = 500
 class Records:
     """What is read through one connection. `may_take` is for a process that takes turns: it sets rows aside."""
 
+    page_select = codec.SELECT_PAGE
+
     def __init__(self, connection: Connection, *, may_take: bool) -> None:
         self.use(connection)
         self._may_take = may_take
@@ -134,7 +136,7 @@ class Records:
         """The next records of a shelf."""
 
         def fetch(after: Key, amount: int) -> Iterable[Row]:
-            return self._execute(codec.SELECT_PAGE, (shelf, *after, amount))
+            return self._execute(self.page_select, (shelf, *after, amount))
 
         return self._filled(fetch, "place", after or BEFORE_ALL, limit)
 

@@ -15,6 +15,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,6 +129,10 @@ class SharedStore:
     @abstractmethod
     def _commit(self) -> None:
         """Commit what was written, within `_transact`."""
+
+    def _batch(self) -> AbstractContextManager[None]:
+        """Within this, many statements are sent one after the other."""
+        return nullcontext()
 
     @abstractmethod
     async def _read(self, look: Callable[[Tables], T]) -> T:
@@ -294,8 +299,9 @@ class SharedStore:
         def job() -> tuple[list[Deleted], bool]:
             kept = None if self._retention is None else now - self._retention
             tables = self._tables
-            done = prune(tables.connection, tables.head().now, kept, now - self._log_retention)
-            self._commit()
+            with self._batch():
+                done = prune(tables.connection, tables.head().now, kept, now - self._log_retention)
+                self._commit()
             return done
 
         old, is_full = self._transact(job)

@@ -210,7 +210,8 @@ class Tables(Records):
                     plain.append(codec.plain_row(record, now, lease))
                 else:
                     fresh.append(codec.insert_row(record, now, lease))
-                    many(codec.ATTEMPT_INSERT, codec.attempt_rows(record))
+                    if record.history:
+                        many(codec.ATTEMPT_INSERT, codec.attempt_rows(record))
             elif record.id in rewritten or record.skipped:
                 others.append(record)
             elif record.state is WorkState.RUNNING:

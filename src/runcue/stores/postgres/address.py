@@ -17,11 +17,12 @@ from runcue.errors import ConfigError, quoted
 
 SCHEMES: Final = ("postgresql://", "postgres://")
 DEFAULT: Final = "default"
+SHORTEST: Final = 4
+"""Signs that a secret must have to be looked for in a text: shorter ones are in every other word."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
-_SECRETS: Final = (
-    re.compile(r"(?<=://)[^/?#]*?:(?P<secret>[^/?#]*)@"),
-    re.compile(r"[?&](?:ssl)?password=(?P<secret>[^&#]*)"),
-)
+_LOGIN: Final = re.compile(r"(?<=://)(?P<user>[^:@/?#]*):(?P<secret>.*)@", re.DOTALL)
+"""Up to the last @: a password may hold whatever its writer forgot to encode."""
+_FIELD: Final = re.compile(r"(?P<name>[?&][^=&#]*=)(?P<secret>[^&#]*)")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -41,7 +42,8 @@ class Address(msgspec.Struct, frozen=True):
     @property
     def plain(self) -> str:
         """The address without its password."""
-        return self.scrubbed(self.url)
+        hidden = _LOGIN.sub(r"\g<user>:***@", self.url)
+        return _FIELD.sub(lambda field: f"{field['name']}***" if _is_secret(field) else field[0], hidden)
 
     @property
     def shown(self) -> str:
@@ -49,15 +51,27 @@ class Address(msgspec.Struct, frozen=True):
         return quoted(self.plain)
 
     def scrubbed(self, text: str) -> str:
-        """That text without the password, however it is written in it."""
+        """What somebody else said of this address, without the password or a part of it."""
+        text = text.replace(self.url, self.plain)
         for secret in self._secrets():
-            for form in {secret, unquote(secret)}:
-                text = text.replace(form, "***")
+            text = text.replace(secret, "***")
         return text
 
     def _secrets(self) -> list[str]:
-        found = [match["secret"] for pattern in _SECRETS for match in pattern.finditer(self.url)]
-        return sorted(filter(None, found), key=len, reverse=True)
+        found = [match["secret"] for match in _LOGIN.finditer(self.url)]
+        found += [field["secret"] for field in _FIELD.finditer(self.url) if _is_secret(field)]
+        for secret in list(found):
+            found += [unquote(secret), *re.split(r"[:/?#@&\[\]]", secret)]
+        return sorted({one for one in found if len(one) >= SHORTEST}, key=len, reverse=True)
+
+
+def _is_secret(field: re.Match[str]) -> bool:
+    return unquote(field["name"][1:-1]).lower() in {
+        "password",
+        "sslpassword",
+        "passfile",
+        "oauth_client_secret",
+    }
 
 
 def is_address(target: str) -> bool:

@@ -2,17 +2,16 @@
 
 Processes of one host see each other by the files of presence.py: who lives there is never taken for dead. Here is
 what reaches further. Rules:
-- Every worker gives a sign of life three times a lease, from a thread that no busy loop can starve.
-- A worker elsewhere is lost when it has given none for a whole lease, while the server was up and this process was
-  connected to it all the time: a server that was away must not make everybody look dead to everybody.
-- Commits are told by NOTIFY after they were made, so that they wait for nobody. Who misses one looks around twice a
-  second anyway.
+- Every worker gives a sign of life three times a lease, from this thread and with its turns.
+- A worker elsewhere is lost when its sign has not changed for a whole lease, by the clock of the host that looks, and
+  as long as that was connected: neither a server that was away nor a clock that jumped makes anybody look dead.
+- Commits are told by NOTIFY after they were made, so that they wait for nobody. That may be missed: a process with
+  others elsewhere also looks by itself every now and then (store.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import select
 import threading
@@ -28,8 +27,6 @@ from runcue.stores.neighbours import Trouble
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, translate
 
-logger = logging.getLogger("runcue")
-
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 2.0
 """Seconds between two tries to connect."""
@@ -37,16 +34,33 @@ CLOSING: Final = 1.0
 """Seconds to wait for the thread when it is to end; it may be stuck in a dead network for longer."""
 LOOK: Final = 0.5
 """Seconds between two looks at who else is there."""
+PATIENCE: Final = 10.0
+"""Seconds that a beat or a look may take before the connection counts as dead."""
 BEAT: Final = (
     "INSERT INTO beats VALUES (?, extract(epoch FROM clock_timestamp())) "
     "ON CONFLICT (worker) DO UPDATE SET at = excluded.at"
 )
 SEEN: Final = (
-    "SELECT workers.id, greatest(coalesce(beats.at, 0), extract(epoch FROM pg_postmaster_start_time())), "
-    "extract(epoch FROM clock_timestamp()) FROM workers LEFT JOIN beats ON worker = workers.id WHERE boot != ?"
+    "SELECT workers.id, coalesce(beats.at, 0)::float8 FROM workers LEFT JOIN beats ON worker = workers.id "
+    "WHERE boot != ?"
 )
-"""When everybody elsewhere was last seen, and what the clock of the server says."""
-CLEAR: Final = "DELETE FROM beats WHERE worker NOT IN (SELECT id FROM workers)"
+"""Everybody elsewhere, with the last sign of life."""
+
+
+class Signs:
+    """Since when the sign of each worker elsewhere is the same, by the clock of this host."""
+
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
+        self._seen: dict[str, tuple[float, float]] = {}  # worker → its sign, and when that was new here
+
+    def look(self, signs: dict[str, float], now: float) -> list[str]:
+        """These are there with these signs: who of them is lost."""
+        self._seen = {
+            worker: known if (known := self._seen.get(worker)) and known[0] == sign else (sign, now)
+            for worker, sign in signs.items()
+        }
+        return [worker for worker, (_, since) in self._seen.items() if now - since > self._lease]
 
 
 class Beats:
@@ -73,7 +87,6 @@ class Beats:
         self._pid = os.getpid()
         self._is_closed = False
         self._waking, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.link: Link | None = None
         self.are_others_elsewhere = False
         """Whether somebody can be reached by NOTIFY alone."""
         self._thread = threading.Thread(target=self._work, name="runcue-beats", daemon=True)
@@ -86,72 +99,62 @@ class Beats:
         self._is_closed = True
         os.write(self._waker, b".")
         self._thread.join(CLOSING)
-
-    def _work(self) -> None:
-        try:
-            self._connected()
-        finally:
+        if not self._thread.is_alive():
             os.close(self._waking)
             os.close(self._waker)
 
-    def _connected(self) -> None:
-        """Live on one connection after the other."""
+    def _work(self) -> None:
+        """Live on one connection after the other, whatever happens."""
         pause = FIRST_PAUSE
         while not self._is_closed:
             try:
-                link = Link(self._address)
-            except StoreError as error:
-                self._trouble("cannot listen to the others", error)
-                self._rest(pause)
+                self._live()
+                pause = FIRST_PAUSE
+            except (psycopg.Error, StoreError, OSError, ValueError) as error:
+                self._trouble("signs of life cannot be given", translate(error, self._address))
+                _readable(pause, self._waking)
                 pause = min(2 * pause, LONGEST_PAUSE)
-                continue
-            pause = FIRST_PAUSE
-            self.link = link
-            try:
-                self._live(link)
-            except psycopg.Error as error:
-                self._trouble("the connection for signs of life was lost", translate(error, self._address))
-            finally:
-                self.link = None
-                link.close()
 
-    def _live(self, link: Link) -> None:
-        """Beat, listen and look around, as long as this connection lasts."""
-        link.raw.execute(f"LISTEN {self._address.schema}")
-        row: Any = link.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
-        since = float(row[0])
-        tell(self._loop, self._changed, True)  # what was told meanwhile was not heard
-        beat_at = look_at = 0.0
-        while not self._is_closed:
-            now = time.monotonic()
-            if now >= beat_at:
-                with link.timed():
-                    link.execute(BEAT, (self._worker,))
-                beat_at = now + self._lease / 3
-            if now >= look_at:
-                with link.timed():
-                    self._look_around(link, since)
-                look_at = now + LOOK
-            self._listen(link, min(beat_at, look_at) - time.monotonic())
+    def _live(self) -> None:
+        """Beat, listen and look around, as long as a connection lasts."""
+        link = Link(self._address)
+        try:
+            link.raw.execute(f"LISTEN {self._address.schema}")
+            tell(self._loop, self._changed, True)  # what was told meanwhile was not heard
+            signs = Signs(self._lease)
+            beat_at = look_at = 0.0
+            while not self._is_closed:
+                now = time.monotonic()
+                with link.timed(PATIENCE):
+                    if now >= beat_at:
+                        link.execute(BEAT, (self._worker,))
+                        beat_at = now + self._lease / 3
+                    if now >= look_at:
+                        self._look_around(link, signs)
+                        look_at = now + LOOK
+                self._listen(link, min(beat_at, look_at) - time.monotonic())
+        finally:
+            link.close()
 
     def _listen(self, link: Link, seconds: float) -> None:
-        connection = link.raw
-        readable, _, _ = select.select([connection.fileno(), self._waking], [], [], max(0.0, seconds))
-        if connection.fileno() not in readable:
+        if link.raw.fileno() not in _readable(max(0.0, seconds), self._waking, link.raw.fileno()):
             return
-        heard = [note.payload for note in connection.notifies(timeout=0)]
-        others = [text.split(" ") for text in heard if not text.startswith(self._worker)]
+        with link.timed(PATIENCE):
+            heard = [note.payload.split(" ") for note in link.raw.notifies(timeout=0)]
+        others = [words for words in heard if words[0] != self._worker]
         if others:
             tell(self._loop, self._changed, any(self._worker in words for words in others))
 
-    def _look_around(self, link: Link, since: float) -> None:
+    def _look_around(self, link: Link, signs: Signs) -> None:
         rows: list[Any] = link.execute(SEEN, (self._boot,)).fetchall()
-        if self.are_others_elsewhere or rows:
-            tell(self._loop, self._changed, True)
         self.are_others_elsewhere = bool(rows)
-        for worker, seen_at, now in rows:
-            if float(now) - max(float(seen_at), since) > self._lease:
-                tell(self._loop, self._lost, worker)
+        for worker in signs.look(dict(rows), time.monotonic()):
+            tell(self._loop, self._lost, worker)
 
-    def _rest(self, seconds: float) -> None:
-        select.select([self._waking], [], [], seconds)
+
+def _readable(seconds: float, *descriptors: int) -> list[int]:
+    """Wait until one of these can be read, whatever its number."""
+    waiting = select.poll()
+    for descriptor in descriptors:
+        waiting.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in waiting.poll(seconds * 1000)]

@@ -49,7 +49,7 @@ class Bulk:
             for row in rows
         ]
         text = _encode(packed).decode()
-        if "\\u0000" in text or SIGN in text:  # mostly of some text inside a text; then this changes nothing
+        if "\\u0000" in text or SIGN in text:  # mostly because of a text inside a text, which needs no escape
             packed = [
                 {name: escaped(value) if isinstance(value, str) else value for name, value in row.items()}
                 for row in packed

@@ -3,14 +3,15 @@
 Rules:
 - The server's clock plus an offset that is kept with the queue. Whoever sees that it jumped against the clock of
   its own host moves the offset by as much, so that queue time goes on as if nothing had happened.
+- What the server says was true at some moment between asking and hearing, and no closer than that: an answer that is
+  late, or was waited for, is no jump.
 - An offset that another process moved is taken as it is: else two would move it to and fro.
-- What the server says is late when it is heard, by the way it took and by whoever kept this thread waiting. So
-  between turns the least late of what was heard counts, less what clocks may drift apart since.
-- It never goes backwards.
+- Between turns the least counts that can be true, less what clocks may drift apart. It never goes backwards.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Final
 
@@ -27,32 +28,39 @@ class ServerClock:
 
     def __init__(self) -> None:
         self._at = boottime()
-        self._ahead = self._wall = time.time() - self._at
-        """How far queue time, and the server's time of day, are ahead of this host's clock."""
+        self._wall = time.time() - self._at
+        """How far the server's time of day is ahead of this host's clock."""
+        self._low, self._high = -math.inf, math.inf
+        """How far queue time is ahead of this host's clock: at least, and at most."""
         self._offset: float | None = None
         self._latest = 0.0
 
-    def hear(self, server: float, offset: float, at_least: float) -> tuple[float, float]:
-        """The server has just said what its clock says: queue time, and the offset as it must be from now on."""
+    def hear(self, asked_at: float, server: float, offset: float, at_least: float) -> tuple[float, float]:
+        """The server was asked then, and has just answered: queue time, and the offset as it must be from now on."""
         here = boottime()
-        now, known = server + offset, self._ahead
+        now = server + offset
+        low, high = now - here, now - asked_at
         if offset == self._offset:
-            jump = now - here - known
+            drift = DRIFT * (here - self._at)
+            jump = _beyond(low, high, self._low - drift, self._high + drift)
             if abs(jump) > JUMP:
-                offset -= jump
-                now -= jump
-        else:
-            known = now - here
-        now = max(now, at_least)
-        self._ahead = max(now - here, known - DRIFT * (here - self._at))
+                offset, now, low, high = offset - jump, now - jump, low - jump, high - jump
+            low, high = max(low, min(self._low - drift, high)), min(high, max(self._high + drift, low))
+        self._low, self._high = max(low, at_least - here), max(high, at_least - here)
         self._wall, self._at, self._offset = server - here, here, offset
-        return now, offset
+        return max(now, at_least), offset
 
     def now(self) -> float:
         """Queue time."""
-        self._latest = max(self._latest, self._ahead + boottime())
+        lead = self._low if math.isfinite(self._low) else self._wall
+        self._latest = max(self._latest, lead + boottime())
         return self._latest
 
     def wall(self) -> float:
         """The time of day, as the server believes it to be."""
         return self._wall + boottime()
+
+
+def _beyond(low: float, high: float, least: float, most: float) -> float:
+    """How far a range lies beyond another: above it, below it (negative), or 0 where they meet."""
+    return low - most if low > most else min(0.0, high - least)

@@ -3,8 +3,9 @@
 Rules:
 - Within `piped()` statements are sent without waiting for their answers; reading an answer waits for all that was
   sent so far. So a turn costs two or three round trips, however many statements it has.
-- Nobody waits without end: for a connection, a lock, a statement or a silent network there are limits. A session
-  that stands still inside a turn is ended by the server, so that a stopped process does not hold up the others.
+- Nobody waits without end: for a connection, a lock, a statement or a silent network there are limits. What the
+  server cannot limit because it is not heard is `timed` here, and cut by a thread that watches.
+- A session that stands still inside a turn is ended by the server, so that a stopped process does not hold up others.
 - Every complaint of PostgreSQL becomes one of ours (`translate`), without a password.
 """
 
@@ -21,27 +22,32 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import RawCursor, errors, sql
+from psycopg.types.string import TextLoader
 
 from runcue.errors import RuncueError, StorageBusy, StorageFull, StoreError
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.bulk import BULKS
-from runcue.stores.postgres.texts import escaped
+from runcue.stores.postgres.texts import escaped, unescaped
+from runcue.stores.postgres.watch import Watch
 
 Row = tuple[Any, ...]
 
 CONNECTING: Final = 10
 """Seconds to wait for a connection."""
-PATIENCE: Final = 30.0
-"""Seconds to wait for one's turn before that is an error."""
+LOCKED: Final = 12.0
+"""Seconds to wait for a lock before looking who holds it."""
 STATEMENT: Final = 60.0
 """Seconds that one statement may take."""
 STANDSTILL: Final = 10.0
 """Seconds that a session may stand still inside a turn before the server ends it."""
-STUCK: Final = 100.0
-"""Seconds after which a turn or a look is given up from this side: more than all of the above together."""
+ANSWER: Final = 15.0
+"""Seconds to wait for an answer that takes no work, or for a commit."""
 SILENCE: Final = 15
 """Seconds without an answer to what was sent, after which a network counts as gone."""
 
+_watch = Watch()
+ENDED: Final = ("08", "57P0", "25P03", "25P04")
+"""How the codes begin by which a server says that it has ended, or ends, this session."""
 _PLACE: Final = re.compile(r"\?(\d*)")
 _HINT: Final = re.compile(r" INDEXED BY \w+")
 
@@ -53,7 +59,7 @@ class Link:
         self.address = address
         self.in_transaction = False
         """True between BEGIN and its end, as far as this side knows."""
-        self._since: float | None = None
+        self._until: float | None = None
         try:
             self.raw = psycopg.connect(
                 address.url,
@@ -68,8 +74,10 @@ class Link:
             )
         except (psycopg.Error, UnicodeError, ValueError) as error:
             raise translate(error, address) from error
+        _watch.over(self)
         try:
-            self._settle(durability, read_only)
+            with self.timed(ANSWER):
+                self._settle(durability, read_only)
         except BaseException as error:
             self.raw.close()
             if isinstance(error, psycopg.Error):
@@ -80,14 +88,17 @@ class Link:
         settings = {
             "search_path": sql.Identifier(self.address.schema).as_string(),
             "statement_timeout": f"{STATEMENT * 1000:.0f}",
-            "lock_timeout": f"{PATIENCE * 1000:.0f}",
+            "lock_timeout": f"{LOCKED * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{STANDSTILL * 1000:.0f}",
             "default_transaction_isolation": "read committed",
             "client_encoding": "UTF8",
+            "extra_float_digits": "3",
             "jit": "off",
             "enable_hashjoin": "off",  # what joins here finds few rows by their keys
             "enable_mergejoin": "off",
             "enable_seqscan": "off",
+            "enable_bitmapscan": "off",
+            "max_parallel_workers_per_gather": "0",
             "default_transaction_read_only": "on" if read_only else "off",
         }
         if self.raw.info.server_version >= 170000:
@@ -99,6 +110,7 @@ class Link:
         given = [text for setting in settings.items() for text in setting]
         calls = (f"set_config(${number}, ${number + 1}, false)" for number in range(1, len(given), 2))
         self.raw.execute(f"SELECT {', '.join(calls)}", given)
+        self.raw.adapters.register_loader("text", _Text)
 
     def _setting(self, name: str) -> str:
         row = self.raw.execute("SELECT current_setting($1)", (name,)).fetchone()
@@ -109,33 +121,40 @@ class Link:
 
     def execute(self, statement: str, bindings: Sequence[Any] = ()) -> RawCursor[Row]:
         """Send a statement."""
-        cursor: RawCursor[Row] = RawCursor(self.raw)
-        cursor.execute(translated(statement), [_plain(value) for value in bindings])
-        return cursor
+        return self._sent(translated(statement), [_plain(value) for value in bindings])
 
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Send a statement for each of these rows."""
         bulk = BULKS.get(statement)
-        if bulk is not None:
-            self.execute(bulk.statement, (bulk.packed(rows),))
-            return
-        for row in rows:
-            self.execute(statement, row)
+        if bulk is None:
+            for row in rows:
+                self.execute(statement, row)
+        elif rows:
+            self._sent(bulk.statement, [bulk.packed(rows)])
+
+    def _sent(self, statement: str, bindings: list[Any]) -> RawCursor[Row]:
+        cursor: RawCursor[Row] = RawCursor(self.raw)
+        with self.timed(STATEMENT):
+            cursor.execute(statement, bindings)
+        return cursor
 
     @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Within this, something is under way that must not take for ever."""
-        self._since = time.monotonic()
+    def timed(self, seconds: float) -> Iterator[None]:
+        """Within this, something is under way that must not take longer than that; what is within counts no more."""
+        is_outermost = self._until is None
+        if is_outermost:
+            self._until = time.monotonic() + seconds
         try:
             yield
         finally:
-            self._since = None
+            if is_outermost:
+                self._until = None
 
     @property
     def is_stuck(self) -> bool:
-        """True when what is under way takes longer than anything may: the network is dead, and does not say so."""
-        since = self._since
-        return since is not None and time.monotonic() - since > STUCK
+        """True when what is under way takes too long: the network is dead, and does not say so."""
+        until = self._until
+        return until is not None and time.monotonic() > until
 
     @contextmanager
     def piped(self) -> Iterator[None]:
@@ -144,6 +163,9 @@ class Link:
             self._pipeline = piping.enter_context(self.raw.pipeline())
             try:
                 yield
+            except psycopg.Error:  # it no longer knows which statements the server has prepared
+                self.close()
+                raise
             finally:
                 try:
                     piping.close()
@@ -161,7 +183,8 @@ class Link:
         Not by `piped()`: after that the server would not notice when this session stands still.
         """
         self.in_transaction = True
-        cursor = self.raw.execute(";".join(("BEGIN", *statements)))
+        with self.timed(LOCKED + ANSWER):
+            cursor = self.raw.execute(";".join(("BEGIN", *statements)))
         for _ in statements:
             cursor.nextset()
         row = cursor.fetchone()
@@ -183,13 +206,19 @@ class Link:
     def sync(self) -> None:
         """Wait for the answers to all that was sent within `piped()`; raises what went wrong."""
         if self.raw.info.pipeline_status:
-            self._pipeline.sync()
+            with self.timed(STATEMENT):
+                self._pipeline.sync()
 
     def undo(self) -> None:
         """Roll back what is under way, if the connection still can."""
         is_under_way, self.in_transaction = self.in_transaction, False
         if is_under_way and self.is_alive:
             self.execute("ROLLBACK")
+
+    @property
+    def shown(self) -> str:
+        """Where it leads, in a message."""
+        return self.address.shown
 
     @property
     def is_alive(self) -> bool:
@@ -207,6 +236,13 @@ class Link:
     def close(self) -> None:
         """Let go of it."""
         self.raw.close()
+
+
+class _Text(TextLoader):
+    """Texts as they were before they were escaped."""
+
+    def load(self, data: Any) -> str:
+        return unescaped(bytes(data).decode())
 
 
 def _plain(value: Any) -> Any:
@@ -238,7 +274,8 @@ def translate(error: Exception, address: Address) -> Exception:
     where = address.shown
     if isinstance(error, errors.DiskFull | errors.OutOfMemory | errors.ConfigurationLimitExceeded):
         return StorageFull(f"{where} has no room left ({said}). Free some space there.", where)
-    if isinstance(error, errors.LockNotAvailable | errors.QueryCanceled):
+    code = getattr(error, "sqlstate", None) or ""
+    if isinstance(error, errors.LockNotAvailable | errors.QueryCanceled) or code.startswith("40"):
         return StorageBusy(
             f"{where} was busy for too long ({said}). Look for a session that holds its locks, and end it.",
             where,
@@ -260,6 +297,15 @@ def translate(error: Exception, address: Address) -> Exception:
         )
     if getattr(error, "sqlstate", None) is None and isinstance(error, psycopg.ProgrammingError | ValueError):
         return StoreError(f"{where} is no address of a database ({said}).", where)
+    if isinstance(error, errors.TooManyConnections):
+        return StorageBusy(
+            f"{where} has no connection left ({said}). Each process needs three: raise max_connections.",
+            where,
+        )
+    if code.startswith("54"):
+        return StoreError(
+            f"That is too much for {where} at once ({said}). Submit it in smaller parts.", where
+        )
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return StoreError(
             f"{where} cannot be reached ({said}). Check that the server runs and that this address leads there.",
@@ -272,6 +318,6 @@ def translate(error: Exception, address: Address) -> Exception:
 
 def is_gone(error: BaseException) -> bool:
     """Whether that says that the connection was lost, so that a new one may help."""
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not isinstance(
-        error, errors.LockNotAvailable | errors.QueryCanceled | errors.DiskFull
-    )
+    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith(ENDED)

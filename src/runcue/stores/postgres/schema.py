@@ -13,9 +13,11 @@ from __future__ import annotations
 import secrets
 from typing import Any, Final
 
+from psycopg import errors
+
 from runcue.errors import SchemaTooNew, StorageCorrupt, StoreError
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.link import Link
+from runcue.stores.postgres.link import STANDSTILL, Link
 
 OLDEST_SERVER: Final = 130000
 APPLICATION: Final = "runcue"
@@ -211,19 +213,25 @@ FOUND: Final = (
     "WHERE relnamespace = n.oid AND relname = 'about') FROM pg_namespace AS n WHERE nspname = ?"
 )
 """How many relations a schema has, if there is such a schema, and whether it says whose it is."""
+END_STANDSTILL: Final = (
+    "SELECT pg_terminate_backend(a.pid) FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid "
+    "WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() "
+    "AND ((l.classid::bigint << 32) | l.objid::bigint) = hashtextextended(?, 0) AND a.wait_event = 'ClientRead' "
+    "AND clock_timestamp() - greatest(a.state_change, a.query_start) > make_interval(secs => ?)"
+)
 TABLES: Final = "SELECT count(*) FROM pg_class WHERE relnamespace = ?::regnamespace AND relkind = 'r'"
 
 
-def check_server(link: Link) -> list[str]:
-    """Refuse a server that cannot hold a queue; what is worth a warning otherwise."""
+def check_server(link: Link, *, to_read: bool = False) -> list[str]:
+    """Refuse a server that cannot hold a queue; what is worth a warning otherwise. A standby will do `to_read`."""
     row: Any = link.execute(SERVER).fetchone()
     number, version, is_standby, is_read_only, fsync, backend, encoding = row
     where = link.address.shown
     if number < OLDEST_SERVER:
         raise StoreError(f"{where} is PostgreSQL {version}, which is too old. Use 13 or newer.", where)
-    if is_standby:
+    if is_standby and not to_read:
         raise StoreError(f"{where} is a read-only standby. Give the address of the primary server.", where)
-    if is_read_only:
+    if is_read_only and not to_read:
         raise StoreError(f"{where} is read-only for this user. Give it the right to write.", where)
     if encoding != "UTF8":
         raise StoreError(
@@ -280,7 +288,9 @@ def version_of(link: Link) -> int | None:
     relations, is_told = row
     if not relations:
         return 0
-    said: Any = link.execute("SELECT application, version FROM about").fetchone() if is_told else None
+    said: Any = None
+    if is_told:  # by its full name: in a schema that may not be used, others are not even seen
+        said = link.execute(f"SELECT application, version FROM {address.schema}.about").fetchone()
     application, version = said or ("", 0)
     if application != APPLICATION or version < 1:
         raise StorageCorrupt(
@@ -299,7 +309,7 @@ def version_of(link: Link) -> int | None:
 def migrate(link: Link) -> None:
     """Bring a namespace to this version in one transaction, once, however many processes want to."""
     if version_of(link) == VERSION:
-        _check_tables(link)
+        check_tables(link)
         return
     schema = link.address.schema
     try:
@@ -320,12 +330,42 @@ def migrate(link: Link) -> None:
         raise
 
 
+def check_to_read(link: Link) -> None:
+    """Refuse a namespace without a queue in it, or with one that has to be brought up to date first."""
+    address, version = link.address, version_of(link)
+    if not version:
+        raise StoreError(
+            f"{address.shown} holds no queue {address.name!r} yet. Check the address and the name, or submit "
+            "something first.",
+            address.shown,
+        )
+    if version < VERSION:
+        raise StoreError(
+            f"{address.shown} was made by an older runcue (schema {version}, now {VERSION}). Open it once with a Cue "
+            "to bring it up to date.",
+            address.shown,
+        )
+    check_tables(link)
+
+
+def end_standstill(link: Link) -> None:
+    """End a session that holds the turn and has said nothing for too long: its process is stopped, or its host gone.
+
+    Between statements the server does that by itself, but not while a session sends many without waiting.
+    """
+    try:
+        link.execute(END_STANDSTILL, (f"runcue {link.address.schema}", STANDSTILL))
+    except errors.InsufficientPrivilege:  # it is another user's
+        return
+
+
 def turn_of(address: Address) -> str:
     """The statement that waits for the turn of a namespace; the end of the transaction gives it back."""
     return f"SELECT pg_advisory_xact_lock(hashtextextended('runcue {address.schema}', 0))"
 
 
-def _check_tables(link: Link) -> None:
+def check_tables(link: Link) -> None:
+    """Refuse a queue of ours that has lost a table or its counters."""
     found: Any = link.execute(TABLES, (link.address.schema,)).fetchone()
     wanted = sum(step.count("CREATE TABLE") + step.count("CREATE UNLOGGED TABLE") for step in MIGRATIONS)
     if found[0] < wanted or not link.execute("SELECT count(*) FROM head").fetchall()[0][0]:

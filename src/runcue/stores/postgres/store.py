@@ -12,6 +12,7 @@ After a commit nothing is raised any more: it would look as if the turn had fail
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
@@ -19,22 +20,23 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import psycopg
+from psycopg import errors
 
 from runcue.core.plan import Plan
 from runcue.core.state import Head
-from runcue.errors import StoreError
+from runcue.errors import StorageReplaced, StoreError
 from runcue.ports import Clock, Decide
 from runcue.stores import presence, states
 from runcue.stores.errands import Errands
 from runcue.stores.neighbours import EndLeftovers
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.beats import CLEAR, Beats
+from runcue.stores.postgres.beats import BEAT, Beats
 from runcue.stores.postgres.clock import ServerClock
 from runcue.stores.postgres.link import Link, is_gone, translate
 from runcue.stores.postgres.tables import PostgresTables
@@ -47,19 +49,25 @@ logger = logging.getLogger("runcue")
 T = TypeVar("T")
 TRIES: Final = 3
 """How often a queue is opened whose connection is lost meanwhile."""
+PATIENCE: Final = 30.0
+"""Seconds to wait for one's turn before that is an error."""
 ASKING: Final = 5.0
 """Seconds to go on asking whether a commit took place."""
+LEAVING: Final = 5.0
+"""Seconds to say good-bye."""
+LOOK: Final = 1.0
+"""Seconds between two looks at the queue while somebody works on it elsewhere, besides being told."""
 BEGIN: Final = states.HEAD_SELECT.replace(
-    " FROM", ", clock_offset, extract(epoch FROM clock_timestamp())::float8 FROM"
+    " FROM", ", identity, clock_offset, extract(epoch FROM clock_timestamp())::float8 FROM"
 )
-"""The counters, how far the server's clock is from queue time, and what that clock says."""
+"""The counters, which queue this is, how far the server's clock is from queue time, and what that clock says."""
 COMMITTED: Final = "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn"
+FORGET: Final = ("DELETE FROM commits WHERE worker = ANY(?)", "DELETE FROM beats WHERE worker = ANY(?)")
+"""What is kept of workers besides their row."""
 
 
 class PostgresStore(SharedStore):
     """A queue in PostgreSQL that processes on many machines share."""
-
-    clock: Clock
 
     def __init__(
         self,
@@ -88,12 +96,20 @@ class PostgresStore(SharedStore):
         self._durability = durability
         self._server_clock = ServerClock() if clock is None else None
         self.clock = clock or self._server_clock  # type: ignore[assignment] # one of them is there
+        self._asked_at = 0.0
+        self._row: tuple[Any, ...] = ()
+        """What BEGIN found in the turn under way, and when it was asked for."""
+        self._is_taking_turn = False
+        self._is_begun = False
+        """True once a turn holds the lock: what happens after that is not tried again."""
         self._kept = 0
         """Names the last turn of this worker that was written."""
+        self._beat_at = 0.0
         self._looking = Errands("runcue-looking")
         self._guard = threading.Lock()
         self._beside: PostgresTables | None = None
         self._beats: Beats | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
         for tries_left in reversed(range(TRIES)):
             with ExitStack() as made:
                 try:
@@ -114,41 +130,41 @@ class PostgresStore(SharedStore):
         for warning in schema.check_server(link):
             logger.warning(warning)
         schema.migrate(link)
-        row: Any = link.execute("SELECT identity FROM head").fetchone()
-        self.local = local_place(str(row[0]))
+        asked_at = presence.boottime()
+        row = link.execute(BEGIN).fetchall()[0]
+        self._identity = str(row[-3])
+        self.local = local_place(self._identity)
         directory = presence.side_directory(self.local)
         self._presence = presence.Presence(directory, self.worker)
         made.callback(self._presence.close)
         self.boot = _boot(directory)
-        self._tables = PostgresTables(link, None, lambda: self._presence.is_in_place)
-        self._hear(link, link.execute(BEGIN).fetchall()[0])
-        self._tables = PostgresTables(link, self._me(self.boot), lambda: self._presence.is_in_place)
-        self.told = self._tables.head().told
+        head, _, _ = self._heard(link, asked_at, row)
+        self.told = head.told
+        self._tables: PostgresTables = PostgresTables(
+            link, self._me(self.boot), lambda: self._presence.is_in_place
+        )
         self._meet(directory, self._peers)
 
     def _peers(self) -> dict[str, int]:
         return {one.id: one.pid for one in self._tables.known if one.boot == self.boot}
-
-    # turns ------------------------------------------------------------------------------------------------
 
     @property
     def _link(self) -> Link:
         link: Link = self._tables.connection
         return link
 
+    # turns ------------------------------------------------------------------------------------------------
+
     def _transact(self, job: Callable[[], T]) -> T:
         """Do a job with the turn; whatever it raises undoes it. A connection that was lost meanwhile is made anew."""
         for is_last in (False, True):
+            self._is_taking_turn, self._is_begun = True, False
             try:
-                self._is_taking_turn = True
-                link = self._link if self._link.is_alive else self._renew()
-                with link.timed():
-                    self._begin(link)
-                    return job()
+                self._begin(self._link if self._link.is_alive else self._renew())
+                return job()
             except psycopg.Error as error:
-                is_begun, self._is_begun = self._is_begun, False
                 self._undo()
-                if is_begun or is_last or not is_gone(error):
+                if self._is_begun or is_last or not is_gone(error):
                     raise translate(error, self._address) from error
             except BaseException:
                 self._undo()
@@ -157,14 +173,22 @@ class PostgresStore(SharedStore):
                 self._is_taking_turn = False
         raise AssertionError("the second try returns or raises")
 
-    _is_taking_turn = False
-    _is_begun = False
-    """True once a turn holds the lock: what happens after that is not tried again."""
-
     def _begin(self, link: Link) -> None:
-        self._is_begun = False
-        self._row = link.begin_with(schema.turn_of(self._address), BEGIN)
+        """Wait for the turn. Who holds it and stands still loses it, where the server does not see to that itself."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            self._asked_at = presence.boottime()
+            try:
+                self._row = link.begin_with(schema.turn_of(self._address), BEGIN)
+                break
+            except errors.LockNotAvailable:
+                link.undo()
+                if time.monotonic() >= deadline:
+                    raise
+                schema.end_standstill(link)
         self._is_begun = True
+        if self._row[-3] != self._identity:
+            raise self._replaced("holds another queue now")
 
     def _undo(self) -> None:
         try:
@@ -172,13 +196,13 @@ class PostgresStore(SharedStore):
         except psycopg.Error:  # it is of no use any more; the next turn makes another
             self._link.close()
 
-    def _hear(self, link: Link, row: tuple[Any, ...]) -> tuple[Head, float, bool]:
+    def _heard(self, link: Link, asked_at: float, row: tuple[Any, ...]) -> tuple[Head, float, bool]:
         """What the counters and the clock say; True when the clock had to be put right."""
-        *counters, offset, server = row
+        *counters, _, offset, server = row
         head = states.read_head(tuple(counters))
         if self._server_clock is None:
             return head, max(self.clock.now(), head.now), False
-        now, put_right = self._server_clock.hear(server, offset, head.now)
+        now, put_right = self._server_clock.hear(asked_at, server, offset, head.now)
         if put_right != offset:
             logger.warning(
                 "the clock of %s jumped by %.1f s: queue time goes on",
@@ -192,8 +216,9 @@ class PostgresStore(SharedStore):
     def _decided(self, decide: Decide) -> Plan:
         tables, link = self._tables, self._link
         crashpoint("turn.begin")
-        before, now, is_put_right = self._hear(link, self._row)
+        before, now, is_put_right = self._heard(link, self._asked_at, self._row)
         if tables.is_behind(before):
+            tables.check_history(before, self._address)
             with link.piped():
                 changes = tables.changes(before, now - OLDEST_GRANT)
             link.show_idle()
@@ -207,18 +232,27 @@ class PostgresStore(SharedStore):
             return plan
         with link.piped():
             tables.write(plan, before, now, self._lease)
+            if plan.lost:
+                for statement in FORGET:
+                    link.execute(statement, (list(plan.lost),))
             crashpoint("turn.written")
             if plan.purged:  # while nobody else can use their ids
                 self._remove_files(tables.deleted)
             self._commit()
-        tables.read_answers()
+        tables.read_answers()  # they came before the answer to the commit, or that was asked for and stands
         tables.written(plan)
         return plan
+
+    def _batch(self) -> AbstractContextManager[None]:
+        return self._link.piped()
 
     def _commit(self) -> None:
         link = self._link
         self._kept += 1
         link.execute(COMMITTED, (self.worker, self._kept))
+        if time.monotonic() >= self._beat_at:
+            self._beat_at = time.monotonic() + self._lease / 3
+            link.execute(BEAT, (self.worker,))
         try:
             link.commit()
         except psycopg.Error as error:
@@ -239,6 +273,8 @@ class PostgresStore(SharedStore):
                 ).fetchone()
                 link.undo()
                 return row is not None and row[0] == self._kept
+            except StorageReplaced:
+                raise
             except (psycopg.Error, StoreError) as error:
                 if time.monotonic() >= deadline:
                     raise self._unknown(error) from error
@@ -248,18 +284,24 @@ class PostgresStore(SharedStore):
         return StoreError(
             f"The connection to {self._address.shown} was lost in a commit ({translate(error, self._address)}): "
             "whether it lasts is unknown. Submit again with the same idempotency_key or id.",
-            self._address.shown,
+            self._place,
+        )
+
+    def _replaced(self, what: str) -> StorageReplaced:
+        return StorageReplaced(
+            f"{self._address.shown} {what}. Close this queue and open it anew.", self._place
         )
 
     def _renew(self) -> Link:
         """Exchange a lost connection for a new one."""
         self._link.close()
         link = Link(self._address, self._durability)
-        if schema.version_of(link) != schema.VERSION:
+        try:
+            if schema.version_of(link) != schema.VERSION:
+                raise self._replaced("holds no queue any more")
+        except BaseException:
             link.close()
-            raise StoreError(
-                f"{self._address.shown} holds no queue any more. Open it anew.", self._address.shown
-            )
+            raise
         self._tables.use(link)
         return link
 
@@ -288,19 +330,16 @@ class PostgresStore(SharedStore):
         self._check()
         for is_last in (False, True):
             if self._is_closed and self._beside is None:
-                raise StoreError(
-                    f"{self._address.shown} is closed. Open the queue anew.", self._address.shown
-                )
+                raise StoreError(f"{self._address.shown} is closed. Open the queue anew.", self._place)
             try:
                 if self._beside is None:
                     self._beside = PostgresTables(Link(self._address, read_only=True))
                 link: Link = self._beside.connection
-                with link.timed():
-                    link.begin("ISOLATION LEVEL REPEATABLE READ")
-                    try:
-                        return look(self._beside)
-                    finally:
-                        link.undo()
+                link.begin("ISOLATION LEVEL REPEATABLE READ")
+                try:
+                    return look(self._beside)
+                finally:
+                    link.undo()
             except psycopg.Error as error:
                 self._look_no_more()
                 if is_last or not is_gone(error):
@@ -322,30 +361,37 @@ class PostgresStore(SharedStore):
                 self._address, self.worker, self.boot, self._lease, self._trouble, changed, lost
             )
 
-    def _pulse(self) -> None:
-        super()._pulse()
-        links = [self._link]
-        if (beside := self._beside) is not None:
-            links.append(beside.connection)
-        if self._beats is not None and self._beats.link is not None:
-            links.append(self._beats.link)
-        for link in links:
-            if link.is_stuck:
-                self._trouble(
-                    "nothing was heard for too long, the connection is cut", TimeoutError(link.address.shown)
-                )
-                link.hang_up()
+    async def turn(self, decide: Decide) -> Plan:
+        """Decide and commit, in the store's thread."""
+        plan = await super().turn(decide)
+        if self._look_timer is None:
+            self._look_later()
+        return plan
+
+    def _look_later(self) -> None:
+        """While somebody works on the queue elsewhere: look by ourselves as well, who could miss being told."""
+        self._look_timer = None
+        if not self._is_closed and any(one.boot != self.boot for one in self._tables.known):
+            self._look_timer = self._loop.call_later(LOOK, self._look)
+
+    def _look(self) -> None:
+        self._neighbours.notice()
+        self._look_later()
 
     def _rest(self) -> None:
         super()._rest()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         if self._beats is not None:
             self._beats.close()
 
     def _strike_off(self) -> None:
         try:
-            self._tables.sign_off()
-            self._link.execute("DELETE FROM commits WHERE worker = ?", (self.worker,))
-            self._link.execute(CLEAR)
+            link = self._link if self._link.is_alive else self._renew()
+            with link.timed(LEAVING):
+                self._tables.sign_off()
+                for statement in FORGET:
+                    link.execute(statement, ([self.worker],))
         except psycopg.Error as error:
             raise translate(error, self._address) from error
 

@@ -7,8 +7,11 @@ from typing import Final
 
 from runcue.core.model import Record
 from runcue.core.query import Query
+from runcue.core.state import Head
+from runcue.errors import StoreError
 from runcue.stores import codec, finding
-from runcue.stores.postgres.texts import SIGN, escaped, unescaped
+from runcue.stores.postgres.address import Address
+from runcue.stores.postgres.texts import escaped
 from runcue.stores.records import Row
 from runcue.stores.tables import Tables
 
@@ -22,15 +25,23 @@ NARROW: Final[Mapping[str, str]] = {
 }
 
 
-TEXTS: Final = tuple(
-    codec.COLUMNS.index(name)
-    for name in ("id", "target", "idempotency_key", "last_error", "traceback", "queue")
-)
-"""The columns with texts from outside; all others hold names and JSON."""
+PAGE: Final = f"{codec.SELECT} WHERE shelf = ?1 AND (place, seq) > (?2, ?3) ORDER BY place, seq LIMIT ?4"
+"""The next rows of a shelf, by its index alone: of two parts joined it would read and sort all that is left."""
 
 
 class PostgresTables(Tables):
     """The tables behind one connection."""
+
+    page_select = PAGE
+
+    def check_history(self, head: Head, address: Address) -> None:
+        """Refuse to go on with what was seen before, if commits were lost since: an older copy came into place."""
+        if self._seen is not None and head.revision < self._seen:
+            raise StoreError(
+                f"{address.shown} has lost commits that it had answered, as an older copy of it would. What is "
+                "there is read anew.",
+                address.plain,
+            )
 
     def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first; a text is searched among the newest only."""
@@ -46,15 +57,7 @@ class PostgresTables(Tables):
     def config(self) -> dict[str, str]:
         """What the application keeps with its queue."""
         rows = self._execute("SELECT key, value FROM config WHERE value IS NOT NULL")
-        return {unescaped(key): unescaped(value) for key, value in rows}
-
-    def _record(self, row: Row) -> Record:
-        for place in TEXTS:
-            text = row[place]
-            if text is not None and SIGN in text:
-                row = tuple(unescaped(value) if isinstance(value, str) else value for value in row)
-                break
-        return super()._record(row)
+        return {str(key): str(value) for key, value in rows}
 
     def _among(self, column: str, texts: Iterable[str]) -> Iterator[tuple[str, Row]]:
         wanted = [escaped(text) for text in texts]
