@@ -14,9 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from runcue.core.events import Event, News, make_event, told
 from runcue.core.plan import Plan
+from runcue.errors import StorageBusy, StoreError
 
 KEPT = 10_000
 SOME = 256
+PAUSE = 0.5
+"""Seconds between two tries to read from a store that has trouble."""
 
 Listener = Callable[[Plan], None]
 Log = Callable[[int, int], Awaitable[list[Event]]]
@@ -98,9 +101,17 @@ class Bus:
             await asyncio.shield(self._arrived)
 
     async def _next(self, cursor: int) -> list[Event]:
-        if self._log is not None:
-            return await self._log(cursor - 1, SOME)
-        return self._batch(cursor)[1] if cursor < self.next_seq else []
+        if self._log is None:
+            return self._batch(cursor)[1] if cursor < self.next_seq else []
+        while True:
+            try:
+                return await self._log(cursor - 1, SOME)
+            except (
+                StoreError
+            ) as error:  # a reader outlives a server that is away for a while, as the queue does
+                if self._is_over or type(error) not in {StoreError, StorageBusy}:
+                    raise
+            await asyncio.sleep(PAUSE)
 
     def heard(self) -> None:
         """Another process told something: readers may go on."""

@@ -24,6 +24,7 @@ from runcue.stores.postgres.tables import PAGE
 from runcue.testing import contract
 from runcue.testing.hand import Hand, pending
 from tests.pg.proxy import Proxy
+from tests.pg.server import Server
 from tests.stores.test_traces import compare
 from tests.stores.traces import TRAITS, make, played
 
@@ -269,6 +270,35 @@ async def test_a_process_that_stops_inside_its_turn_loses_it(
         await hand.turn()
         await hand.write(pending(3))
         await hand.compare()
+
+
+async def test_a_server_that_was_away_is_noticed_by_nobody_who_waits(pg_own: Server) -> None:
+    """Readers of events, and who waits for a result, go on when it is there again."""
+    cue = runcue.Cue(pg_own.database())
+    told: asyncio.Queue[runcue.Event] = asyncio.Queue()
+
+    @cue.task
+    async def note(work: runcue.Work) -> str:
+        return "done"
+
+    async def listen() -> None:
+        async for event in cue.events("completed"):
+            told.put_nowait(event)
+
+    async with cue:
+        listener = asyncio.create_task(listen())
+        await cue.wait(await cue.submit("note", id="before"), timeout=BOUND)
+        assert (await asyncio.wait_for(told.get(), BOUND)).work_id == "before"
+        later = await cue.submit("note", id="later", delay=1.0)
+        waiting = asyncio.create_task(cue.wait(later, timeout=BOUND))
+        await asyncio.to_thread(pg_own.crash)
+        with pytest.raises(runcue.StoreError):
+            await cue.submit("note")
+        await asyncio.to_thread(pg_own.start)
+        assert (await waiting).result == "done"
+        assert (await asyncio.wait_for(told.get(), BOUND)).work_id == "later"
+    await asyncio.wait_for(listener, BOUND)
+    await cue.close()
 
 
 # --- Clocks ---------------------------------------------------------------------------------------
