@@ -14,7 +14,7 @@ from bench.measure import Line, measured
 
 IN_MEMORY = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "batches", "imports")
 IN_A_FILE = ("durable", "rows", "processes", "dashboard")
-OUTSIDE = ("commands", "shell_queues", "postgres")
+OUTSIDE = ("commands", "shell_queues", "postgres", "scale")
 NAMES = IN_MEMORY + IN_A_FILE + OUTSIDE
 VERDICTS = {True: "pass", False: "MISS", None: ""}
 

@@ -1,8 +1,7 @@
-"""Looks at a queue in a file from outside: synchronous, without asyncio, for command lines and dashboards.
+"""Looks at a queue from outside: synchronous, without an event loop, for command lines and dashboards.
 
 Rules:
-- Nothing is ever created or changed. While nobody has the queue open its file is read as it stands, because SQLite
-  would leave a log beside it otherwise; what changed under our eyes is read again.
+- Nothing is ever created or changed, neither in a file nor in PostgreSQL (stores/looks.py, stores/postgres/peek.py).
 - Every answer is one moment of the queue, and no snapshot is held between two calls: a reader left open keeps no
   writer from tidying up.
 - A Reader knows no program: what callbacks would say of a work it cannot tell.
@@ -12,35 +11,25 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import quote
 
-import apsw
 from msgspec.structs import replace
 
 from runcue import given
+from runcue.core import parse
 from runcue.core.limits import Service
 from runcue.core.line import shelf_parts
 from runcue.core.model import Record, Work, WorkState, view
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule, Settings
-from runcue.core.state import Head, Limits, Worker
-from runcue.errors import (
-    ConfigError,
-    ForkedConnection,
-    StorageBusy,
-    StorageReplaced,
-    StoreError,
-    WorkNotFound,
-    quoted,
-)
+from runcue.core.state import Limits, Worker
+from runcue.errors import ConfigError, ForkedConnection, StoreError, WorkNotFound, quoted
+from runcue.masking import mask
 from runcue.options import choice, span, whole
-from runcue.stores import jobs, presence, states
-from runcue.stores.file import identity, open_file, translate
-from runcue.stores.schema import VERSION, check_tables, version_of
+from runcue.stores import jobs, states
+from runcue.stores.looks import FileLooks, Life, Looks
+from runcue.stores.postgres.address import DEFAULT, Address, address_of, is_address
 from runcue.stores.tables import Tables
 
 if TYPE_CHECKING:
@@ -56,37 +45,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SOME_EVENTS = 256
-TRIES = 100
-"""How often a file that changes under our eyes is read again before that is an error."""
-
 LARGEST = 2**63 - 1
 """The last byte that a file can have."""
 MOST_AHEAD = 10_000
 """How many works one explanation reads at most."""
 
-Stamp = tuple[int, int, int, int]
-
 
 class Reader:
-    """Shows a queue in a file, whether or not anybody works on it: `with runcue.Reader("queue.db") as reader`.
+    """Shows a queue in a file or in PostgreSQL, whether or not anybody works on it.
 
-    A worker that has given no sign of life for `lease` seconds is shown as unresponsive.
+    `with runcue.Reader("queue.db") as reader`, or `runcue.Reader("postgresql://user@host/database", name="default")`.
+    A worker that has given no sign of life for `lease` seconds is shown as unresponsive, on another host as gone.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, lease: Duration = 30.0) -> None:
-        self._path = _file(path)
+    def __init__(self, path: str | os.PathLike[str], *, name: str = DEFAULT, lease: Duration = 30.0) -> None:
         self._lease = span(lease, "lease")
         self._pid = os.getpid()
         self._one_at_a_time = threading.Lock()
-        self._connection: apsw.Connection | None = None
-        self._still: Stamp | None = None
-        """How the file looked when it was opened as it stands; None when it is read through its log."""
         self._is_closed = False
-        self._connect()
-        self._identity = identity(self._path)
+        self._looks = _looks(path, parse.name(name, "queue"))
+        self._where = self._looks.where
 
     def __repr__(self) -> str:
-        return f"<Reader {quoted(self._path)}{' closed' if self._is_closed else ''}>"
+        return f"<Reader {quoted(self._where)}{' closed' if self._is_closed else ''}>"
 
     def __enter__(self) -> Self:
         return self
@@ -97,10 +78,11 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the queue."""
         with self._one_at_a_time:
             self._is_closed = True
-            self._disconnect()
+            if self._pid == os.getpid():
+                self._looks.close()
 
     # work -------------------------------------------------------------------------------------------------
 
@@ -160,7 +142,7 @@ class Reader:
     ) -> builtins.list[dict[str, Any]]:
         """Rows of the view `jobs`: the latest of that state (in its words), queue and these ids, newest first."""
         most = given.rows(limit)
-        return self._read(lambda tables: jobs.find(tables.connection, state, queue, ids, most))
+        return self._read(lambda tables: self._looks.jobs(tables, state, queue, ids, most))
 
     def job_counts(self) -> dict[str, int]:
         """How many works there are in each of the states of the view `jobs`, forgotten ones included."""
@@ -168,12 +150,12 @@ class Reader:
 
     def count(self) -> dict[WorkState, int]:
         """How many works there are in each state, forgotten ones included."""
-        head = self._read(Tables.head)
+        head = self._read(lambda tables: tables.head())
         return {state: getattr(head, state.value) for state in WorkState}
 
     def tally(self) -> dict[str, dict[str, int]]:
         """How many works of each task are `"pending"` and `"running"`."""
-        return self._read(Tables.tally)
+        return self._read(lambda tables: tables.tally())
 
     def explain(self, work_id: str) -> Explanation:
         """Why that work stands where it stands, and until when, as far as it hangs on no callback.
@@ -197,14 +179,17 @@ class Reader:
         start: int = 0,
         limit: int = 1 << 20,
     ) -> Output:
-        """What a command printed in that attempt (None: the latest), from byte `start` on; empty at the end."""
+        """What a command printed in that attempt (None: the latest), from byte `start` on; empty at the end.
+
+        Of a queue in PostgreSQL that lies on the host that ran the command, and is empty everywhere else.
+        """
         from runcue.executors.printed import ENDINGS, files_folder, read
 
         work_id, stream = given.work_id(work_id), choice(stream, "stream", tuple(ENDINGS))
         if attempt is None:
             work = self.get(work_id)
             attempt = 1 if work is None else work.attempt
-        folder = files_folder(str(Path(self._path).absolute()))
+        folder = files_folder(self._looks.beside)
         number, first = whole(1)(attempt, "attempt"), whole(0, LARGEST)(start, "start")
         return read(folder, work_id, number, stream, first, given.rows(limit))
 
@@ -226,7 +211,7 @@ class Reader:
 
     def last_event(self) -> int:
         """The number of the latest event: who reads on from there is told what happens from now on."""
-        return self._read(Tables.head).told
+        return self._read(lambda tables: tables.head()).told
 
     def services(self) -> builtins.list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""
@@ -234,7 +219,7 @@ class Reader:
         from runcue.core.services import Services
 
         def look(tables: Tables) -> builtins.list[dict[str, Any]]:
-            now, changes = self._everything(tables)
+            now, _, changes = self._everything(tables)
             found = Services(lambda service: None)
             for state in changes.services:
                 found.declare(state.limits)
@@ -255,21 +240,19 @@ class Reader:
 
     def paused(self) -> builtins.list[str]:
         """The queues that are held back."""
-        return self._read(Tables.paused)
+        return self._read(lambda tables: tables.paused())
 
     def config(self) -> dict[str, str]:
         """The texts that are kept with the queue."""
-        return self._read(Tables.config)
+        return self._read(lambda tables: tables.config())
 
     def now(self) -> float:
         """Queue time: what the `until` of an explanation is to be compared with."""
-        return self._read(lambda tables: _now(tables, tables.head()))
+        return self._read(lambda tables: self._looks.times(tables, tables.head())[0])
 
     def health(self) -> dict[str, Any]:
-        """How the file is: versions, sizes, and in `problems` what is wrong with it. Reads all of it."""
-        from runcue.stores.health import examine
-
-        return self._read(lambda tables: examine(tables.connection, tables.head(), self._path))
+        """How the queue is kept: versions, sizes, and in `problems` what is wrong with it. Reads all of a file."""
+        return self._read(lambda tables: self._looks.health(tables, tables.head()))
 
     def workers(self) -> builtins.list[dict[str, Any]]:
         """Every process that opened the queue and was not forgotten yet: who, where, whether it lives, what it runs.
@@ -278,39 +261,15 @@ class Reader:
         this user may not look.
         """
 
-        def look(tables: Tables) -> builtins.list[tuple[Worker, int]]:
-            return [(worker, _running(tables, worker)) for worker in tables.workers()]
+        def look(tables: Tables) -> builtins.list[dict[str, Any]]:
+            found = tables.workers()
+            lives = self._looks.lives(tables, found, self._lease)
+            return [
+                _shown(worker, life, _running(tables, worker))
+                for worker, life in zip(found, lives, strict=True)
+            ]
 
-        directory = presence.side_directory(self._path)
-        return [self._shown(directory, worker, running) for worker, running in self._read(look)]
-
-    def _shown(self, directory: Path, worker: Worker, running: int) -> dict[str, Any]:
-        state, silent_for = self._life(directory, worker)
-        return {
-            "id": worker.id,
-            "state": state,
-            "host": worker.host,
-            "pid": worker.pid,
-            "started_at": worker.started_at,
-            "queues": None if worker.queues is None else [*worker.queues],
-            "serving": worker.is_serving,
-            "running": running,
-            "services": dict(worker.active),
-            "silent_for": silent_for,
-        }
-
-    def _life(self, directory: Path, worker: Worker) -> tuple[str, float | None]:
-        if worker.boot != presence.boot_id():
-            return "gone", None
-        try:
-            is_alive = presence.is_alive(directory, worker.id)
-            beat = presence.last_beat(directory, worker.id)
-        except StoreError:  # the directory is its owner's alone
-            return "unknown", None
-        if not is_alive or beat is None:
-            return "gone", None
-        silent_for = max(0.0, presence.boottime() - beat)
-        return ("alive" if silent_for < self._lease else "unresponsive"), silent_for
+        return self._read(look)
 
     # looking at everything --------------------------------------------------------------------------------
 
@@ -334,85 +293,38 @@ class Reader:
         from runcue.core.ledger import Ledger
         from runcue.core.shared import catch_up
 
-        now, changes = self._everything(tables)
+        now, wall, changes = self._everything(tables)
         ledger = Ledger(Settings(), _rules(tables, changes, records), "", is_whole=False)
-        ledger.begin(now, time.time(), library)
+        ledger.begin(now, wall, library)
         for record in records:
             for name in record.spec.services:  # its program may not have declared them here yet
                 ledger.ready.services[name] = Service(Limits(name))
         catch_up(ledger, changes)
-        directory = presence.side_directory(self._path)
         serving = [worker for worker in changes.workers or () if worker.is_serving]
-        return ledger, any(self._life(directory, worker)[0] != "gone" for worker in serving)
+        return ledger, any(state != "gone" for state, _ in self._looks.lives(tables, serving, self._lease))
 
-    @staticmethod
-    def _everything(tables: Tables) -> tuple[float, Changes]:
-        """Queue time, and how everything stands but for the works."""
+    def _everything(self, tables: Tables) -> tuple[float, float, Changes]:
+        """Queue time, the time of day, and how everything stands but for the works."""
         head = tables.head()
-        now = _now(tables, head)
+        now, wall = self._looks.times(tables, head)
         rows = tables.connection.execute(states.SERVICE_SELECT)
         longest = max((states.read_service(row).limits.longest for row in rows), default=0.0)
         changes = tables.changes(head, now - longest)
         assert changes is not None, "nothing was seen before"
-        return now, changes
-
-    # the file ---------------------------------------------------------------------------------------------
+        return now, wall, changes
 
     def _read(self, look: Callable[[Tables], T]) -> T:
         """An answer that was true at one moment."""
         with self._one_at_a_time:
-            self._check()
-            for _ in range(TRIES):
-                try:
-                    answer = self._looked(look)
-                except (apsw.Error, StoreError) as error:
-                    if not self._has_moved():
-                        raise translate(error, self._path, self._connection) from error
-                else:
-                    if not self._has_moved():
-                        return answer
-                self._connect()
-        raise StorageBusy(f"{quoted(self._path)} changes faster than it can be read. Try again.", self._path)
-
-    def _looked(self, look: Callable[[Tables], T]) -> T:
-        if self._connection is None:
-            self._connect()
-        connection = self._connection
-        assert connection is not None
-        connection.execute("BEGIN")
-        try:
-            return look(Tables(connection))
-        finally:
-            connection.execute("ROLLBACK")
-
-    def _check(self) -> None:
-        if self._is_closed:
-            raise StoreError(f"This Reader of {quoted(self._path)} is closed. Make a new one.", self._path)
-        if self._pid != os.getpid():
-            raise ForkedConnection(
-                f"{quoted(self._path)} was opened before a fork. Make a new Reader here.", self._path
-            )
-        if identity(self._path) != self._identity:
-            raise StorageReplaced(
-                f"{quoted(self._path)} was exchanged for another file. Make a new Reader.", self._path
-            )
-
-    def _connect(self) -> None:
-        self._disconnect()
-        self._still = stamp = _stillness(self._path)
-        self._connection = None if stamp is None else _as_it_stands(self._path)
-        if self._connection is None:
-            self._still = None
-            self._connection = open_file(self._path, read_only=True)
-
-    def _disconnect(self) -> None:
-        if self._connection is not None and self._pid == os.getpid():
-            self._connection.close()
-        self._connection = None
-
-    def _has_moved(self) -> bool:
-        """True when a file that is read as it stands is no longer what it was."""
-        return self._still is not None and _stillness(self._path) != self._still
+            if self._is_closed:
+                raise StoreError(
+                    f"This Reader of {quoted(self._where)} is closed. Make a new one.", self._where
+                )
+            if self._pid != os.getpid():
+                raise ForkedConnection(
+                    f"{quoted(self._where)} was opened before a fork. Make a new Reader here.", self._where
+                )
+            return self._looks.read(look)
 
 
 class _Ahead:
@@ -435,51 +347,25 @@ class _Ahead:
         return found
 
 
-def _file(path: object) -> str:
-    name = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(name, str) or name == ":memory:" or "://" in name:
-        raise ConfigError(f"Cannot read {quoted(name)}: a Reader reads a queue in a file. Give its path.")
-    return name
+def _looks(path: object, name: str) -> Looks:
+    """The queue at that path or address; the name is that of one among several in a database."""
+    where = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if isinstance(where, str) and is_address(where):
+        return _in_postgres(address_of(where, name))
+    if not isinstance(where, str) or where == ":memory:" or "://" in where:
+        raise ConfigError(
+            f"Cannot read {quoted(mask(where))}: a Reader reads a queue in a file or in PostgreSQL. Give its path, "
+            "or an address such as 'postgresql://user@host/database'."
+        )
+    return FileLooks(where)
 
 
-def _stillness(path: str) -> Stamp | None:
-    """What a file looks like that nobody has open; None when somebody has, or when it is no plain file."""
+def _in_postgres(address: Address) -> Looks:
     try:
-        real = Path(os.path.realpath(path))
-        if any(real.with_name(real.name + suffix).exists() for suffix in ("-wal", "-journal")):
-            return None
-        found = real.stat()
-        if not real.is_file() or not found.st_size:
-            return None
-    except (OSError, ValueError):  # whoever opens it says what is wrong
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _as_it_stands(path: str) -> apsw.Connection | None:
-    """A connection that takes no lock and leaves no log; None when the file needs a closer look."""
-    name = f"file:{quote(os.path.realpath(path))}?immutable=1"
-    connection = None
-    try:
-        connection = apsw.Connection(name, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-        if version_of(connection) == VERSION:
-            check_tables(connection)
-            return connection
-    except (apsw.Error, StoreError):
-        if connection is not None:
-            connection.close()
-        return None
-    connection.close()
-    return None
-
-
-def _now(tables: Tables, head: Head) -> float:
-    """Queue time: it goes on with the host's clock since the last boot that somebody worked in."""
-    row: Any = tables.connection.execute("SELECT anchor_epoch, anchor_boottime, boot FROM head").fetchone()
-    epoch, boottime, boot = row
-    if epoch is None or boot != presence.boot_id():
-        return head.now
-    return max(head.now, float(epoch) - float(boottime) + presence.boottime())
+        from runcue.stores.postgres.peek import PostgresLooks
+    except ImportError as error:
+        raise ConfigError('A queue in PostgreSQL needs psycopg: pip install "runcue[postgres]"') from error
+    return PostgresLooks(address)
 
 
 def _there(tables: Tables, work_id: str) -> Record:
@@ -494,6 +380,22 @@ def _running(tables: Tables, worker: Worker) -> int:
         "SELECT count(*) FROM work_units WHERE shelf = ?", (f"running/{worker.id}",)
     ).fetchone()
     return int(row[0])
+
+
+def _shown(worker: Worker, life: Life, running: int) -> dict[str, Any]:
+    state, silent_for = life
+    return {
+        "id": worker.id,
+        "state": state,
+        "host": worker.host,
+        "pid": worker.pid,
+        "started_at": worker.started_at,
+        "queues": None if worker.queues is None else [*worker.queues],
+        "serving": worker.is_serving,
+        "running": running,
+        "services": dict(worker.active),
+        "silent_for": silent_for,
+    }
 
 
 def _put(why: Explanation) -> Explanation:

@@ -805,7 +805,7 @@ def test_links_that_become_a_ring_are_an_exchanged_file(path: Path) -> None:
                 look()
 
 
-@pytest.mark.parametrize("target", [":memory:", "postgresql://host/queue", None, 7, b"queue.db"])
+@pytest.mark.parametrize("target", [":memory:", "mysql://host/queue", None, 7, b"queue.db"])
 def test_what_is_no_path_is_refused(target: Any) -> None:
     with pytest.raises(ConfigError, match="Cannot read"):
         Reader(target)

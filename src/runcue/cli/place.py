@@ -1,7 +1,8 @@
-"""Where a queue is, as verbs see it: the home of queuectl, or the file that a verb of runcue was given.
+"""Where a queue is, as verbs see it: the home of queuectl, or the file or address that a verb of runcue was given.
 
 Rules:
-- A file that is not there is never made: exit code 3.
+- A queue that is not there is never made: exit code 3.
+- The password in an address is shown nowhere.
 - A row is a dict in the words of queuectl's jobs view (`attempts` failed, of `max_retries`), whatever the place.
 - Secrets in it are `***`, unless somebody asks for them by `--raw`.
 """
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MANY = 1_000_000
+ADDRESSES = ("postgresql://", "postgres://")
+DEFAULT = "default"
+_NAME = "runcue.cli.place.name"
+"""Where the context of a command keeps the name of the queue until its address is known."""
 
 
 class Place(Protocol):
@@ -160,6 +165,51 @@ class File:
         return [row_of(work, raw=raw) for work in found]
 
 
+class Database(File):
+    """A queue in PostgreSQL: the address that a verb of `runcue` was given, and its name there."""
+
+    def __init__(self, address: str, name: str) -> None:
+        from runcue import mask
+
+        super().__init__(mask(address))
+        self.address = address
+        self.name = name
+        if name != DEFAULT:
+            self.words = replace(self.words, place=f"{self.words.place} --name {quoted(name)}")
+        self._is_found = False
+
+    @property
+    def exists(self) -> bool:
+        """True; or what is in the way. It is asked once: whoever looks is told what happens later."""
+        from runcue import StoreError
+
+        if not self._is_found:
+            try:
+                self.reader().close()
+            except StoreError as error:
+                if not is_old(error):
+                    raise
+            self._is_found = True
+        return True
+
+    def reader(self) -> runcue.Reader:
+        """The queue, to look at."""
+        from runcue import ConfigError, Reader
+
+        try:
+            return Reader(self.address, name=self.name)
+        except ConfigError as error:
+            if isinstance(error.__cause__, ImportError):
+                raise misconfigured(str(error)) from error
+            raise
+
+    def cue(self) -> runcue.Cue:
+        """The queue, to change something."""
+        from runcue import Cue
+
+        return Cue(self.address, name=self.name, retention=None)
+
+
 def hiding(raw: bool) -> Callable[[Any], Any]:
     """What every value goes through before it is shown: secrets become `***` unless they are asked for."""
     from runcue import mask
@@ -183,19 +233,45 @@ def row_of(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
     }
 
 
-def on_file(name: str, *, examples: Sequence[str] = (), **more: Any) -> Callable[[Callable[..., Any]], Verb]:
-    """Declare a verb of `runcue` whose first argument is the file of a queue; it gets a `File`."""
+def on_file(
+    name: str, *, examples: Sequence[str] = (), is_named: bool = True, **more: Any
+) -> Callable[[Callable[..., Any]], Verb]:
+    """Declare a verb of `runcue` whose first argument is the file or the address of a queue; it gets a `File`.
+
+    With `is_named` an option says which of the queues at that address is meant.
+    """
 
     def declare(function: Callable[..., Any]) -> Verb:
-        database = click.argument(
-            "place",
-            metavar="QUEUE.DB",
-            type=click.Path(readable=False),
-            callback=lambda _, __, name: File(name),
+        place = click.argument(
+            "place", metavar="QUEUE.DB", type=click.Path(readable=False), callback=_place_of
         )
-        return verb(name, examples=examples, **more)(database(function))
+        made = verb(name, examples=examples, **more)(place(function))
+        if is_named:
+            made.params.append(_name_option())
+        return made
 
     return declare
+
+
+def _name_option() -> click.Option:
+    return click.Option(
+        ["--name", "--namespace", "namespace"], metavar="NAME", expose_value=False, is_eager=True,
+        callback=_keep_name, help="Which queue of a PostgreSQL database, whose address QUEUE.DB is then.",
+    )  # fmt: skip
+
+
+def _keep_name(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    context.meta[_NAME] = name
+
+
+def _place_of(context: click.Context, _: click.Parameter, where: str) -> File:
+    """The place that was typed."""
+    name: str | None = context.meta.get(_NAME)
+    if where.startswith(ADDRESSES):
+        return Database(where, name or DEFAULT)
+    if name is not None:
+        raise bad_input("--name tells queues in PostgreSQL apart; a file holds one. Leave it out.")
+    return File(where)
 
 
 # changing -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How a queue file is: its versions and sizes, and what is wrong with it."""
+"""How the place is that a queue is kept in: versions and sizes, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import apsw
 
 from runcue.core.model import WorkState
 from runcue.core.state import Head
+from runcue.stores.connection import Connection
 from runcue.stores.schema import VERSION
 
 MOST_PROBLEMS: Final = 20
@@ -19,21 +20,23 @@ def examine(connection: apsw.Connection, head: Head, path: str) -> dict[str, Any
     """Everything there is to know about the file; `problems` says in sentences what is wrong with it."""
     damage = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({MOST_PROBLEMS})")]
     problems = [] if damage == ["ok"] else [f"SQLite: {line}" for line in damage]
-    [(aside,)] = connection.execute("SELECT count(*) FROM set_aside").fetchall()
-    if aside:
-        problems.append(f"{aside} damaged works are set aside and do not run")
-    if not problems:
-        problems = _miscounted(connection, head)
+    problems += set_aside(connection)
     return {
         "sqlite": apsw.sqlite_lib_version(),
         "schema": VERSION,
         "size": _size(path),
         "log_size": _size(f"{path}-wal"),
-        "problems": problems,
+        "problems": problems or miscounted(connection, head),
     }
 
 
-def _miscounted(connection: apsw.Connection, head: Head) -> list[str]:
+def set_aside(connection: Connection) -> list[str]:
+    """What is to be said of damaged works."""
+    [(aside,)] = connection.execute("SELECT count(*) FROM set_aside").fetchall()
+    return [f"{aside} damaged works are set aside and do not run"] if aside else []
+
+
+def miscounted(connection: Connection, head: Head) -> list[str]:
     """Where the counters of what is live differ from what is there."""
     rows: list[Any] = connection.execute(
         "SELECT state, count(*) FROM work_units WHERE state IN ('pending', 'running', 'failed') GROUP BY state"

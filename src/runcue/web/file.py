@@ -1,11 +1,12 @@
-"""A queue in a file, looked at from outside with a Reader.
+"""A queue in a file or in PostgreSQL, looked at from outside with a Reader.
 
 Rules:
 - Readers work in threads of their own: one for glances, one for lists, which may take long (a search through
   everything), and one for all else. None keeps the others waiting, and no worker ever waits for the dashboard.
 - An answer that does not come in time is not waited for, and a question that nobody waits for any more is not begun.
-- A file that is locked, damaged, gone or exchanged makes an answer Unavailable. The next question starts over with a
-  new Reader, so that all is well again when the file is.
+- A file that is locked, damaged, gone or exchanged makes an answer Unavailable, and so does a server that cannot be
+  reached. The next question starts over with a new Reader, so that all is well again when they are.
+- Of an address the password is shown to nobody.
 - What changes something is done by the application's own Cue, or by one that is opened for a moment and starts
   nothing.
 """
@@ -21,7 +22,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runcue import ForkedConnection, Reader, StorageReplaced, StoreError
+from runcue import ForkedConnection, Reader, StorageReplaced, StoreError, mask
 from runcue.web.printed import AROUND, Part
 from runcue.web.shapes import Stream
 from runcue.web.source import (
@@ -49,6 +50,9 @@ PAUSE = 1.0
 """Seconds between two looks for events."""
 GONE = "The file is gone. It is looked for again."
 REPLACED = "The file was replaced; looking again."
+OTHER_QUEUE = "There is another queue now; looking again."
+ADDRESSES = ("postgresql://", "postgres://")
+DEFAULT = "default"
 
 
 class Hand:
@@ -74,10 +78,15 @@ class Desk:
     """A Reader in a thread, which answers one question at a time."""
 
     def __init__(
-        self, path: str, slow: str = "{path} does not answer: it is locked, or its disk is slow."
+        self,
+        path: str,
+        name: str = DEFAULT,
+        slow: str = "{path} does not answer: it is locked, or its disk or network is slow.",
     ) -> None:
         self._path = path
-        self._slow = slow.format(path=path)
+        self._name = name
+        self._is_file = not path.startswith(ADDRESSES)
+        self._slow = slow.format(path=_shown(path))
         self._hand = Hand()
         self._reader: Reader | None = None
         self._was_there = False
@@ -106,7 +115,8 @@ class Desk:
             raise Unavailable(self._slow)
         try:
             if self._reader is None:
-                self._reader = Reader(self._path)
+                named = {} if self._is_file else {"name": self._name}
+                self._reader = Reader(self._path, **named)
                 self._was_there = True
             return question(self._reader)
         except StoreError as error:
@@ -115,9 +125,11 @@ class Desk:
 
     def _told(self, error: StoreError) -> str:
         """What to tell of that: all is done here that has to be done about a file which is not what it was."""
-        if self._was_there and not os.path.lexists(self._path):
+        if self._is_file and self._was_there and not os.path.lexists(self._path):
             return GONE
-        return REPLACED if isinstance(error, (StorageReplaced, ForkedConnection)) else str(error)
+        if isinstance(error, (StorageReplaced, ForkedConnection)):
+            return REPLACED if self._is_file else OTHER_QUEUE
+        return str(error)
 
     def _let_go(self) -> None:
         reader, self._reader = self._reader, None
@@ -125,10 +137,15 @@ class Desk:
             reader.close()
 
     async def close(self) -> None:
-        """Let go of the file, unless somebody waits for it in vain."""
+        """Let go of the queue, unless somebody waits for it in vain."""
         if self._late is None or self._late.done():
             await self._hand.do(self._let_go)
         self._hand.rest()
+
+
+def _shown(path: str) -> str:
+    """A path as it is, an address without its password."""
+    return str(mask(path)) if path.startswith(ADDRESSES) else path
 
 
 def _heard(late: asyncio.Future[Any]) -> None:
@@ -138,16 +155,17 @@ def _heard(late: asyncio.Future[Any]) -> None:
 
 
 class InFile:
-    """A queue in a file; with a Cue, when the application that runs it is the one that asks."""
+    """A queue in a file or at an address; with a Cue, when the application that runs it is the one that asks."""
 
-    def __init__(self, path: str, cue: Cue | None = None) -> None:
-        self.path: str | None = path
+    def __init__(self, path: str, cue: Cue | None = None, name: str = DEFAULT) -> None:
+        self.path: str | None = _shown(path)
         self._file = path
+        self._name = name
         self._cue = cue
-        self._glances = Desk(path)
-        self._looks = Desk(path)
+        self._glances = Desk(path, name)
+        self._looks = Desk(path, name)
         self._lists = Desk(
-            path, "This takes too long in {path}. Narrow the filter: name a state, or search for less."
+            path, name, "This takes too long in {path}. Narrow the filter: name a state, or search for less."
         )
         self._hand = Hand()
         self._metrics: Metrics | None = None
@@ -281,7 +299,7 @@ class InFile:
         from runcue import Cue
 
         async def do() -> T:
-            cue = Cue(self._file, age_step=None, retention=None)
+            cue = Cue(self._file, name=self._name, age_step=None, retention=None)
             try:
                 return await action(cue)
             finally:

@@ -17,7 +17,7 @@ from runcue.cli.failure import Failure, bad_input, conflict, misconfigured
 from runcue.cli.fields import said
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.place import File, Place, on_file
+from runcue.cli.place import Database, File, Place, on_file
 from runcue.cli.screen import clean, note, say
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -95,7 +95,9 @@ def command(home: Home, /, **flags: Any) -> None:
         "runcue dashboard queue.db",
         "runcue dashboard queue.db --read-only --port 0",
         "runcue dashboard queue.db --name queue.example.com",
+        "runcue dashboard postgresql://me@host/app",
     ],
+    is_named=False,
 )
 @_options
 def dashboard(place: File, **flags: Any) -> None:
@@ -129,7 +131,7 @@ def _serve(
         raise misconfigured(f'The dashboard needs {missing}: pip install "runcue[web]"') from error
     with _refused(host, port, token):
         web.serve(
-            place.database,
+            place.address if isinstance(place, Database) else place.database,
             host=host,
             port=port,
             token=token,

@@ -22,7 +22,7 @@ from runcue.cli.completing import any_job, any_work
 from runcue.cli.failure import bad_input, not_found
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.place import File, Place, on_file
+from runcue.cli.place import Database, File, Place, on_file
 from runcue.cli.screen import clean, counted, is_terminal, note, say, styled
 
 TYPE_CHECKING = False
@@ -121,8 +121,8 @@ def _logs(
         if follow:
             work = _followed(reader, work, printed)
         printed.finish()
-    if not printed.has_shown:
-        note(_nothing(work, attempt))
+        if not printed.has_shown:
+            note(_nothing(work, attempt, _elsewhere(reader, work) if isinstance(place, Database) else ""))
 
 
 def _followed(reader: Reader, work: Work, printed: _Printed) -> Work:
@@ -142,12 +142,17 @@ def _followed(reader: Reader, work: Work, printed: _Printed) -> Work:
     return work
 
 
-def _nothing(work: Work, attempt: int | None) -> str:
+def _elsewhere(reader: Reader, work: Work) -> str:
+    """Where it may lie besides: of a queue that hosts share, each has what its own commands printed."""
+    host = next((one["host"] for one in reader.workers() if one["id"] == work.worker), None)
+    return ", or it lies on the host that ran it" if host is None else f", or it lies on {clean(host)}"
+
+
+def _nothing(work: Work, attempt: int | None, where: str) -> str:
     if work.state.is_final or (attempt is not None and attempt < work.attempt):
-        return f"{work.id} printed nothing, or it is no longer kept."
-    return (
-        f"{work.id} has printed nothing yet: it is {'running' if work.state == 'running' else 'not running'}."
-    )
+        return f"{work.id} printed nothing, or it is no longer kept{where}."
+    state = "running" if work.state == "running" else "not running"
+    return f"{work.id} has printed nothing yet{where}: it is {state}."
 
 
 class _Printed:

@@ -35,7 +35,14 @@ def command(home: Home, watch: bool, as_json: bool) -> None:
     _status(home, watch, as_json)
 
 
-@on_file("status", examples=["runcue status queue.db", "runcue status queue.db --json | jq .works"])
+@on_file(
+    "status",
+    examples=[
+        "runcue status queue.db",
+        "runcue status queue.db --json | jq .works",
+        "runcue status postgresql://me@host/app",
+    ],
+)
 @click.option("--watch", is_flag=True, help=WATCH)
 @click.option("--json", "as_json", is_flag=True, help=AS_JSON)
 def status(place: File, watch: bool, as_json: bool) -> None:

@@ -20,7 +20,7 @@ def command(home: Home) -> None:
     _top(home)
 
 
-@on_file("top", examples=["runcue top queue.db"])
+@on_file("top", examples=["runcue top queue.db", "runcue top postgresql://me@host/app --name night"])
 def top(place: File) -> None:
     """Watch a queue live: what runs, what waits and why, services, failures. Press ? for the keys."""
     _top(place)
