@@ -49,7 +49,7 @@ CUE = {
     "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "purge", "purge_dead", "wait",
     "result", "join", "map", "tally",
     # running
-    "start", "stop", "close", "loop", "path",
+    "start", "stop", "close", "loop", "name", "path",
     # looking and operating
     "events", "explain", "forecast", "debug_blocked", "services", "pause", "resume", "set_config", "get_config",
     "explain_many", "last_event", "dependents", "now", "paused", "set_limits",

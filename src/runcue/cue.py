@@ -408,8 +408,13 @@ class Cue:
 
     @property
     def path(self) -> str | None:
-        """The file its queue is kept in; None for a queue in memory."""
+        """The file or the address (with its password, if it has one) of its queue; None for one in memory."""
         return self._target
+
+    @property
+    def name(self) -> str:
+        """Its name, which tells queues in one PostgreSQL database apart."""
+        return self._registry.options.name
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

@@ -21,6 +21,7 @@ from runcue.executors.output import stem
 from runcue.stores import jobs
 from runcue.stores.postgres import peek
 from runcue.stores.postgres.address import Address
+from runcue.stores.postgres.place import boot_of
 from runcue.stores.postgres.store import PostgresStore
 from runcue.testing.hand import Hand, pending
 from tests.pg.proxy import Proxy
@@ -235,7 +236,7 @@ async def test_the_files_of_this_host_are_where_its_processes_put_them(pg: str) 
     store = PostgresStore(Address(pg), durability="full", lease=30.0)
     with runcue.Reader(pg) as reader:
         assert reader._looks.beside == store.local
-        assert peek.boot_of(Path(f"{store.local}.runcue")) == store.boot
+        assert boot_of(Path(f"{store.local}.runcue")) == store.boot
         folder = Path(f"{store.local}.files")
         folder.mkdir()
         (folder / f"{stem('some', 2)}.out").write_bytes(b"hello")

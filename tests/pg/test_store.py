@@ -272,6 +272,38 @@ async def test_a_process_that_stops_inside_its_turn_loses_it(
         await hand.compare()
 
 
+async def test_a_process_that_stops_while_it_writes_loses_its_turn_to_who_waits(
+    pg: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There the server does not notice that the session stands still."""
+    monkeypatch.setattr("runcue.stores.postgres.link.LOCKED", 0.5)
+    monkeypatch.setattr("runcue.stores.postgres.schema.STANDSTILL", 0.3)
+    stopped, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    async with hand_on(pg) as hand, hand_on(pg) as other:
+        other.kept = hand.kept
+        await hand.turn()
+        write = hand.store._tables.write  # type: ignore[attr-defined]
+
+        def stop(*given: Any) -> None:
+            write(*given)
+            hand.store._tables.head()  # type: ignore[attr-defined] # the server has it all, and waits for more
+            loop.call_soon_threadsafe(stopped.set)
+            go_on.wait(BOUND)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(hand.store._tables, "write", stop)  # type: ignore[attr-defined]
+            turn = asyncio.create_task(hand.write(pending(1)))
+            await asyncio.wait_for(stopped.wait(), BOUND)
+            await asyncio.wait_for(other.write(pending(2)), BOUND)
+            go_on.set()
+            with pytest.raises(runcue.StoreError):
+                await turn
+        await hand.turn()
+        await hand.write(pending(3))
+        await hand.compare()
+
+
 async def test_a_server_that_was_away_is_noticed_by_nobody_who_waits(pg_own: Server) -> None:
     """Readers of events, and who waits for a result, go on when it is there again."""
     cue = runcue.Cue(pg_own.database())

@@ -100,7 +100,7 @@ Environment: QUEUECTL_HOME (default ~/.queuectl), NO_COLOR, CLICOLOR_FORCE, QUEU
 Exit codes:
   0    done; the workers stopped gracefully
   2    bad input: there is no such Cue
-  3    there is no such file, or it cannot be read or written
+  3    there is no such queue, or it cannot be reached, read or written
   4    wrong version, permissions or configuration, or the application raised while it was imported
   5    others keep the queue busy
   6    not found, or in conflict with what is there

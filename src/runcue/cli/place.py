@@ -234,11 +234,15 @@ def row_of(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
 
 
 def on_file(
-    name: str, *, examples: Sequence[str] = (), is_named: bool = True, **more: Any
+    name: str,
+    *,
+    examples: Sequence[str] = (),
+    options: Sequence[str] = ("--name", "--namespace"),
+    **more: Any,
 ) -> Callable[[Callable[..., Any]], Verb]:
     """Declare a verb of `runcue` whose first argument is the file or the address of a queue; it gets a `File`.
 
-    With `is_named` an option says which of the queues at that address is meant.
+    The options say which of the queues at that address is meant.
     """
 
     def declare(function: Callable[..., Any]) -> Verb:
@@ -246,16 +250,15 @@ def on_file(
             "place", metavar="QUEUE.DB", type=click.Path(readable=False), callback=_place_of
         )
         made = verb(name, examples=examples, **more)(place(function))
-        if is_named:
-            made.params.append(_name_option())
+        made.params.append(_name_option(options))
         return made
 
     return declare
 
 
-def _name_option() -> click.Option:
+def _name_option(options: Sequence[str]) -> click.Option:
     return click.Option(
-        ["--name", "--namespace", "namespace"], metavar="NAME", expose_value=False, is_eager=True,
+        [*options, "namespace"], metavar="NAME", expose_value=False, is_eager=True,
         callback=_keep_name, help="Which queue of a PostgreSQL database, whose address QUEUE.DB is then.",
     )  # fmt: skip
 

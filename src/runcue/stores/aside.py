@@ -45,6 +45,8 @@ class Aside:
         self._taken: list[str] = []
         self.shelves: set[str] = set()
         """Shelves that a row was taken from or put back to in this turn."""
+        self._noted: dict[int, str] = {}
+        """What is aside, by its number, and the shelf that it was on."""
 
     def name(self, row: Row, error: StorageCorrupt) -> None:
         """Say once what is wrong with a row."""
@@ -57,12 +59,14 @@ class Aside:
         seq, shelf = row[1], row[codec.COLUMNS.index("shelf")]
         if connection.execute(NOTE, (seq,)).fetchall():
             self._taken.append(str(shelf))
+            self._noted[seq] = str(shelf)
         connection.execute(TAKE, (seq,))
         self.shelves.add(str(shelf))
 
     def put_back(self, connection: Connection, head: Head, read: Callable[[Row], Record]) -> Head:
         """Put what can be read again where it was, in the first turn of a process; the counters with it."""
         noted: list[Any] = connection.execute(NOTED).fetchall()
+        self.learn(noted)
         for seq, shelf, watch_at in noted:
             row: Any = connection.execute(f"{codec.SELECT} WHERE seq = ?", (seq,)).fetchone()
             try:
@@ -77,18 +81,23 @@ class Aside:
                 self.shelves.add(str(shelf))
                 head = replace(head, pending=head.pending + 1)
             connection.execute(DROP, (seq,))
+            del self._noted[seq]
             self._named.discard(seq)
         return head
 
+    def learn(self, noted: Iterable[Row]) -> None:
+        """These rows of NOTED are there: between two turns of a process only others change them."""
+        self._noted = {seq: str(shelf) for seq, shelf, _ in noted}
+
     def counted(self, connection: Connection, head: Head, written: Iterable[Record]) -> Head:
         """The counters of a turn, without what it took off its shelf, and with what it wrote that was aside."""
-        shelves = {seq: shelf for seq, shelf, _ in connection.execute(NOTED)}
-        if not shelves:
+        noted = self._noted
+        if not noted:
             return head
         changes = [(shelf, -1) for shelf in self._taken]
         for record in written:
-            if record.seq in shelves:
-                changes.append((str(shelves[record.seq]), 1))
+            if record.seq in noted:
+                changes.append((noted.pop(record.seq), 1))
                 connection.execute(DROP, (record.seq,))
         if not changes:
             return head

@@ -15,6 +15,7 @@ from runcue.core.model import HISTORY_KEPT, Record, WorkState
 from runcue.core.plan import Changes, Key, Plan
 from runcue.core.state import Head, Worker
 from runcue.stores import codec, journal, states
+from runcue.stores.aside import NOTED
 from runcue.stores.connection import Connection, Rows
 from runcue.stores.pruning import Deleted, purge
 from runcue.stores.records import Records
@@ -110,9 +111,11 @@ class Tables(Records):
         workers = self._execute(WORKERS_SINCE, (seen,))
         paused = self._execute("SELECT name FROM paused_queues")
         last_grant = self._execute(LAST_GRANT)
+        noted = self._execute(NOTED)
         mail: Any = None
         if self._me is not None:
             mail = self._execute("SELECT id, token FROM mail WHERE worker = ?", (self._me.id,))
+        self._aside.learn(noted)
         for name, place, seq in shelves:
             changes.shelves[name] = None if place is None else (place, seq)
         changes.shelves.update((name, self._first_of(name)) for name in self._aside.shelves)
@@ -272,6 +275,15 @@ class Tables(Records):
     def _write_shelves(self, plan: Plan, revision: int) -> None:
         names = plan.shelves | {name for name in self._aside.shelves if not name.startswith("running/")}
         self._answers = [(name, self._execute(SHELF_UPSERT, (name, revision))) for name in names]
+
+    def ask_again(self) -> None:
+        """The commit stands, but what the database said to it was lost: look at what there is.
+
+        Up to which grant it was read is not known then. This process will take its own last ones for those of
+        another, and count them twice, which exceeds nothing.
+        """
+        answers, self._answers, self._granted = self._answers, [], None
+        self._news |= {name: self._first_of(name) for name, _ in answers}
 
     def read_answers(self) -> None:
         """Read what the database said to what was written: before the commit or, where that is possible, after."""

@@ -39,7 +39,8 @@ def routes(
     `protect=False` the application lets in whom it wants.
     """
     given = known_token(token)
-    site = _site(cue, given or secrets.token_urlsafe(32), read_only, hosts, protect)
+    keeper = _keeper(given or secrets.token_urlsafe(32), read_only, hosts, protect)
+    site = Site(_source(cue), keeper, read_only)
     if given is None and protect:
         logger.warning(
             "dashboard: come in by …/?code=%s below where it is mounted, once and within %.0f minutes; "
@@ -58,14 +59,17 @@ def app(
     read_only: bool = False,
     hosts: Iterable[str] = (),
     protect: bool = True,
+    name: str = "default",
 ) -> Starlette:
-    """The dashboard of a Cue, or of a queue in a file, as an application of its own; options as for `routes`.
+    """The dashboard of a Cue, or of a queue in a file or at an address, as an application; options as for `routes`.
+
+    At an address of PostgreSQL `name` tells which queue.
 
     `app.state.token` is the token, `app.state.make_code()` makes a code for a link `/?code=…` that is good once, and
     `app.state.end_streams()` sends those away who keep a connection open.
     """
     given = known_token(token) or secrets.token_urlsafe(32)
-    site = _site(queue, given, read_only, hosts, protect)
+    site = Site(_source(queue, name), _keeper(given, read_only, hosts, protect), read_only)
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
@@ -87,19 +91,16 @@ def known_token(token: str | None) -> str | None:
     return token or os.environ.get(VARIABLE) or None
 
 
-def _site(
-    queue: Cue | str | os.PathLike[str], token: str, read_only: bool, hosts: Iterable[str], protect: bool
-) -> Site:
+def _keeper(token: str, read_only: bool, hosts: Iterable[str], protect: bool) -> Keeper:
     if isinstance(hosts, str):
         raise ConfigError(f"hosts is a list of names, such as [{hosts!r}].")
-    keeper = Keeper(token, hosts, protect=protect, read_only=read_only)
-    return Site(_source(queue), keeper, read_only)
+    return Keeper(token, hosts, protect=protect, read_only=read_only)
 
 
-def _source(queue: Cue | str | os.PathLike[str]) -> Source:
+def _source(queue: Cue | str | os.PathLike[str], name: str = "default") -> Source:
     if not isinstance(queue, Cue):
-        return InFile(os.fspath(queue))
-    return InMemory(queue) if queue.path is None else InFile(queue.path, queue)
+        return InFile(os.fspath(queue), name=name)
+    return InMemory(queue) if queue.path is None else InFile(queue.path, queue, queue.name)
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:

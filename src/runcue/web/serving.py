@@ -1,4 +1,4 @@
-"""Serves the dashboard of a queue in a file, for the command line.
+"""Serves the dashboard of a queue in a file or at an address, for the command line.
 
 Only this machine can reach it unless another address is named, and that needs a token which somebody chose. When it
 is told to end, it sends everybody away at once instead of waiting for streams that never end.
@@ -52,6 +52,7 @@ def serve(
     hosts: tuple[str, ...] = (),
     open_browser: bool = False,
     say: Callable[[str], None] | None = None,
+    name: str = "default",
 ) -> None:
     """Serve the dashboard of that file until SIGINT or SIGTERM; `say` is given the link (default: it is printed).
 
@@ -59,8 +60,10 @@ def serve(
     OSError when the address is taken; StoreError for a file that is no queue.
     """
     with listen(host, port, has_token=known_token(token) is not None) as listener:
-        Reader(path).close()  # what is wrong with it is said before anything is served
-        server, link, once = make_server(path, listener, token=token, read_only=read_only, hosts=hosts)
+        Reader(path, name=name).close()  # what is wrong with it is said before anything is served
+        server, link, once = make_server(
+            path, listener, token=token, read_only=read_only, hosts=hosts, name=name
+        )
         (say or _print)(link)
         if open_browser:
             webbrowser.open(once)  # what a process is started with can be read by all on this machine
@@ -77,12 +80,13 @@ def make_server(
     token: str | None = None,
     read_only: bool = False,
     hosts: tuple[str, ...] = (),
+    name: str = "default",
 ) -> tuple[Server, str, str]:
     """A server for a socket that listens, the link to it, and one that is good once."""
     host, port = listener.getsockname()[:2]
     if not is_loopback(host):
         hosts = (*hosts, "*", socket.gethostname())
-    made = app(path, token=token, read_only=read_only, hosts=hosts)
+    made = app(path, token=token, read_only=read_only, hosts=hosts, name=name)
     config = uvicorn.Config(
         made,
         http=Connection,

@@ -97,7 +97,7 @@ def command(home: Home, /, **flags: Any) -> None:
         "runcue dashboard queue.db --name queue.example.com",
         "runcue dashboard postgresql://me@host/app",
     ],
-    is_named=False,
+    options=["--namespace"],  # --name is that of a host here
 )
 @_options
 def dashboard(place: File, **flags: Any) -> None:
@@ -132,6 +132,7 @@ def _serve(
     with _refused(host, port, token):
         web.serve(
             place.address if isinstance(place, Database) else place.database,
+            name=place.name if isinstance(place, Database) else "default",
             host=host,
             port=port,
             token=token,

@@ -93,6 +93,10 @@ class Link:
             "default_transaction_isolation": "read committed",
             "client_encoding": "UTF8",
             "extra_float_digits": "3",
+            "tcp_keepalives_idle": "5",  # the server's side of it: who is cut off must not keep a lock
+            "tcp_keepalives_interval": "5",
+            "tcp_keepalives_count": "2",
+            "tcp_user_timeout": f"{SILENCE * 1000}",
             "jit": "off",
             "enable_hashjoin": "off",  # what joins here finds few rows by their keys
             "enable_mergejoin": "off",

@@ -10,11 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -27,6 +23,7 @@ from runcue.stores.looks import Life, life_here
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, is_gone, translate
+from runcue.stores.postgres.place import boot_of, place_of
 from runcue.stores.postgres.tables import PostgresTables
 from runcue.stores.postgres.texts import escaped
 from runcue.stores.tables import Tables
@@ -153,18 +150,3 @@ class PostgresLooks:
         link, self._link = self._link, None
         if link is not None:
             link.close()
-
-
-def place_of(identity: str) -> str:
-    """Where on this host the files are that belong to a queue elsewhere: the same for every process of a user."""
-    folder = Path(tempfile.gettempdir()) / f"runcue-{os.getuid()}"
-    return str(folder / hashlib.sha256(identity.encode()).hexdigest()[:16])
-
-
-def boot_of(directory: Path) -> str | None:
-    """Names those who can see each other's files, until the host is started anew; None where nobody sees any."""
-    try:
-        found = directory.stat()
-    except OSError:
-        return None
-    return f"{presence.boot_id()} {found.st_dev:x}:{found.st_ino:x}"

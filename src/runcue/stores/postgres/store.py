@@ -13,10 +13,7 @@ After a commit nothing is raised any more: it would look as if the turn had fail
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -39,6 +36,7 @@ from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.beats import BEAT, Beats
 from runcue.stores.postgres.clock import ServerClock
 from runcue.stores.postgres.link import Link, is_gone, translate
+from runcue.stores.postgres.place import boot_of, place_of
 from runcue.stores.postgres.tables import PostgresTables
 from runcue.stores.pruning import Deleted
 from runcue.stores.shared import OLDEST_GRANT, SharedStore, TableTurn, crashpoint
@@ -133,11 +131,12 @@ class PostgresStore(SharedStore):
         asked_at = presence.boottime()
         row = link.execute(BEGIN).fetchall()[0]
         self._identity = str(row[-3])
-        self.local = local_place(self._identity)
+        self.local = place_of(self._identity)
+        presence.make_directory(Path(self.local).parent)
         directory = presence.side_directory(self.local)
         self._presence = presence.Presence(directory, self.worker)
         made.callback(self._presence.close)
-        self.boot = _boot(directory)
+        self.boot = str(boot_of(directory))
         head, _, _ = self._heard(link, asked_at, row)
         self.told = head.told
         self._tables: PostgresTables = PostgresTables(
@@ -239,7 +238,10 @@ class PostgresStore(SharedStore):
             if plan.purged:  # while nobody else can use their ids
                 self._remove_files(tables.deleted)
             self._commit()
-        tables.read_answers()  # they came before the answer to the commit, or that was asked for and stands
+        if self._link is link:
+            tables.read_answers()
+        else:  # the commit stands, but its answer was lost
+            self._ask_again()
         tables.written(plan)
         return plan
 
@@ -279,6 +281,12 @@ class PostgresStore(SharedStore):
                 if time.monotonic() >= deadline:
                     raise self._unknown(error) from error
                 time.sleep(0.05)
+
+    def _ask_again(self) -> None:
+        try:
+            self._tables.ask_again()
+        except psycopg.Error as error:  # whoever changes those shelves next tells of them
+            self._trouble("cannot ask what a commit said", error)
 
     def _unknown(self, error: Exception) -> StoreError:
         return StoreError(
@@ -412,16 +420,3 @@ class PostgresStore(SharedStore):
             self._looking.put(self._look_no_more)
             self._turns.put(self._link.close)
         self._looking.close()
-
-
-def local_place(identity: str) -> str:
-    """Where on this host the files are that belong to a queue elsewhere: the same for every process of a user."""
-    folder = Path(tempfile.gettempdir()) / f"runcue-{os.getuid()}"
-    presence.make_directory(folder)
-    return str(folder / hashlib.sha256(identity.encode()).hexdigest()[:16])
-
-
-def _boot(directory: Path) -> str:
-    """Names those who can see each other's files, until the host is started anew."""
-    found = directory.stat()
-    return f"{presence.boot_id()} {found.st_dev:x}:{found.st_ino:x}"
