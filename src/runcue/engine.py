@@ -277,15 +277,15 @@ class Engine:
 
     # asking the engine ------------------------------------------------------------------------------------
 
-    def wake(self, is_urgent: bool = True) -> None:
+    def wake(self, is_urgent: bool | None = True) -> None:
         """Another process did something: take a turn, and look who waited for that.
 
         A process that cannot start anything more need not know at once, unless it must: it catches up with its next
-        turn.
+        turn. None says that a turn has seen it meanwhile.
         """
-        if is_urgent or not self._is_full:
+        if is_urgent or (is_urgent is not None and not self._is_full):
             self._wake.set()
-        else:
+        elif is_urgent is not None:
             self._has_news = True
         self._bus.heard()
         self.waiters.recheck()

@@ -95,9 +95,9 @@ class Store(Protocol):
         """Refuse a result that cannot be kept (not inline only: memory keeps anything)."""
         ...
 
-    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
-        """Say when another process committed something (True when this process must see it), and when one died (not
-        inline only)."""
+    def listen(self, changed: Callable[[bool | None], None], lost: Callable[[str], None]) -> None:
+        """Say when another process committed something (True when this process must see it, None when a turn of it
+        has), and when one died (not inline only)."""
         ...
 
     def serve(self, queues: frozenset[str] | None) -> None:

@@ -30,7 +30,7 @@ class Host:
             patch.setattr("tempfile.tempdir", str(folder))
             self.store = PostgresStore(Address(url), durability="full", lease=lease)
         self.hand = Hand(self.store, {})
-        self.news: list[bool] = []
+        self.news: list[bool | None] = []
         self.lost: list[str] = []
         self.store.listen(self.news.append, self.lost.append)
 

@@ -18,7 +18,7 @@ from runcue.stores import codec, journal, states
 from runcue.stores.aside import NOTED
 from runcue.stores.connection import Connection, Rows
 from runcue.stores.pruning import Deleted, purge
-from runcue.stores.records import Records
+from runcue.stores.records import Records, Row
 
 SHELF_UPSERT = (
     "INSERT INTO shelves SELECT ?1, place, seq, ?2 FROM (SELECT 1) AS one LEFT JOIN "
@@ -29,6 +29,7 @@ SHELF_UPSERT = (
 """Keeps the first record of a shelf, if there is one, and says which it is."""
 WORKERS_SINCE = f"{states.WORKER_SELECT} WHERE EXISTS (SELECT 1 FROM workers WHERE revision > ?)"
 """Everybody, if somebody came, went or changed since that revision."""
+LARGEST = 2**63 - 1
 LAST_GRANT = "SELECT coalesce(max(id), 0) FROM service_log"
 
 
@@ -92,10 +93,6 @@ class Tables(Records):
         """The queues that are held back."""
         return [str(name) for (name,) in self._execute("SELECT name FROM paused_queues ORDER BY name")]
 
-    def is_behind(self, head: Head) -> bool:
-        """Whether others changed something that this process has not seen."""
-        return head.revision != self._seen
-
     def changes(self, head: Head, oldest_grant: float) -> Changes | None:
         """What this process has not seen yet; None when there is nothing."""
         if head.revision == self._seen:
@@ -106,40 +103,45 @@ class Tables(Records):
         if self._seen is None and self._me is not None:
             head = self._aside.put_back(self.connection, head, self._record)
         changes = Changes(head, is_first=self._seen is None, shelves=self._news)
-        shelves = self._execute("SELECT name, place, seq FROM shelves WHERE revision > ?", (seen,))
-        services = self._execute(f"{states.SERVICE_SELECT} WHERE services.revision > ?", (seen,))
-        workers = self._execute(WORKERS_SINCE, (seen,))
-        paused = self._execute("SELECT name FROM paused_queues")
-        last_grant = self._execute(LAST_GRANT)
-        noted = self._execute(NOTED)
-        mail: Any = None
-        if self._me is not None:
-            mail = self._execute("SELECT id, token FROM mail WHERE worker = ?", (self._me.id,))
+        shelves, services, workers, paused, last_grant, noted, mail, grants = self._ask(
+            ("SELECT name, place, seq FROM shelves WHERE revision > ?", (seen,)),
+            (f"{states.SERVICE_SELECT} WHERE services.revision > ?", (seen,)),
+            (WORKERS_SINCE, (seen,)),
+            ("SELECT name FROM paused_queues", ()),
+            (LAST_GRANT, ()),
+            (NOTED, ()),
+            ("SELECT id, token FROM mail WHERE worker = ?", (self._me.id if self._me else "",)),
+            (
+                f"{states.GRANT_SELECT} WHERE id > ? ORDER BY id",
+                (LARGEST if self._seen is None else self._last_grant,),
+            ),
+        )
         self._aside.learn(noted)
         for name, place, seq in shelves:
             changes.shelves[name] = None if place is None else (place, seq)
         changes.shelves.update((name, self._first_of(name)) for name in self._aside.shelves)
         changes.services = [states.read_service(row) for row in services]
-        longest = max((service.limits.longest for service in changes.services), default=0.0)
-        oldest = min(oldest_grant, head.now - longest) if changes.is_first else float("-inf")
-        grants = self._execute(
-            f"{states.GRANT_SELECT} WHERE id > ? AND started_at > ? ORDER BY id", (self._last_grant, oldest)
-        )
+        if changes.is_first:
+            longest = max((service.limits.longest for service in changes.services), default=0.0)
+            oldest = min(oldest_grant, head.now - longest)
+            (grants,) = self._ask((f"{states.GRANT_SELECT} WHERE started_at > ? ORDER BY id", (oldest,)))
         changes.grants = [states.read_grant(row) for row in grants]
-        self._last_grant = last_grant.fetchall()[0][0]
+        self._last_grant = last_grant[0][0]
         found = [states.read_worker(row) for row in workers]
         if found or self._seen is None:
             changes.workers = self.known = found
             if self._me is not None and self._me.id not in self.peers and self._is_seen():
                 self._registered = None  # others took this process for dead, and would not do so again
         changes.paused = frozenset(name for (name,) in paused)
-        if mail is not None:
-            letters: list[Any] = mail.fetchall()
-            changes.mail = [token for _, token in letters]
-            self._last_mail = max((number for number, _ in letters), default=0)
+        changes.mail = [token for _, token in mail]
+        self._last_mail = max((number for number, _ in mail), default=0)
         self._news = {}
         self.is_recounted = False
         return changes
+
+    def _ask(self, *questions: tuple[str, Row]) -> list[list[Any]]:
+        """The rows that each of these statements finds."""
+        return [self._execute(statement, bindings).fetchall() for statement, bindings in questions]
 
     def workers(self) -> list[Worker]:
         """Everybody who has the queue open, the dead included until they are noticed."""

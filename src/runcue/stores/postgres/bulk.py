@@ -37,16 +37,16 @@ TYPES: Final[dict[str, str]] = {
 class Bulk:
     """One statement for many rows."""
 
-    def __init__(self, statement: str, columns: Sequence[str]) -> None:
+    def __init__(self, statement: str, amount: int) -> None:
+        """The statement takes rows of that many values."""
         self.statement = statement
-        self._columns = tuple(columns)
+        self._names = _names(amount)
 
     def packed(self, rows: Iterable[Row]) -> str:
         """The rows as the one binding of the statement; what is NULL is left out."""
-        columns = self._columns
+        names = self._names
         packed = [
-            {name: value for name, value in zip(columns, row, strict=True) if value is not None}
-            for row in rows
+            {name: value for name, value in zip(names, row, strict=True) if value is not None} for row in rows
         ]
         text = _encode(packed).decode()
         if "\\u0000" in text or SIGN in text:  # mostly because of a text inside a text, which needs no escape
@@ -58,34 +58,46 @@ class Bulk:
         return text
 
 
+def _names(amount: int) -> tuple[str, ...]:
+    """What values are called on their way: briefly, because each row says it."""
+    return tuple(f"c{number}" for number in range(amount))
+
+
 def inserting(table: str, columns: Sequence[str], others: Mapping[str, str] | None = None) -> Bulk:
     """INSERT of rows with these columns, and others that are the same in each, as SQL says them."""
     fixed = others or {}
-    values = ", ".join((*map(_value, columns), *fixed.values()))
+    values = ", ".join((*_values(columns), *fixed.values()))
     statement = f"INSERT INTO {table} ({', '.join((*columns, *fixed))}) SELECT {values} FROM {_rows(columns)}"
-    return Bulk(statement, columns)
+    return Bulk(statement, len(columns))
 
 
 def updating(table: str, columns: Sequence[str], keys: Sequence[str]) -> Bulk:
     """UPDATE of these columns in the rows that the keys name, which come last in each row."""
-    everything = (*columns, *(f"old_{key}" for key in keys))
-    changes = ", ".join(f"{name} = {_value(name)}" for name in columns)
-    where = " AND ".join(f"{table}.{key} = v.old_{key}" for key in keys)
-    statement = f"UPDATE {table} SET {changes} FROM {_rows(everything)} WHERE {where}"
-    return Bulk(statement, everything)
+    everything = (*columns, *keys)
+    values = _values(everything)
+    changes = ", ".join(f"{name} = {value}" for name, value in zip(columns, values, strict=False))
+    where = " AND ".join(
+        f"{table}.{key} = {value}" for key, value in zip(keys, values[len(columns) :], strict=True)
+    )
+    return Bulk(f"UPDATE {table} SET {changes} FROM {_rows(everything)} WHERE {where}", len(everything))
 
 
 def _rows(columns: Sequence[str]) -> str:
-    typed = ", ".join(f"{name} {_type(name)}" for name in columns)
-    return f"json_to_recordset($1::json) AS v({typed})"
+    names = _names(len(columns))
+    typed = (f"{name} {_type(column)}" for name, column in zip(names, columns, strict=True))
+    return f"json_to_recordset($1::json) AS v({', '.join(typed)})"
+
+
+def _values(columns: Sequence[str]) -> list[str]:
+    names = _names(len(columns))
+    return [
+        f"v.{name}::int" if _type(column) == "boolean" else f"v.{name}"
+        for name, column in zip(names, columns, strict=True)
+    ]
 
 
 def _type(column: str) -> str:
-    return TYPES.get(column.removeprefix("old_"), "text")
-
-
-def _value(column: str) -> str:
-    return f"v.{column}::int" if _type(column) == "boolean" else f"v.{column}"
+    return TYPES.get(column, "text")
 
 
 BULKS: Final[dict[str, Bulk]] = {

@@ -195,10 +195,6 @@ class Link:
         assert row is not None
         return tuple(row)
 
-    def show_idle(self) -> None:
-        """Have the server notice when this session stands still from now on, which it does not after `piped()`."""
-        self.execute("SELECT 1")
-
     def commit(self) -> None:
         """Commit it, and wait until that is answered."""
         done = self.execute("COMMIT")

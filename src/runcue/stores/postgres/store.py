@@ -53,6 +53,8 @@ ASKING: Final = 5.0
 """Seconds to go on asking whether a commit took place."""
 LEAVING: Final = 5.0
 """Seconds to say good-bye."""
+CALM: Final = 0.02
+"""Seconds for which news of others wait that are not urgent."""
 LOOK: Final = 1.0
 """Seconds between two looks at the queue while somebody works on it elsewhere, besides being told."""
 BEGIN: Final = states.HEAD_SELECT.replace(
@@ -108,6 +110,8 @@ class PostgresStore(SharedStore):
         self._beside: PostgresTables | None = None
         self._beats: Beats | None = None
         self._look_timer: asyncio.TimerHandle | None = None
+        self._news_timer: asyncio.TimerHandle | None = None
+        self._changed: Callable[[bool | None], None] = lambda is_urgent: None
         for tries_left in reversed(range(TRIES)):
             with ExitStack() as made:
                 try:
@@ -216,13 +220,8 @@ class PostgresStore(SharedStore):
         tables, link = self._tables, self._link
         crashpoint("turn.begin")
         before, now, is_put_right = self._heard(link, self._asked_at, self._row)
-        if tables.is_behind(before):
-            tables.check_history(before, self._address)
-            with link.piped():
-                changes = tables.changes(before, now - OLDEST_GRANT)
-            link.show_idle()
-        else:
-            changes = tables.changes(before, now - OLDEST_GRANT)
+        tables.check_history(before, self._address)
+        changes = tables.changes(before, now - OLDEST_GRANT)
         plan = decide(TableTurn(tables, now, self.clock.wall(), changes))
         crashpoint("turn.decided")
         if not plan.writes and not tables.must_write and not is_put_right:
@@ -361,13 +360,30 @@ class PostgresStore(SharedStore):
 
     # the other processes ----------------------------------------------------------------------------------
 
-    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
+    def listen(self, changed: Callable[[bool | None], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died."""
-        super().listen(changed, lost)
+        self._changed = changed
+        super().listen(self._hear_of, lost)
         if not self._is_on_loop:
             self._beats = Beats(
-                self._address, self.worker, self.boot, self._lease, self._trouble, changed, lost
+                self._address, self.worker, self.boot, self._lease, self._trouble, self._hear_of, lost
             )
+
+    def _hear_of(self, is_urgent: bool | None) -> None:
+        """Somebody committed something. What is not urgent waits a little: mostly a turn of ours sees it first."""
+        if is_urgent or self._is_on_loop:
+            self._changed(is_urgent)
+        elif self._news_timer is None:
+            self._news_timer = self._loop.call_later(CALM, self._pass_on, self._kept)
+
+    def _pass_on(self, kept: int) -> None:
+        self._news_timer = None
+        if self._is_closed:
+            return
+        if self._kept == kept and self._is_taking_turn and not self._is_begun:  # it will see it
+            self._news_timer = self._loop.call_later(CALM, self._pass_on, kept)
+        else:
+            self._changed(False if self._kept == kept else None)
 
     async def turn(self, decide: Decide) -> Plan:
         """Decide and commit, in the store's thread."""
