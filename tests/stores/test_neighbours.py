@@ -44,7 +44,7 @@ class Watching:
         self.looks = 0
         self.store.listen(self._changed, self.lost.append)
 
-    def _changed(self, is_urgent: bool) -> None:
+    def _changed(self, is_urgent: bool | None) -> None:
         self.looks += 1
 
 

@@ -27,6 +27,7 @@ from psycopg import errors
 from runcue.core.plan import Plan
 from runcue.core.state import Head
 from runcue.errors import StorageReplaced, StoreError
+from runcue.loops import tell
 from runcue.ports import Clock, Decide
 from runcue.stores import presence, states
 from runcue.stores.errands import Errands
@@ -53,8 +54,10 @@ ASKING: Final = 5.0
 """Seconds to go on asking whether a commit took place."""
 LEAVING: Final = 5.0
 """Seconds to say good-bye."""
+BUSY: Final = 0.1
+"""Seconds after its last commit for which a process counts as busy."""
 CALM: Final = 0.02
-"""Seconds for which news of others wait that are not urgent."""
+"""Seconds between two tidings of a process that is busy, and for which those of others wait there."""
 LOOK: Final = 1.0
 """Seconds between two looks at the queue while somebody works on it elsewhere, besides being told."""
 BEGIN: Final = states.HEAD_SELECT.replace(
@@ -111,6 +114,9 @@ class PostgresStore(SharedStore):
         self._beats: Beats | None = None
         self._look_timer: asyncio.TimerHandle | None = None
         self._news_timer: asyncio.TimerHandle | None = None
+        self._telling: asyncio.TimerHandle | None = None
+        self._told_at = self._busy_at = -BUSY
+        """When this process last told the others, and last committed something."""
         self._changed: Callable[[bool | None], None] = lambda is_urgent: None
         for tries_left in reversed(range(TRIES)):
             with ExitStack() as made:
@@ -313,6 +319,14 @@ class PostgresStore(SharedStore):
         return link
 
     def _tell(self, plan: Plan) -> None:
+        """After a commit: wake the others; who commits one turn after the other does so only now and then."""
+        now = time.monotonic()
+        is_soon = now - self._told_at < CALM
+        self._busy_at = now
+        if is_soon and not (plan.mail or plan.lost or self._is_on_loop):
+            tell(self._loop, self._tell_later)
+            return
+        self._told_at = now
         super()._tell(plan)
         if self._beats is not None and self._beats.are_others_elsewhere:
             urgent = {worker for worker, _ in plan.mail}
@@ -322,6 +336,14 @@ class PostgresStore(SharedStore):
                 )
             except psycopg.Error as error:  # they look by themselves a little later
                 self._trouble("cannot wake processes elsewhere", error)
+
+    def _tell_later(self) -> None:
+        if self._telling is None and not self._is_closed:
+            self._telling = self._loop.call_later(CALM, self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._telling = None
+        self._turns.put(lambda: self._tell(Plan()))
 
     # looking ----------------------------------------------------------------------------------------------
 
@@ -370,8 +392,8 @@ class PostgresStore(SharedStore):
             )
 
     def _hear_of(self, is_urgent: bool | None) -> None:
-        """Somebody committed something. What is not urgent waits a little: mostly a turn of ours sees it first."""
-        if is_urgent or self._is_on_loop:
+        """Somebody committed something. While we do, too, that waits a little: mostly a turn of ours sees it."""
+        if is_urgent or self._is_on_loop or time.monotonic() - self._busy_at > BUSY:
             self._changed(is_urgent)
         elif self._news_timer is None:
             self._news_timer = self._loop.call_later(CALM, self._pass_on, self._kept)
@@ -404,8 +426,9 @@ class PostgresStore(SharedStore):
 
     def _rest(self) -> None:
         super()._rest()
-        if self._look_timer is not None:
-            self._look_timer.cancel()
+        for timer in (self._look_timer, self._news_timer, self._telling):
+            if timer is not None:
+                timer.cancel()
         if self._beats is not None:
             self._beats.close()
 
