@@ -49,7 +49,7 @@ def filled(path: str, depth: int) -> str:
         for first in range(2, depth + 1, FILL):
             with connection:
                 rows = mould.inserts(range(first, min(first + FILL, depth + 1)))
-                connection.executemany(codec.INSERT, rows)
+                connection.executemany(codec.INSERT_PLAIN, rows)
         connection.execute("UPDATE head SET seq = ?1, pending = ?1", (depth,))
     finally:
         connection.close()

@@ -51,6 +51,8 @@ FOR_GOOD = (StorageReplaced, ForkedConnection, SchemaTooNew)
 """What no later turn can mend: the file is another one, or this process is."""
 STORE_PAUSE = 0.5
 """Seconds before a turn that the store could not keep is tried again."""
+GIVE_UP = 4
+"""After so many turns in a row that could not be kept, stop() no longer waits for what they would keep."""
 
 
 class Engine:
@@ -108,7 +110,8 @@ class Engine:
         self._quiet: asyncio.Future[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._troubled_at = -TROUBLE_EVERY
-        self._is_troubled = False
+        self._failures = 0
+        """How many turns in a row the store could not keep."""
         self._serve: Serve | None = None
         self._broken: Exception | None = None
 
@@ -225,7 +228,7 @@ class Engine:
     def _is_stopping(self) -> bool:
         if self._may_start or self._loop_task is None or self._loop_task.done():
             return False
-        is_deciding = not self._is_troubled and (bool(self._inbox) or self._one_at_a_time.locked())
+        is_deciding = self._failures < GIVE_UP and (bool(self._inbox) or self._one_at_a_time.locked())
         return is_deciding or self.attempts.are_awaited()
 
     def _let_go(self) -> None:
@@ -394,7 +397,7 @@ class Engine:
                 decide = self._decider(question)
                 try:
                     plan = await self._store.turn(decide)
-                    self._is_troubled = False
+                    self._failures = 0
                     return plan
                 except StoreError as error:
                     self._not_kept(decide, error)
@@ -415,7 +418,7 @@ class Engine:
         """The store did not keep a turn: forget what it decided, keep what happened, refuse what was asked for."""
         self._scheduler = self._make_scheduler()
         self._scheduler.adopt([run.record for run in self.attempts.runs.values()])
-        self._is_troubled = True
+        self._failures += 1
         kept = [item for item in decider.items if isinstance(item, MUST_BE_KEPT)]
         others = [id(item) for item in (*decider.items, *self._inbox)]
         waiting = [item for item, _ in self._replies.values() if id(item) not in others]

@@ -593,6 +593,7 @@ def test_the_dashboard_serves_the_file_to_this_machine(inside: Inside, served: l
         "read_only": True,
         "hosts": (),
         "open_browser": False,
+        "name": "default",
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 import runcue
 from runcue.stores.file import CHECKPOINT_PAGES
-from tests.faults.stage import BOUND, Scene, refused
+from tests.faults.stage import BOUND, Actor, Scene, refused
 from tests.faults.test_bad_files import children, start, told
 from tests.torture.history import now
 
@@ -279,6 +280,22 @@ def test_a_program_killed_inside_a_turn_lets_the_others_through_at_once(scene: S
     scene.check()
 
 
+def stopped_between_turns(scene: Scene, actor: Actor) -> None:
+    """Stop a program where it holds up nobody."""
+    turn = scene.database.with_name(f"{scene.database.name}.runcue") / "turn"
+    for _ in range(1000):
+        actor.signal(signal.SIGSTOP)
+        actor.until_stopped()
+        with turn.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                actor.signal(signal.SIGCONT)
+            else:
+                return
+    raise AssertionError("it is always in a turn")
+
+
 def test_a_stopped_program_keeps_its_work_for_longer_than_its_lease(scene: Scene) -> None:
     """PD11, on one host: it lives, so nobody takes over; the others go on with everything else."""
     actor = scene.running(options={"lease": 0.2})
@@ -286,8 +303,7 @@ def test_a_stopped_program_keeps_its_work_for_longer_than_its_lease(scene: Scene
     scene.until_started("held")
     other = scene.running(options={"lease": 0.2})
     other.ask("let_go")
-    actor.signal(signal.SIGSTOP)
-    actor.until_stopped()
+    stopped_between_turns(scene, actor)
     end, number = now() + 1.0, 0
     while now() < end:
         number += 1

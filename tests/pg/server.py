@@ -18,6 +18,7 @@ import json
 import os
 import pwd
 import re
+import secrets
 import select
 import shutil
 import socket
@@ -106,6 +107,7 @@ class Databases:
     def __init__(self, dsn: str) -> None:
         self.admin = dsn
         self._numbers = itertools.count(1)
+        self._tag = secrets.token_hex(3)
 
     @contextmanager
     def connection(self) -> Iterator[psycopg.Connection[Any]]:
@@ -115,7 +117,7 @@ class Databases:
 
     def database(self, *, template: str = "template1", owner: str | None = None) -> str:
         """Make a database, as a copy of another, and give its URL."""
-        name = f"test_{os.getpid()}_{next(self._numbers)}"
+        name = f"test_{os.getpid()}_{self._tag}_{next(self._numbers)}"
         command = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
             sql.Identifier(name), sql.Identifier(database_of(template))
         )

@@ -157,12 +157,12 @@ def many_crashes(patch: pytest.MonkeyPatch) -> None:
 
 def no_priority(patch: pytest.MonkeyPatch) -> None:
     """First come, first served, whatever the priority."""
-    patch.setattr(ledger.Ledger, "_rank", lambda self, spec: self.now + (spec.delay or 0))
+    patch.setattr(ledger, "rank_of", lambda spec, now, step: now + (spec.delay or 0))
 
 
 def no_ageing(patch: pytest.MonkeyPatch) -> None:
     """However long something waits, the more important goes first."""
-    patch.setattr(ledger.Ledger, "_rank", lambda self, spec: self.now - ledger.STRICT_STEP * spec.priority)
+    patch.setattr(ledger, "rank_of", lambda spec, now, step: now - ledger.STRICT_STEP * spec.priority)
 
 
 def keys_for_nothing(patch: pytest.MonkeyPatch) -> None:

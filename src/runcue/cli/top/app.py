@@ -189,7 +189,7 @@ class Main(Screen[None]):
     # the picture ------------------------------------------------------------------------------------------
 
     def _show(self) -> None:
-        if not self.is_attached:
+        if not self.is_attached or not self.query("#queue-box"):  # it is not there yet, or any more
             return
         width = max(20, self.size.width - 4)
         scene = self.scene

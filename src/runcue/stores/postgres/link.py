@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -60,6 +61,7 @@ class Link:
         self.in_transaction = False
         """True between BEGIN and its end, as far as this side knows."""
         self._until: float | None = None
+        self._closing = threading.Lock()
         try:
             self.raw = psycopg.connect(
                 address.url,
@@ -227,15 +229,17 @@ class Link:
 
     def hang_up(self) -> None:
         """Cut the connection, from any thread: whoever uses it gets an error. To be closed by its own thread."""
-        try:
-            with socket.socket(fileno=os.dup(self.raw.fileno())) as line:
-                line.shutdown(socket.SHUT_RDWR)
-        except (OSError, psycopg.Error):  # it is cut already
-            return
+        with self._closing:  # else its descriptor might be somebody else's by now
+            try:
+                with socket.socket(fileno=os.dup(self.raw.fileno())) as line:
+                    line.shutdown(socket.SHUT_RDWR)
+            except (OSError, psycopg.Error):  # it is cut already
+                return
 
     def close(self) -> None:
         """Let go of it."""
-        self.raw.close()
+        with self._closing:
+            self.raw.close()
 
 
 class _Text(TextLoader):
