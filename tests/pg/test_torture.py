@@ -93,7 +93,7 @@ class Troubled(Round):
 
 
 def is_kept(result: Result, least: int) -> None:
-    """No promise was broken, and there was something to break. How soon work runs again is none while a server fails."""
+    """No promise was broken, and there was something to break. How soon work runs again is none in such trouble."""
     broken = [one for one in result.violations if one.invariant != "I10"]
     assert broken == [], f"kept in {result.folder}"
     assert result.works >= least
