@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import threading
 import time
@@ -15,6 +16,16 @@ from runcue.ports import CommandOptions, Handler, Registered, TooLate
 
 BOUND = 40.0
 """How long a condition is waited for before a test fails: far longer than it ever takes."""
+
+
+def jobs_folder(directory: Path) -> Path:
+    """Where a worker keeps the locks of its commands: of a name that no other has, as those of real workers are.
+
+    Recovery knows by it who writes to the output of a dead worker's commands, and ends them. Another test that runs
+    at the same time must not be among them.
+    """
+    name = hashlib.sha256(str(directory).encode()).hexdigest()[:16]
+    return directory / "queue.db.runcue" / f"{name}.jobs"
 
 
 class RealClock:

@@ -26,7 +26,17 @@ from runcue.executors.output import KEEP, Stream, stem
 from runcue.executors.reaper import Reaper, Started
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
-from tests.executors.fakes import BOUND, Entered, FakeTask, FakeWork, RealClock, lives, until, until_sync
+from tests.executors.fakes import (
+    BOUND,
+    Entered,
+    FakeTask,
+    FakeWork,
+    RealClock,
+    jobs_folder,
+    lives,
+    until,
+    until_sync,
+)
 
 MIB = 1024 * 1024
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -38,7 +48,7 @@ class Place:
 
     def __init__(self, directory: Path, grace: float = GRACE) -> None:
         self.files = directory / "queue.db.files"
-        self.jobs = Jobs(directory / "queue.db.runcue" / "me.jobs")
+        self.jobs = Jobs(jobs_folder(directory))
         self.reaper = Reaper(self.jobs)
         self.executor = CommandExecutor(RealClock(), grace, self.files, self.jobs, self.reaper)
 
@@ -619,7 +629,7 @@ async def test_a_group_is_forgotten_after_its_death_and_before_it_is_reaped(tmp_
             seen.append(("forgotten", group, found.state if found is not None else "gone"))
             super().forget(group)
 
-    jobs = Jobs(tmp_path / "jobs")
+    jobs = Jobs(jobs_folder(tmp_path))
     executor = CommandExecutor(RealClock(), GRACE, None, jobs, Watching(jobs))
     await executor.run(FakeWork(), FakeTask(lambda work: ["true"]), None)
     [(first, group, _), (second, same, state)] = seen
@@ -986,7 +996,7 @@ def owner(tmp_path: Path) -> Any:
 
 
 def jobs_of(owner: Owner) -> Path:
-    return owner.directory / "queue.db.runcue" / "me.jobs"
+    return jobs_folder(owner.directory)
 
 
 def test_after_kill_9_of_the_owner_its_reaper_ends_the_session(owner: Owner) -> None:

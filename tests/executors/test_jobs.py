@@ -15,7 +15,7 @@ from runcue.executors import jobs as jobs_module
 from runcue.executors import reaper as reaper_module
 from runcue.executors.jobs import REAPER, Jobs, end_leftovers, process, session_members
 from runcue.executors.reaper import Reaper
-from tests.executors.fakes import BOUND, lives, until_sync
+from tests.executors.fakes import BOUND, jobs_folder, lives, until_sync
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -39,7 +39,7 @@ def start() -> Iterator[Start]:
 @pytest.fixture
 def jobs(tmp_path: Path) -> Jobs:
     """In a directory that is not there yet."""
-    return Jobs(tmp_path / "side" / "worker.jobs")
+    return Jobs(jobs_folder(tmp_path))
 
 
 def folder(jobs: Jobs) -> Path:

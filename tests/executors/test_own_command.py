@@ -13,7 +13,7 @@ from runcue.errors import BadCommand, CommandFailed
 from runcue.executors.command import LONGEST_ARGUMENT, CommandExecutor
 from runcue.executors.jobs import Jobs
 from runcue.executors.reaper import Reaper
-from tests.executors.fakes import BOUND, FakeTask, FakeWork, RealClock
+from tests.executors.fakes import BOUND, FakeTask, FakeWork, RealClock, jobs_folder
 
 GRACE = 0.3
 
@@ -23,7 +23,7 @@ class Place:
 
     def __init__(self, directory: Path) -> None:
         self.files = directory / "queue.db.files"
-        jobs = Jobs(directory / "queue.db.runcue" / "me.jobs")
+        jobs = Jobs(jobs_folder(directory))
         self.reaper = Reaper(jobs)
         self.executor = CommandExecutor(RealClock(), GRACE, self.files, jobs, self.reaper)
 
