@@ -101,6 +101,7 @@ class Shared(Shelf):
             news.workers = [one for one, _ in self.workers.values()]
         news.paused = frozenset(self.paused)
         news.mail = [token for to, token in self.mail if to == worker]
+        news.watch_at = self.next_watch(0.0)
         return news
 
     def keep(self, plan: Plan, worker: str, has_read_mail: bool) -> dict[str, Key | None]:

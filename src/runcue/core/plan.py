@@ -6,6 +6,7 @@ store has committed it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -220,6 +221,8 @@ class Changes(msgspec.Struct):
     """All queues that are held back, when that changed."""
     mail: list[int] = msgspec.field(default_factory=list)
     """Attempts of ours that others ended."""
+    watch_at: float = math.inf
+    """When somebody has to look at a record, when another process was here."""
 
 
 class Library(Protocol):

@@ -27,8 +27,7 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     _count(ledger, changes.head)
     if changes.is_foreign:
         _forget_pages(ledger, changes)
-        assert ledger.library is not None
-        ledger.watch_at = ledger.library.next_watch(0.0)
+        ledger.watch_at = changes.watch_at
     for state in changes.services:
         _service_changed(ledger, state)
     for name, first in changes.shelves.items():

@@ -69,6 +69,7 @@ class Neighbours:
         self._changed: Callable[[bool | None], None] = _nobody
         self._lost: Callable[[str], None] = _nobody
         self._timer: asyncio.TimerHandle | None = None
+        self._turn_at = 0.0
         self._watches: dict[str, int | None] = {}  # worker → a descriptor of its process, where there is one
         self._ending: set[str] = set()
         self._is_closed = False
@@ -80,6 +81,7 @@ class Neighbours:
 
     def meet(self) -> None:
         """After a turn: begin to look around if somebody else is there."""
+        self._turn_at = self._loop.time()
         if self._timer is None and not self._is_closed and self._others():
             self._look_around()
 
@@ -115,7 +117,8 @@ class Neighbours:
             self._unwatch(worker)
         if others:
             self._timer = self._loop.call_later(LOOK_AROUND, self._look_around)
-            self._changed(True)
+            if self._loop.time() - self._turn_at >= LOOK_AROUND:  # a turn has seen what there was by then
+                self._changed(True)
         for worker, pid in others.items():
             self._watch(worker, pid)
             self._ask(worker)

@@ -9,7 +9,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -32,6 +33,7 @@ WATCHED = (
     f"{codec.SELECT} WHERE watch_at BETWEEN ?1 AND ?3 AND (watch_at > ?1 OR seq > ?2) "
     "ORDER BY watch_at, seq LIMIT ?4"
 )
+NEXT_WATCH = "SELECT min(watch_at) FROM work_units WHERE watch_at > ?"
 MANY = 500
 """How many ids are asked for in one statement."""
 
@@ -158,9 +160,7 @@ class Records:
 
     def next_watch(self, after: float) -> float:
         """When somebody has to look at a record after that moment; infinity when there is none."""
-        row = self._execute("SELECT min(watch_at) FROM work_units WHERE watch_at > ?", (after,)).fetchone()
-        at: Any = None if row is None else row[0]
-        return float("inf") if at is None else float(at)
+        return read_watch(self._execute(NEXT_WATCH, (after,)).fetchall())
 
     def oldest(self, after: int, limit: int) -> list[Record]:
         """The pending records that came first, after that number."""
@@ -219,3 +219,9 @@ class Records:
         row: Any = self._execute(statement, bindings).fetchone()
         assert isinstance(row, tuple)
         return row
+
+
+def read_watch(rows: Sequence[Row]) -> float:
+    """When somebody has to look at a record, as NEXT_WATCH said; infinity when nobody has."""
+    at: float | None = rows[0][0]
+    return math.inf if at is None else float(at)

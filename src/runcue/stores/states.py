@@ -19,7 +19,8 @@ _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 _decode_rates = msgspec.json.Decoder(tuple[Rate, ...]).decode
 _decode_counts = msgspec.json.Decoder(dict[str, int]).decode
 
-HEAD_SELECT: Final = f"SELECT {', '.join(fields_of(Head))} FROM head"
+HEAD: Final = ", ".join(fields_of(Head))
+HEAD_SELECT: Final = f"SELECT {HEAD} FROM head"
 HEAD_UPDATE: Final = f"UPDATE head SET {set_of((*fields_of(Head), 'turn'))}"
 """Writes `turn`, too: who wrote last, and in which of its turns."""
 

@@ -18,7 +18,7 @@ from runcue.stores import codec, journal, states
 from runcue.stores.aside import NOTED
 from runcue.stores.connection import Connection, Rows
 from runcue.stores.pruning import Deleted, purge
-from runcue.stores.records import Records, Row
+from runcue.stores.records import NEXT_WATCH, Records, Row, read_watch
 
 SHELF_UPSERT = (
     "INSERT INTO shelves SELECT ?1, place, seq, ?2 FROM (SELECT 1) AS one LEFT JOIN "
@@ -29,6 +29,8 @@ SHELF_UPSERT = (
 """Keeps the first record of a shelf, if there is one, and says which it is."""
 WORKERS_SINCE = f"{states.WORKER_SELECT} WHERE EXISTS (SELECT 1 FROM workers WHERE revision > ?)"
 """Everybody, if somebody came, went or changed since that revision."""
+Questions = tuple[tuple[str, Row], ...]
+"""Statements, each with what is bound."""
 LARGEST = 2**63 - 1
 LAST_GRANT = "SELECT coalesce(max(id), 0) FROM service_log"
 
@@ -99,23 +101,10 @@ class Tables(Records):
             news, self._news = self._news, {}
             is_recounted, self.is_recounted = self.is_recounted, False
             return Changes(head, is_foreign=False, shelves=news) if news or is_recounted else None
-        seen = -1 if self._seen is None else self._seen
         if self._seen is None and self._me is not None:
             head = self._aside.put_back(self.connection, head, self._record)
         changes = Changes(head, is_first=self._seen is None, shelves=self._news)
-        shelves, services, workers, paused, last_grant, noted, mail, grants = self._ask(
-            ("SELECT name, place, seq FROM shelves WHERE revision > ?", (seen,)),
-            (f"{states.SERVICE_SELECT} WHERE services.revision > ?", (seen,)),
-            (WORKERS_SINCE, (seen,)),
-            ("SELECT name FROM paused_queues", ()),
-            (LAST_GRANT, ()),
-            (NOTED, ()),
-            ("SELECT id, token FROM mail WHERE worker = ?", (self._me.id if self._me else "",)),
-            (
-                f"{states.GRANT_SELECT} WHERE id > ? ORDER BY id",
-                (LARGEST if self._seen is None else self._last_grant,),
-            ),
-        )
+        shelves, services, workers, paused, last_grant, noted, watch, mail, grants = self._told()
         self._aside.learn(noted)
         for name, place, seq in shelves:
             changes.shelves[name] = None if place is None else (place, seq)
@@ -134,10 +123,33 @@ class Tables(Records):
                 self._registered = None  # others took this process for dead, and would not do so again
         changes.paused = frozenset(name for (name,) in paused)
         changes.mail = [token for _, token in mail]
+        changes.watch_at = read_watch(watch)
         self._last_mail = max((number for number, _ in mail), default=0)
         self._news = {}
         self.is_recounted = False
         return changes
+
+    def _told(self) -> list[list[Any]]:
+        """What there is to know of what others did."""
+        return self._ask(*self._questions())
+
+    def _questions(self) -> Questions:
+        """What a process asks that was away: the same at each time, but for what is bound."""
+        seen = -1 if self._seen is None else self._seen
+        return (
+            ("SELECT name, place, seq FROM shelves WHERE revision > ?", (seen,)),
+            (f"{states.SERVICE_SELECT} WHERE services.revision > ?", (seen,)),
+            (WORKERS_SINCE, (seen,)),
+            ("SELECT name FROM paused_queues", ()),
+            (LAST_GRANT, ()),
+            (NOTED, ()),
+            (NEXT_WATCH, (0.0,)),
+            ("SELECT id, token FROM mail WHERE worker = ?", (self._me.id if self._me else "",)),
+            (
+                f"{states.GRANT_SELECT} WHERE id > ? ORDER BY id",
+                (LARGEST if self._seen is None else self._last_grant,),
+            ),
+        )
 
     def _ask(self, *questions: tuple[str, Row]) -> list[list[Any]]:
         """The rows that each of these statements finds."""

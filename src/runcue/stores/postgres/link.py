@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from itertools import count
 from typing import Any, Final
 
 import psycopg
@@ -62,10 +63,13 @@ class Link:
         """True between BEGIN and its end, as far as this side knows."""
         self._until: float | None = None
         self._closing = threading.Lock()
+        self._prepared: dict[str, str] = {}
+        self._numbers = count()
         try:
             self.raw = psycopg.connect(
                 address.url,
                 autocommit=True,
+                prepare_threshold=2,
                 cursor_factory=RawCursor,
                 connect_timeout=CONNECTING,
                 keepalives_idle=5,
@@ -142,6 +146,8 @@ class Link:
         cursor: RawCursor[Row] = RawCursor(self.raw)
         with self.timed(STATEMENT):
             cursor.execute(statement, bindings)
+            if self.raw.info.pipeline_status:  # the server may begin with it while the next is made
+                self.raw.pgconn.flush()
         return cursor
 
     @contextmanager
@@ -183,6 +189,15 @@ class Link:
         self.in_transaction = True
         self.execute(f"BEGIN {mode}")
 
+    def prepared(self, statement: str, bindings: Sequence[Any]) -> str:
+        """A short statement that does the same as that one, which is prepared the first time."""
+        name = self._prepared.get(statement)
+        if name is None:
+            name = f"runcue_{next(self._numbers)}"
+            self.execute(f"PREPARE {name} AS {statement}")
+            self._prepared[statement] = name
+        return f"EXECUTE {name}({', '.join(sql.Literal(value).as_string() for value in bindings)})"
+
     def begin_with(self, *statements: str) -> Row:
         """Begin a transaction with these statements, in one round trip; the row that the last of them found.
 
@@ -215,7 +230,13 @@ class Link:
         """Roll back what is under way, if the connection still can."""
         is_under_way, self.in_transaction = self.in_transaction, False
         if is_under_way and self.is_alive:
+            self._prepared.clear()  # psycopg gives up all there are after this
             self.execute("ROLLBACK")
+
+    def leave(self) -> None:
+        """End a transaction that wrote nothing. A rollback would do, but cost all that is prepared."""
+        self.in_transaction = False
+        self.execute("COMMIT")
 
     @property
     def shown(self) -> str:

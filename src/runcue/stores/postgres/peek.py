@@ -67,9 +67,12 @@ class PostgresLooks:
                 link = self._link = self._link or self._connected()
                 try:
                     self._begin(link)
-                    return look(PostgresTables(link))
-                finally:
+                    found = look(PostgresTables(link))
+                except BaseException:
                     link.undo()
+                    raise
+                link.leave()
+                return found
             except psycopg.Error as error:
                 self.close()
                 if is_last or not (is_gone(error) or isinstance(error, errors.UndefinedTable)):

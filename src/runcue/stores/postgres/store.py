@@ -16,7 +16,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -38,7 +38,7 @@ from runcue.stores.postgres.beats import BEAT, Beats
 from runcue.stores.postgres.clock import ServerClock
 from runcue.stores.postgres.link import Link, is_gone, translate
 from runcue.stores.postgres.place import boot_of, place_of
-from runcue.stores.postgres.tables import PostgresTables
+from runcue.stores.postgres.tables import BEGIN, PostgresTables
 from runcue.stores.pruning import Deleted
 from runcue.stores.shared import OLDEST_GRANT, SharedStore, TableTurn, crashpoint
 from runcue.stores.tables import Tables
@@ -60,10 +60,6 @@ CALM: Final = 0.02
 """Seconds between two tidings of a process that is busy, and for which those of others wait there."""
 LOOK: Final = 1.0
 """Seconds between two looks at the queue while somebody works on it elsewhere, besides being told."""
-BEGIN: Final = states.HEAD_SELECT.replace(
-    " FROM", ", identity, clock_offset, extract(epoch FROM clock_timestamp())::float8 FROM"
-)
-"""The counters, which queue this is, how far the server's clock is from queue time, and what that clock says."""
 COMMITTED: Final = "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn"
 FORGET: Final = ("DELETE FROM commits WHERE worker = ANY(?)", "DELETE FROM beats WHERE worker = ANY(?)")
 """What is kept of workers besides their row."""
@@ -100,11 +96,13 @@ class PostgresStore(SharedStore):
         self._server_clock = ServerClock() if clock is None else None
         self.clock = clock or self._server_clock  # type: ignore[assignment] # one of them is there
         self._asked_at = 0.0
-        self._row: tuple[Any, ...] = ()
+        self._row: list[Any] = []
         """What BEGIN found in the turn under way, and when it was asked for."""
         self._is_taking_turn = False
         self._is_begun = False
         """True once a turn holds the lock: what happens after that is not tried again."""
+        self._begun = 0
+        """How many turns have held the lock so far."""
         self._kept = 0
         """Names the last turn of this worker that was written."""
         self._beat_at = 0.0
@@ -139,7 +137,7 @@ class PostgresStore(SharedStore):
             logger.warning(warning)
         schema.migrate(link)
         asked_at = presence.boottime()
-        row = link.execute(BEGIN).fetchall()[0]
+        row = link.execute(f"SELECT {BEGIN} FROM head").fetchall()[0]
         self._identity = str(row[-3])
         self.local = place_of(self._identity)
         presence.make_directory(Path(self.local).parent)
@@ -185,10 +183,12 @@ class PostgresStore(SharedStore):
     def _begin(self, link: Link) -> None:
         """Wait for the turn. Who holds it and stands still loses it, where the server does not see to that itself."""
         deadline = time.monotonic() + PATIENCE
+        news = None
         while True:
+            opening = self._tables.opening()
             self._asked_at = presence.boottime()
             try:
-                self._row = link.begin_with(schema.turn_of(self._address), BEGIN)
+                *self._row, news = link.begin_with(schema.turn_of(self._address), opening)
                 break
             except errors.LockNotAvailable:
                 link.undo()
@@ -196,6 +196,8 @@ class PostgresStore(SharedStore):
                     raise
                 schema.end_standstill(link)
         self._is_begun = True
+        self._begun += 1
+        self._tables.hear(news)
         if self._row[-3] != self._identity:
             raise self._replaced("holds another queue now")
 
@@ -205,7 +207,7 @@ class PostgresStore(SharedStore):
         except psycopg.Error:  # it is of no use any more; the next turn makes another
             self._link.close()
 
-    def _heard(self, link: Link, asked_at: float, row: tuple[Any, ...]) -> tuple[Head, float, bool]:
+    def _heard(self, link: Link, asked_at: float, row: Sequence[Any]) -> tuple[Head, float, bool]:
         """What the counters and the clock say; True when the clock had to be put right."""
         *counters, _, offset, server = row
         head = states.read_head(tuple(counters))
@@ -231,7 +233,7 @@ class PostgresStore(SharedStore):
         plan = decide(TableTurn(tables, now, self.clock.wall(), changes))
         crashpoint("turn.decided")
         if not plan.writes and not tables.must_write and not is_put_right:
-            link.undo()
+            link.leave()
             tables.read_only(before)
             return plan
         with link.piped():
@@ -366,9 +368,12 @@ class PostgresStore(SharedStore):
                 link: Link = self._beside.connection
                 link.begin("ISOLATION LEVEL REPEATABLE READ")
                 try:
-                    return look(self._beside)
-                finally:
+                    found = look(self._beside)
+                except BaseException:
                     link.undo()
+                    raise
+                link.leave()
+                return found
             except psycopg.Error as error:
                 self._look_no_more()
                 if is_last or not is_gone(error):
@@ -396,16 +401,21 @@ class PostgresStore(SharedStore):
         if is_urgent or self._is_on_loop or time.monotonic() - self._busy_at > BUSY:
             self._changed(is_urgent)
         elif self._news_timer is None:
-            self._news_timer = self._loop.call_later(CALM, self._pass_on, self._kept)
+            self._news_timer = self._loop.call_later(CALM, self._pass_on, self._begun)
 
-    def _pass_on(self, kept: int) -> None:
+    def _pass_on(self, begun: int) -> None:
+        """Pass news on that came before the next turn after so many, unless that has seen it."""
         self._news_timer = None
         if self._is_closed:
             return
-        if self._kept == kept and self._is_taking_turn and not self._is_begun:  # it will see it
-            self._news_timer = self._loop.call_later(CALM, self._pass_on, kept)
+        if self._begun != begun:
+            self._changed(None)
+        elif (
+            self._is_taking_turn or time.monotonic() - self._busy_at < CALM
+        ):  # what it started brings the next
+            self._news_timer = self._loop.call_later(CALM, self._pass_on, begun)
         else:
-            self._changed(False if self._kept == kept else None)
+            self._changed(False)
 
     async def turn(self, decide: Decide) -> Plan:
         """Decide and commit, in the store's thread."""

@@ -11,11 +11,12 @@ from runcue.core.model import Record
 from runcue.core.query import Query
 from runcue.core.state import Head
 from runcue.errors import StoreError
-from runcue.stores import codec, finding
+from runcue.stores import codec, finding, states
 from runcue.stores.postgres.address import Address
+from runcue.stores.postgres.link import Link
 from runcue.stores.postgres.texts import escaped
 from runcue.stores.records import Row
-from runcue.stores.tables import Tables
+from runcue.stores.tables import Questions, Tables
 
 _decode = msgspec.json.Decoder(list[list[dict[str, Any]] | None]).decode
 
@@ -33,10 +34,28 @@ PAGE: Final = f"{codec.SELECT} WHERE shelf = ?1 AND (place, seq) > (?2, ?3) ORDE
 """The next rows of a shelf, by its index alone: of two parts joined it would read and sort all that is left."""
 
 
+BEGIN: Final = f"{states.HEAD}, identity, clock_offset, extract(epoch FROM clock_timestamp())::float8"
+"""The counters, which queue this is, how far the server's clock is from queue time, and what that clock says."""
+
+
+def _together(questions: Questions) -> str:
+    parts = [f"(SELECT json_agg(q) FROM ({statement}) AS q)" for statement, _ in questions]
+    return f"json_build_array({', '.join(parts)})::text"
+
+
+def _bindings(questions: Questions) -> list[Any]:
+    return [value for _, values in questions for value in values]
+
+
+def _answers(text: str) -> list[list[Any]]:
+    return [[tuple(found.values()) for found in answer or ()] for answer in _decode(text)]
+
+
 class PostgresTables(Tables):
     """The tables behind one connection."""
 
     page_select = PAGE
+    _heard: str | None = None
 
     def check_history(self, head: Head, address: Address) -> None:
         """Refuse to go on with what was seen before, if commits were lost since: an older copy came into place."""
@@ -47,12 +66,27 @@ class PostgresTables(Tables):
                 address.plain,
             )
 
+    def opening(self) -> str:
+        """The statement with which a turn begins: what there is to know, and what others did since the last one."""
+        questions = () if self._seen is None else self._questions()
+        link: Link = self.connection
+        if not questions:
+            return f"SELECT {BEGIN}, NULL FROM head"
+        news = f"CASE WHEN revision = ? THEN NULL ELSE {_together(questions)} END"
+        return link.prepared(f"SELECT {BEGIN}, {news} FROM head", (self._seen, *_bindings(questions)))
+
+    def hear(self, news: str | None) -> None:
+        """What the opening of the turn under way found of others."""
+        self._heard = news
+
+    def _told(self) -> list[list[Any]]:
+        heard, self._heard = self._heard, None
+        return super()._told() if heard is None else _answers(heard)
+
     def _ask(self, *questions: tuple[str, Row]) -> list[list[Any]]:
         """All in one statement, as one text: each statement of its own would cost as much as all of them."""
-        parts = [f"(SELECT json_agg(q) FROM ({statement}) AS q)" for statement, _ in questions]
-        bindings = [value for _, values in questions for value in values]
-        row = self._execute(f"SELECT json_build_array({', '.join(parts)})::text", bindings).fetchone()
-        return [[tuple(found.values()) for found in answer or ()] for answer in _decode(row[0])]
+        row: Any = self._execute(f"SELECT {_together(questions)}", _bindings(questions)).fetchone()
+        return _answers(row[0])
 
     def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first; a text is searched among the newest only."""
