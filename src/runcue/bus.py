@@ -40,6 +40,8 @@ class Bus:
         self.next_seq = 1
         """The seq that the next event will have."""
         self._arrived: asyncio.Future[None] | None = None
+        self._calls = 0
+        """How often readers were woken."""
         self._is_over = False
         self.listeners: list[Listener] = []
 
@@ -89,11 +91,15 @@ class Bus:
         """Every event after `since` (None: of this Cue's time), then those to come, until the bus ends."""
         cursor = max(1, (self._told if since is None else since) + 1)
         while True:
-            while batch := await self._next(cursor):
+            calls = self._calls
+            if batch := await self._next(cursor):
                 cursor = batch[-1].seq + 1
                 for event in batch:
                     if types is None or event.type in types or event.type == "gap":
                         yield event
+                continue
+            if calls != self._calls:  # something was told since that look, and nobody else says so
+                continue
             if self._is_over:
                 return
             if self._arrived is None:
@@ -142,6 +148,7 @@ class Bus:
             yield Event("gap", end - 1, told(self._ring[0]).at, data={"missed": missed})
 
     def _wake(self) -> None:
+        self._calls += 1
         arrived, self._arrived = self._arrived, None
         if arrived is not None and not arrived.done():
             arrived.set_result(None)

@@ -23,6 +23,8 @@ class Waiters:
         self._store = store
         self._waiting: dict[str, list[asyncio.Future[Record]]] = {}
         self._rechecking: asyncio.Task[None] | None = None
+        self._is_late = False
+        """True when something was told since the look under way began."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -47,7 +49,8 @@ class Waiters:
 
     def recheck(self) -> None:
         """Another process did something: look whether it ended what somebody here waits for."""
-        if self._waiting and self._rechecking is None:
+        self._is_late = self._rechecking is not None
+        if self._waiting and not self._is_late:
             self._rechecking = self._loop.create_task(self._recheck(), name="runcue waiters")
 
     async def _recheck(self) -> None:
@@ -61,6 +64,8 @@ class Waiters:
         for record in found.values():
             if record.state.is_final:
                 self._answer(record)
+        if self._is_late:
+            self.recheck()
 
     def _answer(self, record: Record) -> None:
         for future in self._waiting.pop(record.id, ()):

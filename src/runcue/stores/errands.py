@@ -56,7 +56,7 @@ class Errands:
         if self._lending is None:
             self._lend_later()
         try:
-            return await asyncio.shield(future)
+            return await future  # who gives up waiting leaves the job alone
         finally:
             self._awaited -= 1
             self._done += 1

@@ -1,0 +1,65 @@
+"""News that come while somebody looks are not missed, although what he finds was read before them."""
+
+import asyncio
+from typing import Any
+
+from runcue.bus import Bus
+from runcue.core.events import Event
+from runcue.core.model import Record, Spec, WorkState
+from runcue.waiters import Waiters
+
+PATIENCE = 20.0
+
+
+def record(state: WorkState) -> Record:
+    return Record("one", Spec("one", "task", b"{}", ()), 1, 0.0, 0.0, state)
+
+
+class Looks:
+    """Says what it read in the moment before something happened, and only then lets that be told."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = list(answers)
+        self.tell: Any = None
+
+    def next(self) -> Any:
+        answer = self._answers.pop(0)
+        if self._answers:
+            self.tell()
+        return answer
+
+    async def get_many(self, ids: list[str]) -> dict[str, Record]:
+        found: Record = self.next()
+        return {found.id: found}
+
+    async def log(self, after: int, limit: int) -> list[Event]:
+        found: list[Event] = self.next()
+        return found
+
+
+async def test_who_waits_hears_of_an_end_that_came_while_it_was_looked_for() -> None:
+    looks = Looks(record(WorkState.RUNNING), record(WorkState.COMPLETED))
+    waiters = Waiters(asyncio.get_running_loop(), looks)  # type: ignore[arg-type] # nothing else is asked of it
+    looks.tell = waiters.recheck
+    future = waiters.final("one")
+    waiters.recheck()
+    async with asyncio.timeout(PATIENCE):
+        assert (await future).state is WorkState.COMPLETED
+
+
+async def test_a_reader_goes_on_with_an_event_that_was_told_while_it_looked() -> None:
+    looks = Looks([], [Event("queued", 1, 0.0)])
+    bus = Bus(None, looks.log)
+    looks.tell = bus.heard
+    async with asyncio.timeout(PATIENCE):
+        async for event in bus.read(None):
+            assert event.seq == 1
+            break
+
+
+async def test_a_reader_reads_what_was_told_before_the_end_while_it_looked() -> None:
+    looks = Looks([], [Event("queued", 1, 0.0)], [])
+    bus = Bus(None, looks.log)
+    looks.tell = bus.end
+    async with asyncio.timeout(PATIENCE):
+        assert [event.seq async for event in bus.read(None)] == [1]
