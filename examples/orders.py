@@ -31,11 +31,11 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import runcue
 
-ORDERS = {"anna": 12.50, "bert": 8.00, "carl": 31.90, "dora": 5.00, "emil": 99.00, "fay": 17.20}
+ORDERS = {"a101": 12.50, "b102": 8.00, "c103": 31.90, "d104": 5.00, "e105": 99.00, "f106": 17.20}
 STEPS = ("charge", "pack", "ship", "announce")
 DEATHS = {
-    "carl/charge has no proof": "killed: the bank has the money of carl, and there is no proof",
-    "dora/ship has a proof": "killed: the parcel of dora is on its way, and the queue has not heard of the proof",
+    "c103/charge has no proof": "killed: the bank has the money for c103, and there is no proof",
+    "d104/ship has a proof": "killed: the parcel of d104 is on its way, and the queue has not heard of the proof",
 }
 
 # -------------------------------------------------------------------- the shop: a queue, proofs, and four steps
@@ -154,11 +154,11 @@ class World(ThreadingHTTPServer):
         """Do what is asked for, or do not: the status of the answer."""
         self.calls[key] += 1
         match key, self.calls[key]:
-            case "dora/charge", 1:
+            case "d104/charge", 1:
                 status = 429
-            case "fay/charge", 1:
+            case "f106/charge", 1:
                 status = 500
-            case "emil/charge", _:
+            case "e105/charge", _:
                 status = 402
             case _:
                 status = 200
