@@ -2,10 +2,12 @@
 
 Commands in a ```console block begin with `$ `. Those of the tour and of the guide run in their order on a
 terminal, in a home of their own. A line that a page shows below a command is one of those
-that the command shows; `…` stands for whatever differs from day to day.
+that the command shows; `…` stands for whatever differs from day to day. Wherever else a page names a command, in
+a block or within a line, there is such a command, and it has these options.
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,9 +15,11 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
+import click
 import pytest
 
-from runcue.cli.main import QUEUECTL, RUNCUE
+from runcue.cli.main import QUEUECTL, RUNCUE, program
+from runcue.sim.main import command as sim
 from tools import cli_reference, picture
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +28,8 @@ GUIDE = ROOT / "docs" / "guides" / "shell-queue.md"
 ON_CALL = ROOT / "docs" / "guides" / "operating.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(r"\s+# .*$")
+SPAN = re.compile(r"(?<!`)`((?:queuectl|runcue|runcue-sim|make) [^`]+)`(?!`)")
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -155,3 +161,79 @@ def test_the_guide_goes_as_it_says(tmp_path: Path) -> None:
             assert [line for line in lines if not is_shown(line, text)] == [], f"{command}: {text}"
     finally:
         picture.on_terminal("queuectl worker stop --now", tmp_path)
+
+
+# ------------------------------------------------------------------------------------- all that pages name
+
+
+def named(text: str) -> Iterator[list[str]]:
+    """Every call of a program of ours in the blocks and within the lines of a page, in words."""
+    lines = [command for command, _ in commands(text)]
+    outside = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    lines += [" ".join(span.split()) for span in SPAN.findall(outside)]
+    for line in lines:
+        words: list[str] = []
+        for word in [*shlex.shlex(line, posix=True, punctuation_chars="();<>|&"), ";"]:
+            if not set(word) <= set("();<>|&"):
+                words += [] if not words and re.match(r"\w+=", word) else [word]
+                continue
+            if words and words[0] in {"queuectl", "runcue", "runcue-sim", "make"}:
+                yield words
+            words = []
+
+
+def mistake(words: list[str]) -> str | None:
+    """What is wrong with a call, or None: a verb that there is not, or an option that it has not."""
+    name, *rest = words
+    if name == "make":
+        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+        wrong = [word for word in rest if re.fullmatch(r"[a-z-]+", word) and word not in targets]
+        return f"make has no {wrong[0]}" if wrong else None
+    command: click.Command = sim if name == "runcue-sim" else program(name)
+    options: dict[str, click.Parameter | None] = {"--help": None, "--version": None}
+    following = iter(rest)
+    for word in following:
+        for parameter in command.params:
+            options |= dict.fromkeys([*parameter.opts, *parameter.secondary_opts], parameter)
+        if word == "--":
+            return None
+        if re.match(r"--?[a-z]", word):
+            option, is_given, _ = word.partition("=")
+            if option not in options:
+                return f"{command.name} has no {option}"
+            if not is_given and not getattr(options[option], "is_flag", True):
+                next(following, None)
+        elif isinstance(command, click.Group):
+            below = command.get_command(click.Context(command), word)
+            if below is None:
+                return f"{command.name} has no {word}"
+            command = below
+    return None
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
+def test_every_command_that_a_page_names_is_there_and_has_these_options(page: Path) -> None:
+    wrong = [(words, mistake(words)) for words in named(page.read_text("utf-8"))]
+    assert [(" ".join(words), what) for words, what in wrong if what is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("queuectl enqueue --id a -- ls --nonsense", None),
+        ("queuectl enqueu --id a", "queuectl has no enqueu"),
+        ("true | queuectl enqueue --idd a", "enqueue has no --idd"),
+        ("A=1 runcue set q.db api --rate=2/s", None),
+        ("runcue set q.db api --rates 2/s && true", "set has no --rates"),
+        ("queuectl --home x config set max-retries 5", None),
+        ("runcue-sim --scenario burst --sett a=1", "runcue-sim has no --sett"),
+        ("make test ARGS=-x", None),
+        ("make tests", "make has no tests"),
+    ],
+)
+def test_a_mistake_in_a_command_is_found(line: str, what: str | None) -> None:
+    found = [
+        mistake(words) for words in named(f"```console\n$ {line}\n```\n\nand `{line.rpartition(' | ')[2]}`\n")
+    ]
+    assert found
+    assert {str(one) for one in found} == {str(what)}

@@ -1,10 +1,11 @@
 """The documentation is true: its snippets run, its tables and pictures are those of the code, its links lead.
 
 A ```python block is a program of its own. It runs in an empty folder, where warnings are errors; a ```text
-block that follows it is what it prints. After `<!-- fragment -->` a block is only compiled.
+block that follows it is what it prints. After `<!-- fragment -->` a block is only compiled, and after
+`<!-- file: app.py -->` it is also a file of that name for the blocks that follow on its page.
 
-What stands between `<!-- made: name -->` and `<!-- end -->` is made from the code. To make it anew:
-`python -m tests.test_docs`.
+What is made from the code is made by a tool: tables (`python -m tools.tables`), signatures and docstrings (`python -m
+tools.api_reference`), diagrams (`python -m tools.diagrams`). `make docs` builds the site, and checks it as a whole.
 """
 
 import ast
@@ -12,17 +13,19 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 import runcue
-from runcue.core.events import EVENTS, WORK_EVENTS
-from runcue.core.lifecycle import diagram
+import runcue.testing
+import runcue.web
 from runcue.registry import CALLBACKS, Options
+from tools import api_reference, diagrams, docs_site, tables
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -31,12 +34,11 @@ REFERENCE = DOCS / "reference.md"
 BOUND = 30
 
 BLOCK = re.compile(
-    r"(?P<fragment><!-- fragment -->\n+)?^```python\n(?P<code>.*?)^```$"
+    r"(?:(?P<fragment><!-- fragment -->\n+)|<!-- file: (?P<file>[\w.]+) -->\n+)?^```python\n(?P<code>.*?)^```$"
     r"(?:\n+^```text\n(?P<output>.*?)^```$)?",
     re.DOTALL | re.MULTILINE,
 )
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
-MADE = re.compile(r"(<!-- made: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 ROW = re.compile(r"^\| `([^`]+)` \|([^|]*)\|", re.MULTILINE)
 
 
@@ -47,16 +49,23 @@ class Snippet(NamedTuple):
     code: str
     output: str | None
     is_fragment: bool
+    files: dict[str, str]
+    file: str | None
 
 
 def snippets() -> Iterator[Snippet]:
     """Every block of Python on every page."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
+        files: dict[str, str] = {}
         for match in BLOCK.finditer(text):
             line = text.count("\n", 0, match.start("code"))
             place = f"{page.relative_to(ROOT).as_posix()}:{line}"
-            yield Snippet(place, match["code"], match["output"], match["fragment"] is not None)
+            yield Snippet(
+                place, match["code"], match["output"], match["fragment"] is not None, files, match["file"]
+            )
+            if match["file"]:
+                files = {**files, match["file"]: match["code"]}
 
 
 ALL = list(snippets())
@@ -67,8 +76,12 @@ ALL = list(snippets())
 
 @pytest.mark.parametrize("snippet", [pytest.param(one, id=one.place) for one in ALL if not one.is_fragment])
 def test_a_snippet_runs_and_prints_what_the_page_says(snippet: Snippet, tmp_path: Path) -> None:
+    for name, text in snippet.files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    if snippet.file is not None:
+        (tmp_path / snippet.file).write_text(snippet.code, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", snippet.code],
+        [sys.executable, "-W", "error", *([snippet.file] if snippet.file else ["-c", snippet.code])],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(runcue.__file__).parent.parent)},
         capture_output=True,
@@ -88,8 +101,13 @@ def test_a_fragment_is_valid_python(snippet: Snippet) -> None:
 
 def test_snippets_are_found() -> None:
     text = "<!-- fragment -->\n```python\nx\n```\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n"
-    found = [(m["code"], m["output"], m["fragment"] is not None) for m in BLOCK.finditer(text)]
-    assert found == [("x\n", None, True), ("print(1)\n", "1\n", False)]
+    text += "<!-- file: a.py -->\n```python\ny\n```\n"
+    found = [(m["code"], m["output"], m["fragment"] is not None, m["file"]) for m in BLOCK.finditer(text)]
+    assert found == [
+        ("x\n", None, True, None),
+        ("print(1)\n", "1\n", False, None),
+        ("y\n", None, False, "a.py"),
+    ]
     assert all(page.read_text(encoding="utf-8").count("```python") == sum(
         snippet.place.startswith(f"{page.relative_to(ROOT).as_posix()}:") for snippet in ALL
     ) for page in PAGES)  # fmt: skip
@@ -98,31 +116,54 @@ def test_snippets_are_found() -> None:
 # ------------------------------------------------------------------------------------------- made from code
 
 
-def made(subject: str) -> str:
-    """What the code has to say about that."""
-    if subject == "lifecycle":
-        return f"```mermaid\n{diagram()}```\n"
-    assert subject == "events"
-    rows = [
-        f"| `{name}` | {f'`work_{name}`' if name in WORK_EVENTS else '(the same)'} | {told} |"
-        for name, told in EVENTS.items()
-    ]
-    return "\n".join(["| `event.type` | `event.name` | told when |", "|---|---|---|", *rows]) + "\n"
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
+def test_tables_that_are_made_from_the_code_are_up_to_date(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text == tables.renewed(text), "run: python -m tools.tables"
+
+
+def test_every_table_that_can_be_made_stands_on_one_page() -> None:
+    found = [match[2] for page in PAGES for match in tables.MADE.finditer(page.read_text(encoding="utf-8"))]
+    assert sorted(found) == sorted(tables.TABLES)
+
+
+def test_something_is_said_about_every_error_and_about_nothing_else() -> None:
+    public = {
+        name
+        for name in runcue.__all__
+        if isinstance(kind := getattr(runcue, name), type) and issubclass(kind, BaseException)
+    }
+    assert {kind.__name__ for kind in tables.known_errors()} == public
+    assert set(tables.ADVICE) == public
+
+
+@pytest.mark.parametrize("name", diagrams.PICTURES)
+def test_a_diagram_shows_the_code_as_it_is(name: str) -> None:
+    drawn = (diagrams.IMAGES / name).read_text(encoding="utf-8")
+    assert drawn == diagrams.PICTURES[name](), "run: python -m tools.diagrams"
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.path) for page in api_reference.PAGES])
+def test_the_signatures_are_those_of_the_source(page: api_reference.Page) -> None:
+    written = (DOCS / page.path).read_text(encoding="utf-8")
+    assert written == api_reference.text_of(page), "run: python -m tools.api_reference"
+
+
+@pytest.mark.parametrize("module", ["runcue", "runcue.testing", "runcue.web"])
+def test_every_public_name_has_its_place_among_the_signatures(module: str) -> None:
+    errors = {kind.__name__ for kind in tables.known_errors()}
+    names = [name for page in api_reference.PAGES if page.module == module for name in page.names]
+    assert len(names) == len(set(names))
+    assert set(names) == set(sys.modules[module].__all__) - errors
 
 
 @pytest.mark.parametrize(
-    ("page", "name"), [("docs/concepts.md", "lifecycle"), ("docs/reference.md", "events")]
+    ("page", "kind", "owner"), [("cue", runcue.Cue, "cue"), ("reader", runcue.Reader, "reader")]
 )
-def test_what_is_made_from_the_code_is_up_to_date(page: str, name: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    assert {match[2]: match[3] for match in MADE.finditer(text)}[name] == made(name)
-
-
-def write() -> None:
-    """Make everything anew that is made from the code."""
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        page.write_text(MADE.sub(lambda match: match[1] + made(match[2]) + match[4], text), encoding="utf-8")
+def test_every_public_method_has_its_signature(page: str, kind: type, owner: str) -> None:
+    text = (DOCS / "api" / f"{page}.md").read_text(encoding="utf-8")
+    public = [name for name in vars(kind) if not name.startswith("_")]
+    assert [name for name in public if f"### {owner}.{name}\n" not in text] == []
 
 
 # ------------------------------------------------------------------------------------------- the reference
@@ -182,15 +223,6 @@ def test_every_callback_is_in_the_reference_with_its_arguments() -> None:
     assert set(said) == {f"{name}({', '.join(arguments)})" for name, arguments in CALLBACKS.items()}
 
 
-def test_every_error_is_in_the_reference() -> None:
-    errors = {
-        name
-        for name in runcue.__all__
-        if isinstance(kind := getattr(runcue, name), type) and issubclass(kind, BaseException)
-    }
-    assert set(options_of("Errors")) == errors
-
-
 def test_every_method_of_a_cue_is_in_the_reference() -> None:
     text = REFERENCE.read_text(encoding="utf-8")
     names = [name for name in vars(runcue.Cue) if not name.startswith("_") and name not in CALLBACKS]
@@ -230,5 +262,76 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert [page.relative_to(ROOT).as_posix() for page in PAGES if page not in seen] == []
 
 
-if __name__ == "__main__":
-    write()
+# --------------------------------------------------------------------------------------------------- the site
+
+
+def pages_in(nav: list[dict[str, Any]]) -> Iterator[str]:
+    """Every page that the navigation names."""
+    for entry in nav:
+        for value in entry.values():
+            if isinstance(value, str):
+                yield value
+            else:
+                yield from pages_in(value)
+
+
+def test_the_navigation_has_every_page_once_and_no_other() -> None:
+    nav = tomllib.loads(docs_site.SETTINGS.read_text(encoding="utf-8"))["project"]["nav"]
+    named = list(pages_in(nav))
+    assert sorted(named) == sorted(
+        ["contributing.md", *(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))]
+    )
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
+def test_what_belongs_to_an_item_of_a_list_is_indented_enough_for_the_site(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(r"^ {1,3}(?:[-*]|\d+\.) .*|(?<=\n\n) {1,3}\S.*", text, re.MULTILINE) == []
+
+
+def test_the_settings_of_the_site_do_not_lie_beside_the_cache_of_the_checkout() -> None:
+    # the builder takes the folder `.cache` beside its settings for its own, and may empty it
+    assert not (docs_site.SETTINGS.parent / ".cache").exists()
+    assert not (ROOT / docs_site.SETTINGS.name).exists()
+    assert not (docs_site.HOME.parent / docs_site.SETTINGS.name).exists()
+
+
+def test_a_link_out_of_the_docs_leads_to_a_page_of_the_site() -> None:
+    found: set[Path] = set()
+    source = DOCS / "guides" / "any.md"
+    code = "\n```\n[d](nowhere)\n```\n"
+    text = "[a](../../examples/durable.py) [b](limits.md#rates) [c](../../README.md#figures)"
+    assert docs_site.led(text + code, source, found) == (
+        "[a](../aside/examples/durable.py.md) [b](limits.md#rates) [c](../aside/README.md#figures)" + code
+    )
+    assert found == {ROOT / "examples" / "durable.py", DOCS / "guides" / "limits.md", ROOT / "README.md"}
+
+
+def test_a_bar_in_the_code_of_a_table_is_written_as_the_builder_wants_it() -> None:
+    text = "| `str \\| None` | x |\n\nand `a \\| b`\n"
+    assert docs_site.led(text, DOCS / "any.md", set()) == "| `str | None` | x |\n\nand `a \\| b`\n"
+
+
+def test_a_link_to_nothing_is_refused_by_the_site() -> None:
+    with pytest.raises(docs_site.Unusable, match="is no file"):
+        docs_site.led("[a](nowhere.md)", DOCS / "index.md", set())
+
+
+def test_what_is_wrong_with_a_built_site_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docs_site, "BUILT", tmp_path)
+    (tmp_path / "good.html").write_text('<p id="x">fine <a href="#x">x</a></p>', encoding="utf-8")
+    assert list(docs_site.complaints()) == []
+    (tmp_path / "bad.html").write_text(
+        '<script src="//cdn/x.js"></script><a href="good.html#y">y</a><a href="gone.html">z</a><p>one:\n- two</p>',
+        encoding="utf-8",
+    )
+    (tmp_path / "bad.css").write_text("@import 'https://fonts/x.css'", encoding="utf-8")
+    said = "\n".join(docs_site.complaints())
+    for words in (
+        "from elsewhere",
+        "good.html#y is no heading",
+        "gone.html is not there",
+        "a list",
+        "bad.css",
+    ):
+        assert words in said, said

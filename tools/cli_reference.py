@@ -1,4 +1,4 @@
-"""Writes docs/cli.md: what `--help` prints for every command of queuectl and runcue.
+"""Writes docs/cli.md: what `--help` prints for every command of queuectl, runcue and runcue-sim.
 
 Run it after a change of a command: `python tools/cli_reference.py`. A test compares the page with what this gives.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from runcue.cli.main import program
+from runcue.sim.main import command as sim
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 WIDTH = 78
@@ -17,16 +18,17 @@ WIDTH = 78
 INTRODUCTION = """\
 # The command line
 
-What `--help` says of every command, made by `tools/cli_reference.py`. How to use them is in
-[A queue for the terminal](guides/shell-queue.md).
+What `--help` says of every command, made by `tools/cli_reference.py`. How to use them: [`queuectl`](#queuectl) in
+[a queue for the terminal](guides/shell-queue.md), [`runcue`](#runcue) in [on call](guides/operating.md),
+[`runcue-sim`](#runcue-sim) in [the simulator](guides/simulator.md).
 """
 
 
 def page() -> str:
     """The page as it should be now."""
     parts = [INTRODUCTION]
-    for name in ("queuectl", "runcue"):
-        for path, text in helps(program(name), name):
+    for name in ("queuectl", "runcue", "runcue-sim"):
+        for path, text in helps(sim if name == "runcue-sim" else program(name), name):
             depth = "#" * (path.count(" ") + 2)
             parts.append(f"{depth} {path}\n\n```text\n{text.rstrip()}\n```\n")
     return "\n".join(parts)

@@ -39,4 +39,6 @@ lock requirements/uv.txt --group uv "$@"
 lock requirements/run.txt --extra all --group build pyproject.toml "$@"
 lock requirements/test.txt --extra all --group build --group test --group lint \
     --constraint requirements/run.txt pyproject.toml "$@"
+lock requirements/typing.txt --extra otel --group typing --constraint requirements/test.txt pyproject.toml "$@"
 lock requirements/peers.txt --group peers --constraint requirements/test.txt "$@"
+lock requirements/docs.txt --group docs "$@"

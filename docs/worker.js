@@ -1,0 +1,34 @@
+// A page that was opened from the disk may not start a worker, and search needs one. So its script runs in a hidden frame
+// there. Pages that come from a server use the browser's own.
+if (location.protocol === "file:") {
+  window.Worker = class {
+    constructor(url) {
+      this.onmessage = null;
+      this.onerror = null;
+      this.waiting = [];
+      this.frame = document.createElement("iframe");
+      this.frame.hidden = true;
+      document.body.append(this.frame);
+      const inside = this.frame.contentWindow;
+      inside.postMessage = (data) => setTimeout(() => this.onmessage && this.onmessage({ data }));
+      const script = inside.document.createElement("script");
+      script.src = new URL(url, location.href).href;
+      script.onload = () => {
+        const sent = this.waiting;
+        this.waiting = null;
+        sent.forEach((data) => this.postMessage(data));
+      };
+      script.onerror = (error) => this.onerror && this.onerror(error);
+      inside.document.body.append(script);
+    }
+
+    postMessage(data) {
+      if (this.waiting) this.waiting.push(data);
+      else setTimeout(() => this.frame.contentWindow && this.frame.contentWindow.onmessage({ data }));
+    }
+
+    terminate() {
+      this.frame.remove();
+    }
+  };
+}

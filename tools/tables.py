@@ -1,0 +1,141 @@
+"""Writes the tables of the documentation that are made from the code: `python -m tools.tables`.
+
+They stand between `<!-- made: name -->` and `<!-- end -->` on their pages. A test compares them with what this gives.
+What somebody should do about an error is said here and nowhere else; a test insists on every error.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import runcue
+from runcue import errors
+from runcue.core.events import EVENTS, WORK_EVENTS
+from runcue.core.lifecycle import MOVES
+from runcue.instrument.prometheus import FAMILIES
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+MADE = re.compile(r"(<!-- made: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+ADVICE = {
+    "RuncueError": "Catch it where any trouble with the queue is one and the same to you.",
+    "ConfigError": "Mend the declaration: it is wrong in the program, and will be so next time.",
+    "UnknownTask": "Register the task before work of it is submitted, or mend the name; `.known` has the others.",
+    "UnknownService": "Declare the service first, or mend the name; `.known` has the others.",
+    "InvalidRate": "Write a rate as `60/min`, `100/10s`, `(60, 60)`, or a list of these.",
+    "InvalidOption": "Give what `.expected` says.",
+    "UnknownOption": "Mend the name; `.known` has those that there are.",
+    "SubmitError": "Mend the submission. Nothing of it was queued, of `submit_many` no item.",
+    "InvalidParams": "Pass plain JSON values. For anything large or binary pass the path of a file.",
+    "QueueFull": 'Submit later, raise `max_queued`, or let `submit` wait with `reject_policy="block"`.',
+    "DependencyCycle": "Leave out one of the dependencies in `.cycle`.",
+    "DuplicateWork": "Use another id or key for other work; for the same work take `.work_id`.",
+    "WorkNotFound": "Use the id that `submit` returned. If `.forgotten`, raise `retention` or `keep_finished`.",
+    "WorkFailed": "Look at `.work.error` and `.work.history`; when the cause is mended, `cue.retry(id)`.",
+    "WorkTimedOut": "Raise `timeout=`, or find out what takes so long.",
+    "WorkCancelled": "Nothing, if that was meant; `cue.retry(id)` runs it after all.",
+    "CueClosed": "Make a new Cue, or close this one later.",
+    "WrongThread": "Await on the loop of the Cue. From other threads use `cue.sync`.",
+    "StoreError": "See the message. What was accepted is safe; submit again, with the same key, what was not.",
+    "StorageFull": "Make room. Work goes on by itself.",
+    "StorageCorrupt": "Restore a backup, or save what can be read: `runcue.recover(path)`.",
+    "StorageReplaced": "Restart the program, on the file that is there now.",
+    "StorageBusy": "Find out who holds it: a program stopped in a debugger, a backup, a long transaction.",
+    "SchemaTooNew": "Run the newer version everywhere.",
+    "ForkedConnection": "Make a Cue of its own in the child.",
+    "CommandFailed": "Look at what it printed, in `.result`; `check=False` makes exit codes a matter of your own.",
+    "WorkerLost": "Look for what kills processes: memory, native code, `os._exit`.",
+    "Unreachable": "See whether `ssh host true` works, or the cluster is up.",
+    "RateLimited": "Raise it where the client was told to wait and raises nothing of its own.",
+    "RetryLater": "Raise it when you know better than the backoff when another attempt makes sense.",
+    "Snooze": "Raise it when it is too early, and nobody's fault.",
+    "Permanent": "Raise it when the input is wrong and will stay so.",
+    "BadCommand": "Return a list of texts, or a text with `shell=True`.",
+}
+
+
+def table(*rows: str) -> str:
+    """A table of these rows, the first of which is its head."""
+    return "\n".join([rows[0], "|---" * (rows[0].count("|") - 1) + "|", *rows[1:]]) + "\n"
+
+
+def lifecycle() -> str:
+    """Every move between states."""
+    rows = [f"| `{source.value}` | {verb} | `{target.value}` |" for (source, verb), target in MOVES.items()]
+    return table("| from | move | to |", "| | submit | `pending` |", *rows)
+
+
+def events() -> str:
+    """Every event."""
+    rows = [
+        f"| `{name}` | {f'`work_{name}`' if name in WORK_EVENTS else '(the same)'} | {told} |"
+        for name, told in EVENTS.items()
+    ]
+    return table("| `event.type` | `event.name` | told when |", *rows)
+
+
+def metrics() -> str:
+    """Every metric."""
+    rows = [
+        f"| `{name}_total` | {kind} | {f'`{label}` ' if label else ''}| {told} |"
+        if kind == "counter"
+        else f"| `{name}` | {kind} | {f'`{label}` ' if label else ''}| {told} |"
+        for name, (kind, label, told) in FAMILIES.items()
+    ]
+    return table("| metric | type | label | |", *rows)
+
+
+def known_errors() -> list[type[Exception]]:
+    """Every public error, in the order of the source."""
+    return [
+        kind
+        for name, kind in vars(errors).items()
+        if name in runcue.__all__ and isinstance(kind, type) and issubclass(kind, Exception)
+    ]
+
+
+def facts(kind: type[Exception]) -> list[str]:
+    """The attributes that such an error has besides its message."""
+    found: dict[str, None] = {}
+    for one in kind.__mro__:
+        if one.__module__ == errors.__name__ and "__init__" in vars(one):
+            text = inspect.getsource(vars(one)["__init__"])
+            found |= dict.fromkeys(re.findall(r"^        self\.([a-z]\w*) = ", text, re.MULTILINE))
+    return list(found)
+
+
+def error_rows() -> str:
+    """Every error: what it is, when it is raised, what to do."""
+    rows = []
+    for kind in known_errors():
+        bases = ", ".join(
+            f"`{base.__name__}`" for base in kind.__bases__ if not base.__name__.startswith("_")
+        )
+        when = str(kind.__doc__).partition("\n")[0]
+        if names := facts(kind):
+            when += " Has " + ", ".join(f"`.{name}`" for name in names) + "."
+        rows.append(f"| `{kind.__name__}` | {bases or '`RuncueError`'} | {when} | {ADVICE[kind.__name__]} |")
+    return table("| error | is a | what it says | what to do |", *rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "lifecycle": lifecycle,
+    "events": events,
+    "metrics": metrics,
+    "errors": error_rows,
+}
+
+
+def renewed(text: str) -> str:
+    """The text of a page with its tables as they should be now."""
+    return MADE.sub(lambda match: match[1] + TABLES[match[2]]() + match[4], text)
+
+
+if __name__ == "__main__":
+    for page in sorted(DOCS.rglob("*.md")):
+        before = page.read_text(encoding="utf-8")
+        if (after := renewed(before)) != before:
+            page.write_text(after, encoding="utf-8")
+            sys.stdout.write(f"{page.relative_to(DOCS.parent)}\n")
