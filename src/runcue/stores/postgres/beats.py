@@ -86,7 +86,9 @@ class Beats:
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._is_closed = False
-        self._waking, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._waking, self._waker = os.pipe()
+        for end in (self._waking, self._waker):
+            os.set_blocking(end, False)
         self.are_others_elsewhere = False
         """Whether somebody can be reached by NOTIFY alone."""
         self._thread = threading.Thread(target=self._work, name="runcue-beats", daemon=True)
