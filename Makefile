@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# Tests start thousands of processes: where compiled code may not be kept, each compiles all of runcue anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 PYTHON_DIRS := src tests $(wildcard bench examples)
 # Workers that run tests. Some of them wait at any time, so that it takes three to keep two cores busy.
@@ -96,6 +99,23 @@ gate: .venv/.test ## The tests of core/, and every branch of it taken
 .PHONY: changelog
 changelog: .venv/.test ## Show what the fragments in changelog.d will say
 	@$(BIN)/towncrier build --draft
+
+.PHONY: docs
+docs: .venv/.run ## Build the documentation site into .cache/site; a warning is a failure
+	@$(BIN)/python tools/docs_site.py
+
+.PHONY: dist
+dist: .venv/.run ## Build wheel and sdist into dist/
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build -d dist
+
+.PHONY: wheel-test
+wheel-test: .venv/.test .cache/chromium/.ready ## Install the built wheel elsewhere and test it there (PYTHON=python3.12)
+	@PYTHON=$(PYTHON) JOBS=$(JOBS) tools/wheel_test.sh $(ARGS)
+
+.PHONY: typing
+typing: .venv/.run ## Ask mypy, pyrefly and pyright about the public API of the built wheel
+	@tools/typing.sh
 
 .PHONY: picture
 picture: .venv/.test ## Go on the tour of the README, and draw what a terminal and a browser show

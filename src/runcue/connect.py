@@ -33,6 +33,7 @@ from runcue.inquiry import Inquiry
 from runcue.instrument.logging import log_events
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Observer, Store
+from runcue.posix import need_posix
 from runcue.registry import Registry
 from runcue.stores.memory import MemoryStore
 from runcue.stores.postgres.address import address_of, is_address
@@ -69,6 +70,7 @@ def _postgres_store(
 ) -> PostgresStore:
     """The store at that address; what lies beside a file's queue lies in a place of this host for it."""
     address = address_of(url, options.name)
+    need_posix("A queue in PostgreSQL")
     try:
         from runcue.stores.postgres.store import PostgresStore
     except ImportError as error:
@@ -91,6 +93,7 @@ def _file_store(
     path: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
 ) -> SqliteStore:
     """The store in that file."""
+    need_posix("A queue in a file")
     from runcue.stores.sqlite import SqliteStore  # it brings a library that memory does without
 
     return SqliteStore(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 forking = threading.RLock()
@@ -32,4 +33,7 @@ def _close_in_child() -> None:
     forking.release()
 
 
-os.register_at_fork(before=forking.acquire, after_in_parent=forking.release, after_in_child=_close_in_child)
+if sys.platform != "win32":  # where nobody forks
+    os.register_at_fork(
+        before=forking.acquire, after_in_parent=forking.release, after_in_child=_close_in_child
+    )

@@ -48,6 +48,7 @@ from runcue.limiting import KeyOf, agreed, disagree, read_limits
 from runcue.options import Options as Options  # noqa: PLC0414 (it is looked for here, with the rest of the edge)
 from runcue.options import choice, command, or_none, pause, span
 from runcue.ports import CommandOptions, Observer
+from runcue.posix import need_posix
 from runcue.using import CostOf, Picks, cost_of, picked, read_cost, read_uses, template, with_keys
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -223,6 +224,7 @@ class Registry:
             own = name if handler is None and name is not None else own_name(function)
             where = executor_of(function, own, executor)
             if where in OUTSIDE:  # loaded here: what is missing is told at once, and no start waits for it
+                need_posix(f'executor="{where}"')
                 module = import_module(OUTSIDE[where])
                 if where == "process_pool":
                     module.check_importable(function)

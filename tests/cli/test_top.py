@@ -575,6 +575,12 @@ async def test_a_slow_disk_freezes_nothing_and_is_told(file: Path, monkeypatch: 
         await until(lambda: not app.main.trouble)
 
 
+async def test_a_look_that_comes_too_late_finds_nothing_to_show(file: Path) -> None:
+    async with watching(file) as (app, _):
+        await app.main.query(Table).remove()
+        await app.main.look()
+
+
 async def test_an_act_that_fails_is_told(file: Path) -> None:
     async with watching(file) as (app, pilot):
         await choose(app, "later")

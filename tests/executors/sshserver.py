@@ -96,14 +96,15 @@ class Host:
 
     async def stop(self) -> None:
         """Listen no more, and cut everybody off."""
-        if self._acceptor is not None:
-            self._acceptor.close()
-            await self._acceptor.wait_closed()
-            self._acceptor = None
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is not None:
+            acceptor.close()
         for connection in self.connections:
             connection.abort()
         for connection in self.connections:
             await connection.wait_closed()
+        if acceptor is not None:  # who listens is gone, since Python 3.12, when all connections are
+            await acceptor.wait_closed()
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)

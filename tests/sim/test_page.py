@@ -8,15 +8,15 @@ from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from zipfile import ZipFile
 
 import msgspec
 import pytest
 
+from runcue.sim.again import as_yaml
 from runcue.sim.check import Violation
 from runcue.sim.config import Config, load, with_changes
 from runcue.sim.metrics import Metrics, Summary
-from runcue.sim.page import Before, as_yaml, page
+from runcue.sim.page import Before, page
 from runcue.sim.plots import (
     MOST_POINTS,
     Band,
@@ -259,16 +259,6 @@ def test_a_run_in_which_nothing_happened_has_a_page() -> None:
     text = page(*ran(config))
     assert "quiet" in text
     outline(text)
-
-
-def test_the_parts_of_the_page_are_in_the_wheel(tmp_path: Path) -> None:
-    hatchling = pytest.importorskip("hatchling.builders.wheel")
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    [wheel] = list(hatchling.WheelBuilder(str(tmp_path)).build(directory=str(tmp_path / "dist")))
-    names = set(ZipFile(wheel).namelist())
-    assert {f"runcue/sim/page.{ending}" for ending in ("py", "html", "css", "js")} <= names
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no JavaScript here")

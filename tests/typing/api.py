@@ -1,4 +1,6 @@
-"""The public API as a type checker sees it. Never run: mypy reads it, and every call here has to be right.
+"""The public API as a type checker sees it. Never run: checkers read it, and every call here has to be right.
+
+What is wrong, and has to be refused, is in wrong.py. `make typing` asks several checkers about the built wheel.
 
 `assert_type` says what a user gets back; tests/test_public_api.py checks that nothing public is left out.
 """
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any, BinaryIO, TextIO, assert_type
 
 import runcue
 import runcue.models
+import runcue.testing
 
 assert_type(runcue.__version__, str)
 
@@ -87,6 +90,12 @@ def with_functions(work: runcue.Work) -> None: ...
 @cue.task(executor="subprocess", shell=True)
 def with_command(work: runcue.Work) -> runcue.Command:
     return runcue.Command("make", shell=True, check=False, cwd=Path("src"), env={"A": "1"})
+
+
+async def are_functions_still(work: runcue.RunningWork) -> None:
+    assert_type(await bare(work), int)
+    assert_type(named(work), str)
+    assert_type(with_command(work).shell, bool | None)
 
 
 assert_type(cue.get_task("named").name, str)
@@ -188,7 +197,7 @@ async def work_with_it() -> None:
     assert_type(await cue.purge("a"), bool)
     assert_type(await cue.purge_dead("named"), int)
     assert_type(await cue.wait("a", timeout="1m"), runcue.Work)
-    await cue.result("a", timeout=60)
+    assert_type(await cue.result("a", timeout=60), Any)
     await cue.join(["a", "b"], timeout=60)
     await cue.join("a")
 
@@ -250,7 +259,7 @@ def in_another_thread() -> None:
     assert_type(cue.sync.get("a"), runcue.Work | None)
     assert_type(cue.sync.cancel("a"), bool)
     assert_type(cue.sync.wait("a", timeout=5), runcue.Work)
-    cue.sync.result("a")
+    assert_type(cue.sync.result("a"), Any)
 
 
 def look_from_outside() -> None:
@@ -281,7 +290,7 @@ def look_from_outside() -> None:
 
 @cue.around
 @contextmanager
-def timed(work: runcue.Work) -> Iterator[None]:
+def timed(work: runcue.Work) -> Generator[None]:
     yield
 
 
@@ -295,6 +304,14 @@ assert_type(cue.observe(Heard()), Callable[[], None])
 runcue.trace(cue)
 logging.StreamHandler().setFormatter(runcue.JsonFormatter())
 assert_type(runcue.mask({"password": "x"}), Any)
+
+
+async def on_virtual_time() -> float:
+    await runcue.testing.settle()
+    return asyncio.get_running_loop().time()
+
+
+assert_type(runcue.testing.run(on_virtual_time()), float)
 
 
 def mend() -> None:

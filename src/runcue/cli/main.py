@@ -128,8 +128,9 @@ def runcue() -> None:
 def _run(name: str) -> int:
     """One command from its arguments to its exit code."""
     try:
-        _fill_streams()
         try:
+            _need_posix(name)
+            _fill_streams()
             code = _invoked(name, sys.argv[1:])
             _flush()
         except Exception as error:  # noqa: BLE001 (whatever it is, a user gets one line)
@@ -141,6 +142,13 @@ def _run(name: str) -> int:
         _let_go_of_streams()
         return 141
     return code
+
+
+def _need_posix(name: str) -> None:
+    if sys.platform == "win32":
+        from runcue.cli.failure import misconfigured
+
+        raise misconfigured(f"{name} needs Linux or macOS; on Windows use WSL.")
 
 
 def _invoked(name: str, args: list[str]) -> int:

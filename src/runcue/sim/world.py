@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from random import Random
-from signal import SIGKILL, SIGTERM
 from subprocess import Popen
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -149,7 +149,7 @@ class Simulation:
         if isinstance(victim, runcue.Cue):
             kill(victim)
         else:
-            end(victim, SIGKILL)
+            end(victim, signal.SIGKILL)
         for tell in self.deaths:
             tell(node, self._now())
         return True
@@ -263,7 +263,7 @@ class Simulation:
                 await node.stop(0)
                 await node.close()
             elif node is not None:
-                end(node, SIGTERM)
+                end(node, signal.SIGTERM)
         if self._client is not None and self._client not in self.nodes:
             await self._client.close()
 

@@ -15,7 +15,6 @@ Beside the file of a queue lies the directory `<file>.runcue` (0700), with files
 from __future__ import annotations
 
 import errno
-import fcntl
 import functools
 import os
 import re
@@ -30,6 +29,13 @@ from pathlib import Path
 
 from runcue.descriptors import close, forking, guard
 from runcue.errors import ForkedConnection, StorageBusy, StorageFull, StorageReplaced, StoreError, quoted
+from runcue.posix import need_posix
+
+try:
+    import fcntl
+except ImportError:
+    need_posix("A queue in a file or in PostgreSQL")
+    raise
 
 FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.02

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from runcue.errors import ConfigError
-from runcue.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from runcue.cue import Cue
+    from runcue.stores.sqlite import SqliteStore
 
 
 def kill(cue: Cue) -> None:
@@ -51,6 +51,8 @@ def fill_disk(cue: Cue, *, times: int = 1) -> None:
 
 
 def _store_of(cue: Cue) -> SqliteStore:
+    from runcue.stores.sqlite import SqliteStore  # not on every system; virtual time is
+
     store = None if cue._system is None else cue._system.store
     if not isinstance(store, SqliteStore):
         raise ConfigError("Only an opened Cue in a file can have trouble with its disk.")

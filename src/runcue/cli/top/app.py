@@ -172,7 +172,9 @@ class Main(Screen[None]):
                 self._since = None
 
     async def _look_once(self) -> None:
-        table = self.query_one(Table)
+        if not (tables := self.query(Table)):  # the screen is being left
+            return
+        table = tables.first()
         chosen = table.chosen
         wish = replace(self.wish, keep=chosen.id if table.is_held and chosen is not None else None)
         try:
