@@ -15,7 +15,8 @@ from bench.measure import Line, measured
 IN_MEMORY = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "batches", "imports")
 IN_A_FILE = ("durable", "rows", "processes", "dashboard")
 OUTSIDE = ("commands", "shell_queues", "postgres", "scale")
-NAMES = IN_MEMORY + IN_A_FILE + OUTSIDE
+USUAL = IN_MEMORY + IN_A_FILE + OUTSIDE
+NAMES = (*USUAL, "peers")  # which takes a quarter of an hour and keeps what it found, so only when asked for
 VERDICTS = {True: "pass", False: "MISS", None: ""}
 
 
@@ -44,7 +45,9 @@ def as_json(name: str, what: str, lines: list[Line]) -> dict[str, object]:
 def main() -> int:
     """Run the measures that were asked for, each in a process of its own, and print what they found."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure runcue, as ratios.")
-    parser.add_argument("names", nargs="*", metavar="name", help=f"any of: {', '.join(NAMES)} (default: all)")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"any of: {', '.join(NAMES)} (default: all but peers)"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that everything runs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     arguments = parser.parse_args()
@@ -61,7 +64,7 @@ def main() -> int:
     show(f"Python {platform.python_version()}, {os.cpu_count()} cores. {'Tiny sizes.' * arguments.quick}\n")
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
-        for name in arguments.names or NAMES:
+        for name in arguments.names or USUAL:
             try:
                 what, lines = pool.submit(measured, name, arguments.quick).result()
             except RuntimeError as error:  # a measure says so when what it measures did not happen

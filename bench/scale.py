@@ -22,8 +22,10 @@ import psycopg
 
 from bench.child import HEAD_START, LONGEST, Child, ready
 from bench.measure import Line
-from bench.peers_pg.board import Board
-from bench.postgres import POLL, SETTINGS, used
+from bench.peers.board import Board
+from bench.peers.places import SETTINGS
+from bench.peers.processor import used
+from bench.peers.timed import POLL
 from runcue import Cue
 from tests.pg.server import Missing, Server
 
@@ -131,7 +133,7 @@ def one(server: Server, processes: int, namespaces: int, count: int, batch: int)
         ]
         for child in children:
             child.until_ready()
-        before, used_before = heads.read()[0], used(server)
+        before, used_before = heads.read()[0], used(server.pid)
         began = perf_counter() + HEAD_START
         for child in children:
             child.begin(began)
@@ -140,7 +142,7 @@ def one(server: Server, processes: int, namespaces: int, count: int, batch: int)
                 raise RuntimeError(f"{watch.total():,} of {total:,} works ran within {LONGEST:g} s")
             time.sleep(POLL)
         took = perf_counter() - began
-        turns, server_time = heads.read()[0] - before, used(server) - used_before
+        turns, server_time = heads.read()[0] - before, used(server.pid) - used_before
         watch.stop()
         client = sum(child.answer() for child in children)
     server.drop(dsn)

@@ -41,4 +41,5 @@ lock requirements/test.txt --extra all --group build --group test --group lint \
     --constraint requirements/run.txt pyproject.toml "$@"
 lock requirements/typing.txt --extra otel --group typing --constraint requirements/test.txt pyproject.toml "$@"
 lock requirements/peers.txt --group peers --constraint requirements/test.txt "$@"
+lock requirements/peers-arq.txt --group peers-arq --constraint requirements/test.txt "$@"
 lock requirements/docs.txt --group docs "$@"
