@@ -6,7 +6,7 @@ by `executemany`, a transaction for each batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -77,47 +77,53 @@ def batches(count: int) -> Iterator[range]:
 
 def lives(path: str, count: int, *, in_one: bool) -> float:
     """Seconds for so many lives; `in_one` writes all three of a batch in one transaction instead of three."""
-    connection = open_file(path)
-    try:
-        mould = Mould(typical())
-        write, many = connection.execute, connection.executemany
-        began = perf_counter()
+
+    def write(connection: apsw.Connection, mould: Mould) -> None:
         for numbers in batches(count):
-            write("BEGIN IMMEDIATE")
-            many(codec.INSERT_PLAIN, mould.inserts(numbers))
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(codec.INSERT_PLAIN, mould.inserts(numbers))
             if not in_one:
-                write("COMMIT; BEGIN IMMEDIATE")
-            many(codec.START, mould.starts(numbers))
-            write(states.GRANT_INSERT, states.grant_row(Grant("outside", 1.8e9, len(numbers))))
+                connection.execute("COMMIT; BEGIN IMMEDIATE")
+            start(connection, mould, numbers)
             if not in_one:
-                write("COMMIT; BEGIN IMMEDIATE")
-            many(codec.FINISH, mould.finishes(numbers))
-            write("COMMIT")
-        took = perf_counter() - began
-        check(connection, count)
-    finally:
-        connection.close()
-    return took
+                connection.execute("COMMIT; BEGIN IMMEDIATE")
+            connection.executemany(codec.FINISH, mould.finishes(numbers))
+            connection.execute("COMMIT")
+
+    return timed(path, count, write)
 
 
 def lives_in_line(path: str, count: int) -> float:
     """The same three writes, but everything is inserted before the first is started: the queue is full at first."""
+
+    def write(connection: apsw.Connection, mould: Mould) -> None:
+        for numbers in batches(count):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(codec.INSERT_PLAIN, mould.inserts(numbers))
+            connection.execute("COMMIT")
+        for numbers in batches(count):
+            connection.execute("BEGIN IMMEDIATE")
+            start(connection, mould, numbers)
+            connection.execute("COMMIT; BEGIN IMMEDIATE")
+            connection.executemany(codec.FINISH, mould.finishes(numbers))
+            connection.execute("COMMIT")
+
+    return timed(path, count, write)
+
+
+def start(connection: apsw.Connection, mould: Mould, numbers: Sequence[int]) -> None:
+    """Claim these, with the grant that their service is to know of."""
+    connection.executemany(codec.START, mould.starts(numbers))
+    connection.execute(states.GRANT_INSERT, states.grant_row(Grant("outside", 1.8e9, len(numbers))))
+
+
+def timed(path: str, count: int, write: Callable[[apsw.Connection, Mould], None]) -> float:
+    """Seconds for what writes so many lives into a new file."""
     connection = open_file(path)
     try:
         mould = Mould(typical())
-        write, many = connection.execute, connection.executemany
         began = perf_counter()
-        for numbers in batches(count):
-            write("BEGIN IMMEDIATE")
-            many(codec.INSERT_PLAIN, mould.inserts(numbers))
-            write("COMMIT")
-        for numbers in batches(count):
-            write("BEGIN IMMEDIATE")
-            many(codec.START, mould.starts(numbers))
-            write(states.GRANT_INSERT, states.grant_row(Grant("outside", 1.8e9, len(numbers))))
-            write("COMMIT; BEGIN IMMEDIATE")
-            many(codec.FINISH, mould.finishes(numbers))
-            write("COMMIT")
+        write(connection, mould)
         took = perf_counter() - began
         check(connection, count)
     finally:

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench import raw
 from bench.child import LONGEST, answers, ready
-from bench.durable import prepared
+from bench.durable import no_op, prepared
 from bench.measure import Line, run
 from bench.memory import meter
 from bench.steady import SteadyQueue
@@ -26,11 +26,6 @@ from runcue.stores import codec
 from runcue.stores.file import open_file
 
 FILL = 50_000
-
-
-async def no_op(work: Any) -> int:
-    """Returns at once."""
-    return raw.RESULT
 
 
 def filled(path: str, depth: int) -> str:

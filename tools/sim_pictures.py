@@ -1,20 +1,16 @@
-"""Makes docs/images/sim-tui.svg and sim-report.png: the live screen and the report of runcue-sim.
+"""Makes docs/images/sim-tui.svg and sim-report.png:  python -m tools.sim_pictures
 
 Rules:
 - Nothing is staged: the screen is that of a run, stopped at a moment at which there is something to see, and the
   report is what `runcue-sim --html` writes.
 - The screen is the same on every machine: virtual time, one seed. It loads no font from elsewhere.
-- The report is drawn by Chromium: `$RUNCUE_CHROMIUM`, or one that is on the path.
+- The report is drawn by Chromium: see tools/chromium.sh.
 """
 
 import asyncio
 import logging
-import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from runcue.sim.check import Checker
@@ -26,12 +22,10 @@ from runcue.sim.scenarios import scenario
 from runcue.sim.scene import Scene
 from runcue.sim.tui import Watch
 from runcue.sim.world import simulate
+from tests.browser.chromium import ADVICE, chromium, found
 
-ROOT = Path(__file__).resolve().parent.parent
-IMAGES = ROOT / "docs" / "images"
-BROWSERS = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome", "chrome")
-SIZE = (1000, 1290)
-PATIENCE = 120.0
+IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+WIDTH, HEIGHT = 1000, 1290
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace"
 
 WATCHED = """
@@ -100,24 +94,12 @@ def report() -> str:
     return page(metrics.finish(outcome), outcome, config, violations=checker.finish(outcome))
 
 
-def browser() -> str | None:
-    """A Chromium to draw with."""
-    named = os.environ.get("RUNCUE_CHROMIUM")
-    return named or next((found for name in BROWSERS if (found := shutil.which(name))), None)
-
-
-def drawn(program: str, text: str, target: Path) -> None:
+async def draw(text: str, target: Path) -> None:
     """Draw the upper part of a page."""
-    with tempfile.TemporaryDirectory(prefix="runcue-sim-") as name:
-        file = Path(name) / "report.html"
-        file.write_text(text, encoding="utf-8")
-        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        subprocess.run(
-            [program, "--headless", *sandbox, "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={name}/profile",
-             "--blink-settings=preferredColorScheme=1", f"--window-size={SIZE[0]},{SIZE[1]}",
-             f"--screenshot={target}", file.as_uri()],
-            check=True, timeout=PATIENCE, capture_output=True,
-        )  # fmt: skip
+    async with chromium() as browser:
+        view = await browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+        await view.set_content(text)
+        await view.screenshot(path=target)
 
 
 def main() -> int:
@@ -126,11 +108,10 @@ def main() -> int:
     IMAGES.mkdir(exist_ok=True)
     (IMAGES / "sim-tui.svg").write_text(without_fonts(asyncio.run(screen())), encoding="utf-8")
     print("docs/images/sim-tui.svg")
-    program = browser()
-    if program is None:
-        print("No Chromium is on the path: name one in RUNCUE_CHROMIUM to draw docs/images/sim-report.png.")
+    if found() is None:
+        print(ADVICE)
         return 1
-    drawn(program, report(), IMAGES / "sim-report.png")
+    asyncio.run(draw(report(), IMAGES / "sim-report.png"))
     print("docs/images/sim-report.png")
     return 0
 

@@ -55,6 +55,7 @@ GRACE: Final = 10.0
 AHEAD: Final = 100
 """How many items are pulled at a time."""
 WINDOW: Final = 1000
+"""How many items are submitted ahead of what was done, at the least."""
 
 
 def map(  # noqa: A001 (as runcue.map it stands beside the built-in one, and means the same)

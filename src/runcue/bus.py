@@ -18,6 +18,7 @@ from runcue.errors import StorageBusy, StoreError
 
 KEPT = 10_000
 SOME = 256
+"""How many events a reader is given at once."""
 PAUSE = 0.5
 """Seconds between two tries to read from a store that has trouble."""
 
@@ -108,7 +109,7 @@ class Bus:
 
     async def _next(self, cursor: int) -> list[Event]:
         if self._log is None:
-            return self._batch(cursor)[1] if cursor < self.next_seq else []
+            return self._batch(cursor) if cursor < self.next_seq else []
         while True:
             try:
                 return await self._log(cursor - 1, SOME)
@@ -123,15 +124,14 @@ class Bus:
         """Another process told something: readers may go on."""
         self._wake()
 
-    def _batch(self, cursor: int) -> tuple[int, list[Event]]:
-        """Up to 256 events from `cursor` on, and where to go on."""
+    def _batch(self, cursor: int) -> list[Event]:
+        """Some events from `cursor` on."""
         if cursor < self._first:
-            return self._first, list(self._old(cursor))
+            return list(self._old(cursor))
         start = cursor - self._first
         ring = self._ring  # who keeps up reads at its end, where looking by number is quick
-        end = min(start + 256, len(ring))
-        batch = [make_event(cursor + place - start, ring[place]) for place in range(start, end)]
-        return cursor + len(batch), batch
+        end = min(start + SOME, len(ring))
+        return [make_event(cursor + place - start, ring[place]) for place in range(start, end)]
 
     def _old(self, cursor: int) -> Iterable[Event]:
         """What is left of the time before the ring: final events, and how many others are gone."""

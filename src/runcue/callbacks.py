@@ -134,11 +134,11 @@ class DatabaseCheck(msgspec.Struct, frozen=True):
     database: str | None = None
 
     def bind(self, path: str | None) -> DatabaseCheck:
-        """The check for a Cue whose own file is `path` (None in memory), ready to be called."""
+        """The check for a Cue whose own file is `path` (None when it has none), ready to be called."""
         database = self.database or path
         if database is None:
             raise ConfigError(
-                "dependency_check_db has no database: this Cue is in memory. "
+                "dependency_check_db has no database: this Cue is in no file. "
                 "Name one: dependency_check_db(table, column, database='results.db')."
             )
         _driver()

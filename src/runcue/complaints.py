@@ -6,7 +6,6 @@ Observers are told everything; everybody else is told of each cause once.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from runcue.core.failure import describe
@@ -16,17 +15,15 @@ logger = logging.getLogger("runcue")
 
 
 class Complaints:
-    """Counts what goes wrong in the application's callbacks, and passes each cause on once."""
+    """Tells observers of all that goes wrong in the application's callbacks, and passes each cause on once."""
 
     def __init__(self, tell: Callable[[str, BaseException], None], observers: Sequence[Observer]) -> None:
         self._tell = tell
         self.observers = observers
         self._known: set[tuple[str, type, str]] = set()
-        self.counts: Counter[str] = Counter()
 
     def __call__(self, kind: str, error: BaseException) -> None:
         """A callback of this kind failed."""
-        self.counts[kind] += 1
         for observer in self.observers:
             guarded(observer.complained, kind)
         cause = (

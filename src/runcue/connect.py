@@ -65,6 +65,11 @@ def target_of(store: object) -> str | None:
     )
 
 
+def file_of(target: str | None) -> str | None:
+    """The file that a queue is in, whatever the working directory is later on; None when it is in no file."""
+    return None if target is None or is_address(target) else str(Path(target).absolute())
+
+
 def _postgres_store(
     url: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
 ) -> PostgresStore:

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from msgspec.structs import replace
 
 from runcue import given, mapping
-from runcue.connect import System, target_of
+from runcue.connect import System, file_of, target_of
 from runcue.core.events import Event
 from runcue.core.explain import Explanation
 from runcue.core.forecast import Forecast
@@ -51,7 +51,8 @@ class Cue:
 
     def __init__(self, store: str | os.PathLike[str] | None = None, **options: Unpack[CueOptions]) -> None:
         self._target = target_of(store)
-        self._registry = Registry(Options.of(**options), is_shared=self._target is not None)
+        checked = Options.of(**options)
+        self._registry = Registry(checked, file_of(self._target), is_shared=self._target is not None)
         self._system: System | None = None
         self._is_closed = False
         self.sync = Sync(self)

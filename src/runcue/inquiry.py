@@ -28,18 +28,18 @@ class Inquiry:
     async def wait(self, work_id: str, timeout: float | None) -> Work:
         """The work once it has ended; TimeoutError when that takes too long."""
         future = self._engine.waiters.final(work_id)
-        record = await self._store.get(work_id)
-        if record is None:
-            future.cancel()
-            raise await self.not_found(work_id)
-        if record.state.is_final:
-            future.cancel()
-            return view(record)
-        if timeout is None and self._engine.attempts.is_own(record):
-            future.cancel()
-            raise RuncueError(f"Work {work_id!r} waits for itself: its own handler cannot await its end.")
-        async with asyncio.timeout(timeout):
-            return view(await future)
+        try:
+            record = await self._store.get(work_id)
+            if record is None:
+                raise await self.not_found(work_id)
+            if record.state.is_final:
+                return view(record)
+            if timeout is None and self._engine.attempts.is_own(record):
+                raise RuncueError(f"Work {work_id!r} waits for itself: its own handler cannot await its end.")
+            async with asyncio.timeout(timeout):
+                return view(await future)
+        finally:
+            future.cancel()  # whatever came of it: nobody waits for it any more
 
     async def result(self, work_id: str, timeout: float | None) -> Any:
         """What the handler returned, or the error that tells why there is nothing."""

@@ -29,8 +29,9 @@ from runcue.complaints import Complaints
 from runcue.core.asking import FEW, Allowance, Verdict
 from runcue.core.model import PriorityContext, Record, Work, view
 from runcue.core.plan import Plan
+from runcue.errors import StoreError
 from runcue.handler import is_async
-from runcue.ownthread import OwnThread, TooLate
+from runcue.ownthread import Overrun, OwnThread
 from runcue.ports import Clock
 
 SLICE = 0.002
@@ -84,14 +85,14 @@ class Question:
         except KeyboardInterrupt:  # the user's, at the terminal
             raise
         except BaseException as error:  # noqa: BLE001 (an application's callback may raise anything)
-            answer = self._fallback(error)
+            answer = self.fallback(error)
         took = timer() - began
         if self.report.observers:
             self.report.took(self.kind, took)
         if took > self.limit:
             self.is_plain = False
             self._thread = self._thread or OwnThread(f"runcue-{self.kind}")
-            answer = self._fallback(self._late())
+            answer = self.fallback(self._late())
         return answer
 
     def close(self) -> None:
@@ -117,16 +118,16 @@ class Question:
             else:
                 answer = await self._cut_off(arguments)
             return self._checked(answer)
-        except TooLate:
+        except Overrun:
             self._quick = 0
-            return self._fallback(self._late())
+            return self.fallback(self._late())
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # the loop ends; what is not ours to hear does not come from the callback
-            return self._fallback(error)
+            return self.fallback(error)
 
     async def _cut_off(self, arguments: tuple[Any, ...]) -> Any:
         limit = asyncio.timeout(self.limit)
@@ -136,7 +137,7 @@ class Question:
                 return await answer if asyncio.iscoroutine(answer) else answer
         except TimeoutError:
             if limit.expired():
-                raise TooLate from None
+                raise Overrun from None
             raise
 
     def _forgive(self) -> None:
@@ -161,7 +162,8 @@ class Question:
     def _late(self) -> TimeoutError:
         return TimeoutError(f"it took longer than {self.limit:g} s")
 
-    def _fallback(self, error: BaseException) -> Any:
+    def fallback(self, error: BaseException) -> Any:
+        """Report that, and what counts instead of an answer."""
         self.report(self.kind, error)
         return FALLBACKS.get(self.kind, UNSEEN)
 
@@ -321,16 +323,22 @@ class Judge:
         step = next(interview)
         while not isinstance(step, Verdict):
             question, arguments = step
-            if question.wants_task:
-                arguments = (*arguments, await self._task_of(arguments[0]))
-            if question.is_plain:  # beside others that are not
-                self.asking = question.kind
-                answer = question.ask(arguments, self._timer)
-                self.asking = None
-            else:
-                answer = await question.ask_patiently(arguments)
-            step = interview.send(answer)
+            step = interview.send(await self._put(question, arguments))
         self._answer([step])
+
+    async def _put(self, question: Question, arguments: tuple[Any, ...]) -> Any:
+        """The answer to one question; what the store cannot say of a work counts as the callback's own trouble."""
+        if question.wants_task:
+            try:
+                arguments = (*arguments, await self._task_of(arguments[0]))
+            except StoreError as error:
+                return question.fallback(error)
+        if not question.is_plain:
+            return await question.ask_patiently(arguments)
+        self.asking = question.kind  # beside others that are not plain
+        answer = question.ask(arguments, self._timer)
+        self.asking = None
+        return answer
 
     def close(self) -> None:
         """Let the threads of slow callbacks go."""

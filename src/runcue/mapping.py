@@ -82,15 +82,13 @@ class Form:
             params: Any = self._params(item)
         else:
             params = item if isinstance(item, dict) else {"item": item}
-        if self._key is None:
-            return {"task": self._task, "params": params}
-        return {"task": self._task, "params": params, "idempotency_key": self._key_of(item, params)}
-
-    def _key_of(self, item: Any, params: Any) -> str:
-        if not isinstance(self._key, str):
-            return key_text(self._key(item) if self._key is not None else None, "key() returned")
-        value = params.get(self._key) if isinstance(params, dict) else None
-        return key_text(value, f"params[{self._key!r}], which is the key, is")
+        entry = {"task": self._task, "params": params}
+        if isinstance(self._key, str):
+            value = params.get(self._key) if isinstance(params, dict) else None
+            entry["idempotency_key"] = key_text(value, f"params[{self._key!r}], which is the key, is")
+        elif self._key is not None:
+            entry["idempotency_key"] = key_text(self._key(item), "key() returned")
+        return entry
 
 
 def key_text(value: object, what: str) -> str:

@@ -12,7 +12,7 @@ Answer = tuple[Any, BaseException | None]
 Call = tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, "asyncio.Future[Answer]"]
 
 
-class TooLate(Exception):
+class Overrun(Exception):
     """The function did not return within its limit, or one before it is stuck."""
 
 
@@ -30,7 +30,7 @@ class OwnThread:
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], limit: float) -> Any:
-        """What the function returned or raised; TooLate when that takes longer than `limit`."""
+        """What the function returned or raised; Overrun when that takes longer than `limit`."""
         loop = asyncio.get_running_loop()
         async with self._turn:
             if self._answer is not None:  # given up, and still going on
@@ -46,7 +46,7 @@ class OwnThread:
     async def _within(self, answer: asyncio.Future[Answer], limit: float) -> Answer:
         await asyncio.wait([answer], timeout=max(0.0, limit))
         if not answer.done():
-            raise TooLate
+            raise Overrun
         self._answer = None
         return answer.result()
 

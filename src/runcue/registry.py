@@ -29,7 +29,7 @@ from runcue.core import parse
 from runcue.core.asking import Questions
 from runcue.core.explain import OWN_POOL, POOL, THREADS
 from runcue.core.meters import Cost
-from runcue.core.model import Spec, Work, WorkState
+from runcue.core.model import Spec, Work
 from runcue.core.places import HERE
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
@@ -70,7 +70,6 @@ OUTSIDE: Final = {
     "dask": "runcue.executors.dask",
 }
 """Where the executors are that bring what most programs do without."""
-STATES: Final = (*map(str, WorkState), "queued")
 ON_FAILED: Final = ("resubmit", "reject", "return")
 CALLBACKS: Final = {
     "is_ready": ("work",),
@@ -98,7 +97,6 @@ DEFAULT_QUEUE: Final = "default"
 RESUBMIT: Final = "resubmit"
 NO_PRIORITY: Final = 0
 HIGHEST_PRIORITY: Final = 1_000_000
-MOST_DEPENDENCIES: Final = 100_000
 
 _submit_options = frozenset(SUBMIT_OPTIONS)
 

@@ -14,6 +14,9 @@ from runcue.ports import Store
 
 logger = logging.getLogger("runcue")
 
+PAUSE = 0.5
+"""Seconds before a look that the store refused is tried again."""
+
 
 class Waiters:
     """Futures of how works end."""
@@ -58,6 +61,9 @@ class Waiters:
             found = await self._store.get_many(list(self._waiting))
         except StoreError as error:  # the engine finds out, too, and says what is to be done
             logger.debug("could not look who has ended: %s", error)
+            self._loop.call_later(
+                PAUSE, self.recheck
+            )  # what was told may have been the last there is to tell
             return
         finally:
             self._rechecking = None

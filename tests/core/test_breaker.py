@@ -52,7 +52,7 @@ def test_a_closed_circuit_limits_nothing() -> None:
     breaker = Breaker(3, 10.0)
     assert breaker.started(NOW) is None
     assert breaker.room(NOW) == UNLIMITED
-    assert breaker.changes_at(NOW) is None
+    assert breaker.changes_at() is None
 
 
 def test_as_many_failures_in_a_row_as_the_threshold_open_it() -> None:
@@ -90,7 +90,7 @@ def test_nothing_starts_until_the_wait_is_over() -> None:
 def test_an_open_circuit_names_the_first_moment_at_which_a_probe_may_go(at: float, timeout: float) -> None:
     breaker = Breaker(1, timeout)
     fail(breaker, at)
-    until = breaker.changes_at(at)
+    until = breaker.changes_at()
     assert until is not None
     assert breaker.room(until) == 1
     assert breaker.room(math.nextafter(until, -math.inf)) == 0
@@ -120,7 +120,7 @@ def test_a_second_probe_waits_while_the_first_is_half_open() -> None:
 
 def test_a_probe_has_a_deadline() -> None:
     breaker = probing(timeout=10.0)
-    assert breaker.changes_at(NOW + 10) == NOW + 20
+    assert breaker.changes_at() == NOW + 20
     assert breaker.expire(math.nextafter(NOW + 20, 0)) is None
     assert breaker.expire(NOW + 20) == OPEN
 
@@ -131,7 +131,7 @@ def test_a_probe_past_its_deadline_has_failed_and_its_late_answer_is_ignored() -
     breaker.expire(NOW + 20)
     assert breaker.ended(epoch, True, NOW + 21) is None
     assert breaker.state == OPEN
-    assert breaker.changes_at(NOW + 21) == NOW + 40
+    assert breaker.changes_at() == NOW + 40
 
 
 def test_time_alone_does_not_open_a_circuit_without_a_probe() -> None:
@@ -145,7 +145,7 @@ def test_time_alone_does_not_open_a_circuit_without_a_probe() -> None:
 def test_a_successful_probe_closes_it() -> None:
     breaker = probing()
     assert breaker.ended(breaker.epoch, True, NOW + 11) == CLOSED
-    assert breaker.changes_at(NOW + 11) is None
+    assert breaker.changes_at() is None
 
 
 def test_a_failed_probe_opens_it_again_whatever_the_threshold() -> None:
@@ -159,7 +159,7 @@ def test_a_probe_that_was_cancelled_or_lost_gives_its_place_back() -> None:
     assert breaker.ended(breaker.epoch, None, NOW + 11) is None
     assert breaker.state == HALF_OPEN
     assert breaker.room(NOW + 11) == 1
-    assert breaker.changes_at(NOW + 11) is None
+    assert breaker.changes_at() is None
 
 
 def test_the_probe_after_a_lost_one_is_a_probe_like_the_first() -> None:
@@ -167,7 +167,7 @@ def test_the_probe_after_a_lost_one_is_a_probe_like_the_first() -> None:
     breaker.ended(breaker.epoch, None, NOW + 11)
     assert breaker.started(NOW + 12) is None
     assert breaker.room(NOW + 12) == 0
-    assert breaker.changes_at(NOW + 12) == NOW + 22
+    assert breaker.changes_at() == NOW + 22
     assert breaker.ended(breaker.epoch, True, NOW + 13) == CLOSED
 
 
@@ -175,7 +175,7 @@ def test_each_failed_probe_doubles_the_wait_up_to_eight_times_the_first() -> Non
     breaker = opened(timeout=10.0)
     now, waits = NOW, []
     for _ in range(6):
-        until = breaker.changes_at(now)
+        until = breaker.changes_at()
         assert until is not None
         waits.append(until - now)
         now = until
@@ -190,7 +190,7 @@ def test_after_it_closed_the_next_trip_waits_as_long_as_the_first() -> None:
     breaker.started(NOW + 30)
     breaker.ended(breaker.epoch, True, NOW + 30)
     assert fail(breaker, NOW + 31) == OPEN
-    assert breaker.changes_at(NOW + 31) == NOW + 41
+    assert breaker.changes_at() == NOW + 41
 
 
 # --- closed again ---------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_a_new_threshold_counts_from_the_next_failure() -> None:
 def test_a_trip_under_way_keeps_its_wait() -> None:
     breaker = opened(timeout=10.0)
     breaker.declare(1, 1.0)
-    assert breaker.changes_at(NOW) == NOW + 10
+    assert breaker.changes_at() == NOW + 10
 
 
 @pytest.mark.parametrize("timeout", [1.0, 100.0])
@@ -278,7 +278,7 @@ def test_a_new_timeout_holds_from_the_next_trip(timeout: float) -> None:
     breaker = Breaker(1, 10.0)
     breaker.declare(1, timeout)
     fail(breaker)
-    assert breaker.changes_at(NOW) == NOW + timeout
+    assert breaker.changes_at() == NOW + timeout
 
 
 # --- Whatever happens -----------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class AnyLife(RuleBasedStateMachine):
     @invariant()
     def it_is_never_stuck(self) -> None:
         if self.breaker.room(self.now) <= 0 and self.breaker.state != CLOSED:
-            until = self.breaker.changes_at(self.now)
+            until = self.breaker.changes_at()
             assert until is not None
             assert self.now < until <= self.now + self.breaker.timeout * LONGEST_WAIT * (1 + 1e-9)
 

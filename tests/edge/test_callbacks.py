@@ -301,7 +301,7 @@ def test_a_check_without_a_database_takes_the_cues_own(database: Path) -> None:
     check = dependency_check_db("results", "work_id")
     with pytest.raises(ConfigError, match=r"never given a database"):
         check("a")
-    with pytest.raises(ConfigError, match=r"this Cue is in memory. Name one"):
+    with pytest.raises(ConfigError, match=r"this Cue is in no file. Name one"):
         check.bind(None)
     assert check.bind(str(database))("a")
     assert check.database is None

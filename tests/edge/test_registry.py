@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import runcue.models
+from runcue import Cue
 from runcue.callbacks import dependency_check_db
 from runcue.core.asking import Questions
 from runcue.core.limits import Limits
@@ -573,7 +574,7 @@ def test_the_questions_are_the_callbacks_that_decide() -> None:
 
 def test_a_database_check_without_a_database_is_refused_in_memory() -> None:
     known = registry()
-    with pytest.raises(ConfigError, match=r"this Cue is in memory. Name one: .*database="):
+    with pytest.raises(ConfigError, match=r"this Cue is in no file. Name one: .*database="):
         known.callback("dependency_satisfied", dependency_check_db("results", "work_id"))
     assert known.callbacks == {}
 
@@ -585,6 +586,17 @@ def test_a_database_check_without_a_database_uses_the_cues_own_file() -> None:
     assert known.callbacks["dependency_satisfied"] == dependency_check_db(
         "results", "work_id", "/tmp/queue.db"
     )
+
+
+def test_the_file_that_a_cue_is_in_is_its_own_and_an_address_is_no_file(tmp_path: Path) -> None:
+    check = dependency_check_db("results", "work_id")
+    in_a_file = Cue(tmp_path / "queue.db")
+    in_a_file.dependency_satisfied(check)
+    bound = in_a_file._registry.callbacks["dependency_satisfied"]
+    assert bound == dependency_check_db("results", "work_id", tmp_path / "queue.db")
+    for target in (None, "postgresql://host/database"):
+        with pytest.raises(ConfigError, match=r"this Cue is in no file"):
+            Cue(target).dependency_satisfied(check)
 
 
 def test_each_oddity_as_a_callback_is_refused_or_understood() -> None:

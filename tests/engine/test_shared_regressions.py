@@ -1,14 +1,18 @@
 """What went wrong once when processes shared a file, each in the smallest world that shows it (on virtual time)."""
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import apsw
 import pytest
 
 import runcue
 from runcue import Cue, Work
 from runcue.testing import fail_commit, settle
+from runcue.waiters import Waiters
 
 
 async def test_work_that_others_depend_on_is_started_though_it_was_in_mind_for_them(tmp_path: Path) -> None:
@@ -157,3 +161,140 @@ async def test_a_lane_whose_best_is_cancelled_while_a_place_becomes_free_takes_i
     assert order[:2] == ["running", "second"]
     await cue.close()
     await other.close()
+
+
+async def test_a_limit_that_is_over_when_it_is_set_is_for_the_next_turn(tmp_path: Path) -> None:
+    cue = Cue(tmp_path / "queue.db")
+
+    @cue.task("work")
+    async def work(work: Work) -> None: ...
+
+    async with cue:
+        await cue.submit("work", id="a", depends_on=["nobody"], dependency_timeout=0)
+        assert (await cue.wait("a", timeout=60)).error == "dependency_timeout"
+    await cue.close()
+
+
+async def test_work_that_was_put_off_long_ago_is_given_back_by_a_process_that_stops(tmp_path: Path) -> None:
+    cue, entered = Cue(tmp_path / "queue.db", throttle_timeout=10), asyncio.Event()
+    starts: list[int] = []
+
+    @cue.task("work")
+    async def work(work: Work) -> None:
+        starts.append(work.attempt)
+        if len(starts) == 1:
+            raise runcue.RateLimited(1)
+        entered.set()
+        await asyncio.sleep(3600)
+
+    cue.start()
+    await cue.submit("work", id="a")
+    await entered.wait()
+    await asyncio.sleep(60)  # longer than it may be put off
+    await cue.stop(0)
+    found = await cue.get("a")
+    assert found is not None
+    assert found.state == "pending"
+    await cue.close()
+
+
+class BusyOnce:
+    """A store that refuses the first look, and says then that everything has ended."""
+
+    def __init__(self, ended: Any) -> None:
+        self.looks = 0
+        self._ended = ended
+
+    async def get_many(self, ids: list[str]) -> dict[str, Any]:
+        self.looks += 1
+        if self.looks == 1:
+            raise runcue.StorageBusy("busy, once")
+        return dict.fromkeys(ids, self._ended)
+
+
+async def test_who_waits_is_told_though_the_store_refused_the_look_after_the_last_news() -> None:
+    ended = SimpleNamespace(id="a", state=runcue.WorkState.COMPLETED)
+    store: Any = BusyOnce(ended)
+    waiters = Waiters(asyncio.get_running_loop(), store)
+    future = waiters.final("a")
+    waiters.recheck()  # the last that will ever be told
+    async with asyncio.timeout(60):
+        found: object = await future
+    assert (found, store.looks) == (ended, 2)
+
+
+async def test_a_look_that_fails_or_is_cut_off_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cue = Cue(tmp_path / "queue.db")
+
+    @cue.task("work")
+    async def work(work: Work) -> None: ...
+
+    await cue.submit("work", id="a")
+    system = cue._system
+    assert system is not None
+
+    async def get(work_id: str) -> Any:
+        raise runcue.StorageBusy("busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system.store, "get", get)
+        with pytest.raises(runcue.StorageBusy):
+            await cue.wait("a")
+    await settle()
+    assert not system.engine.waiters
+    await cue.close()
+
+
+async def test_work_is_asked_about_again_when_the_store_could_not_say_what_a_dependency_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cue = Cue(tmp_path / "queue.db")
+
+    @cue.task("work")
+    async def work(work: Work) -> None: ...
+
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "a").touch()
+    cue.dependency_satisfied(runcue.dependency_check_file("{task}/{id}", tmp_path))
+    await cue.pause("later")
+    await cue.submit("work", id="a", queue="later")
+    await cue.submit("work", id="b", depends_on=["a"])
+    system = cue._system
+    assert system is not None
+    real = system.store.get
+    refused: list[str] = []
+
+    async def get(work_id: str) -> Any:
+        if not refused:
+            refused.append(work_id)
+            raise runcue.StorageBusy("busy, once")
+        return await real(work_id)
+
+    monkeypatch.setattr(system.store, "get", get)
+    cue.start()
+    for _ in range(100):
+        await asyncio.sleep(1)
+        if (await cue.count())[runcue.WorkState.COMPLETED]:
+            break
+    assert refused == ["a"]
+    found = await real("b")
+    assert found is not None
+    assert found.state == "completed"
+    await cue.close()
+
+
+async def test_no_more_lines_of_a_history_are_kept_than_are_shown(tmp_path: Path) -> None:
+    cue = Cue(tmp_path / "queue.db")
+
+    @cue.task("work", retry=runcue.Retry(max_attempts=250, base_delay=1, backoff="fixed"))
+    async def work(work: Work) -> None:
+        raise OSError("down")
+
+    async with cue:
+        found = await cue.wait(await cue.submit("work"))
+        assert [line.number for line in found.history] == [*range(151, 251)]
+    await cue.close()
+    with closing(apsw.Connection(str(tmp_path / "queue.db"))) as connection:
+        assert connection.execute("SELECT count(*) FROM attempts").fetchall() == [(100,)]

@@ -1,4 +1,4 @@
-"""A task, a running work and a place to run them in, for testing an executor without an engine."""
+"""A task, a running work and somebody who has it run, for testing an executor without an engine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from runcue import Work
 from runcue.core.retry import Retry
 from runcue.ports import CommandOptions, Handler, Registered, TooLate
 
@@ -77,13 +80,35 @@ class FakeWork:
         self.told.append((fraction, text))
 
 
+class Given(FakeWork):
+    """The same with all the fields that a Work has, as functions elsewhere are given it.
+
+    `said` has what was charged and observed.
+    """
+
+    def __init__(self, params: dict[str, Any] | None = None) -> None:
+        super().__init__(params)
+        self.said: list[Any] = []
+
+    def charge(self, **amounts: float) -> None:
+        """Remember what was used."""
+        self.said.append(amounts)
+
+    def observe(self, headers: dict[str, str], service: str | None = None) -> None:
+        """Remember what was left."""
+        self.said.append((headers, service))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Work(id=self.id, task=self.task), name)
+
+
 class Entered:
     """Counts the calls of `entered`, for the executor to call: `entered.times` has what each was given."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_late: bool = False) -> None:
         self.times: list[float | None] = []
         self.checks = 0
-        self.is_late = False
+        self.is_late = is_late
         self.event = asyncio.Event()
 
     def check(self) -> None:
@@ -104,6 +129,38 @@ class Entered:
         """Until it was called."""
         async with asyncio.timeout(BOUND):
             await self.event.wait()
+
+
+class Caller:
+    """An executor of functions, and short words for what tests do with it."""
+
+    def __init__(self, executor: Any) -> None:
+        self.executor = executor
+
+    def begin(
+        self, function: Callable[..., Any], entered: Entered | None = None, **params: Any
+    ) -> asyncio.Task[Any]:
+        """Have a function called."""
+        return self.begin_work(Given(params), function, entered)
+
+    def begin_work(
+        self, work: Given, function: Callable[..., Any], entered: Entered | None = None
+    ) -> asyncio.Task[Any]:
+        """Have a function called for that work."""
+        return asyncio.ensure_future(self.executor.run(work, FakeTask(function), entered))
+
+    async def call(self, function: Callable[..., Any], entered: Entered | None = None, **params: Any) -> Any:
+        """Have a function called and wait for its answer."""
+        async with asyncio.timeout(BOUND):
+            return await self.executor.run(Given(params), FakeTask(function), entered)
+
+    async def error(self, function: Callable[..., Any], **params: Any) -> BaseException:
+        """What a function raises."""
+        try:
+            await self.call(function, **params)
+        except BaseException as error:  # noqa: BLE001 (all of them are wanted)
+            return error
+        pytest.fail("nothing was raised")
 
 
 def registered(task: FakeTask) -> Registered:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from runcue.executors.jobs import Jobs, end_leftovers, session_members
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
 from tests.executors import dask_tasks, pool_tasks
-from tests.executors.fakes import BOUND, Entered, FakeTask, FakeWork, RealClock, lives, until, until_sync
+from tests.executors.fakes import BOUND, Caller, Entered, Given, RealClock, lives, until, until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = "from runcue.executors import daskcluster; daskcluster.keep(2, {control}, {says}, {folder!r})"
@@ -34,61 +34,15 @@ SERVE = "from runcue.executors import daskcluster; daskcluster.keep(2, {control}
 pytestmark = pytest.mark.xdist_group("dask")
 
 
-class Given(FakeWork):
-    """A running work with all the fields that a Work has."""
-
-    def __init__(self, params: dict[str, Any]) -> None:
-        super().__init__(params)
-        self.said: list[Any] = []
-
-    def charge(self, **amounts: float) -> None:
-        """Remember what was used."""
-        self.said.append(amounts)
-
-    def observe(self, headers: dict[str, str], service: str | None = None) -> None:
-        """Remember what was left."""
-        self.said.append((headers, service))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(Work(id=self.id, task=self.task), name)
-
-
-class Caller:
-    """An executor, and short words for what tests do with it."""
-
-    def __init__(self, address: str | None, size: int = 1, connect_timeout: float = BOUND) -> None:
-        self.executor = DaskExecutor(RealClock(), address, size, Jobs(None), connect_timeout=connect_timeout)
-
-    def begin(
-        self, function: Callable[..., Any], entered: Entered | None = None, **params: Any
-    ) -> asyncio.Task:
-        """Have a function called."""
-        return self.begin_work(Given(params), function, entered)
-
-    def begin_work(
-        self, work: Given, function: Callable[..., Any], entered: Entered | None = None
-    ) -> asyncio.Task:
-        """Have a function called for that work."""
-        return asyncio.ensure_future(self.executor.run(work, FakeTask(function), entered))
-
-    async def call(self, function: Callable[..., Any], entered: Entered | None = None, **params: Any) -> Any:
-        """Have a function called and wait for its answer."""
-        async with asyncio.timeout(BOUND):
-            return await self.executor.run(Given(params), FakeTask(function), entered)
-
-    async def error(self, function: Callable[..., Any], **params: Any) -> BaseException:
-        """What a function raises."""
-        try:
-            await self.call(function, **params)
-        except BaseException as error:  # noqa: BLE001 (all of them are wanted)
-            return error
-        pytest.fail("nothing was raised")
+def caller_at(address: str | None, connect_timeout: float = BOUND) -> Caller:
+    """A caller of the cluster at that address, or of one of its own."""
+    return Caller(DaskExecutor(RealClock(), address, 1, Jobs(None), connect_timeout=connect_timeout))
 
 
 @asynccontextmanager
-async def caller_of(address: str | None, **options: Any) -> AsyncIterator[Caller]:
+async def caller_of(address: str, connect_timeout: float = BOUND) -> AsyncIterator[Caller]:
     """A caller that leaves nothing behind."""
-    caller = Caller(address, **options)
+    caller = caller_at(address, connect_timeout)
     try:
         yield caller
     finally:
@@ -529,7 +483,7 @@ def test_a_program_that_ends_without_closing_leaves_nothing_and_dask_says_nothin
 def test_on_virtual_time_one_line_says_that_it_cannot_run() -> None:
     loop = VirtualLoop()
     with pytest.raises(Permanent, match="runs in real time only"):
-        loop.run_until_complete(Caller(None).call(pool_tasks.echo))
+        loop.run_until_complete(caller_at(None).call(pool_tasks.echo))
     loop.close()
 
 

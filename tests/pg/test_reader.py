@@ -26,26 +26,9 @@ from runcue.stores.postgres.store import PostgresStore
 from runcue.testing.hand import Hand, pending
 from tests.pg.proxy import Proxy
 from tests.pg.server import GUARDED, PASSWORD, Server
+from tests.stores.beside import hanging
 
 BOUND = 30.0
-WORKER = """
-import asyncio, sys
-import runcue
-cue = runcue.Cue(sys.argv[1])
-cue.service("api", concurrent=2)
-
-@cue.task(uses="api")
-async def hang(work):
-    print("running", flush=True)
-    await asyncio.Event().wait()
-
-async def main():
-    async with cue:
-        await cue.submit(hang, id="stuck")
-        await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -61,14 +44,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def worker(pg: str) -> Iterator[subprocess.Popen[str]]:
     """Another process of this host whose only work never ends."""
-    process = subprocess.Popen([sys.executable, "-c", WORKER, pg], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "running\n"
+    with hanging(pg) as process:
         yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=BOUND)
 
 
 def admin(url: str, *statements: str) -> list[Any]:

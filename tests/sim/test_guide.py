@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from runcue.sim.config import Behaviour, Config, Latency, RetryConfig, ServiceConfig, Workload, load
-from runcue.sim.job import job_of
 from runcue.sim.limits import Adaptive, Allows, Amount, Total
 from runcue.sim.main import command, invoke
+from runcue.sim.request import request_of
 from runcue.sim.scenarios import SCENARIOS
 from runcue.sim.tui import HELP
 
@@ -92,7 +92,7 @@ def test_a_command_of_the_guide_is_one(line: str, tmp_path: Path, monkeypatch: p
     assert program == "runcue-sim"
     context = command.make_context("runcue-sim", arguments)
     if context.params["replay"] is None:
-        assert job_of(context.params).config.services
+        assert request_of(context.params).config.services
 
 
 def test_the_first_command_says_what_the_guide_says(capsys: pytest.CaptureFixture[str]) -> None:

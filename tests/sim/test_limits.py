@@ -10,13 +10,14 @@ import pytest
 
 import runcue
 from runcue.sim import report
+from runcue.sim.again import as_yaml
 from runcue.sim.behaviour import FarSide
 from runcue.sim.check import Checker
 from runcue.sim.config import BadConfig, Config, load, parse, with_changes
-from runcue.sim.job import _attach
 from runcue.sim.limits import Adaptive, Allows, Amount, Total
 from runcue.sim.metrics import Metrics, Summary
-from runcue.sim.page import as_yaml, page
+from runcue.sim.page import page
+from runcue.sim.request import attach
 from runcue.sim.scenarios import scenario
 from runcue.sim.workload import arrivals
 from runcue.sim.world import Outcome, Simulation
@@ -46,7 +47,7 @@ def played(plan: Config) -> tuple[Summary, Outcome, list[str]]:
     metrics, checker = Metrics(plan), Checker(plan)
     simulation = Simulation(plan)
     simulation.listeners.append(metrics)
-    _attach(checker, simulation)
+    attach(checker, simulation)
     outcome = run(simulation.run())
     return metrics.finish(outcome), outcome, [str(one) for one in checker.finish(outcome)]
 

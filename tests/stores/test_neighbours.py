@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from runcue.stores.neighbours import EndLeftovers, Trouble
 from runcue.stores.presence import Presence, side_directory
 from runcue.stores.sqlite import SqliteStore
 from runcue.testing.hand import Hand, pending
+from tests.stores.beside import PATIENCE, until
 
-PATIENCE = 30.0
 WORKER = """
 import asyncio, sys
 from runcue.stores.sqlite import SqliteStore
@@ -77,14 +77,6 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.communicate(timeout=PATIENCE)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(int(PATIENCE / 0.005)):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise TimeoutError
 
 
 async def test_a_death_is_noticed_without_looking_around(

@@ -66,6 +66,39 @@ def test_keys_and_shelves_without_work_are_forgotten_but_what_they_remember_is_n
     assert rows(path, "SELECT name FROM shelves WHERE place IS NULL") == []
 
 
+def test_keys_go_some_at_a_time_and_it_is_said_when_there_may_be_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "queue.db"
+    run(use_keys(path))
+    monkeypatch.setattr(pruning, "LATELY", -1)
+    monkeypatch.setattr(pruning, "SOME", 2)
+    with open_file(str(path)) as connection:
+        connection.execute("DELETE FROM shelves; DELETE FROM service_log").fetchall()
+        steps = [prune(connection, 2e9, None, 1e9)[1] for _ in range(4)]
+    assert steps == [True, True, False, False]
+    assert rows(path, "SELECT name FROM services ORDER BY name") == [("api",), ("api[u3]",)]
+
+
+def test_a_service_that_has_brackets_in_its_name_is_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "queue.db"
+
+    async def main() -> None:
+        cue = runcue.Cue(path)
+        cue.service("gpu", concurrent=2)
+        cue.service("gpu[0]", concurrent=1)
+        async with cue:
+            await cue.services()
+        await cue.close()
+
+    run(main())
+    monkeypatch.setattr(pruning, "LATELY", -1)
+    pruned(path, 2e9, 1e9)
+    assert rows(path, "SELECT name FROM services ORDER BY name") == [("gpu",), ("gpu[0]",)]
+
+
 def test_grants_are_kept_for_as_long_as_the_longest_window_of_a_key_or_a_quantity(tmp_path: Path) -> None:
     for name, options in (("key", {"rate": "5/day"}), ("amount", {"tokens": "500/day", "rate": "5/s"})):
         path = tmp_path / f"{name}.db"

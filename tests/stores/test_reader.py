@@ -31,27 +31,7 @@ from runcue.stores import presence
 from runcue.stores.schema import VERSION
 from runcue.stores.tables import Tables
 from runcue.testing import run, settle
-
-PATIENCE = 30.0
-
-WORKER = """
-import asyncio, logging, sys
-import runcue
-cue = runcue.Cue(sys.argv[1])
-cue.service("api", concurrent=2)
-
-@cue.task(uses="api")
-async def hang(work):
-    print("running", flush=True)
-    await asyncio.Event().wait()
-
-async def main():
-    async with cue:
-        await cue.submit(hang, id="stuck")
-        await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
+from tests.stores.beside import PATIENCE, hanging
 
 POWERLESS = """
 import ctypes, json, sys
@@ -72,14 +52,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def worker(path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process whose only work never ends."""
-    process = subprocess.Popen([sys.executable, "-c", WORKER, str(path)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "running\n"
+    with hanging(str(path)) as process:
         yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=PATIENCE)
 
 
 def queue(path: Path) -> Cue:

@@ -31,8 +31,8 @@ from runcue.stores.presence import Presence, is_alive, side_directory
 from runcue.stores.sqlite import SqliteStore
 from runcue.testing import run
 from runcue.testing.hand import NOW, Hand, pending
+from tests.stores.beside import PATIENCE, until
 
-PATIENCE = 30.0
 SHELF = "ready/call"
 
 
@@ -52,14 +52,6 @@ async def hand_on(path: Path, **options: Any) -> AsyncIterator[tuple[Hand, Sqlit
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "queue.db"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(int(PATIENCE / 0.005)):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise TimeoutError
 
 
 def change(path: Path, statement: str, *bindings: Any) -> None:

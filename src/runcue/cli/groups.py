@@ -25,11 +25,19 @@ import click
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
-def _write_examples(formatter: click.HelpFormatter, examples: Sequence[str]) -> None:
+def _write_help(
+    command: click.Command, examples: Sequence[str], ctx: click.Context, formatter: click.HelpFormatter
+) -> None:
+    """What it does, examples, usage, and then what click would show."""
+    command.format_help_text(ctx, formatter)
     if examples:
         with formatter.section("Examples"):
             for example in examples:
                 formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+    formatter.write_paragraph()
+    command.format_usage(ctx, formatter)
+    command.format_options(ctx, formatter)
+    command.format_epilog(ctx, formatter)
 
 
 class Verb(click.Command):
@@ -42,12 +50,7 @@ class Verb(click.Command):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """What it does, examples, usage, options."""
-        self.format_help_text(ctx, formatter)
-        _write_examples(formatter, self.examples)
-        formatter.write_paragraph()
-        self.format_usage(ctx, formatter)
-        self.format_options(ctx, formatter)
-        self.format_epilog(ctx, formatter)
+        _write_help(self, self.examples, ctx, formatter)
 
 
 class Family(click.Group):
@@ -63,13 +66,8 @@ class Family(click.Group):
         return list(self.commands)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What it does, examples, usage, options, commands."""
-        self.format_help_text(ctx, formatter)
-        _write_examples(formatter, self.examples)
-        formatter.write_paragraph()
-        self.format_usage(ctx, formatter)
-        self.format_options(ctx, formatter)
-        self.format_epilog(ctx, formatter)
+        """What it does, examples, usage, commands, options."""
+        _write_help(self, self.examples, ctx, formatter)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs before the options: they are what most people look for."""

@@ -201,7 +201,7 @@ class Home:
 
 
 def home_of(context: click.Context) -> Home:
-    """The home that the global options named; commands get it by `@click.pass_obj` as well."""
+    """The home that the global options named, for commands that want their context; others have `@click.pass_obj`."""
     home = context.find_object(Home)
     assert home is not None, "the top group finds the home before any command runs"
     return home

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MANY = 1_000_000
+"""How many are meant where all are."""
 ADDRESSES = ("postgresql://", "postgres://")
 DEFAULT = "default"
 _NAME = "runcue.cli.place.name"

@@ -298,6 +298,12 @@ def say(text: str = "") -> None:
     _write(text)
 
 
+def flush() -> None:
+    """Have what was said on stdout read now; raises when it could not be written."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
 def note(text: str) -> None:
     """Something for people, on stderr."""
     _write(text, err=True)

@@ -1,6 +1,6 @@
 """What `queuectl` and `runcue` call things: a verb is written once, and these words are its data.
 
-queuectl knows jobs in a home; runcue knows works in any file. `do` is how a command has to be typed.
+queuectl knows jobs in a home; runcue knows works in any file or database. `do` is how a command has to be typed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Words(msgspec.Struct, frozen=True):
     add: str = ""
     """How to begin where there is nothing."""
     place: str = ""
-    """What stands behind every verb: the file, as it has to be typed."""
+    """What stands behind every verb: the file or the address, as it has to be typed."""
 
     @property
     def many(self) -> str:

@@ -94,7 +94,7 @@ def main() -> None:
 def work(orders: Orders, voice: Voice) -> int:
     """Work until told to leave; the exit code."""
     from runcue import mask
-    from runcue.cli.main import DEBUG, failure_of
+    from runcue.cli.main import ALSO_DEBUG, DEBUG, failure_of
     from runcue.cli.screen import clean
 
     try:
@@ -103,7 +103,7 @@ def work(orders: Orders, voice: Voice) -> int:
         cue, teller = _cue(orders, voice)
         asyncio.run(_serve(cue, orders, voice, teller))
     except Exception as error:  # noqa: BLE001 (whatever it is, it is said in one line)
-        if os.environ.get(DEBUG) or os.environ.get("RUNCUE_DEBUG"):
+        if os.environ.get(DEBUG) or os.environ.get(ALSO_DEBUG):
             import traceback
 
             traceback.print_exception(error)

@@ -80,7 +80,7 @@ class Breaker:
             return 1 if now - self.changed_at >= self.wait else 0
         return 1 if self.probe_deadline is None else 0
 
-    def changes_at(self, now: float) -> float | None:
+    def changes_at(self) -> float | None:
         """When the circuit may change by itself: the end of the wait or the probe's deadline."""
         if self.state == OPEN:
             return end_of(self.changed_at, self.wait)

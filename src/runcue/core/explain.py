@@ -97,21 +97,8 @@ def explain_pending(
     ledger: Ledger, now: float, wall: float, is_started: bool
 ) -> list[tuple[Record, Explanation]]:
     """The same for everything pending, by rank. One walk along the lines: the cost is that of sorting."""
-    pending = list(ledger.all_pending())
-    answers: dict[str, Explanation] = {}
-    candidates: list[Record] = []
-    for record in pending:
-        why = _own_reason(ledger, record, now, wall, is_started)
-        if why is None:
-            candidates.append(record)
-        else:
-            answers[record.id] = why
-    candidates.sort(key=lambda record: _key(ledger, record))
-    lines = _Lines(ledger, now, is_started)
-    for record in candidates:
-        answers[record.id] = lines.why(record)
-        lines.join(record)
-    pending.sort(key=lambda record: (record.rank, record.seq))
+    pending = sorted(ledger.all_pending(), key=lambda record: (record.rank, record.seq))
+    answers = {why.work_id: why for why in explain_alone(ledger, pending, now, wall, is_started)}
     return [(record, answers[record.id]) for record in pending]
 
 

@@ -338,7 +338,7 @@ class Service:
         if now < self.throttled_until:
             return Blocked("throttled", self.throttled_until, "the service asked to be left alone")
         if self.breaker is not None and self.breaker.room(now) <= 0:
-            return Blocked("circuit", self.breaker.changes_at(now), self.breaker.state)
+            return Blocked("circuit", self.breaker.changes_at(), self.breaker.state)
         full = [window for window in self.windows if window.room(now) <= 0]
         if full:
             times = [window.opens_at(now) for window in full]

@@ -243,8 +243,9 @@ class Mind:
                 after = (record.watch_at or 0.0, record.seq)
                 if record.id not in self.plan.records and self.live(record.id) is not None:
                     yield self.records[record.id]
-            if len(page) < PAGE:
+            if len(page) < PAGE:  # what this turn armed is not in the store yet: the next one finds it there
                 self.watch_at = min(self.library.next_watch(self.now), self.armed_at)
+                return
 
     def all_pending(self) -> Iterator[Record]:
         """All pending work; with a library that is a long walk."""

@@ -42,9 +42,10 @@ from runcue.executors.jobs import (
     send_in_session,
     session_members,
     signal_group,
+    signal_name,
 )
 from runcue.executors.output import KEEP, LIMIT, Output, Watcher, is_lack, last_line, make_folder, stem
-from runcue.executors.reaper import Reaper, Started
+from runcue.executors.reaper import SHELL, Reaper, Started
 from runcue.loops import hold, later, tell
 from runcue.ports import Clock, CommandOptions, Entering, Registered
 
@@ -52,7 +53,6 @@ logger = logging.getLogger("runcue")
 T = TypeVar("T")
 
 
-SHELL = "/bin/sh"
 LONGEST_ARGUMENT = 128 * 1024
 """Bytes that Linux lets a single argument have."""
 BACK_OFF = 1.0
@@ -191,7 +191,7 @@ class CommandExecutor:
                 "exit code lost: something else in this process waited for its children", result
             )
         if exit_code < 0:
-            raise CommandFailed(f"signal:{_signal_name(-exit_code)}", result)
+            raise CommandFailed(f"signal:{signal_name(-exit_code)}", result)
         if exit_code and options.check:
             line = last_line(result["stderr"]) or last_line(result["stdout"])
             raise CommandFailed(f"exit code {exit_code}" + (f": {line}" if line else ""), result)
@@ -551,10 +551,3 @@ def names_of(members: list[Process], marks: set[Mark]) -> list[str]:
     if HAS_PROC:
         known |= {pid: found for pid in holders(marks) if (found := process(pid)) is not None}
     return [f"{pid} {known[pid].name}" for pid in sorted(known)]
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name.removeprefix("SIG")
-    except ValueError:
-        return str(number)

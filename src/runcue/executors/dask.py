@@ -19,8 +19,8 @@ import asyncio
 import logging
 import pickle
 import sys
-import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -30,7 +30,6 @@ import msgspec
 from runcue.core.failure import describe
 from runcue.core.model import Work
 from runcue.errors import ConfigError, Permanent, Unreachable, WorkerLost
-from runcue.loops import tell
 from runcue.ports import Clock, Entering, Handler, Registered, TooLate
 
 try:
@@ -48,7 +47,7 @@ except ImportError as missing:
 
 from runcue.executors import daskwork
 from runcue.executors.daskcluster import Cluster
-from runcue.executors.poolanswer import raising, read_error, read_result
+from runcue.executors.poolanswer import raising, read, read_error, read_result
 
 if TYPE_CHECKING:
     from runcue.executors.jobs import Jobs
@@ -60,8 +59,6 @@ CONNECT_TIMEOUT = 10.0
 CLOSE_TIMEOUT = 2.0
 LOOK_EVERY = 0.1
 """Seconds after which calls that have not begun are looked at: whoever gave one up does not say so."""
-LARGE = 64 * 1024
-"""Bytes from which on an answer is read in a thread: on the loop it would be felt."""
 SAYINGS = frozenset({"progress", "charge", "observe"})
 HERE = "the local Dask cluster"
 UNKNOWN = "what it did is unknown, look before it runs again"
@@ -306,25 +303,8 @@ class Link:
         if body[:1] == daskwork.REFUSED:  # else a call that was refused is settled
             self._settle(call, raising(TooLate()))
             return
-        read = read_result if body[:1] == daskwork.RESULT else read_error
-        view = memoryview(body)[1:]
-        if len(view) <= LARGE:
-            self._settle(call, read(view))
-        else:
-            self._read_aside(call, read, view)
-
-    def _read_aside(
-        self, call: Call, read: Callable[[memoryview], Callable[[], Any]], view: memoryview
-    ) -> None:
-        """Read a large answer in a thread, so that the loop goes on."""
-
-        def work() -> None:
-            tell(self._loop, self._settle, call, read(view))
-
-        try:
-            threading.Thread(target=work, name="runcue-dask-answer", daemon=True).start()
-        except RuntimeError:  # there is no room for one: the loop has to wait
-            work()
+        reading = read_result if body[:1] == daskwork.RESULT else read_error
+        read(self._loop, reading, memoryview(body)[1:], partial(self._settle, call))
 
     async def _take_back(self, future: Any) -> None:
         try:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from runcue.core.failure import describe
 from runcue.descriptors import close, forking, guard
 from runcue.executors.poolkeeper import cause_of_death, end_sessions, search_path
+from runcue.executors.poolwork import ignored
 from runcue.loops import tell
 
 if TYPE_CHECKING:
@@ -159,17 +160,13 @@ def keep(size: int, control: int, says: int, folder: str) -> None:
     What Dask writes goes to that folder, which is removed at the end.
     """
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a service manager's: the owner decides
-        signal.signal(getattr(signal, name), _ignored)
+        signal.signal(getattr(signal, name), ignored)
     os.set_inheritable(control, False)
     os.set_inheritable(says, False)
     is_closed = asyncio.run(_serve(size, control, says, folder))
     shutil.rmtree(folder, ignore_errors=True)  # workers that are still there may write to it
     if not is_closed:
         os.killpg(0, signal.SIGKILL)  # functions that still run, their children, and this
-
-
-def _ignored(number: int, frame: object) -> None:
-    """Does nothing; unlike SIG_IGN it is not passed on to programs that are started from here."""
 
 
 async def _serve(size: int, control: int, says: int, folder: str) -> bool:

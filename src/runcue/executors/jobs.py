@@ -448,3 +448,11 @@ def signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
         return
+
+
+def signal_name(number: int) -> str:
+    """What a signal is called, without its SIG; its number where it has no name."""
+    try:
+        return signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:
+        return str(number)

@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 from runcue.core.failure import describe
 from runcue.descriptors import close, guard
-from runcue.executors.jobs import HAS_PROC, Jobs, send_in_session, session_members, signal_group
+from runcue.executors.jobs import HAS_PROC, Jobs, send_in_session, session_members, signal_group, signal_name
 from runcue.executors.poolwork import NEWS, ORDER
 from runcue.loops import later, tell
 
@@ -239,10 +239,7 @@ def cause_of_death(code: int) -> str:
     """An exit code in words; signals are negative."""
     if code >= 0:
         return f"exit code {code}"
-    try:
-        name = signal.Signals(-code).name.removeprefix("SIG")
-    except ValueError:
-        name = str(-code)
+    name = signal_name(-code)
     return f"signal:{name}{HINTS.get(name, '')}"
 
 

@@ -112,7 +112,7 @@ class Keeper:
         woken.setblocking(False)
         wakes.setblocking(False)
         signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _ignored)
+        signal.signal(signal.SIGCHLD, ignored)
         with woken, wakes, self._control, selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(woken, selectors.EVENT_READ)
@@ -235,7 +235,7 @@ class Keeper:
 def keep(control: int, lock: int | None) -> None:
     """Be the keeper of a pool, with a control socket and perhaps a lock to hold."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a terminal's or a service manager's: the owner decides
-        signal.signal(getattr(signal, name), _ignored)
+        signal.signal(getattr(signal, name), ignored)
     import multiprocessing.spawn  # noqa: F401 (so that no worker has to)
 
     for fd in (control, lock):
@@ -290,7 +290,7 @@ def _signal_group(pid: int, number: int) -> None:
         _signal(pid, number)
 
 
-def _ignored(number: int, frame: object) -> None:
+def ignored(number: int, frame: object) -> None:
     """Does nothing; unlike SIG_IGN it is not passed on to programs that are started from here."""
 
 
@@ -347,8 +347,8 @@ class Server:
 
     def run(self) -> None:
         """Serve until the owner says that it is enough, or is gone."""
-        signal.signal(signal.SIGINT, _ignored)
-        signal.signal(signal.SIGCONT, _ignored)  # it interrupts a system call, for SIGTERM to be noticed
+        signal.signal(signal.SIGINT, ignored)
+        signal.signal(signal.SIGCONT, ignored)  # it interrupts a system call, for SIGTERM to be noticed
         signal.signal(signal.SIGTERM, self._asked_to_end)
         handlers = {number: signal.getsignal(number) for number in signal.Signals}
         self._handlers = {number: handler for number, handler in handlers.items() if handler is not None}

@@ -18,10 +18,10 @@ import os
 import pickle
 import socket
 import sys
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ if not hasattr(os, "fork"):  # asked before the modules are imported that cannot
 from runcue.descriptors import guard
 from runcue.executors import poolwork
 from runcue.executors.jobs import REAPER
-from runcue.executors.poolanswer import raising, read_error, read_result
+from runcue.executors.poolanswer import raising, read, read_error, read_result
 from runcue.executors.poolkeeper import (
     NO_SIGNAL,
     Keeper,
@@ -50,7 +50,7 @@ from runcue.executors.poolkeeper import (
     search_path,
 )
 from runcue.executors.poolwork import FRAME
-from runcue.loops import hold, tell
+from runcue.loops import hold
 
 if TYPE_CHECKING:
     from runcue.executors.jobs import Jobs
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
 FIELDS = Work.__struct_fields__
 CHUNK = 256 * 1024
-LARGE = 64 * 1024
-"""Bytes from which on an answer is read in a thread: on the loop it would be felt."""
 NO_ROOM = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
 BACK_OFF = 1.0
 """Seconds until the next attempt when the system had no room for another process."""
@@ -366,26 +364,9 @@ class ProcessExecutor:
         else:
             worker.has_answered = True
             self._free(worker)
-            read = read_result if what == poolwork.RESULT else read_error
-            if len(body) <= LARGE:
-                self._settle(call, read(body))
-            else:
-                self._read_aside(call, read, body)
+            reading = read_result if what == poolwork.RESULT else read_error
+            read(call.answer.get_loop(), reading, body, partial(self._settle, call))
             self._dispatch()
-
-    def _read_aside(
-        self, call: Call, read: Callable[[memoryview], Callable[[], Any]], body: memoryview
-    ) -> None:
-        """Read a large answer in a thread, so that the loop goes on."""
-        loop = call.answer.get_loop()
-
-        def work() -> None:
-            tell(loop, self._settle, call, read(body))
-
-        try:
-            threading.Thread(target=work, name="runcue-pool-answer", daemon=True).start()
-        except RuntimeError:  # there is no room for one: the loop has to wait
-            work()
 
 
 # --- What a worker has to know --------------------------------------------------------------------------

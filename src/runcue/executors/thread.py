@@ -68,8 +68,10 @@ class ThreadExecutor:
             self._be_idle()  # before the answer: whoever hears it may have the next job for this very thread
             tell(loop, deliver, result, error)
 
-        release = hold(loop)  # on virtual time a thread's work takes none
         self._put(job)
+        release = hold(
+            loop
+        )  # on virtual time a thread's work takes none; the answer comes in a later step of the loop
         try:
             return await answer
         except Raised as carried:
@@ -92,9 +94,9 @@ class ThreadExecutor:
             if self._idle:
                 self._idle -= 1
             else:
-                self._threads += 1
-                number = self._threads
-                threading.Thread(target=self._work, name=f"runcue-{number}", daemon=True).start()
+                name = f"runcue-{self._threads + 1}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._threads += 1  # not before: the system may have no room for one
         self._jobs.put(job)
 
     def _be_idle(self) -> None:

@@ -1,8 +1,8 @@
-"""Metrics for Prometheus, of a Cue or of a queue in a file.
+"""Metrics for Prometheus, of a Cue or of a queue that is looked at from outside.
 
 Rules:
 - Totals are what this process did since its Metrics were made, so that the sum over all processes is right. Gauges
-  are how the queue stands at the scrape, whoever works on it. A Reader knows the totals of the whole file, by no
+  are how the queue stands at the scrape, whoever works on it. A Reader knows the totals of the whole queue, by no
   task, and nothing of callbacks.
 - A registry is never failed: a queue that cannot be read is counted in `queue_scrape_errors_total`, and its gauges
   are missing. `text()` and `scrape()` are about this queue alone, and raise.

@@ -1,4 +1,4 @@
-"""Where metrics come from: a Cue of this process, or a Reader of a file.
+"""Where metrics come from: a Cue of this process, or a Reader.
 
 Rules:
 - Whoever asks is answered on any thread and any loop, and asking opens nothing: of a Cue that has no loop yet, or
@@ -104,7 +104,7 @@ class _Tallying:
 
 
 class StillSource:
-    """A queue in a file, seen from outside."""
+    """A queue in a file or in PostgreSQL, seen from outside."""
 
     counters = None
 
@@ -144,7 +144,7 @@ class LiveSource:
     def now(self) -> Glance | None:
         """How the queue stands, from any thread.
 
-        On the loop itself a queue in memory answers at once. A file does not: the latest answer is shown, and a
+        On the loop itself a queue in memory answers at once. A store does not: the latest answer is shown, and a
         new one asked for.
         """
         loop = self._cue.loop

@@ -27,7 +27,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from heapq import heappop, heappush
 from typing import Final
 
 from runcue import Event, Retry
@@ -37,11 +36,12 @@ from runcue.sim.promise import (
     ROUNDING,
     Asked,
     Call,
+    Circuit,
     Ending,
+    Lane,
     Life,
     Limits,
     Rules,
-    Start,
     Task,
     Violation,
     fits,
@@ -69,19 +69,6 @@ LIVES: Final[Mapping[str, frozenset[str]]] = {
     "cancelled": frozenset({"queued"}),
 }
 """Which events may come next in a life. A start that its process did not survive is followed by another one."""
-
-
-class Circuit:
-    """One circuit, as far as events tell."""
-
-    def __init__(self, timeout: float) -> None:
-        self.state = "closed"
-        self.timeout = self.wait = timeout
-        self.changed_at = 0.0
-        self.knocking: tuple[str, float] | None = None
-        """Who was started while it was open, until it is told that this is the probe."""
-        self.probe: Start | None = None
-        """Who was sent ahead, while nothing is told of how that ended."""
 
 
 class Checker:
@@ -524,35 +511,6 @@ class Checker:
                 self._say("lost", f"work {work_id} is {state} in the end", work_id)
             elif state != life.state:
                 self._say("lost", f"work {work_id} is {state}, and {life.state} by what was told", work_id)
-
-
-class Lane:
-    """Works that are interchangeable as far as limits go, and which of them could start."""
-
-    def __init__(self) -> None:
-        self._ready: list[tuple[float, int, int, Life]] = []
-        self._later: list[tuple[float, int, int, Life]] = []
-
-    def join(self, life: Life, due: float | None) -> None:
-        """It could start, from `due` on."""
-        if due is None:
-            heappush(self._ready, (life.rank, life.number, life.version, life))
-        else:
-            heappush(self._later, (due, life.number, life.version, life))
-
-    def left(self, life: Life) -> None:
-        """Something happened to it: what was known of it no longer holds."""
-        life.version += 1
-
-    def best(self, now: float) -> Life | None:
-        """The first that could start."""
-        while self._later and self._later[0][0] < now:
-            _, _, version, life = heappop(self._later)
-            if life.version == version:
-                self.join(life, None)
-        while self._ready and self._ready[0][3].version != self._ready[0][2]:
-            heappop(self._ready)
-        return self._ready[0][3] if self._ready else None
 
 
 def backoff(policy: Retry, failures: int) -> float:

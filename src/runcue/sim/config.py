@@ -5,8 +5,7 @@ names of its fields are the keys of the file, so that a report shows a configura
 from again.
 
 Rules:
-- The file is untrusted: safe tags only, at most 1 MiB, 10,000 values and 40 levels, aliases counted where they
-  are used, no key twice. Nothing in it is executed.
+- A file is untrusted: at most 1 MiB of it is looked at, and plain.py reads it.
 - Whatever is wrong raises `BadConfig` with the path of the key and what was expected there.
 """
 
@@ -17,7 +16,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-import yaml
 
 import runcue
 from runcue.sim.limits import (
@@ -34,6 +32,7 @@ from runcue.sim.limits import (
     windows,
 )
 from runcue.sim.mocks import Behaviour, Latency, Outage, read_behaviour
+from runcue.sim.plain import plain
 from runcue.sim.reading import (
     BadConfig,
     Given,
@@ -55,12 +54,7 @@ __all__ = ["BadConfig", "Behaviour", "Config", "Kill", "Latency", "Outage", "Ret
            "Step", "Workload", "load", "parse", "with_changes"]  # fmt: skip
 
 LARGEST_FILE = 1024 * 1024
-MOST_VALUES = 10_000
-DEEPEST = 40
 MOST_WORKS = 10_000_000
-
-_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The fast one, where there is one. It composes recursively, and in C: what it is given must not be deep."""
 
 PATTERNS = ("none", "single", "chain", "fan_out", "fan_in", "diamond", "complex", "circular", "random")
 LINKS = ("depends_on", "is_ready")
@@ -199,87 +193,8 @@ def load(text: str, *, name: str) -> Config:
     """The configuration that a YAML text describes; `name` is what the file is called."""
     if len(text) > LARGEST_FILE or len(text.encode("utf-8", "surrogatepass")) > LARGEST_FILE:
         raise BadConfig("", f"at most {LARGEST_FILE:,} bytes", is_given=False)
-    value = _plain(text, "")
+    value = plain(text, "")
     return parse({} if value is None else value, name=name)
-
-
-def _plain(text: str, path: str) -> Any:
-    """What a YAML text says, in plain values; one that is too large is given up before it takes any room."""
-    try:
-        depth = 0
-        for amount, event in enumerate(yaml.parse(text, Loader=_Loader)):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if amount > MOST_VALUES or depth > DEEPEST:
-                where = f"line {event.start_mark.line + 1}"
-                raise BadConfig(where, f"at most {MOST_VALUES:,} values and {DEEPEST} levels", is_given=False)
-        node = yaml.compose(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        raise (BadConfig(path, "a value", text) if path else _unreadable(error, text)) from error
-    except yaml.YAMLError as error:
-        raise BadConfig(path, "readable YAML", str(error).partition("\n")[0]) from error
-    return None if node is None else _Plain().value(node, path, 0)
-
-
-class _Plain:
-    """Makes plain values of YAML's nodes; aliases are counted as often as they are used."""
-
-    def __init__(self) -> None:
-        self._left = MOST_VALUES
-        self._scalars = yaml.constructor.SafeConstructor()
-
-    def value(self, node: yaml.Node, path: str, depth: int) -> Any:
-        """The value of one node, and of all below it."""
-        self._left -= 1
-        if self._left < 0:
-            raise BadConfig(path, f"at most {MOST_VALUES:,} values, aliases counted in full", is_given=False)
-        if depth > DEEPEST:
-            raise BadConfig(path, f"at most {DEEPEST} levels", is_given=False)
-        if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
-            return self._mapping(node, path, depth)
-        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
-            return [self.value(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(node.value)]
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, path)
-        raise BadConfig(path, "plain YAML without tags", node.tag)
-
-    def _mapping(self, node: yaml.MappingNode, path: str, depth: int) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise BadConfig(path, "keys that are text", is_given=False)
-            key = self._scalar(key_node, path)
-            if not isinstance(key, (str, int, float)):
-                raise BadConfig(path, "keys that are text", key)
-            inside = f"{path}.{str(key)[:64]}" if path else str(key)[:64]
-            if key in found:
-                raise BadConfig(
-                    inside, f"each key once (again in line {key_node.start_mark.line + 1})", is_given=False
-                )
-            found[key] = self.value(value_node, inside, depth + 1)
-        return found
-
-    def _scalar(self, node: yaml.ScalarNode, path: str) -> Any:
-        kind = node.tag.removeprefix("tag:yaml.org,2002:")
-        if kind not in {"str", "int", "float", "bool", "null", "merge", "value", "timestamp"}:
-            raise BadConfig(path, "plain YAML without tags", node.tag)
-        if kind == "int" and len(node.value) > 64:
-            raise BadConfig(path, "a number of fewer digits", node.value)
-        if kind in {"str", "merge", "value", "timestamp"}:
-            return str(node.value)
-        try:
-            return self._scalars.construct_object(node)
-        except (yaml.YAMLError, ValueError) as error:
-            raise BadConfig(path, f"what YAML calls {kind}", node.value) from error
-
-
-def _unreadable(error: yaml.MarkedYAMLError, text: str) -> BadConfig:
-    mark = error.problem_mark
-    where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}"
-    lines = text.splitlines()
-    line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
-    if "\t" in line[: len(line) - len(line.lstrip())]:
-        return BadConfig(where, "spaces: YAML is not indented with tabs", is_given=False)
-    return BadConfig(where, f"readable YAML ({str(error.problem)[:100]})", is_given=False)
 
 
 # --- from plain values ---------------------------------------------------------------------------------------
@@ -516,15 +431,6 @@ def _limits_fit(config: Config) -> None:
 # --- changes -------------------------------------------------------------------------------------------------
 
 SHORT = {"rate": "rates", "max_concurrent": "concurrent", "behavior": "behaviour"}
-OF_BEHAVIOUR = (
-    "latency",
-    "error_rate",
-    "timeout_rate",
-    "permanent_error_rate",
-    "circuit_test",
-    "outages",
-    "allows",
-)
 
 
 def with_changes(config: Config, changes: Iterable[str]) -> Config:
@@ -534,7 +440,7 @@ def with_changes(config: Config, changes: Iterable[str]) -> Config:
         path, equals, text = change.partition("=")
         if not equals or not path.strip():
             raise BadConfig(change[:64], "a path, = and a value, such as api.rate=120/min", is_given=False)
-        _put(value, path.strip(), _plain(text.strip(), path.strip()), config)
+        _put(value, path.strip(), plain(text.strip(), path.strip()), config)
     return parse(value, name=config.name)
 
 
@@ -544,7 +450,7 @@ def _put(value: dict[Any, Any], path: str, given: object, config: Config) -> Non
         steps.insert(0, "services")
     if steps[0] == "services" and len(steps) > 2:
         steps[2] = SHORT.get(steps[2], steps[2])
-        if steps[2] in OF_BEHAVIOUR:
+        if steps[2] in Behaviour.__struct_fields__:
             steps.insert(2, "behaviour")
         if steps[2] == "rate_limit":
             steps[2] = "rates"

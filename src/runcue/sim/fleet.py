@@ -242,16 +242,16 @@ class World:
 
     # what is done -----------------------------------------------------------------------------------------
 
-    def _spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(self._guarded(job))
+    def _spawn(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(self._guarded(doing))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _guarded(self, job: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, doing: Coroutine[Any, Any, None]) -> None:
         """A caller, who takes a refusal for what it is."""
         try:
-            await job
+            await doing
         except (Dead, runcue.CueClosed, runcue.StoreError, runcue.SubmitError, runcue.WorkNotFound):
             return
 

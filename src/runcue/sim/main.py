@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from runcue.sim.job import Job
+    from runcue.sim.request import Request
 
 FAILED = 1
 BAD_INPUT = 2
@@ -92,7 +92,7 @@ class _Command(click.Command):
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> None:
     """Run the real engine against mock services, on virtual time: a day takes seconds."""
-    from runcue.sim import job
+    from runcue.sim.request import request_of
 
     _quiet(given["verbose"])
     if given["list_scenarios"]:
@@ -104,7 +104,7 @@ def command(context: click.Context, /, **given: Any) -> None:
     if not any(value for name, value in given.items() if name != "verbose"):
         click.echo(context.get_help())
         return
-    context.exit(_carried_out(job.job_of(given)))
+    context.exit(_carried_out(request_of(given)))
 
 
 def _refuse_contradictions(given: dict[str, Any]) -> None:
@@ -207,22 +207,22 @@ def _complain(text: str) -> int:
 # --- what is to be done --------------------------------------------------------------------------------------
 
 
-def _carried_out(job: Job) -> int:
-    """Run a job once or twice, say what came of it, and decide how to end."""
+def _carried_out(request: Request) -> int:
+    """Run what was asked for, once or twice, say what came of it, and decide how to end."""
     from runcue.sim import compare, output, report
 
-    done = job.runs()
+    done = request.runs()
     base = done[0]
-    is_taken = output.STDOUT in {job.report, job.html}
+    is_taken = output.STDOUT in {request.report, request.html}
     if len(done) == 1:
         _say(report.lines(base.summary), to_stderr=is_taken)
     else:
-        _say(compare.lines(base.summary, done[1].summary, job.changes), to_stderr=is_taken)
-    if job.report is not None:
-        output.write(job.report, job.document(done))
-    if job.html is not None:
-        output.write(job.html, job.page(done))
-    lines, code = job.verdict(done)
+        _say(compare.lines(base.summary, done[1].summary, request.changes), to_stderr=is_taken)
+    if request.report is not None:
+        output.write(request.report, request.document(done))
+    if request.html is not None:
+        output.write(request.html, request.page(done))
+    lines, code = request.verdict(done)
     if lines:
         _say(["", *lines], to_stderr=is_taken)
     return code
@@ -231,8 +231,8 @@ def _carried_out(job: Job) -> int:
 def _swarm(given: dict[str, Any]) -> int:
     """Play many seeds with random faults."""
     from runcue.sim import swarm
-    from runcue.sim.job import whole_of
     from runcue.sim.reading import amount
+    from runcue.sim.request import whole_of
 
     seeds = whole_of(given["swarm"], "--swarm", 1, 10_000_000)
     first = whole_of(given["seed"] or "0", "--seed", 0, 2**63)

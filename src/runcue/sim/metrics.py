@@ -30,29 +30,10 @@ from runcue.sim.world import Outcome, Simulation
 __all__ = ["Metrics", "Series", "ServiceSummary", "Summary", "bottleneck"]
 
 POINTS = 240
-WIDTHS = (
-    0.1,
-    0.25,
-    0.5,
-    1,
-    2,
-    5,
-    10,
-    15,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1800,
-    3600,
-    7200,
-    21600,
-    43200,
-    86400,
-    604800,
-)
+"""How many points a run of the expected length has; where it takes longer and has twice as many, two become one."""
+WIDTHS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400,
+          604800)  # fmt: skip
+"""Seconds that a point of a series may stand for."""
 MOST_TRANSITIONS = 2000
 MOST_ERRORS = 20
 SPENT = 0.9

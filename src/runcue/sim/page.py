@@ -13,22 +13,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any
 
 import msgspec
 
+from runcue.sim.again import as_yaml, command_of
 from runcue.sim.check import Violation
 from runcue.sim.compare import cells
-from runcue.sim.config import BadConfig, Config, load
+from runcue.sim.config import Config
 from runcue.sim.metrics import Series, ServiceSummary, Summary
 from runcue.sim.plots import Band, Line, Point, chart, moment, said
 from runcue.sim.reading import amount, pretty_rate, rate_of, span
-from runcue.sim.scenarios import SCENARIOS, scenario
 from runcue.sim.world import Outcome
 
 MOST_PLOTTED = 12
@@ -454,72 +452,12 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 
 def _repeat(config: Config, command: str | None, changes: Sequence[str] = ()) -> str:
     text = as_yaml(config)
-    typed = command or " ".join([_command(config), *(f"--set {shlex.quote(change)}" for change in changes)])
+    typed = command or " ".join([command_of(config), *(f"--set {shlex.quote(change)}" for change in changes)])
     note = "<p>The configuration below is <code>run.yaml</code>.</p>" if "run.yaml" in typed else ""
     return (
         f'<pre tabindex="0">{escape(typed)}</pre>{note}'
         f'<details><summary>Configuration</summary><pre tabindex="0">{escape(text)}</pre></details>'
     )
-
-
-def _command(config: Config) -> str:
-    if config.name in SCENARIOS:
-        plain = msgspec.structs.replace(scenario(config.name, config.duration), seed=config.seed)
-        if plain == config:
-            return f"runcue-sim --scenario {config.name} --duration {config.duration:g}s --seed {config.seed}"
-    return f"runcue-sim --config run.yaml --seed {config.seed}"
-
-
-def as_yaml(config: Config) -> str:
-    """A configuration in the form it is read from, without what goes without saying."""
-    short = "\n".join(_yaml(_told(config), 0)) + "\n"
-    try:
-        if load(short, name=config.name) == config:
-            return short
-    except BadConfig:  # then nothing goes without saying
-        pass
-    return "\n".join(_yaml(msgspec.to_builtins(config), 0)) + "\n"
-
-
-def _told(value: Any) -> Any:
-    """A struct as plain values, without those that are as they would be anyway."""
-    if isinstance(value, msgspec.Struct):
-        found = {}
-        for field in msgspec.structs.fields(value):
-            inside = getattr(value, field.name)
-            default = field.default if field.default is not msgspec.NODEFAULT else None
-            if field.default_factory is not msgspec.NODEFAULT:
-                default = field.default_factory()
-            if inside != default or field.name in {"name", "seed", "duration", "submit_rate"}:
-                found[field.encode_name] = _told(inside)
-        return found
-    if isinstance(value, dict):
-        return {key: _told(inside) for key, inside in value.items()}
-    return [_told(inside) for inside in value] if isinstance(value, list) else value
-
-
-def _yaml(value: dict[Any, Any], depth: int) -> list[str]:
-    """Lines of YAML: mappings in blocks, everything else as JSON, which YAML reads too."""
-    lines = []
-    for key, inside in value.items():
-        name = key if isinstance(key, str) and key.isidentifier() and key.isascii() else json.dumps(key)
-        if isinstance(key, str) and key.lower() in {
-            "y",
-            "n",
-            "yes",
-            "no",
-            "on",
-            "off",
-            "true",
-            "false",
-            "null",
-        }:
-            name = json.dumps(key)
-        if isinstance(inside, dict) and inside:
-            lines += [f"{'  ' * depth}{name}:", *_yaml(inside, depth + 1)]
-        else:
-            lines.append(f"{'  ' * depth}{name}: {json.dumps(inside)}")
-    return lines
 
 
 # words ----------------------------------------------------------------------------------------------------

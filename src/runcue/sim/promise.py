@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from heapq import heappop, heappush
 from typing import Final, Protocol
 
 import msgspec
@@ -150,6 +151,48 @@ class Life:
     def start(self) -> Start:
         """Its latest start."""
         return self.id, self.attempt, self.attempts[self.attempt]
+
+
+class Circuit:
+    """One circuit, as far as events tell."""
+
+    def __init__(self, timeout: float) -> None:
+        self.state = "closed"
+        self.timeout = self.wait = timeout
+        self.changed_at = 0.0
+        self.knocking: tuple[str, float] | None = None
+        """Who was started while it was open, until it is told that this is the probe."""
+        self.probe: Start | None = None
+        """Who was sent ahead, while nothing is told of how that ended."""
+
+
+class Lane:
+    """Works that are interchangeable as far as limits go, and which of them could start."""
+
+    def __init__(self) -> None:
+        self._ready: list[tuple[float, int, int, Life]] = []
+        self._later: list[tuple[float, int, int, Life]] = []
+
+    def join(self, life: Life, due: float | None) -> None:
+        """It could start, from `due` on."""
+        if due is None:
+            heappush(self._ready, (life.rank, life.number, life.version, life))
+        else:
+            heappush(self._later, (due, life.number, life.version, life))
+
+    def left(self, life: Life) -> None:
+        """Something happened to it: what was known of it no longer holds."""
+        life.version += 1
+
+    def best(self, now: float) -> Life | None:
+        """The first that could start."""
+        while self._later and self._later[0][0] < now:
+            _, _, version, life = heappop(self._later)
+            if life.version == version:
+                self.join(life, None)
+        while self._ready and self._ready[0][3].version != self._ready[0][2]:
+            heappop(self._ready)
+        return self._ready[0][3] if self._ready else None
 
 
 def part_name(service: str, key: str) -> str:

@@ -275,7 +275,7 @@ class Watch(App[None]):
 
     async def action_kill(self) -> None:
         """Let one running task die."""
-        await self.turn(lambda player: player.kill_task())
+        await self.turn(Player.kill_task)
 
     async def action_kill_node(self) -> None:
         """Let a node die, or come back."""

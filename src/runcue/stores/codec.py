@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 
 from runcue.core.model import Attempt, Record, Spec, WorkState
-from runcue.core.parse import LARGEST_INT, SMALLEST_INT, Rate, encode_params
+from runcue.core.parse import LARGEST_INT, SMALLEST_INT, encode_params
 from runcue.core.retry import Retry
 from runcue.errors import ConfigError, InvalidParams, Permanent, StorageCorrupt, quoted
 
@@ -86,13 +86,13 @@ AT_FIRST: Final[dict[str, str]] = {
 }
 """What the others are, in SQL; all else is NULL."""
 STARTED = ("state", "attempt", "token", "leased_by", "lease_expires_at", "started_at", "next_retry_at", "shelf",
-            "place", "watch_at", "updated_at")  # fmt: skip
+           "place", "watch_at", "updated_at")  # fmt: skip
 FINISHED = ("state", "spent", "token", "leased_by", "lease_expires_at", "completed_at", "result", "last_error",
-             "traceback", "shelf", "place", "watch_at", "updated_at")  # fmt: skip
+            "traceback", "shelf", "place", "watch_at", "updated_at")  # fmt: skip
 CHANGED = ("seq", "state", "rank", "since", "shelf", "place", "watch_at", "missing", "attempt", "spent", "failures",
-            "crashes", "token", "leased_by", "started_at", "completed_at", "next_retry_at", "throttled_since",
-            "skipped", "result", "last_error", "traceback", "history", "extra", "lease_expires_at",
-            "updated_at")  # fmt: skip
+           "crashes", "token", "leased_by", "started_at", "completed_at", "next_retry_at", "throttled_since",
+           "skipped", "result", "last_error", "traceback", "history", "extra", "lease_expires_at",
+           "updated_at")  # fmt: skip
 
 
 def set_of(columns: Iterable[str]) -> str:
@@ -131,8 +131,6 @@ _convert = msgspec.convert
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
-_decode_rates = msgspec.json.Decoder(tuple[Rate, ...]).decode
-_decode_counts = msgspec.json.Decoder(dict[str, int]).decode
 _well_formed = msgspec.json.Decoder(msgspec.Raw).decode
 
 _STATES = {state.value: state for state in WorkState}

@@ -1,10 +1,10 @@
-"""A thread of its own that does jobs for a loop, one after the other.
+"""A thread of its own that does errands for a loop, one after the other.
 
-While nothing comes of a job for a while, a busy loop lends the interpreter to that thread now and then: a thread that
+While nothing comes of one for a while, a busy loop lends the interpreter to that thread now and then: a thread that
 wants the interpreter beside a loop that never rests can otherwise wait for seconds.
 
-A loop may be closed while a job is under way or waits. Then nobody hears what came of the one, and the other is not
-done at all: what it decided nobody would do.
+A loop may be closed while an errand is under way and others wait. Then nobody hears what came of the one, and the
+others are not done at all: what they decided nobody would do.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ LENT = 0.0003
 
 
 class Errands:
-    """Does what it is given, in order; the thread is started with the first job."""
+    """Does what it is given, in order; the thread is started with the first errand."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._is_started = False
         self._guard = threading.Lock()
         self._awaited = 0
         self._done = 0
         self._lending: asyncio.TimerHandle | None = None
 
-    async def do(self, job: Callable[[], T]) -> T:
-        """Have a job done, and wait for what comes of it. On the loop only."""
+    async def do(self, errand: Callable[[], T]) -> T:
+        """Have an errand done, and wait for what comes of it. On the loop only."""
         loop = self._loop
         future: asyncio.Future[T] = loop.create_future()
 
@@ -45,7 +45,7 @@ class Errands:
             if loop.is_closed():
                 return
             try:
-                result = job()
+                result = errand()
             except BaseException as error:  # noqa: BLE001 (it belongs to whoever waits)
                 tell(loop, _fail, future, error)
             else:
@@ -56,7 +56,7 @@ class Errands:
         if self._lending is None:
             self._lend_later()
         try:
-            return await future  # who gives up waiting leaves the job alone
+            return await future  # who gives up waiting leaves the errand alone
         finally:
             self._awaited -= 1
             self._done += 1
@@ -64,18 +64,18 @@ class Errands:
                 self._lending.cancel()
                 self._lending = None
 
-    def put(self, job: Callable[[], None]) -> None:
-        """Have a job done that raises nothing and that nobody waits for. From any thread."""
+    def put(self, errand: Callable[[], None]) -> None:
+        """Have an errand done that raises nothing and that nobody waits for. From any thread."""
         if not self._is_started:
             with self._guard:
                 if not self._is_started:
                     threading.Thread(target=self._work, name=self._name, daemon=True).start()
                     self._is_started = True
-        self._jobs.put(job)
+        self._waiting.put(errand)
 
     def close(self) -> None:
         """End the thread once it has done what it was given so far."""
-        self._jobs.put(None)
+        self._waiting.put(None)
 
     def _lend_later(self) -> None:
         self._lending = self._loop.call_later(LEND_AFTER, self._lend, self._done, time.thread_time())
@@ -87,9 +87,9 @@ class Errands:
         self._lend_later()
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-            del job  # and with it what it answered, which an idle thread must not keep
+        while (errand := self._waiting.get()) is not None:
+            errand()
+            del errand  # and with it what it answered, which an idle thread must not keep
 
 
 def _answer(future: asyncio.Future[T], result: T) -> None:

@@ -70,8 +70,9 @@ SHARED_FILE_SYSTEMS: Final = frozenset({
 })  # fmt: skip
 """Where locks or shared memory reach no further than one machine, or not even that far."""
 
-MAGIC = b"SQLite format 3\0"
-HEADER_LENGTH = 100
+MAGIC: Final = b"SQLite format 3\0"
+HEADER_LENGTH: Final = 100
+"""What a SQLite file begins with, and how many bytes its header has."""
 
 _opening = threading.Lock()
 
@@ -198,7 +199,7 @@ def _mounted(table: bytes, path: bytes) -> str | None:
 
 def _size_of(path: str) -> int:
     """How many bytes are there, 0 when nothing is; refuses what is no plain file."""
-    log = _log_size(path)
+    log = bytes_in(f"{path}-wal")
     try:
         found = Path(path).stat()
     except FileNotFoundError:
@@ -228,9 +229,10 @@ def _warn_of_links(path: str) -> None:
         )
 
 
-def _log_size(path: str) -> int:
+def bytes_in(path: str) -> int:
+    """How long a file is, links followed; 0 when there is none."""
     try:
-        return Path(path + "-wal").stat().st_size
+        return Path(path).stat().st_size
     except FileNotFoundError:
         return 0
 
@@ -267,7 +269,9 @@ def _check_header(path: str) -> None:
             path,
         )
     page = int.from_bytes(header[16:18])
-    if page > 1 and size % page and not _log_size(path):  # SQLite would take what is missing for zeros
+    if (
+        page > 1 and size % page and not bytes_in(f"{path}-wal")
+    ):  # SQLite would take what is missing for zeros
         raise StorageCorrupt(
             f"{shown(path)} is damaged: it ends in the middle of a page. {ADVICE}",
             path,
@@ -377,7 +381,7 @@ def _opened_to_read(path: str) -> apsw.Connection:
     try:
         connection = _read_through(path, apsw.SQLITE_OPEN_READONLY)
     except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
-        if _log_size(path):
+        if bytes_in(f"{path}-wal"):
             raise StoreError(
                 f"{shown(path)} cannot be read: its log needs {shown(path + '-shm')}, which cannot be made here. "
                 "Read it as its owner, or copy it with its log.",

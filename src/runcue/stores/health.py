@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, Final
 
 import apsw
@@ -11,6 +10,7 @@ import apsw
 from runcue.core.model import WorkState
 from runcue.core.state import Head
 from runcue.stores.connection import Connection
+from runcue.stores.file import bytes_in
 from runcue.stores.schema import VERSION
 
 MOST_PROBLEMS: Final = 20
@@ -18,14 +18,15 @@ MOST_PROBLEMS: Final = 20
 
 def examine(connection: apsw.Connection, head: Head, path: str) -> dict[str, Any]:
     """Everything there is to know about the file; `problems` says in sentences what is wrong with it."""
+    real = os.path.realpath(path)  # beside which SQLite keeps the log, whatever link led there
     damage = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({MOST_PROBLEMS})")]
     problems = [] if damage == ["ok"] else [f"SQLite: {line}" for line in damage]
     problems += set_aside(connection)
     return {
         "sqlite": apsw.sqlite_lib_version(),
         "schema": VERSION,
-        "size": _size(path),
-        "log_size": _size(f"{path}-wal"),
+        "size": bytes_in(real),
+        "log_size": bytes_in(f"{real}-wal"),
         "problems": problems or miscounted(connection, head),
     }
 
@@ -48,10 +49,3 @@ def miscounted(connection: Connection, head: Head) -> list[str]:
         for state, number in told.items()
         if found.get(state.value, 0) != number
     ]
-
-
-def _size(path: str) -> int:
-    try:
-        return Path(os.path.realpath(path)).stat().st_size
-    except FileNotFoundError:
-        return 0

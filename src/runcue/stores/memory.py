@@ -115,7 +115,7 @@ class MemoryStore:
     def check_result(self, result: object) -> None:
         """Anything can be kept."""
 
-    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
+    def listen(self, changed: Callable[[bool | None], None], lost: Callable[[str], None]) -> None:
         """Nobody else is here."""
 
     def serve(self, queues: frozenset[str] | None) -> None:
@@ -130,6 +130,7 @@ class MemoryStore:
         self._keys.clear()
         self._dependents.clear()
         self._forgotten.clear()
+        self._config.clear()
 
     def _commit(self, plan: Plan) -> None:
         records = self._records

@@ -21,9 +21,11 @@ import msgspec
 from msgspec.structs import replace
 
 from runcue.core.events import Told
+from runcue.core.ledger import HELD
 from runcue.core.line import READY, shelf_name, shelf_parts
 from runcue.core.model import HISTORY_KEPT, WorkState
 from runcue.core.state import Head, Worker
+from runcue.core.waiting import BLOCKED, LATER, WALL
 from runcue.errors import StorageCorrupt, listed
 from runcue.stores import codec, journal, presence, states
 
@@ -41,7 +43,6 @@ NOBODY: Final = "lost"
 """The owner of running work that names none."""
 
 _made = re.compile(r"[0-9a-f]{27}")  # an id of runcue's own: nobody waits for it before there is such work
-_worker = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 
 
 def _unpacked(row: Row) -> None:
@@ -312,7 +313,7 @@ class Mending:
             if token <= 0 or token in tokens:
                 highest = token = highest + 1
             tokens.add(token)
-            owner = owner if _worker.fullmatch(owner or "") else NOBODY
+            owner = owner if presence.WORKER_ID.fullmatch(owner or "") else NOBODY
             self._execute(
                 "UPDATE work_units SET token = ?, leased_by = ?, shelf = ? WHERE seq = ?",
                 (token, owner, f"running/{owner}", seq),
@@ -357,13 +358,13 @@ class Mending:
             record = codec.read_row((*row[:-1], 0))
             spec = record.spec
             if record.missing:
-                place = "blocked", record.rank
+                place = BLOCKED, record.rank
             elif record.next_retry_at is not None:
-                place = "later", record.next_retry_at
+                place = LATER, record.next_retry_at
             elif spec.run_at is not None and record.started_at is None:
-                place = "wall", spec.run_at
+                place = WALL, spec.run_at
             elif spec.delay:
-                place = "later", record.created_at + spec.delay
+                place = LATER, record.created_at + spec.delay
             else:
                 place = shelf_name(spec.task, spec.queue, spec.services), record.rank
             self._execute(
@@ -400,12 +401,12 @@ def _belongs(shelf: str | None, queue: str, task: str, is_blocked: bool) -> bool
     """Whether pending work of that kind may be on that shelf."""
     if shelf is None:
         return False
-    if shelf.startswith("held/"):
-        return _worker.fullmatch(shelf[5:]) is not None
-    if shelf == "blocked":
+    if shelf.startswith(HELD):
+        return presence.WORKER_ID.fullmatch(shelf.removeprefix(HELD)) is not None
+    if shelf == BLOCKED:
         return is_blocked
     if not shelf.startswith(READY):
-        return shelf in {"later", "wall"}
+        return shelf in {LATER, WALL}
     try:
         parts = shelf_parts(shelf)
     except (msgspec.MsgspecError, ValueError, TypeError):

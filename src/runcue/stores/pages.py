@@ -18,12 +18,12 @@ from typing import Any, BinaryIO, Final
 
 import apsw
 
+from runcue.stores.file import HEADER_LENGTH
+
 Values = tuple[Any, ...]
 Row = tuple[int, Values]
 """A row number (0 in a table without) and the values beside it."""
 
-MAGIC: Final = b"SQLite format 3\0"
-HEADER: Final = 100
 USUAL_SIZE: Final = 4096
 SMALLEST, LARGEST = 512, 65_536
 
@@ -46,7 +46,7 @@ class Pages:
 
     def __init__(self, path: str) -> None:
         self._file = apsw.VFSFile("", path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
-        self.header = self.read(0, HEADER)
+        self.header = self.read(0, HEADER_LENGTH)
         self.size = page_size(int.from_bytes(self.header[16:18])) or USUAL_SIZE
         self.count = self._file.xFileSize() // self.size
 
@@ -96,7 +96,7 @@ class Leaf:
 
     def __init__(self, pages: Pages, number: int) -> None:
         data = pages.page(number)
-        start = HEADER if number == 1 else 0
+        start = HEADER_LENGTH if number == 1 else 0
         self.kind = data[start]
         if self.kind not in {*KINDS[True], *KINDS[False]}:
             raise Damage(f"page {number} has no kind")

@@ -45,7 +45,8 @@ NEWS, URGENT = b".", b"!"
 """What a poke says: that something changed, or that something was left for whom it wakes."""
 WAKE_SIZE = 65_536  # what waits in a FIFO on most systems
 
-_WORKER_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
+WORKER_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
+"""What a worker may be called: it becomes the name of files."""
 _SUFFIXES = (".wake", ".lock", ".new")
 
 
@@ -184,7 +185,7 @@ def _is_held(path: str) -> bool | None:
 
 def is_alive(directory: Path, worker_id: str) -> bool:
     """Whether that worker's process lives, for those who have no Presence of their own."""
-    if _WORKER_ID.fullmatch(worker_id) is None:
+    if WORKER_ID.fullmatch(worker_id) is None:
         return False
     path = f"{directory}/{worker_id}.lock"
     try:
@@ -195,7 +196,7 @@ def is_alive(directory: Path, worker_id: str) -> bool:
 
 def last_beat(directory: Path, worker_id: str) -> float | None:
     """When that worker last gave a sign of life, on the clock of `boottime()`; None when it has no files."""
-    if _WORKER_ID.fullmatch(worker_id) is None:
+    if WORKER_ID.fullmatch(worker_id) is None:
         return None
     path = directory / f"{worker_id}.lock"
     try:
@@ -215,7 +216,7 @@ def workers(directory: Path) -> list[str]:
     except OSError as error:
         raise _failure("list the directory", directory, error) from error
     ids = {name.rpartition(".")[0] for name in names if name.endswith(_SUFFIXES)}
-    return sorted(filter(_WORKER_ID.fullmatch, ids))
+    return sorted(filter(WORKER_ID.fullmatch, ids))
 
 
 # --- Taking turns ---------------------------------------------------------------------------------
@@ -327,7 +328,7 @@ class Presence:
     """Shows the other processes on a queue that this worker lives, wakes them, and can be woken."""
 
     def __init__(self, directory: Path, worker_id: str) -> None:
-        assert _WORKER_ID.fullmatch(worker_id), worker_id
+        assert WORKER_ID.fullmatch(worker_id), worker_id
         make_directory(directory)
         self.directory = directory
         self.worker_id = worker_id
@@ -428,7 +429,7 @@ class Presence:
                 self._wakes[worker_id] = kept
                 return True
             close(kept)  # gone, or its files were made anew
-        if _WORKER_ID.fullmatch(worker_id) is None:
+        if WORKER_ID.fullmatch(worker_id) is None:
             return False
         path = f"{self.directory}/{worker_id}.wake"
         try:
@@ -484,7 +485,7 @@ class Presence:
         return swept
 
     def _remove(self, worker_id: str) -> None:
-        if _WORKER_ID.fullmatch(worker_id) is not None:
+        if WORKER_ID.fullmatch(worker_id) is not None:
             for suffix in _SUFFIXES:
                 (self.directory / (worker_id + suffix)).unlink(missing_ok=True)
         with self._guard:
@@ -557,12 +558,13 @@ def _no_sigpipe() -> Iterator[None]:
 
 
 class Heart:
-    """Calls `beat` every so often from a thread of its own, until closed."""
+    """Calls `beat` every so often from a thread of its own, until closed; why one was missed is said to `trouble`."""
 
-    def __init__(self, beat: Callable[[], None], every: float) -> None:
-        self.missed = 0
-        self.error: Exception | None = None  # why the latest missed beat was missed
+    def __init__(
+        self, beat: Callable[[], None], every: float, trouble: Callable[[str, Exception], None]
+    ) -> None:
         self._beat = beat
+        self._trouble = trouble
         self._every = every
         self._pid = os.getpid()
         self._closed = threading.Event()
@@ -573,9 +575,8 @@ class Heart:
         while not self._closed.wait(self._every):
             try:
                 self._beat()
-            except (OSError, StoreError) as error:
-                self.missed += 1
-                self.error = error
+            except (OSError, StoreError) as error:  # the next one may come off
+                self._trouble("cannot give a sign of life", error)
 
     def close(self) -> None:
         """End the thread now. In a forked child: nothing, there is none."""

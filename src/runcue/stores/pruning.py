@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from runcue.core.state import ServiceState, base_name
 from runcue.stores import states
 from runcue.stores.connection import Connection
@@ -15,7 +17,7 @@ from runcue.stores.connection import Connection
 Deleted = tuple[str, int]
 """The id of work that is no longer kept, and the number of its last attempt."""
 PRUNABLE = (
-    "SELECT id, attempt FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ? "
+    "SELECT id, attempt, depends_on FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ? "
     "AND NOT EXISTS (SELECT 1 FROM dependencies JOIN work_units AS other ON other.id = work_id "
     "WHERE needs = work_units.id AND other.state IN ('pending', 'running')) ORDER BY completed_at LIMIT ?"
 )
@@ -35,6 +37,7 @@ OLD_SHELVES = (
     "AND revision < (SELECT revision FROM head) - ?2 LIMIT ?1) RETURNING 1"
 )
 """Empty ones; whoever has not heard that one of them is empty finds nothing on it."""
+OLD_SERVICES = "SELECT name FROM services WHERE revision < (SELECT revision FROM head) - ?"
 LATELY = 1000
 """How many turns ago something has to be of which others may be told by a row alone."""
 KEEP_STATE = "ON CONFLICT (id) DO UPDATE SET state = excluded.state"
@@ -45,8 +48,9 @@ REMEMBER = (
 REMEMBER_MADE = (
     f"INSERT INTO forgotten SELECT id, state FROM work_units WHERE id = ? AND is_named = 0 {KEEP_STATE}"
 )
-DELETE = ("DELETE FROM attempts WHERE work_id = ?", "DELETE FROM dependencies WHERE work_id = ?",
-          "DELETE FROM work_units WHERE id = ?")  # fmt: skip
+DELETE_EDGE = "DELETE FROM dependencies WHERE needs = ? AND work_id = ?"
+"""By its whole key: a file has no index of who depends, and would look through all edges."""
+DELETE_EDGES = "DELETE FROM dependencies WHERE work_id = ?"
 SOME = 500
 """How much of each kind is deleted at once."""
 
@@ -63,38 +67,55 @@ def prune(
     oldest = min(granted_before, now - longest)
     is_full = len(connection.execute(OLD_GRANTS, (oldest, SOME)).fetchall()) >= SOME
     is_full |= len(connection.execute(OLD_SHELVES, (SOME, LATELY)).fetchall()) >= SOME
-    _forget_keys(connection, [one for one in services if base_name(one.limits.name)], now)
+    is_full |= _forget_keys(connection, services, now) >= SOME
     connection.execute("DELETE FROM mail WHERE worker NOT IN (SELECT id FROM workers)")
     if finished_before is None:
         return [], is_full
     is_full |= len(connection.execute(OLD_EVENTS, (finished_before, SOME)).fetchall()) >= SOME
     old: list[Any] = connection.execute(PRUNABLE, (finished_before, SOME)).fetchall()
-    names = [(name,) for name, _ in old]
-    connection.executemany(REMEMBER, names)
-    _delete(connection, names)
-    return old, is_full or len(old) >= SOME
+    connection.executemany(REMEMBER, [(name,) for name, _, _ in old])
+    return _delete(connection, old), is_full or len(old) >= SOME
 
 
-def _forget_keys(connection: Connection, keys: list[ServiceState], now: float) -> None:
-    """Delete what is kept of keys that have nothing to remember: there may be as many as there are users."""
-    names = [(one.limits.name, LATELY) for one in keys if one.is_as_new(now)]
-    connection.executemany(
-        "DELETE FROM services WHERE name = ? AND revision < (SELECT revision FROM head) - ?", names[:SOME]
-    )
+def _forget_keys(connection: Connection, services: list[ServiceState], now: float) -> int:
+    """Delete some of what is kept of keys that have nothing to remember: there may be as many as there are users.
+
+    How many. A name with brackets is a key's only where the service before them has keys.
+    """
+    bases = {one.limits.name for one in services if one.limits.each is not None}
+    keys = [one for one in services if base_name(one.limits.name) in bases]
+    found = connection.execute(OLD_SERVICES, (LATELY,)).fetchall() if keys else []
+    old = {name for (name,) in found}
+    names = [(one.limits.name,) for one in keys if one.limits.name in old and one.is_as_new(now)][:SOME]
+    connection.executemany("DELETE FROM services WHERE name = ?", names)
     connection.execute("DELETE FROM circuit_state WHERE service NOT IN (SELECT name FROM services)")
+    return len(names)
 
 
 def purge(connection: Connection, ids: list[str]) -> list[Deleted]:
     """Delete work as if it had never been; but an id of ours that is unknown would pass for one that ended well."""
-    names = [(name,) for name in ids]
-    deleted: list[Any] = []
-    for name in names:
-        deleted += connection.execute("SELECT id, attempt FROM work_units WHERE id = ?", name).fetchall()
-    connection.executemany(REMEMBER_MADE, names)
-    _delete(connection, names)
-    return deleted
+    select = "SELECT id, attempt, depends_on FROM work_units WHERE id = ?"
+    old: list[Any] = [row for name in ids for row in connection.execute(select, (name,)).fetchall()]
+    connection.executemany(REMEMBER_MADE, [(name,) for name, _, _ in old])
+    return _delete(connection, old)
 
 
-def _delete(connection: Connection, names: list[tuple[str]]) -> None:
-    for statement in DELETE:
-        connection.executemany(statement, names)
+def _delete(connection: Connection, old: list[tuple[str, int, str | None]]) -> list[Deleted]:
+    """Delete these works, each with the number of its last attempt and the JSON of what it depends on."""
+    names = [(name,) for name, _, _ in old]
+    edges: list[tuple[str, str]] = []
+    damaged: list[tuple[str]] = []
+    for name, _, text in old:
+        try:
+            edges += [(need, name) for need in _needs(text)]
+        except msgspec.MsgspecError:
+            damaged.append((name,))
+    connection.executemany("DELETE FROM attempts WHERE work_id = ?", names)
+    connection.executemany(DELETE_EDGE, edges)
+    connection.executemany(DELETE_EDGES, damaged)
+    connection.executemany("DELETE FROM work_units WHERE id = ?", names)
+    return [(name, attempt) for name, attempt, _ in old]
+
+
+def _needs(text: str | None) -> tuple[str, ...]:
+    return () if text is None else msgspec.json.decode(text, type=tuple[str, ...])

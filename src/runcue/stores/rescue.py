@@ -26,9 +26,9 @@ import msgspec
 from runcue.errors import StorageBusy, StorageCorrupt, StoreError
 from runcue.stores import presence
 from runcue.stores.copying import Copy, Shape, shapes
-from runcue.stores.file import open_file, translate
+from runcue.stores.file import MAGIC, bytes_in, open_file, translate
 from runcue.stores.mending import Mending
-from runcue.stores.pages import MAGIC, Log, Pages, Tree
+from runcue.stores.pages import Log, Pages, Tree
 from runcue.stores.schema import APPLICATION_ID, TABLES, check_header, shown
 
 KEPT: Final = ("", "-wal", "-journal")
@@ -134,7 +134,7 @@ class _Image:
         stack.callback(_remove, self.scratch)
         self.merged = ""
         """The file with its log taken in, where there is a log."""
-        if _size(path + "-wal"):
+        if bytes_in(f"{path}-wal"):
             self._merge(stack)
         self.pages = Pages(self.merged or path)
         stack.callback(self.pages.close)
@@ -218,13 +218,6 @@ def _stamp(path: str) -> list[tuple[int, int] | None]:
         else:
             found.append((state.st_size, state.st_mtime_ns))
     return found
-
-
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 # --- The new file ---------------------------------------------------------------------------------

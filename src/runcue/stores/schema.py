@@ -7,12 +7,12 @@ Rules:
 - Every index is paid for by every write: all but the one on ids hold only the rows that are asked for.
 - `history` counts the rows of `attempts` that a work has, so that most need not be asked for theirs.
 - A shelf without `place` and `seq` is empty; its row stays to tell others so.
-- `forgotten` says how deleted work ended, `set_aside` where damaged work was (tables.py, aside.py).
+- `forgotten` says how deleted work ended, `set_aside` where damaged work was (pruning.py, aside.py).
 - `lease_expires_at` is until when the owner's lease ran when the attempt began. Nobody renews it: on one host the
   kernel's lock tells who lives.
 - `extra` holds what few works or services have, as one JSON object: the cost of a work and which service it was
   started on; a service's quantities, keys and adaptive limit. `key` of service_log names a quantity.
-- `override` and `adaptive` are room for what comes.
+- Nothing reads or writes `override` and `adaptive` of services, nor `work_id` of service_log.
 - Step 2 deletes the events: they are written in another way since. Whoever reads on is told of a gap.
 - A step of MIGRATIONS is never changed once it was released; a new one is added and VERSION counts them.
 """
@@ -27,7 +27,6 @@ from runcue.errors import QUOTED_LENGTH, SchemaTooNew, StorageCorrupt, quoted
 
 ADVICE: Final = "Save what can be read (runcue.recover, queuectl doctor --recover), or restore a backup."
 APPLICATION_ID: Final = 0x52435545  # "RCUE"
-VERSION: Final = 3
 
 JOBS: Final = """
     SELECT
@@ -248,6 +247,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ALTER TABLE services ADD COLUMN extra TEXT;
     """,
 )
+VERSION: Final = len(MIGRATIONS)
 
 TABLES: Final = frozenset({
     "attempts", "circuit_state", "config", "dependencies", "events", "forgotten", "head", "mail", "paused_queues",

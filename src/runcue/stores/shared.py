@@ -171,7 +171,7 @@ class SharedStore:
         )
         self._heart = None
         if not self._is_on_loop:
-            self._heart = presence.Heart(self._pulse, min(self._lease / 3, PULSE))
+            self._heart = presence.Heart(self._pulse, min(self._lease / 3, PULSE), self._trouble)
 
     # turns ------------------------------------------------------------------------------------------------
 

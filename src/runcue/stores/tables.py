@@ -31,6 +31,11 @@ WORKERS_SINCE = f"{states.WORKER_SELECT} WHERE EXISTS (SELECT 1 FROM workers WHE
 """Everybody, if somebody came, went or changed since that revision."""
 Questions = tuple[tuple[str, Row], ...]
 """Statements, each with what is bound."""
+OLD_ATTEMPTS = (
+    "DELETE FROM attempts WHERE work_id = ?1 AND id < "
+    "(SELECT id FROM attempts WHERE work_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)"
+)
+"""Deletes all but the newest lines of a history."""
 LARGEST = 2**63 - 1
 LAST_GRANT = "SELECT coalesce(max(id), 0) FROM service_log"
 
@@ -268,6 +273,8 @@ class Tables(Records):
             places = [place for place, row in enumerate(rows, 1) if row[1:3] == newest]
             stored = max(places, default=0)
         self.connection.executemany(codec.ATTEMPT_INSERT, rows[stored:])
+        if len(rows) >= HISTORY_KEPT:
+            self._execute(OLD_ATTEMPTS, (record.id, HISTORY_KEPT - 1))
 
     def _write_workers(self, plan: Plan, revision: int) -> None:
         if self._me is None:

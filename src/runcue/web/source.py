@@ -1,4 +1,4 @@
-"""What the dashboard looks at: a queue in memory through its Cue, or one in a file (file.py), behind one protocol.
+"""What the dashboard looks at: a queue in memory through its Cue, or one in a store (file.py), behind one protocol.
 
 A Cue may live on another event loop than the server: every call is handed over to the Cue's own.
 """
@@ -63,7 +63,7 @@ class Source(Protocol):
 
     @property
     def path(self) -> str | None:
-        """Its file, or None."""
+        """Its file or its address, without a password; None for one in memory."""
         ...
 
     async def facts(self, with_dead: bool) -> Facts:
@@ -247,7 +247,7 @@ class InMemory:
         return await self.act(lambda cue: cue.explain_many(ids))
 
     async def streams(self, work: Work) -> list[Stream]:
-        """Nothing: only a queue in a file keeps what commands print."""
+        """Nothing: only a queue that is stored keeps what commands print."""
         return []
 
     async def output(self, work_id: str, stream: str, attempt: int, start: int | None, limit: int) -> Part:

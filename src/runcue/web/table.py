@@ -1,4 +1,4 @@
-"""Every address of the dashboard in one table, from which both the routes and their description are made.
+"""What a line in the table of addresses is (the table is in site.py), and how the routes are made of it.
 
 A request that got past the guard is read against the types of its line (400 for what does not fit) and answered. What
 went wrong is told in one line: 404 for what is not there, 400 for what cannot be, 503 while a queue cannot be read.

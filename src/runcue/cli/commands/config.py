@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from runcue.cli.completing import setting
-from runcue.cli.groups import Verb, family
+from runcue.cli.groups import HELP, Verb, family
 from runcue.cli.home import Home
 
 
@@ -62,7 +62,7 @@ def get(home: Home, key: str, as_json: bool) -> None:
     "set",
     cls=Verb,
     examples=["queuectl config set max-retries 5", "queuectl config set timeout 10m"],
-    context_settings={"help_option_names": ["-h", "--help"], "ignore_unknown_options": True},
+    context_settings={**HELP, "ignore_unknown_options": True},
 )
 @click.argument("key", shell_complete=setting)
 @click.argument("value")
@@ -74,12 +74,9 @@ def change(home: Home, key: str, value: str) -> None:
     """
     from runcue.cli.jobs import ask
     from runcue.cli.screen import note
-    from runcue.cli.settings import KEYS, Settings, check, key_of
+    from runcue.cli.settings import Settings, check, key_of
 
     name = key_of(key)
     text = None if value.strip().lower() == "default" else check(name, value)
-    home.make()
     ask(home, lambda cue, _: cue.set_config({name: text}), may_create=True)
-    note(
-        f"{name} is now {Settings().text(name) if text is None else KEYS[name].write(KEYS[name].read(text))}."
-    )
+    note(f"{name} is now {Settings().text(name) if text is None else text}.")

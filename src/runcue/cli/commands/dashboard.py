@@ -1,6 +1,6 @@
 """`runcue dashboard` and `queuectl dashboard`: a queue in the browser, served to this machine alone unless told.
 
-What a token has to be, and where one is needed, `runcue.web` knows: it is told from there.
+What a token has to be, where one is needed, and what has to be installed `runcue.web` knows: it is told from there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from runcue.cli.fields import said
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.place import Database, File, Place, on_file
-from runcue.cli.screen import clean, note, say
+from runcue.cli.screen import clean, flush, note, say
 
 F = TypeVar("F", bound=Callable[..., Any])
 LONGEST_NAME = 253
 _is_name = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.IGNORECASE | re.ASCII).fullmatch
-NEEDED = ("starlette", "uvicorn", "sse_starlette", "websockets", "prometheus_client")
+EXTRA = "runcue[web]"
 
 
 def _names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -125,10 +125,9 @@ def _serve(
     try:
         from runcue import web
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in NEEDED:
+        if EXTRA not in str(error):
             raise
-        raise misconfigured(f'The dashboard needs {missing}: pip install "runcue[web]"') from error
+        raise misconfigured(str(error)) from error
     with _refused(host, port, token):
         web.serve(
             place.address if isinstance(place, Database) else place.database,
@@ -171,9 +170,6 @@ def _refused(host: str, port: int, token: str | None) -> Iterator[None]:
 
 
 def _tell(link: str) -> None:
-    import sys
-
     say(link)
     note("Ctrl-C ends it.")
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    flush()

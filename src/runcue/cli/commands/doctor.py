@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from runcue.cli.groups import verb
-from runcue.cli.home import Home
+from runcue.cli.home import Home, home_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ def command(context: click.Context, recover: bool, yes: bool, as_json: bool) -> 
     Exit code 0 when the queue is sound (jobs may still wait for something), 3 when its file is damaged,
     4 when a version or a permission is wrong, 5 when others keep it busy.
     """
-    from runcue.cli.home import home_of
-
     home = home_of(context)
     if recover:
         _recover(home, yes, as_json)

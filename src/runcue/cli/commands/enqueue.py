@@ -21,11 +21,23 @@ from runcue.cli.completing import any_job, queue, service
 from runcue.cli.failure import BAD_INPUT, STORAGE, Failure, bad_input, conflict, not_found
 from runcue.cli.fields import LocalTime, check, said
 from runcue.cli.groups import Verb
-from runcue.cli.home import Home
+from runcue.cli.home import Home, home_of
 from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job, was_ended
 from runcue.cli.lookup import no_job
 from runcue.cli.place import reading
-from runcue.cli.screen import counted, is_terminal, listed, note, progress, quoted, say, shown, typed, warn
+from runcue.cli.screen import (
+    counted,
+    flush,
+    is_terminal,
+    listed,
+    note,
+    progress,
+    quoted,
+    say,
+    shown,
+    typed,
+    warn,
+)
 
 if TYPE_CHECKING:
     from runcue import Cue
@@ -115,7 +127,7 @@ def command(
     given = _given(flags, context.meta.get(ARGV))
     jobs = _jobs(_utf8(words), file, given)
     _say_local([job.run_at for _, job in jobs if isinstance(job.run_at, LocalTime)])
-    home: Home = context.obj
+    home = home_of(context)
     for _, job in jobs:
         if job.key is not None and job.id is None:
             job.id = _new_id()
@@ -128,8 +140,7 @@ def command(
                 say(one)
         else:
             _tell(jobs, ids, there, time.monotonic() - began)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        flush()
     except BrokenPipeError:
         raise
     except OSError as error:

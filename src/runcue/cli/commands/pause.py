@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import click
 
 from runcue.cli.completing import queue_or_service
@@ -18,13 +21,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from runcue import Cue
 
+F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = "default"
-IS_QUEUE = "It is a queue, even if no {} uses it yet."
+
+
+def _what(one: str) -> Callable[[F], F]:
+    """What is to be paused or resumed, as arguments of a verb; `one` is what waits in a queue."""
+    name = click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service)
+    text = f"It is a queue, even if no {one} uses it yet."
+    is_queue = click.option("--queue", "is_queue", is_flag=True, help=text)
+    return lambda function: name(is_queue(function))
 
 
 @verb("pause", examples=["queuectl pause openai", "queuectl pause default", "queuectl pause --queue night"])
-@click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service)
-@click.option("--queue", "is_queue", is_flag=True, help=IS_QUEUE.format("job"))
+@_what("job")
 @click.pass_obj
 def command(home: Home, name: str, is_queue: bool) -> None:
     """Start nothing more in a queue or on a service. What runs goes on."""
@@ -32,8 +42,7 @@ def command(home: Home, name: str, is_queue: bool) -> None:
 
 
 @verb("resume", examples=["queuectl resume openai", "queuectl resume default"])
-@click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service)
-@click.option("--queue", "is_queue", is_flag=True, help=IS_QUEUE.format("job"))
+@_what("job")
 @click.pass_obj
 def resume(home: Home, name: str, is_queue: bool) -> None:
     """Let a queue or a service go on."""
@@ -41,16 +50,14 @@ def resume(home: Home, name: str, is_queue: bool) -> None:
 
 
 @on_file("pause", examples=["runcue pause queue.db openai", "runcue pause queue.db --queue night"])
-@click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service)
-@click.option("--queue", "is_queue", is_flag=True, help=IS_QUEUE.format("work"))
+@_what("work")
 def pause_file(place: File, name: str, is_queue: bool) -> None:
     """Start nothing more in a queue or on a service, whoever works on it. What runs goes on."""
     _pause(place, name, is_queue)
 
 
 @on_file("resume", examples=["runcue resume queue.db openai"])
-@click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service)
-@click.option("--queue", "is_queue", is_flag=True, help=IS_QUEUE.format("work"))
+@_what("work")
 def resume_file(place: File, name: str, is_queue: bool) -> None:
     """Let a queue or a service go on."""
     _resume(place, name, is_queue)

@@ -74,7 +74,7 @@ def _look(place: Place) -> dict[str, Any]:
 def _watch(place: Place, as_json: bool) -> None:
     import time
 
-    from runcue.cli.screen import is_dumb, is_terminal, live, say, show_json
+    from runcue.cli.screen import flush, is_dumb, is_terminal, live, say, show_json
 
     if not as_json and is_terminal() and not is_dumb():
         with live() as draw:
@@ -91,7 +91,7 @@ def _watch(place: Place, as_json: bool) -> None:
                 show_json(found, pretty=False)
             else:
                 say("\n".join((*lines_of(found, place.words), "")))
-            _flush()
+            flush()
         time.sleep(INTERVAL)
 
 
@@ -103,13 +103,6 @@ def _still(shown: object) -> object:
     waiting = [{**one, "seconds": None} for one in shown["waiting"]]
     services = [{**one, "seconds": None} for one in shown["services"]]
     return {**shown, "workers": workers, "waiting": waiting, "services": services}
-
-
-def _flush() -> None:
-    import sys
-
-    if sys.stdout is not None:
-        sys.stdout.flush()
 
 
 # as data ------------------------------------------------------------------------------------------------

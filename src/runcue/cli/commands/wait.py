@@ -20,7 +20,7 @@ from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.jobs import was_ended
 from runcue.cli.lookup import no_job
-from runcue.cli.place import ask, end
+from runcue.cli.place import MANY, ask, end
 from runcue.cli.screen import STATE_COLORS, counted, is_terminal, note, reason_of, say, span, styled
 
 TYPE_CHECKING = False
@@ -32,7 +32,6 @@ LONGEST = 0.25
 """Seconds between two looks: soon after something happened, and after a while in which nothing did."""
 SOME = 64
 """How many jobs one look is at."""
-MANY = 1_000_000
 NAMED = 5
 LIVE = ("pending", "failed", "processing")
 

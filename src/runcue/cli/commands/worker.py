@@ -9,7 +9,7 @@ import click
 from runcue.cli.failure import Failure
 from runcue.cli.fields import duration, unicode
 from runcue.cli.groups import Verb, family
-from runcue.cli.home import Home
+from runcue.cli.home import Home, home_of
 from runcue.cli.screen import clean, counted, moment, note, say, show_json, shown, table
 from runcue.cli.worker import MOST_WORKERS, Orders
 
@@ -66,8 +66,7 @@ def start(context: click.Context, count: int, queues: tuple[str, ...], detach: b
     Ctrl-C (or SIGTERM) lets every worker finish its job and ends with 0. A second one puts running jobs back, without
     counting an attempt; a third one kills them. A worker that dies is replaced. Several starts run side by side.
     """
-    home = context.find_object(Home)
-    assert home is not None
+    home = home_of(context)
     for key, text in (("the home", str(home.path)), *(("queue", one) for one in queues)):
         unicode(key, text)
     home.make()

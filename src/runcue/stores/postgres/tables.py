@@ -94,9 +94,8 @@ class PostgresTables(Tables):
         names = list(named)
         for number, name in enumerate(names, 1):
             statement = statement.replace(f":{name}", f"?{number}")
-        rows = self._execute(
-            f"{statement} LIMIT {query.limit + SPARE}", [named[name] for name in names]
-        ).fetchall()
+        bindings = [*(named[name] for name in names), query.limit + SPARE]
+        rows = self._execute(f"{statement} LIMIT ?{len(bindings)}", bindings).fetchall()
         return list(self._sound(rows))[: query.limit]
 
     def config(self) -> dict[str, str]:

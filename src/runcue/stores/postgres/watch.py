@@ -71,4 +71,4 @@ class Watch:
                 if link.is_stuck:
                     logger.warning("%s says nothing any more: the connection is cut", link.shown)
                     link.hang_up()
-            del links[:]  # nothing here keeps one alive
+            del links, link  # nothing here keeps one alive

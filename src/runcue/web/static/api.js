@@ -1,7 +1,7 @@
 // Talks to the server, with addresses relative to the page: it may be mounted anywhere.
 
 /** An answer that was an error: its one line, and its status (0: no answer at all). */
-export class Refused extends Error {
+class Refused extends Error {
   constructor(message, status) {
     super(message);
     this.status = status;

@@ -9,7 +9,7 @@ const HIGH = 72;
 const WINDOWS = [60, 300, 600];
 
 /** The shortest window that holds the history: a young page shows a minute, an old one ten. */
-export function windowOf(history) {
+function windowOf(history) {
   const seconds = history.pending.length * history.step;
   return WINDOWS.find((size) => seconds <= size) ?? WINDOWS.at(-1);
 }
@@ -132,7 +132,7 @@ export function meter(used, limit, label) {
 }
 
 /** What a work did with its time: waiting, running, waiting to be tried again. */
-export function phases(work, now) {
+function phases(work, now) {
   const found = [];
   let from = work.created_at;
   const add = (kind, until, title) => {

@@ -29,6 +29,12 @@ function flat(children, into) {
   return into;
 }
 
+/** A table with these headings above its rows. */
+export function table(names, rows) {
+  const heads = names.map((name) => h("th", { key: name, scope: "col" }, name));
+  return h("table", null, h("thead", null, h("tr", null, heads)), h("tbody", null, rows));
+}
+
 /** Make the children of `parent` look as described. */
 export function render(parent, ...children) {
   place(parent, flat(children, []), parent.namespaceURI === SVG);

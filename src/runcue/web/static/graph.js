@@ -11,7 +11,7 @@ const LONGEST = 20;
 const SHORT = 12;
 
 /** Which layer each work stands in: one after the last of what it needs. */
-export function layersOf(nodes, edges) {
+function layersOf(nodes, edges) {
   const known = new Set(nodes.map((node) => node.id));
   const needs = new Map(nodes.map((node) => [node.id, []]));
   for (const [before, after] of edges)

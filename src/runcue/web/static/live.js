@@ -3,8 +3,8 @@
 // Rules:
 // - What the server sends is kept at once and drawn at most once a frame: a busy queue cannot busy the page.
 // - Hidden pages let go of their stream; frozen ones keep it and show what they had.
-// - `line` is one of: connecting, live, frozen, lost (the stream ended; tried again), unavailable (the queue cannot
-//   be read), refused (the token is no longer good).
+// - `line` is one of: connecting, live, lost (the stream ended; tried again), unavailable (the queue cannot be read),
+//   refused (the token is no longer good).
 
 import { get } from "./api.js";
 
@@ -13,6 +13,7 @@ const AGAIN = 2000;
 
 export const live = {
   status: null,
+  latest: null, // the same, unless the page is frozen
   line: "connecting",
   error: "",
   isFrozen: false,

@@ -19,7 +19,7 @@ export function listOf(filter) {
 }
 
 /** These rows in the order in which they stood when the pointer came; what left meanwhile stays, greyed. */
-export function calm(name, rows) {
+function calm(name, rows) {
   const before = held.get(name);
   if (!before?.isHeld) {
     held.set(name, { isHeld: false, rows });
@@ -32,7 +32,7 @@ export function calm(name, rows) {
 }
 
 /** What makes a list hold still while somebody points at it. */
-export function holding(name, changed) {
+function holding(name, changed) {
   const hold = (isHeld) => () => {
     const found = held.get(name);
     if (found && found.isHeld !== isHeld) {

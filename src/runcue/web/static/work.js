@@ -3,7 +3,7 @@
 import { buttons } from "./actions.js";
 import { at, get } from "./api.js";
 import { timeline } from "./charts.js";
-import { h } from "./dom.js";
+import { h, table } from "./dom.js";
 import { ago, bytes, clock, number, span, whole } from "./format.js";
 import { graph } from "./graph.js";
 import { badge, icon } from "./icons.js";
@@ -276,7 +276,7 @@ function facts(one) {
     moment("ended", one.completed_at),
     moment("tried again", one.state === "pending" ? one.next_retry_at : null),
     fact("took", one.duration === null || one.duration === undefined ? null : span(one.duration)),
-    fact("time limit", one.timeout ? span(one.timeout) : null),
+    fact("timeout", one.timeout ? span(one.timeout) : null),
     fact("retry", one.retry ? (typeof one.retry === "string" ? one.retry : JSON.stringify(one.retry)) : null),
     fact("key", one.idempotency_key ? h("code", null, one.idempotency_key) : null),
     fact("worker", one.worker ? h("code", null, one.worker) : null),
@@ -298,22 +298,7 @@ function attempts(one) {
     "section.card.table-card",
     { key: "attempts", "aria-label": "Failed attempts" },
     h("h2", null, "Failed attempts"),
-    h(
-      "table",
-      null,
-      h(
-        "thead",
-        null,
-        h(
-          "tr",
-          null,
-          ["Attempt", "Started", "Took", "Error", "Worker"].map((name) =>
-            h("th", { key: name, scope: "col" }, name),
-          ),
-        ),
-      ),
-      h("tbody", null, one.history.map(entry)),
-    ),
+    table(["Attempt", "Started", "Took", "Error", "Worker"], one.history.map(entry)),
   );
 }
 

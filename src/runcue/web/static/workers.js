@@ -1,6 +1,6 @@
 // Workers: the processes that have the queue open.
 
-import { h } from "./dom.js";
+import { h, table } from "./dom.js";
 import { clock, count, number, whole } from "./format.js";
 import { icon } from "./icons.js";
 import { live, now } from "./live.js";
@@ -75,22 +75,7 @@ export function workers() {
     h(
       "div.card.table-card",
       null,
-      h(
-        "table",
-        null,
-        h(
-          "thead",
-          null,
-          h(
-            "tr",
-            null,
-            ["State", "Process", "Serves", "Running", "Started", "Last sign"].map((name) =>
-              h("th", { key: name, scope: "col" }, name),
-            ),
-          ),
-        ),
-        h("tbody", null, found.map(entry)),
-      ),
+      table(["State", "Process", "Serves", "Running", "Started", "Last sign"], found.map(entry)),
     ),
   ];
 }

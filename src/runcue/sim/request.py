@@ -38,7 +38,7 @@ class Done(msgspec.Struct):
     violations: list[Violation] | None = None
 
 
-class Job(msgspec.Struct, kw_only=True):
+class Request(msgspec.Struct, kw_only=True):
     """Everything that was asked for."""
 
     config: Config
@@ -78,7 +78,7 @@ class Job(msgspec.Struct, kw_only=True):
             )
             simulation.listeners.append(metrics)
             if checker is not None:
-                _attach(checker, simulation)
+                attach(checker, simulation)
             outcome = self._paced(simulation)
         violations = None if checker is None else checker.finish(outcome)
         return Done(name, config, outcome, metrics.finish(outcome), violations)
@@ -177,7 +177,7 @@ def _broken(done: Done) -> list[str]:
     return [*first, *rest, f"              seed {done.config.seed}"]
 
 
-def _attach(checker: Checker, simulation: Simulation) -> None:
+def attach(checker: Checker, simulation: Simulation) -> None:
     """Let a checker hear everything, and tell it what events do not say: what was submitted, and who died."""
     is_linked = simulation.config.workload.linked_by == "depends_on"
 
@@ -198,7 +198,7 @@ def _attach(checker: Checker, simulation: Simulation) -> None:
 # --- from the command line -----------------------------------------------------------------------------------
 
 
-def job_of(given: dict[str, Any]) -> Job:
+def request_of(given: dict[str, Any]) -> Request:
     """What the options of the command line ask for; `BadConfig` names the option that is wrong."""
     named = [name for name in ("scenario", "config", "replay") if given[name] is not None]
     if len(named) > 1:
@@ -213,7 +213,7 @@ def job_of(given: dict[str, Any]) -> Job:
     for place, change in enumerate(given["changes"]):
         if "=" not in change:
             raise BadConfig(f"--set[{place}]", "a path, = and a value, such as api.rate=120/min", change)
-    job = Job(
+    request = Request(
         config=config,
         changes=list(given["changes"]),
         arrivals=None if recording is None else recording.arrivals,
@@ -227,17 +227,17 @@ def job_of(given: dict[str, Any]) -> Job:
         recording=recording,
         command=None if recording is None else _typed(given, config.seed),
     )
-    _try(job)
-    return job
+    _try(request)
+    return request
 
 
-def _try(job: Job) -> None:
+def _try(request: Request) -> None:
     """Let what is wrong be said before anything runs, which may take a while."""
-    changed = with_changes(job.config, job.changes)
-    if job.recording is not None:
-        replay.check(job.config, changed)
-    blank = Metrics(job.config).finish(Simulation(job.config).outcome_so_far())
-    for condition in job.fail_on:
+    changed = with_changes(request.config, request.changes)
+    if request.recording is not None:
+        replay.check(request.config, changed)
+    blank = Metrics(request.config).finish(Simulation(request.config).outcome_so_far())
+    for condition in request.fail_on:
         conditions.measured(condition, blank)
 
 

@@ -1,0 +1,66 @@
+"""How to run the same again: the command, and a configuration in the form it is read from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from runcue.sim.config import BadConfig, Config, load
+from runcue.sim.scenarios import SCENARIOS, scenario
+
+NO_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+"""Words that YAML takes for something else than text."""
+
+
+def command_of(config: Config) -> str:
+    """What to type for a run of that configuration; one that is no scenario has to be in `run.yaml`."""
+    if config.name in SCENARIOS:
+        plain = msgspec.structs.replace(scenario(config.name, config.duration), seed=config.seed)
+        if plain == config:
+            return f"runcue-sim --scenario {config.name} --duration {config.duration:g}s --seed {config.seed}"
+    return f"runcue-sim --config run.yaml --seed {config.seed}"
+
+
+def as_yaml(config: Config) -> str:
+    """A configuration in the form it is read from, without what goes without saying."""
+    short = "\n".join(_yaml(_told(config), 0)) + "\n"
+    try:
+        if load(short, name=config.name) == config:
+            return short
+    except BadConfig:  # then nothing goes without saying
+        pass
+    return "\n".join(_yaml(msgspec.to_builtins(config), 0)) + "\n"
+
+
+def _told(value: Any) -> Any:
+    """A struct as plain values, without those that are as they would be anyway."""
+    if isinstance(value, msgspec.Struct):
+        found = {}
+        for field in msgspec.structs.fields(value):
+            inside = getattr(value, field.name)
+            default = field.default if field.default is not msgspec.NODEFAULT else None
+            if field.default_factory is not msgspec.NODEFAULT:
+                default = field.default_factory()
+            if inside != default or field.name in {"name", "seed", "duration", "submit_rate"}:
+                found[field.encode_name] = _told(inside)
+        return found
+    if isinstance(value, dict):
+        return {key: _told(inside) for key, inside in value.items()}
+    return [_told(inside) for inside in value] if isinstance(value, list) else value
+
+
+def _yaml(value: dict[Any, Any], depth: int) -> list[str]:
+    """Lines of YAML: mappings in blocks, everything else as JSON, which YAML reads too."""
+    lines = []
+    for key, inside in value.items():
+        is_plain = (
+            isinstance(key, str) and key.isidentifier() and key.isascii() and key.lower() not in NO_TEXT
+        )
+        name = key if is_plain else json.dumps(key)
+        if isinstance(inside, dict) and inside:
+            lines += [f"{'  ' * depth}{name}:", *_yaml(inside, depth + 1)]
+        else:
+            lines.append(f"{'  ' * depth}{name}: {json.dumps(inside)}")
+    return lines
