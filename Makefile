@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-PYTHON_DIRS := src tests $(wildcard bench examples)
+PYTHON_DIRS := src tests tools $(wildcard bench examples)
 # Workers that run tests. Some of them wait at any time, so that it takes three to keep two cores busy.
 JOBS ?= 3
 ARGS ?=
@@ -122,6 +122,7 @@ picture: .venv/.test ## Go on the tour of the README, and draw what a terminal a
 	@$(BIN)/python tools/picture.py
 	@tools/chromium.sh > /dev/null
 	@$(BIN)/python -m tools.web_pictures
+	@$(BIN)/python -m tools.sim_pictures
 
 .PHONY: lock
 lock: .venv/.run ## Pin the dependencies anew (ARGS=--upgrade for newer ones)

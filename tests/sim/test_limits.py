@@ -11,11 +11,11 @@ import pytest
 import runcue
 from runcue.sim import report
 from runcue.sim.again import as_yaml
-from runcue.sim.behaviour import FarSide
 from runcue.sim.check import Checker
 from runcue.sim.config import BadConfig, Config, load, parse, with_changes
 from runcue.sim.limits import Adaptive, Allows, Amount, Total
 from runcue.sim.metrics import Metrics, Summary
+from runcue.sim.mocks import FarSide
 from runcue.sim.page import page
 from runcue.sim.request import attach
 from runcue.sim.scenarios import scenario

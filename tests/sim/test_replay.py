@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import runcue
-from runcue.sim.behaviour import ERROR, PERMANENT, RETURNED
 from runcue.sim.config import BadConfig, Config, with_changes
 from runcue.sim.metrics import Metrics, Summary
+from runcue.sim.mocks import ERROR, PERMANENT, RETURNED
 from runcue.sim.replay import MOST_KINDS, Recording, check, read
 from runcue.sim.workload import Arrival, Submission
 from runcue.sim.world import Simulation

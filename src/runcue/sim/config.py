@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 import runcue
+from runcue.sim.behaviour import Behaviour, Latency, Outage, read_behaviour
 from runcue.sim.limits import (
     Adaptive,
     Amount,
@@ -31,7 +32,6 @@ from runcue.sim.limits import (
     read_total,
     windows,
 )
-from runcue.sim.mocks import Behaviour, Latency, Outage, read_behaviour
 from runcue.sim.plain import plain
 from runcue.sim.reading import (
     BadConfig,

@@ -1,88 +1,271 @@
-"""How a mock service behaves, as a configuration writes it: how long calls take, how they end, what it takes."""
+"""Mock services: what is called instead of the world, with delays and failures drawn by lot.
+
+Rules:
+- What a call does follows from the seed, the service, the work and the attempt alone, never from the order of
+  calls. Two runs that differ in one limit meet the same luck, so that their difference is that limit's.
+- Raising one rate turns calls that went well into failures and leaves the others as they were.
+- Knobs may be turned at any time and hold for calls that begin afterwards.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NoReturn
+
 import msgspec
 
-from runcue.sim.limits import DISTRIBUTIONS, Allows, read_allows
-from runcue.sim.reading import BadConfig, Given, choice, duration, flag, optional, several, share, span
+import runcue
+from runcue.sim.behaviour import Behaviour, Latency
+from runcue.sim.limits import Allows, Amount, windows
+
+PERIOD = 120.0
+FAILING = 40.0
+"""A service under `circuit_test` fails the last seconds of every period."""
+
+RETURNED = "ok"
+ERROR = "error"
+PERMANENT = "permanent"
+HUNG = "hung"
+CANCELLED = "cancelled"
+KILLED = "killed"
+REFUSED = "refused"
+SOON = 0.001
+"""Seconds that one is asked to wait at least."""
+
+Script = Sequence[tuple[float, str]]
+"""What the attempts of one work do, if it is known: seconds, and one of the words above."""
 
 
-class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a call takes, in seconds; every draw is kept within `min` and `max`."""
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """One call as the service saw it."""
 
-    distribution: str = "fixed"
-    mean: float = 0.1
-    stddev: float = 0.0
-    min: float = 0.0
-    max: float = 3600.0
-
-
-class Outage(msgspec.Struct, frozen=True, kw_only=True):
-    """A time during which every call fails: from `at`, for so many seconds."""
-
-    at: float
-    for_: float = msgspec.field(name="for")
-
-
-class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """What calls of a mock service do. `circuit_test`: of every two minutes it fails the last forty seconds."""
-
-    latency: Latency = Latency()
-    error_rate: float = 0.0
-    timeout_rate: float = 0.0
-    permanent_error_rate: float = 0.0
-    circuit_test: bool = False
-    outages: list[Outage] = []
-    allows: Allows | None = None
+    service: str
+    work_id: str
+    attempt: int
+    node: int
+    entered_at: float
+    left_at: float
+    how: str
+    services: tuple[str, ...] = ()
+    """All services that its work runs on, as the handler was told."""
+    charges: tuple[tuple[str, float], ...] = ()
+    """What its handler said that it used."""
+    is_kept: bool = True
 
 
-def read_behaviour(value: object, path: str) -> Behaviour:
-    """What a mock does."""
-    given = Given(value, path)
-    behaviour = Behaviour(
-        latency=given.take("latency", _latency, Latency()),
-        error_rate=given.take("error_rate", share, 0.0),
-        timeout_rate=given.take("timeout_rate", share, 0.0),
-        permanent_error_rate=given.take("permanent_error_rate", share, 0.0),
-        circuit_test=given.take("circuit_test", flag, False),
-        outages=given.take("outages", several(_outage), []),
-        allows=given.take("allows", optional(read_allows), None),
-    )
-    given.end()
-    total = behaviour.error_rate + behaviour.timeout_rate + behaviour.permanent_error_rate
-    if total > 1 + 1e-9:
-        raise BadConfig(
-            given.at("error_rate"), "error, timeout and permanent rates of at most 1 together", total
-        )
-    return behaviour
+class Knobs(msgspec.Struct):
+    """What can be changed while it runs."""
+
+    error_rate: float
+    latency_factor: float = 1.0
+    is_down: bool = False
 
 
-def _latency(value: object, path: str) -> Latency:
-    if not isinstance(value, dict):
-        return Latency(mean=duration(0.0, 86400.0)(value, path))
-    given = Given(value, path)
-    kind = given.take("distribution", choice(*DISTRIBUTIONS), "fixed")
-    if kind == "uniform" and not (given.has("min") and given.has("max")):
-        raise BadConfig(given.at("max"), "min and max of a uniform distribution", is_given=False)
-    if kind != "uniform" and not given.has("mean"):
-        raise BadConfig(given.at("mean"), f"the mean of a {kind} distribution", is_given=False)
-    least = 0.0 if kind in {"fixed", "uniform", "normal"} else 1e-6
-    latency = Latency(
-        distribution=kind,
-        mean=given.take("mean", duration(least, 86400.0), 0.1),
-        stddev=given.take("stddev", duration(0.0, 86400.0), 0.0),
-        min=given.take("min", duration(0.0, 86400.0), 0.0),
-        max=given.take("max", duration(0.0, 86400.0), 3600.0),
-    )
-    given.end()
-    if latency.min > latency.max:
-        raise BadConfig(given.at("min"), f"no more than max ({span(latency.max)})", span(latency.min))
-    return latency
+class MockService:
+    """Something outside with a behaviour. It knows no limits but its own: to keep to others is runcue's business."""
+
+    def __init__(
+        self,
+        name: str,
+        behaviour: Behaviour,
+        random: Random,
+        *,
+        began_at: float | None = None,
+        keep: bool = True,
+    ) -> None:
+        self.name = name
+        self.behaviour = behaviour
+        self.knobs = Knobs(behaviour.error_rate)
+        self.calls: list[Call] = []
+        self.amount = 0
+        """Calls so far, whether or not they are kept."""
+        self._keep = keep
+        self._salt = random.getrandbits(64)
+        self.refused = 0
+        """Calls that were too many for it."""
+        self._began_at = began_at
+        self._allows = None if behaviour.allows is None else FarSide(behaviour.allows)
+        self._running: dict[int, asyncio.Future[None]] = {}
+
+    @property
+    def running(self) -> int:
+        """How many calls are under way."""
+        return len(self._running)
+
+    async def call(
+        self,
+        work_id: str,
+        attempt: int,
+        node: int = 0,
+        script: Script = (),
+        services: tuple[str, ...] = (),
+        charges: tuple[tuple[str, float], ...] = (),
+    ) -> None:
+        """Take some time, and then return, raise, or hang until cancelled. `charges` is what it will have used."""
+        loop = asyncio.get_running_loop()
+        now = clock_of(loop)
+        entered_at = now()
+        if self._began_at is None:
+            self._began_at = entered_at
+        if self._allows is not None:
+            wait = self._allows.refuses(entered_at, charges, len(self._running))
+            if wait is not None:
+                self._refuse(work_id, attempt, node, entered_at, services, charges, wait)
+        seconds, how = self._fate(work_id, attempt, entered_at - self._began_at, script)
+        number = self.amount = self.amount + 1
+        future: asyncio.Future[None] = loop.create_future()
+        timer = None if how == HUNG else loop.call_later(seconds, _end, future)
+        self._running[number] = future
+        try:
+            await future
+        except asyncio.CancelledError:
+            how = HUNG if how == HUNG else CANCELLED
+            raise
+        except ConnectionAbortedError:
+            how = KILLED
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            del self._running[number]
+            if self._keep:
+                used = charges if how == RETURNED else ()
+                self.calls.append(
+                    Call(self.name, work_id, attempt, node, entered_at, now(), how, services, used)
+                )
+        if how == ERROR:
+            raise OSError(f"{self.name} is unavailable")
+        if how == PERMANENT:
+            raise runcue.Permanent(f"{self.name} refuses this for good")
+
+    def _refuse(
+        self,
+        work_id: str,
+        attempt: int,
+        node: int,
+        at: float,
+        services: tuple[str, ...],
+        charges: tuple[tuple[str, float], ...],
+        wait: float,
+    ) -> NoReturn:
+        self.refused += 1
+        if self._keep:
+            unused = tuple((quantity, 0.0) for quantity, _ in charges)
+            self.calls.append(Call(self.name, work_id, attempt, node, at, at, REFUSED, services, unused))
+        raise runcue.RateLimited(retry_after=wait)
+
+    def break_one(self) -> bool:
+        """Let the oldest call that is under way fail at once; False when there is none."""
+        for future in self._running.values():
+            if not future.done():
+                future.set_exception(ConnectionAbortedError(f"a call of {self.name} was killed"))
+                return True
+        return False
+
+    def is_failing(self, second: float) -> bool:
+        """True when every call that begins in that second of the run fails."""
+        behaviour = self.behaviour
+        if self.knobs.is_down or (behaviour.circuit_test and second % PERIOD >= PERIOD - FAILING):
+            return True
+        return any(outage.at <= second < outage.at + outage.for_ for outage in behaviour.outages)
+
+    def _fate(self, work_id: str, attempt: int, second: float, script: Script) -> tuple[float, str]:
+        """How long a call that begins now takes, and how it ends."""
+        if script:
+            seconds, how = script[min(attempt, len(script)) - 1]
+            how = ERROR if self.is_failing(second) else how
+        else:
+            random = Random(f"{self._salt}/{work_id}/{attempt}")
+            lot = random.random()
+            seconds, how = draw(self.behaviour.latency, random), self._ending(lot, second)
+        return seconds * self.knobs.latency_factor, how
+
+    def _ending(self, lot: float, second: float) -> str:
+        behaviour = self.behaviour
+        if self.is_failing(second):
+            return ERROR
+        for share, how in (
+            (behaviour.permanent_error_rate, PERMANENT),
+            (behaviour.timeout_rate, HUNG),
+            (self.knobs.error_rate, ERROR),
+        ):
+            if lot < share:
+                return how
+            lot -= share
+        return RETURNED
 
 
-def _outage(value: object, path: str) -> Outage:
-    given = Given(value, path, "at: and for:")
-    outage = Outage(at=given.take("at", duration(), 0.0), for_=given.take("for", duration(0.001), 60.0))
-    given.end()
-    return outage
+class FarSide:
+    """What a service takes itself: exact sliding windows over the calls that it accepted."""
+
+    def __init__(self, allows: Allows) -> None:
+        self._concurrent = allows.concurrent
+        self._retry_after = allows.retry_after
+        limits = [("", limit, per) for limit, per in windows(allows.rates)]
+        limits += [
+            (name, limit, per) for name, rates in allows.quantities.items() for limit, per in windows(rates)
+        ]
+        self._windows = [(name, limit, per, deque[tuple[float, float]]()) for name, limit, per in limits]
+
+    def refuses(self, now: float, amounts: Sequence[tuple[str, float]], running: int) -> float | None:
+        """How many seconds a call that comes now is asked to wait; None when it is taken."""
+        wanted = {"": 1.0, **dict(amounts)}
+        waits = [self._wait(name, limit, per, taken, wanted.get(name, 0.0), now)
+                 for name, limit, per, taken in self._windows]  # fmt: skip
+        if self._concurrent is not None and running >= self._concurrent:
+            waits.append(1.0)
+        if any(waits):
+            return max(waits) if self._retry_after is None else self._retry_after
+        for name, _, _, taken in self._windows:
+            if wanted.get(name):
+                taken.append((now, wanted[name]))
+        return None
+
+    @staticmethod
+    def _wait(
+        name: str, limit: int, per: float, taken: deque[tuple[float, float]], wanted: float, now: float
+    ) -> float:
+        while taken and now - taken[0][0] >= per:
+            taken.popleft()
+        over = sum(amount for _, amount in taken) + wanted - limit
+        for at, amount in taken:
+            if over <= 0:
+                break
+            over -= amount
+            if over <= 0:
+                return max(at + per - now, SOON)
+        return 0.0  # what is more than all of it is taken when there is nothing else
+
+
+def draw(latency: Latency | Amount, random: Random) -> float:
+    """One latency of that distribution, in seconds, or one amount."""
+    mean = latency.mean
+    match latency.distribution:
+        case "uniform":
+            seconds = random.uniform(latency.min, latency.max)
+        case "normal":
+            seconds = random.gauss(mean, latency.stddev)
+        case "exponential":
+            seconds = random.expovariate(1 / mean)
+        case "lognormal":
+            spread = math.log1p((latency.stddev / mean) ** 2)
+            seconds = random.lognormvariate(math.log(mean) - spread / 2, math.sqrt(spread))
+        case _:
+            seconds = mean
+    return min(max(seconds, latency.min), latency.max)
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """The clock that runcue uses on that loop: its own on virtual time, else the system's."""
+    now: Callable[[], float] = getattr(loop, "now", time.time)
+    return now
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

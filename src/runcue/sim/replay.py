@@ -28,9 +28,9 @@ from statistics import median
 import msgspec
 
 import runcue
-from runcue.sim.behaviour import ERROR, PERMANENT, RETURNED
 from runcue.sim.config import Behaviour, Config, Latency, RetryConfig, ServiceConfig, Workload
 from runcue.sim.limits import Adaptive
+from runcue.sim.mocks import ERROR, PERMANENT, RETURNED
 from runcue.sim.reading import BadConfig, amount, rate, span
 from runcue.sim.workload import Arrival, Submission
 

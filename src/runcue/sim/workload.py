@@ -14,8 +14,8 @@ from random import Random
 
 import msgspec
 
-from runcue.sim.behaviour import Script, draw
 from runcue.sim.config import Config, Workload
+from runcue.sim.mocks import Script, draw
 
 MIXED = ("none", "single", "chain", "fan_out", "fan_in", "diamond", "complex")
 """What `random` draws from when no weights say otherwise."""

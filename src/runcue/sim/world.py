@@ -28,9 +28,9 @@ import msgspec
 from msgspec.structs import replace
 
 import runcue
-from runcue.sim.behaviour import RETURNED, Call, MockService, clock_of, draw
 from runcue.sim.child import end, spawn
 from runcue.sim.config import Config
+from runcue.sim.mocks import RETURNED, Call, MockService, clock_of, draw
 from runcue.sim.workload import Arrival, Submission, arrivals, exact
 from runcue.testing import kill, run, watch
 

@@ -8,8 +8,8 @@ from statistics import fmean, pstdev
 import pytest
 
 import runcue
-from runcue.sim.behaviour import Call, MockService, draw
 from runcue.sim.config import Behaviour, Latency, Outage
+from runcue.sim.mocks import Call, MockService, draw
 from runcue.testing import run
 
 
