@@ -328,7 +328,10 @@ class Cue:
         await self.stop(None if kind is None else self._registry.options.grace)
         pending = 0 if self._system is None or self._is_closed else self._system.engine.pending
         if pending and self._target is None:
-            logger.warning("left with %d pending: a queue in memory is lost with its process", pending)
+            logger.warning(
+                "left with %d pending: a queue in memory is lost with its process (await cue.join() before leaving)",
+                pending,
+            )
 
     # looking and operating --------------------------------------------------------------------------------
 

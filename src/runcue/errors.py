@@ -11,10 +11,10 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import timedelta
 
     from runcue.core.model import Work
@@ -51,13 +51,13 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(map(quoted, ordered[:NAMES_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
+def nearest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Suggest the known name that was probably meant, as a sentence to append to a message, or nothing."""
     if not isinstance(name, str) or len(name) > 2 * QUOTED_LENGTH:
         return ""
     import difflib  # slow to import, and only mistakes need it
 
-    matches = difflib.get_close_matches(name, known, n=1)
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
     return f" Did you mean {quoted(matches[0])}?" if matches else ""
 
 
@@ -133,6 +133,23 @@ class InvalidOption(ConfigError):
         super().__init__(f"Invalid {name}: {self.given}. Expected {expected}.")
 
 
+CLOSE: Final = 0.7
+"""How much of an option's name has to be right for another to be suggested."""
+_LIMITS = 'Limits belong to a service: cue.service("api", rate="60/min", concurrent=5), and uses="api" here.'
+_RETRY = "Say retry=3, or retry={'max_attempts': 3, …}."
+_PARAMS = "What the handler is to get goes into params={…}."
+_LATER = "Say delay= for seconds from now, or run_at= for a moment."
+_SUBMIT = "Give it to submit(), for each work."
+ELSEWHERE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("retries", "max_retries", "max_attempts", "attempts"), _RETRY),
+    **dict.fromkeys(("rate", "rate_limit", "concurrent", "concurrency", "max_concurrent"), _LIMITS),
+    **dict.fromkeys(("args", "kwargs", "payload", "data"), _PARAMS),
+    **dict.fromkeys(("countdown", "eta", "schedule"), _LATER),
+    **dict.fromkeys(("priority", "queue"), _SUBMIT),
+}
+"""What people look for under another name, or in another place."""
+
+
 class UnknownOption(ConfigError):
     """Says that there is no option of this name, which would otherwise be lost in silence."""
 
@@ -140,8 +157,9 @@ class UnknownOption(ConfigError):
         self.name = name
         self.known = tuple(known)
         self.where = where
-        advice = nearest(name, self.known) or f" It takes {listed(self.known) or 'none'}."
-        super().__init__(f"{where} has no option {quoted(name)}.{advice}")
+        names = ", ".join(map(quoted, sorted(self.known))) or "none"
+        advice = ELSEWHERE.get(str(name)) or nearest(name, self.known, CLOSE) or f"It takes {names}."
+        super().__init__(f"{where} has no option {quoted(name)}. {advice.strip()}")
 
 
 # --- A submission is refused; nothing was queued --------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,11 @@ from runcue.engine import Engine
 from runcue.errors import RuncueError, WorkCancelled, WorkFailed, WorkNotFound, WorkTimedOut
 from runcue.ports import Store, Turn
 
+logger = logging.getLogger("runcue")
+
+HINT_AFTER = 2.0
+"""Seconds that somebody waits for work of a Cue that was not started before that is said."""
+
 
 class Inquiry:
     """Answers from the store and, for live work, from the scheduler in a turn that writes nothing."""
@@ -24,6 +30,7 @@ class Inquiry:
     def __init__(self, engine: Engine, store: Store) -> None:
         self._engine = engine
         self._store = store
+        self._has_hinted = False
 
     async def wait(self, work_id: str, timeout: float | None) -> Work:
         """The work once it has ended; TimeoutError when that takes too long."""
@@ -36,10 +43,32 @@ class Inquiry:
                 return view(record)
             if timeout is None and self._engine.attempts.is_own(record):
                 raise RuncueError(f"Work {work_id!r} waits for itself: its own handler cannot await its end.")
-            async with asyncio.timeout(timeout):
-                return view(await future)
+            return view(await self._until(future, work_id, timeout))
         finally:
             future.cancel()  # whatever came of it: nobody waits for it any more
+
+    async def _until(self, future: asyncio.Future[Record], work_id: str, timeout: float | None) -> Record:
+        hint = None
+        if self._store.is_inline and not self._engine.is_started:  # nobody else can start it
+            hint = asyncio.get_running_loop().call_later(HINT_AFTER, self._hint)
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                return await future
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimeoutError(
+                f"Work {work_id!r} has not ended within {timeout:g} s. cue.explain(id) says what it waits for."
+            ) from None
+        finally:
+            if hint is not None:
+                hint.cancel()
+
+    def _hint(self) -> None:
+        if not self._engine.is_started and not self._has_hinted:
+            self._has_hinted = True
+            logger.warning("nothing runs: this Cue was not started (use `async with cue`, or cue.start())")
 
     async def result(self, work_id: str, timeout: float | None) -> Any:
         """What the handler returned, or the error that tells why there is nothing."""
@@ -52,20 +81,31 @@ class Inquiry:
 
     async def join(self, ids: Iterable[str] | None, timeout: float | None) -> None:
         """Wait until nothing, or nothing of `ids`, is pending or running."""
-        async with asyncio.timeout(timeout):
-            if ids is None:
-                if self._engine.attempts.current() is not None and timeout is None:
-                    raise RuncueError(
-                        "join() inside a handler waits for that handler too. Give it the ids to wait for."
-                    )
-                await self._engine.until_idle()
-                return
-            for work_id in list(ids):
-                try:
-                    await self.wait(work_id, None)
-                except WorkNotFound as error:
-                    if not error.forgotten:  # what is forgotten has ended
-                        raise
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                await self._all(ids, timeout)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimeoutError(
+                f"Not everything has ended within {timeout:g} s. cue.debug_blocked() says what waits, and for what."
+            ) from None
+
+    async def _all(self, ids: Iterable[str] | None, timeout: float | None) -> None:
+        if ids is None:
+            if self._engine.attempts.current() is not None and timeout is None:
+                raise RuncueError(
+                    "join() inside a handler waits for that handler too. Give it the ids to wait for."
+                )
+            await self._engine.until_idle()
+            return
+        for work_id in list(ids):
+            try:
+                await self.wait(work_id, None)
+            except WorkNotFound as error:
+                if not error.forgotten:  # what is forgotten has ended
+                    raise
 
     async def not_found(self, work_id: str) -> WorkNotFound:
         """The error for an id that has no record: never submitted, or no longer kept."""

@@ -38,8 +38,8 @@ def command() -> None:
         say()
         _enqueue(home)
         _typed("worker start --count 2")
-        with _workers(home):
-            _until_all_ended(home)
+        with _workers(home) as workers:
+            _until_all_ended(home, workers)
         say()
         with home.reader() as reader:
             _tell(reader)
@@ -86,7 +86,7 @@ def _flags(job: Job) -> str:
 
 
 @contextmanager
-def _workers(home: Home) -> Iterator[None]:
+def _workers(home: Home) -> Iterator[subprocess.Popen[bytes]]:
     """Two workers on that home, and none when this is left, however."""
     process = subprocess.Popen(
         [
@@ -106,17 +106,19 @@ def _workers(home: Home) -> Iterator[None]:
     )
     number = signal.SIGQUIT
     try:
-        yield
+        yield process
         number = signal.SIGTERM
     finally:
         process.send_signal(number)
         process.wait()
 
 
-def _until_all_ended(home: Home) -> None:
+def _until_all_ended(home: Home, workers: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + PATIENCE
     with home.reader() as reader:
         while any(not work.state.is_final for work in reader.list()):
+            if workers.poll() is not None:
+                raise BrokenPipeError("the workers ended: nobody reads what they say")
             if time.monotonic() > until:
                 raise Failure(
                     f"The demo has not ended within {PATIENCE:g} s: is the machine busy?", TIMED_OUT
@@ -135,6 +137,6 @@ def _tell(reader: Reader) -> None:
     )
     reason = clean(str(broken.error or "")).partition(": ")[2]
     say(
-        f"broken was tried {broken.attempt} times ({reason}) and is in the dead letter queue: "
-        "see `queuectl dlq list`, and `queuectl dlq retry broken` once it is mended."
+        f"broken was tried {broken.attempt} times ({reason}) and is in the dead letter queue. In a queue of your "
+        "own, `queuectl dlq list` shows it, and `queuectl dlq retry broken` tries again what was mended."
     )

@@ -262,11 +262,11 @@ def _check_words(words: tuple[str, ...]) -> None:
     elif not first or first[0] in '["':
         raise bad_input(f'{said(words[0])} is no JSON object such as {{"command": "sleep 2"}}.')
     else:
-        more = " …" if len(words) > 1 else ""
-        raise bad_input(
-            f"{said(words[0])} is no JSON object. To run a command, put -- before it: "
-            f"queuectl enqueue -- {quoted(words[0][:40])}{more}"
-        )
+        if len(words) == 1 and " " in first:
+            how = f"give it as one: queuectl enqueue --command {quoted(words[0][:40])}"
+        else:
+            how = f"put -- before it: queuectl enqueue -- {quoted(words[0][:40])}{' …' if len(words) > 1 else ''}"
+        raise bad_input(f"{said(words[0])} is no JSON object. To run a command, {how}")
 
 
 def _from_file(file: str, given: dict[str, Any]) -> list[Numbered]:

@@ -1,0 +1,70 @@
+"""What waiting says when nothing comes of it."""
+
+import asyncio
+import logging
+
+import pytest
+
+import runcue
+from runcue import Cue, Work
+
+
+def declared(cue: Cue) -> None:
+    @cue.task("work")
+    async def work(work: Work) -> None: ...
+
+
+async def test_a_wait_that_takes_too_long_says_for_what_and_where_to_ask() -> None:
+    cue = Cue()
+    declared(cue)
+    await cue.submit("work", id="a")
+    for waiting in (cue.wait("a", timeout=3), cue.result("a", timeout="3s")):
+        with pytest.raises(TimeoutError, match=r"^Work 'a' has not ended within 3 s\. cue\.explain"):
+            await waiting
+    with pytest.raises(TimeoutError, match=r"^Not everything has ended within 3 s\. cue\.debug_blocked"):
+        await cue.join(timeout=3)
+    await cue.close()
+
+
+@pytest.mark.memory
+async def test_who_waits_for_work_of_a_cue_in_memory_that_was_not_started_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cue = Cue()
+    declared(cue)
+    caplog.set_level(logging.WARNING, "runcue")
+    await cue.submit("work", id="a")
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await cue.wait("a", timeout=60)
+    told = [one.message for one in caplog.records]
+    assert told == ["nothing runs: this Cue was not started (use `async with cue`, or cue.start())"]
+    await cue.close()
+
+
+async def test_who_waits_and_then_starts_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    cue = Cue()
+    declared(cue)
+    caplog.set_level(logging.WARNING, "runcue")
+    await cue.submit("work", id="a")
+    waiting = asyncio.create_task(cue.wait("a"))
+    await asyncio.sleep(1)
+    async with cue:
+        assert (await waiting).state == runcue.WorkState.COMPLETED
+        await asyncio.sleep(60)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("retries", "retry=3"),
+        ("rate", "cue.service"),
+        ("queue", "submit"),
+        ("kwargs", "params"),
+        ("eta", "run_at"),
+    ],
+)
+def test_what_other_libraries_call_it_leads_to_what_it_is_called_here(given: str, advice: str) -> None:
+    with pytest.raises(runcue.UnknownOption, match=advice):
+        Cue().task("work", **{given: 3})  # type: ignore[call-overload] # that is what is under test
