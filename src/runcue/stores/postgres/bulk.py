@@ -7,7 +7,7 @@ sent row by row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -35,27 +35,52 @@ TYPES: Final[dict[str, str]] = {
 
 
 class Bulk:
-    """One statement for many rows."""
+    """One statement for many rows; and another for rows that differ in a few columns alone, as those of a turn mostly
+    do: what all of them share travels once, which is half of the work for both sides."""
 
-    def __init__(self, statement: str, amount: int) -> None:
-        """The statement takes rows of that many values."""
-        self.statement = statement
-        self._names = _names(amount)
+    def __init__(
+        self, columns: Sequence[str], own: Collection[str], make: Callable[[list[str], str], str]
+    ) -> None:
+        """Rows have these columns; `own` are those in which each row differs. `make` writes a statement of values."""
+        self._names = _names(len(columns))
+        self._whole = make(*_given(columns, columns))
+        self._brief = make(*_given(columns, own)) if own else None
+        self._own = [place for place, column in enumerate(columns) if column in own]
+        self._shared = [place for place, column in enumerate(columns) if column not in own]
 
-    def packed(self, rows: Iterable[Row]) -> str:
-        """The rows as the one binding of the statement; what is NULL is left out."""
-        names = self._names
-        packed = [
-            {name: value for name, value in zip(names, row, strict=True) if value is not None} for row in rows
-        ]
-        text = _encode(packed).decode()
-        if "\\u0000" in text or SIGN in text:  # mostly because of a text inside a text, which needs no escape
-            packed = [
-                {name: escaped(value) if isinstance(value, str) else value for name, value in row.items()}
-                for row in packed
+    def sent(self, rows: Iterable[Row]) -> tuple[str, list[str]]:
+        """The statement for these rows, and its bindings."""
+        columns = list(zip(*rows, strict=True))
+        if self._brief is not None and all(_is_one(columns[place]) for place in self._shared):
+            shared = {self._names[place]: columns[place][0] for place in self._shared}
+            return self._brief, [self._packed(columns, self._own), _text([shared])[1:-1]]
+        return self._whole, [self._packed(columns, range(len(columns)))]
+
+    def _packed(self, columns: Sequence[tuple[Any, ...]], places: Sequence[int]) -> str:
+        names = [self._names[place] for place in places]
+        rows = zip(*(columns[place] for place in places), strict=True)
+        return _text(
+            [
+                {name: value for name, value in zip(names, row, strict=True) if value is not None}
+                for row in rows
             ]
-            text = _encode(packed).decode()
-        return text
+        )
+
+
+def _is_one(values: tuple[Any, ...]) -> bool:
+    return values.count(values[0]) == len(values)
+
+
+def _text(rows: list[dict[str, Any]]) -> str:
+    """Rows as JSON."""
+    text = _encode(rows).decode()
+    if "\\u0000" in text or SIGN in text:  # mostly because of a text inside a text, which needs no escape
+        rows = [
+            {name: escaped(value) if isinstance(value, str) else value for name, value in row.items()}
+            for row in rows
+        ]
+        text = _encode(rows).decode()
+    return text
 
 
 def _names(amount: int) -> tuple[str, ...]:
@@ -63,48 +88,55 @@ def _names(amount: int) -> tuple[str, ...]:
     return tuple(f"c{number}" for number in range(amount))
 
 
-def inserting(table: str, columns: Sequence[str], others: Mapping[str, str] | None = None) -> Bulk:
+def inserting(
+    table: str, columns: Sequence[str], others: Mapping[str, str] | None = None, *, own: Collection[str] = ()
+) -> Bulk:
     """INSERT of rows with these columns, and others that are the same in each, as SQL says them."""
     fixed = others or {}
-    values = ", ".join((*_values(columns), *fixed.values()))
-    statement = f"INSERT INTO {table} ({', '.join((*columns, *fixed))}) SELECT {values} FROM {_rows(columns)}"
-    return Bulk(statement, len(columns))
+
+    def make(values: list[str], origin: str) -> str:
+        wanted = ", ".join((*values, *fixed.values()))
+        return f"INSERT INTO {table} ({', '.join((*columns, *fixed))}) SELECT {wanted} FROM {origin}"
+
+    return Bulk(columns, own, make)
 
 
-def updating(table: str, columns: Sequence[str], keys: Sequence[str]) -> Bulk:
+def updating(table: str, columns: Sequence[str], keys: Sequence[str], *, own: Collection[str] = ()) -> Bulk:
     """UPDATE of these columns in the rows that the keys name, which come last in each row."""
-    everything = (*columns, *keys)
-    values = _values(everything)
-    changes = ", ".join(f"{name} = {value}" for name, value in zip(columns, values, strict=False))
-    where = " AND ".join(
-        f"{table}.{key} = {value}" for key, value in zip(keys, values[len(columns) :], strict=True)
-    )
-    return Bulk(f"UPDATE {table} SET {changes} FROM {_rows(everything)} WHERE {where}", len(everything))
+
+    def make(values: list[str], origin: str) -> str:
+        changes = ", ".join(f"{name} = {value}" for name, value in zip(columns, values, strict=False))
+        where = " AND ".join(
+            f"{table}.{key} = {value}" for key, value in zip(keys, values[len(columns) :], strict=True)
+        )
+        return f"UPDATE {table} SET {changes} FROM {origin} WHERE {where}"
+
+    return Bulk((*columns, *keys), own, make)
 
 
-def _rows(columns: Sequence[str]) -> str:
-    names = _names(len(columns))
-    typed = (f"{name} {_type(column)}" for name, column in zip(names, columns, strict=True))
-    return f"json_to_recordset($1::json) AS v({', '.join(typed)})"
-
-
-def _values(columns: Sequence[str]) -> list[str]:
-    names = _names(len(columns))
-    return [
-        f"v.{name}::int" if _type(column) == "boolean" else f"v.{name}"
-        for name, column in zip(names, columns, strict=True)
-    ]
-
-
-def _type(column: str) -> str:
-    return TYPES.get(column, "text")
+def _given(columns: Sequence[str], own: Collection[str]) -> tuple[list[str], str]:
+    """Where a statement finds its values, and what it takes them from: the rows, and what they share."""
+    values: list[str] = []
+    rows: list[str] = []
+    shared: list[str] = []
+    for name, column in zip(_names(len(columns)), columns, strict=True):
+        kind = TYPES.get(column, "text")
+        place, origin = ("v", rows) if column in own else ("k", shared)
+        origin.append(f"{name} {kind}")
+        values.append(f"{place}.{name}::int" if kind == "boolean" else f"{place}.{name}")
+    origins = f"json_to_recordset($1::json) AS v({', '.join(rows)})"
+    if shared:
+        origins += f", json_to_record($2::json) AS k({', '.join(shared)})"
+    return values, origins
 
 
 BULKS: Final[dict[str, Bulk]] = {
     codec.INSERT: inserting("work_units", codec.WRITTEN),
-    codec.INSERT_PLAIN: inserting("work_units", codec.PLAIN, codec.AT_FIRST),
-    codec.START: updating("work_units", codec.STARTED, ("seq", "id")),
-    codec.FINISH: updating("work_units", codec.FINISHED, ("seq", "id")),
+    codec.INSERT_PLAIN: inserting(
+        "work_units", codec.PLAIN, codec.AT_FIRST, own=("id", "seq", "params", "token")
+    ),
+    codec.START: updating("work_units", codec.STARTED, ("seq", "id"), own=("token", "seq", "id")),
+    codec.FINISH: updating("work_units", codec.FINISHED, ("seq", "id"), own=("result", "seq", "id")),
     codec.UPDATE: updating("work_units", codec.CHANGED, ("id",)),
     codec.ATTEMPT_INSERT: inserting("attempts", codec.ATTEMPT),
     states.GRANT_INSERT: inserting("service_log", states.GRANT),

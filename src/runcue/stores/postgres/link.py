@@ -139,8 +139,9 @@ class Link:
         if bulk is None:
             for row in rows:
                 self.execute(statement, row)
-        elif rows:
-            self._sent(bulk.statement, [bulk.packed(rows)])
+        elif some := list(rows):
+            statement, bindings = bulk.sent(some)
+            self._sent(statement, list(bindings))
 
     def _sent(self, statement: str, bindings: list[Any]) -> RawCursor[Row]:
         cursor: RawCursor[Row] = RawCursor(self.raw)

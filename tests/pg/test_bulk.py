@@ -1,0 +1,67 @@
+"""Rows that differ in little and rows that differ in much are kept alike, though they travel in different ways."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from runcue.core.model import Record, Spec, WorkState
+from runcue.stores import codec
+from runcue.stores.postgres import schema
+from runcue.stores.postgres.address import Address
+from runcue.stores.postgres.bulk import BULKS
+from runcue.stores.postgres.link import Link
+
+NOW = 1.8e9
+TEXTS = ('{"page":1}', '{"text":"\\u0000 and \uf8ff"}', '{"text":"\uf8ff0 ’"}')
+
+
+def pending(number: int, **changes: Any) -> Record:
+    spec = Spec(f"work {number}", "task", TEXTS[number % len(TEXTS)].encode(), ("api",))
+    record = Record(spec.id, spec, number, NOW, NOW, since=NOW, shelf="ready", place=NOW)
+    return replace(record, **changes)
+
+
+def kept(link: Link, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    return link.execute(f"SELECT {', '.join(columns)} FROM work_units ORDER BY seq").fetchall()
+
+
+ALIKE = [pending(number) for number in range(1, 8)]
+DIFFERENT = [pending(number, rank=float(number), shelf=f"shelf {number}") for number in range(1, 8)]
+
+
+@pytest.mark.parametrize("records", [ALIKE, DIFFERENT, ALIKE[:1]], ids=["alike", "different", "one"])
+def test_rows_come_back_as_they_were_however_they_travelled(pg: str, records: list[Record]) -> None:
+    with closing(Link(Address(pg))) as link:
+        schema.migrate(link)
+        rows = [codec.plain_row(record, NOW) for record in records]
+        link.executemany(codec.INSERT_PLAIN, rows)
+        assert kept(link, codec.PLAIN) == rows
+
+        running = [replace(one, state=WorkState.RUNNING, token=one.seq, started_at=NOW) for one in records]
+        link.executemany(codec.START, starts := [codec.start_row(one, NOW, NOW + 30) for one in running])
+        assert kept(link, (*codec.STARTED, "seq", "id")) == starts
+
+        ended = [
+            replace(
+                one,
+                state=WorkState.COMPLETED,
+                token=0,
+                completed_at=NOW,
+                result=None if one.seq == 2 else "\0",
+            )
+            for one in running
+        ]
+        link.executemany(codec.FINISH, finishes := [codec.finish_row(one, NOW) for one in ended])
+        assert kept(link, (*codec.FINISHED, "seq", "id")) == finishes
+
+
+def test_what_rows_share_travels_once() -> None:
+    bulk = BULKS[codec.INSERT_PLAIN]
+    alike, texts = bulk.sent([codec.plain_row(record, NOW) for record in ALIKE])
+    different, text = bulk.sent([codec.plain_row(record, NOW) for record in DIFFERENT])
+    assert alike != different
+    assert ["".join(texts).count('"task"'), "".join(text).count('"task"')] == [1, len(DIFFERENT)]
