@@ -10,6 +10,7 @@ time: they share the work, and the limit.
 import asyncio
 import logging
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -58,4 +59,9 @@ async def main() -> None:
     await cue.close()
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        print("stopped; run it again to go on")
+        sys.exit(130)

@@ -7,6 +7,7 @@ The far side of each service writes down when it was called; at the end the busi
 
 import asyncio
 import logging
+import sys
 import time
 from bisect import bisect_left
 
@@ -71,4 +72,8 @@ async def main() -> None:
     print(f"flaky: {len(calls['report'])} calls for 10 reports, although it was down for most of a second")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -159,6 +159,8 @@ if __name__ == "__main__":  # worker processes import this file too, and must no
     path = parser.parse_args().picture
     if path.is_dir():
         sys.exit(f"{path} is a folder. Name a file to write.")
+    if not path.parent.is_dir():
+        sys.exit(f"{path.parent} is no folder. Make it, or name a file elsewhere.")
     try:
         asyncio.run(main(path))
     except runcue.WorkFailed as failure:

@@ -1,8 +1,9 @@
 """The documentation is true: its snippets run, its tables and pictures are those of the code, its links lead.
 
 A ```python block is a program of its own. It runs in an empty folder, where warnings are errors; a ```text
-block that follows it is what it prints. After `<!-- fragment -->` a block is only compiled, and after
-`<!-- file: app.py -->` it is also a file of that name for the blocks that follow on its page.
+block that follows it is what it prints. Those of the tutorial that build on each other also run in one folder. After
+`<!-- fragment -->` a block is only compiled, and after `<!-- file: app.py -->` it is also a file of that name for
+the blocks that follow on its page.
 
 What is made from the code is made by a tool: tables (`python -m tools.tables`), signatures and docstrings (`python -m
 tools.api_reference`), diagrams (`python -m tools.diagrams`). `make docs` builds the site, and checks it as a whole.
@@ -71,27 +72,40 @@ def snippets() -> Iterator[Snippet]:
 ALL = list(snippets())
 
 
-# ---------------------------------------------------------------------------------------------- snippets
-
-
-@pytest.mark.parametrize("snippet", [pytest.param(one, id=one.place) for one in ALL if not one.is_fragment])
-def test_a_snippet_runs_and_prints_what_the_page_says(snippet: Snippet, tmp_path: Path) -> None:
+def try_out(snippet: Snippet, folder: Path) -> None:
+    """Run a snippet in a folder, and compare what it prints with what the page says."""
     for name, text in snippet.files.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
     if snippet.file is not None:
-        (tmp_path / snippet.file).write_text(snippet.code, encoding="utf-8")
+        (folder / snippet.file).write_text(snippet.code, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error", *([snippet.file] if snippet.file else ["-c", snippet.code])],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(runcue.__file__).parent.parent)},
         capture_output=True,
         text=True,
         timeout=BOUND,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"{snippet.place}: {done.stderr}"
     if snippet.output is not None:
-        assert done.stdout == snippet.output
+        assert done.stdout == snippet.output, snippet.place
+
+
+# ---------------------------------------------------------------------------------------------- snippets
+
+
+@pytest.mark.parametrize("snippet", [pytest.param(one, id=one.place) for one in ALL if not one.is_fragment])
+def test_a_snippet_runs_and_prints_what_the_page_says(snippet: Snippet, tmp_path: Path) -> None:
+    try_out(snippet, tmp_path)
+
+
+def test_the_steps_of_the_tutorial_can_be_done_one_after_the_other_in_one_folder(tmp_path: Path) -> None:
+    steps = [one for one in ALL if one.place.startswith("docs/tutorial.md:") and "pipeline" in one.code]
+    first = next(one for one in ALL if one.file == "pipeline.py")
+    assert len(steps) == 3
+    for step in (first, *steps, *steps):
+        try_out(step, tmp_path)
 
 
 @pytest.mark.parametrize("snippet", [pytest.param(one, id=one.place) for one in ALL if one.is_fragment])

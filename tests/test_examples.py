@@ -23,7 +23,7 @@ def started(name: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(ROOT / "examples" / name), *arguments],
         cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder), "PYTHONWARNINGS": "error"},
+        env={**os.environ, "TMPDIR": str(folder), "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -229,10 +229,37 @@ def test_where_no_picture_can_be_written_it_says_so(tmp_path: Path) -> None:
     assert output == ""
 
 
+def test_no_folder_is_made_for_the_picture(tmp_path: Path) -> None:
+    folder = tmp_path / "nowhere"
+    with started("tiles.py", tmp_path, str(folder / "x.png")) as process:
+        output, errors = process.communicate(timeout=50)
+    assert (process.returncode, output) == (1, "")
+    assert errors == f"{folder} is no folder. Make it, or name a file elsewhere.\n"
+    assert not folder.exists()
+
+
 # ---------------------------------------------------------------------------------------------------- Ctrl-C
 
 
-@pytest.mark.parametrize(("name", "sign"), [("orders.py", "The shop opens"), ("tiles.py", "tile ")])
+def test_the_durable_one_that_is_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
+    with started("durable.py", tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("read page ")
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=40)
+    assert (process.returncode, errors) == (130, "")
+    assert output.splitlines()[-1] == "stopped; run it again to go on"
+
+
+@pytest.mark.parametrize(
+    ("name", "sign"),
+    [
+        ("orders.py", "The shop opens"),
+        ("tiles.py", "tile "),
+        ("limits.py", " "),
+        ("many_workers/demo.py", "QUEUE names no queue"),
+    ],
+)
 def test_interrupted_it_ends_quietly_and_leaves_nothing(name: str, sign: str, tmp_path: Path) -> None:
     with started(name, tmp_path) as process:
         assert process.stdout is not None

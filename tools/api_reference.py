@@ -64,7 +64,6 @@ PAGES = (
         " [Work](../reference.md#work).",
         (
             "Work",
-            "WorkUnit",
             "RunningWork",
             "WorkState",
             "Attempt",
@@ -75,6 +74,7 @@ PAGES = (
             "Retry",
             "Command",
             "Rescue",
+            "WorkUnit",
         ),
     ),
     Page(
@@ -222,8 +222,9 @@ def prose(node: ast.ClassDef | Function) -> str:
 
 
 def methods(tree: ast.ClassDef, owner: str) -> Iterator[str]:
-    """Every public method and property of a class, in the order of the source."""
+    """Every public method and property of a class, in the order of the source; older names of others last."""
     seen: list[str] = []
+    older: list[str] = []
     for node in tree.body:
         if not isinstance(node, Function) or node.name.startswith("_"):
             continue
@@ -235,7 +236,13 @@ def methods(tree: ast.ClassDef, owner: str) -> Iterator[str]:
         else:
             text = "\n".join(seen) or call(node, f"{owner}.{node.name}")
         seen = []
-        yield f"### {owner}.{node.name}\n\n{code(text)}\n{prose(node)}"
+        words = prose(node)
+        entry = f"### {owner}.{node.name}\n\n{code(text)}\n{words}"
+        if words.startswith("The older name of"):
+            older.append(entry)
+        else:
+            yield entry
+    yield from older
 
 
 def fields(tree: ast.ClassDef, kind: type[msgspec.Struct]) -> str:

@@ -44,7 +44,7 @@ def machine(name: str, folder: Path) -> Iterator[None]:
     ):
         try:
             yield
-        except BaseException:
+        except Exception:
             print(f"{name} says:\n{log.read_text()}")
             raise
         finally:
@@ -101,5 +101,9 @@ async def main(machines: int, folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Workers on several machines, one queue, one set of limits.")
     parser.add_argument("--machines", type=int, default=2, help="how many to play here (default: 2)")
-    with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(main(parser.parse_args().machines, Path(directory)))
+    given = parser.parse_args()
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            asyncio.run(main(given.machines, Path(directory)))
+    except KeyboardInterrupt:
+        sys.exit(130)
