@@ -173,7 +173,8 @@ class Link:
     def piped(self) -> Iterator[None]:
         """Within this, nothing waits for an answer that is not read."""
         with ExitStack() as piping:
-            self._pipeline = piping.enter_context(self.raw.pipeline())
+            piping.enter_context(self.raw.pipeline())
+            self._piping = piping
             try:
                 yield
             except psycopg.Error:  # it no longer knows which statements the server has prepared
@@ -214,18 +215,14 @@ class Link:
         return tuple(row)
 
     def commit(self) -> None:
-        """Commit it, and wait until that is answered."""
+        """Commit it, and wait until that is answered, which ends `piped()`."""
         done = self.execute("COMMIT")
-        self.sync()
+        if self.raw.info.pipeline_status:
+            with self.timed(STATEMENT):  # its end waits for all answers and raises what went wrong
+                self._piping.close()
         self.in_transaction = False
         if done.statusmessage != "COMMIT":  # PostgreSQL rolls back what has failed before
             raise StoreError(f"{self.address.shown} did not commit what it was given ({done.statusmessage}).")
-
-    def sync(self) -> None:
-        """Wait for the answers to all that was sent within `piped()`; raises what went wrong."""
-        if self.raw.info.pipeline_status:
-            with self.timed(STATEMENT):
-                self._pipeline.sync()
 
     def undo(self) -> None:
         """Roll back what is under way, if the connection still can."""
