@@ -123,7 +123,7 @@ def test_an_empty_file_is_no_queue_yet(verb: str, inside: Inside, home: Path) ->
         (["enqueue", ""], "no JSON object such as", "put --"),
         (["enqueue", "[]"], "no JSON object such as", "put --"),
         (["enqueue", '"x"'], "no JSON object such as", "put --"),
-        (["enqueue", "a b"], "queuectl enqueue -- 'a b'", "…"),
+        (["enqueue", "a b"], "queuectl enqueue --command 'a b'", "…"),
         (["enqueue", "--"], "A program is missing after --", "argv"),
         (["enqueue", "--file", os.devnull], "holds no job", "Enqueued"),
         (["enqueue", "-"], "stdin holds no job", "Enqueued"),

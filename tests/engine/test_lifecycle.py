@@ -637,7 +637,7 @@ async def test_async_with_left_with_pending_work_warns_with_the_number(
             for _ in range(3):
                 await cue.submit("nap", delay=60)
     assert [record.getMessage() for record in caplog.records] == [
-        "left with 3 pending: a queue in memory is lost with its process"
+        "left with 3 pending: a queue in memory is lost with its process (await cue.join() before leaving)"
     ]
 
 
