@@ -46,6 +46,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def ratio(value: float) -> str:
+    """Two digits that matter."""
+    return f"{value:,.0f} ×" if value >= 10 else f"{value:.2g} ×"
+
+
 def bold(text: str, row: dict[str, Any]) -> str:
     """runcue stands out."""
     return f"**{text}**" if row["name"] == "runcue" else text
@@ -61,7 +66,7 @@ def throughput(found: Found) -> str:
     told = {one.key: one for one in CONTENDERS}
     lines = []
     for row in sorted(measured(rows), key=lambda row: -row["speed"]):
-        ratios = [f"{mine / row['speed']:.2g} ×" if mine else "" for mine in (file, postgres)]
+        ratios = [ratio(mine / row["speed"]) if mine else "" for mine in (file, postgres)]
         cost = f"{number(1e6 * row['client'])} + {number(1e6 * row['server'])}"
         one = told[row["key"]]
         lines.append(

@@ -55,6 +55,8 @@ class Log:
             self._is_copied = False
             try:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            except apsw.BusyError:
+                pass  # another process is at it
             except apsw.Error as error:  # the commit is done all the same, and the next one tries again
                 self._trouble("the log cannot be copied into the file", error)
         elif pages >= CHECKPOINT_PAGES and not self._is_copying:
