@@ -280,16 +280,20 @@ class Engine:
 
     # asking the engine ------------------------------------------------------------------------------------
 
-    def wake(self, is_urgent: bool | None = True) -> None:
+    def wake(self, is_urgent: bool = True) -> None:
         """Another process did something: take a turn, and look who waited for that.
 
         A process that cannot start anything more need not know at once, unless it must: it catches up with its next
-        turn. None says that a turn has seen it meanwhile.
+        turn.
         """
-        if is_urgent or (is_urgent is not None and not self._is_full):
+        if is_urgent or not self._is_full:
             self._wake.set()
-        elif is_urgent is not None:
+        else:
             self._has_news = True
+        self._hear()
+
+    def _hear(self) -> None:
+        """Others did something: those who wait here for what they did look whether it was that."""
         self._bus.heard()
         self.waiters.recheck()
 
@@ -437,6 +441,8 @@ class Engine:
         if self._has_news and not plan.is_full:  # they may have come after this turn had looked
             self._has_news = False
             self._wake.set()
+        if plan.has_news:  # nobody else may tell: who did it can have died, or been unable to
+            self._hear()
         for item, answer in plan.replies:
             self._answer(item, answer)
         for token in plan.stop:

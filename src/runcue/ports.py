@@ -95,7 +95,7 @@ class Store(Protocol):
         """Refuse a result that cannot be kept (not inline only: memory keeps anything)."""
         ...
 
-    def listen(self, changed: Callable[[bool | None], None], lost: Callable[[str], None]) -> None:
+    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something (True when this process must see it, None when a turn of it
         has), and when one died (not inline only)."""
         ...

@@ -28,6 +28,7 @@ class Waiters:
         self._rechecking: asyncio.Task[None] | None = None
         self._is_late = False
         """True when something was told since the look under way began."""
+        self._again: asyncio.TimerHandle | None = None
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -52,6 +53,9 @@ class Waiters:
 
     def recheck(self) -> None:
         """Another process did something: look whether it ended what somebody here waits for."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         self._is_late = self._rechecking is not None
         if self._waiting and not self._is_late:
             self._rechecking = self._loop.create_task(self._recheck(), name="runcue waiters")
@@ -61,9 +65,8 @@ class Waiters:
             found = await self._store.get_many(list(self._waiting))
         except StoreError as error:  # the engine finds out, too, and says what is to be done
             logger.debug("could not look who has ended: %s", error)
-            self._loop.call_later(
-                PAUSE, self.recheck
-            )  # what was told may have been the last there is to tell
+            # what was told may have been the last there is to tell
+            self._again = self._loop.call_later(PAUSE, self.recheck)
             return
         finally:
             self._rechecking = None

@@ -264,9 +264,9 @@ class Plan:
     """Everything one turn decided."""
 
     __slots__ = ("active", "again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "forget",
-                 "grants", "head", "is_full", "is_notable", "is_whole", "keyed", "lost", "mail", "pressure", "purged",
-                 "queues", "rated", "records", "replies", "revived", "rewritten", "services", "shelves", "start",
-                 "stop", "wake_at")  # fmt: skip
+                 "grants", "has_news", "head", "is_full", "is_notable", "is_whole", "keyed", "lost", "mail",
+                 "pressure", "purged", "queues", "rated", "records", "replies", "revived", "rewritten", "services",
+                 "shelves", "start", "stop", "wake_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -310,6 +310,8 @@ class Plan:
         """Workers that are dead and have nothing left to be taken over."""
         self.active: dict[str, int] | None = None
         """How many places in each service the attempts of this process take up, when that changed."""
+        self.has_news = False
+        """True when other processes did something since the last turn of this one."""
         self.head = NO_HEAD
         self.replies: list[tuple[Item, Any]] = []
         self.is_full = False

@@ -25,6 +25,7 @@ WORKER_LOST = "worker_lost"
 def catch_up(ledger: Ledger, changes: Changes) -> None:
     """Stand where the store stands."""
     _count(ledger, changes.head)
+    ledger.plan.has_news = changes.is_foreign
     if changes.is_foreign:
         _forget_pages(ledger, changes)
         ledger.watch_at = changes.watch_at

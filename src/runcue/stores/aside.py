@@ -20,11 +20,10 @@ from runcue.core.model import Record, WorkState
 from runcue.core.state import Head
 from runcue.errors import StorageCorrupt
 from runcue.stores import codec
-from runcue.stores.connection import Connection
+from runcue.stores.connection import Connection, Row, rows_of
 
 logger = logging.getLogger("runcue")
 
-Row = tuple[Any, ...]
 RUNNING = "running/"
 STAYING = (RUNNING, "held/", "blocked")
 NOTE = (
@@ -68,11 +67,11 @@ class Aside:
         noted: list[Any] = connection.execute(NOTED).fetchall()
         self.learn(noted)
         for seq, shelf, watch_at in noted:
-            row: Any = connection.execute(f"{codec.SELECT} WHERE seq = ?", (seq,)).fetchone()
+            rows = list(rows_of(connection, f"{codec.SELECT} WHERE seq = ?", (seq,), codec.COLUMNS))
             try:
-                record = None if row is None else read(row)
+                record = read(rows[0]) if rows else None
             except StorageCorrupt as error:
-                self.name(row, error)
+                self.name(rows[0], error)
                 continue
             if record is not None and not record.state.is_final:
                 if record.state is not WorkState.PENDING or str(shelf).startswith(STAYING):

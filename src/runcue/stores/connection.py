@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Protocol
+
+Row = tuple[Any, ...]
 
 
 class Rows(Protocol):
@@ -41,3 +44,27 @@ class Connection(Protocol):
     def executemany(self, statement: str, rows: Iterable[Any], /) -> Any:
         """Send a statement for each of these rows."""
         ...
+
+
+def rows_of(connection: Connection, statement: str, bindings: Any, columns: Sequence[str]) -> Iterator[Row]:
+    """The rows that a statement finds, which has these columns. A text that is damaged comes as its bytes.
+
+    A file may hold any bytes where a text was, and apsw tells no more of such a row than that. Whoever makes sense of
+    rows refuses bytes, and knows which row that was.
+    """
+    count = 0
+    try:
+        for row in connection.execute(statement, bindings):
+            count += 1
+            yield row
+    except UnicodeDecodeError:
+        parts = ", ".join(f"iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})" for name in columns)
+        for row in islice(connection.execute(f"SELECT {parts} FROM ({statement})", bindings), count, None):
+            yield tuple(_text(value) if type(value) is bytes else value for value in row)
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

@@ -10,6 +10,7 @@ others are not done at all: what they decided nobody would do.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from runcue.loops import tell
+
+logger = logging.getLogger("runcue")
 
 T = TypeVar("T")
 LEND_AFTER = 0.003
@@ -88,7 +91,10 @@ class Errands:
 
     def _work(self) -> None:
         while (errand := self._waiting.get()) is not None:
-            errand()
+            try:
+                errand()
+            except Exception:  # those that wait behind it are done all the same
+                logger.exception("an errand of %s failed: this is a mistake in runcue", self._name)
             del errand  # and with it what it answered, which an idle thread must not keep
 
 

@@ -59,7 +59,7 @@ class Looking:
                     return look(tables)
                 finally:
                     undo(connection)
-            except apsw.Error as error:
+            except (apsw.Error, UnicodeDecodeError) as error:
                 problem = translate(error, self._path, connection)
                 self._let_go()
                 raise problem from error

@@ -99,7 +99,7 @@ class FileLooks:
         for _ in range(TRIES):
             try:
                 answer = self._looked(look)
-            except (apsw.Error, StoreError) as error:
+            except (apsw.Error, StoreError, UnicodeDecodeError) as error:
                 if not self._has_moved():
                     raise translate(error, path, self._connection) from error
             else:

@@ -115,7 +115,7 @@ class MemoryStore:
     def check_result(self, result: object) -> None:
         """Anything can be kept."""
 
-    def listen(self, changed: Callable[[bool | None], None], lost: Callable[[str], None]) -> None:
+    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Nobody else is here."""
 
     def serve(self, queues: frozenset[str] | None) -> None:

@@ -66,7 +66,7 @@ class Neighbours:
         self._end_leftovers = end_leftovers
         self._is_on_loop = is_on_loop
         self._loop = asyncio.get_running_loop()
-        self._changed: Callable[[bool | None], None] = _nobody
+        self._changed: Callable[[bool], None] = _nobody
         self._lost: Callable[[str], None] = _nobody
         self._timer: asyncio.TimerHandle | None = None
         self._turn_at = 0.0
@@ -74,7 +74,7 @@ class Neighbours:
         self._ending: set[str] = set()
         self._is_closed = False
 
-    def listen(self, changed: Callable[[bool | None], None], lost: Callable[[str], None]) -> None:
+    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died."""
         self._changed, self._lost = changed, lost
         self._loop.add_reader(self._presence.fileno(), self._poked)

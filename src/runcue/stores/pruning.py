@@ -6,18 +6,19 @@ was given by the user. (Ids that runcue made and that ended well are recognised 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
 from runcue.core.state import ServiceState, base_name
 from runcue.stores import states
-from runcue.stores.connection import Connection
+from runcue.stores.connection import Connection, Row, rows_of
 
 Deleted = tuple[str, int]
 """The id of work that is no longer kept, and the number of its last attempt."""
+OVER = ("id", "attempt", "depends_on")
 PRUNABLE = (
-    "SELECT id, attempt, depends_on FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ? "
+    f"SELECT {', '.join(OVER)} FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ? "
     "AND NOT EXISTS (SELECT 1 FROM dependencies JOIN work_units AS other ON other.id = work_id "
     "WHERE needs = work_units.id AND other.state IN ('pending', 'running')) ORDER BY completed_at LIMIT ?"
 )
@@ -72,7 +73,7 @@ def prune(
     if finished_before is None:
         return [], is_full
     is_full |= len(connection.execute(OLD_EVENTS, (finished_before, SOME)).fetchall()) >= SOME
-    old: list[Any] = connection.execute(PRUNABLE, (finished_before, SOME)).fetchall()
+    old = _sound(rows_of(connection, PRUNABLE, (finished_before, SOME), OVER))
     connection.executemany(REMEMBER, [(name,) for name, _, _ in old])
     return _delete(connection, old), is_full or len(old) >= SOME
 
@@ -94,13 +95,18 @@ def _forget_keys(connection: Connection, services: list[ServiceState], now: floa
 
 def purge(connection: Connection, ids: list[str]) -> list[Deleted]:
     """Delete work as if it had never been; but an id of ours that is unknown would pass for one that ended well."""
-    select = "SELECT id, attempt, depends_on FROM work_units WHERE id = ?"
-    old: list[Any] = [row for name in ids for row in connection.execute(select, (name,)).fetchall()]
+    select = f"SELECT {', '.join(OVER)} FROM work_units WHERE id = ?"
+    old = [row for name in ids for row in _sound(rows_of(connection, select, (name,), OVER))]
     connection.executemany(REMEMBER_MADE, [(name,) for name, _, _ in old])
     return _delete(connection, old)
 
 
-def _delete(connection: Connection, old: list[tuple[str, int, str | None]]) -> list[Deleted]:
+def _sound(rows: Iterable[Row]) -> list[Row]:
+    """Those rows that say whose they are."""
+    return [row for row in rows if isinstance(row[0], str)]
+
+
+def _delete(connection: Connection, old: list[Row]) -> list[Deleted]:
     """Delete these works, each with the number of its last attempt and the JSON of what it depends on."""
     names = [(name,) for name, _, _ in old]
     edges: list[tuple[str, str]] = []
@@ -117,5 +123,5 @@ def _delete(connection: Connection, old: list[tuple[str, int, str | None]]) -> l
     return [(name, attempt) for name, attempt, _ in old]
 
 
-def _needs(text: str | None) -> tuple[str, ...]:
+def _needs(text: str | bytes | None) -> tuple[str, ...]:
     return () if text is None else msgspec.json.decode(text, type=tuple[str, ...])

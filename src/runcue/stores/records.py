@@ -22,9 +22,8 @@ from runcue.core.state import Head
 from runcue.errors import StorageCorrupt
 from runcue.stores import codec, finding, journal, states
 from runcue.stores.aside import Aside
-from runcue.stores.connection import Connection, Rows
+from runcue.stores.connection import Connection, Row, Rows, rows_of
 
-Row = tuple[Any, ...]
 BEFORE_ALL: Key = (float("-inf"), 0)
 OLDEST = (
     f"{codec.SELECT} INDEXED BY work_units_pending WHERE seq > ? AND state = 'pending' ORDER BY seq LIMIT ?"
@@ -59,7 +58,11 @@ class Records:
 
     def records(self, where: str, bindings: Row = ()) -> list[Record]:
         """The records that a condition finds, but for those that are damaged."""
-        return list(self._sound(self._execute(f"{codec.SELECT} WHERE {where}", bindings).fetchall()))
+        return list(self._sound(list(self._works(f"{codec.SELECT} WHERE {where}", bindings))))
+
+    def _works(self, statement: str, bindings: Any) -> Iterator[Row]:
+        """The rows of SELECT that a statement finds."""
+        return rows_of(self.connection, statement, bindings, codec.COLUMNS)
 
     def _sound(self, rows: Iterable[Row]) -> Iterator[Record]:
         for row in rows:
@@ -92,8 +95,8 @@ class Records:
 
     def one(self, work_id: str) -> Record | None:
         """That work; raises when it is damaged."""
-        row: Any = self._execute(f"{codec.SELECT} WHERE id = ?", (work_id,)).fetchone()
-        return None if row is None else self._record(row)
+        rows = list(self._works(f"{codec.SELECT} WHERE id = ?", (work_id,)))
+        return self._record(rows[0]) if rows else None
 
     def by_id(self, ids: Iterable[str]) -> dict[str, Record]:
         """Those of these works that there are, but for those that are damaged."""
@@ -138,7 +141,7 @@ class Records:
         """The next records of a shelf."""
 
         def fetch(after: Key, amount: int) -> Iterable[Row]:
-            return self._execute(self.page_select, (shelf, *after, amount))
+            return self._works(self.page_select, (shelf, *after, amount))
 
         return self._filled(fetch, "place", after or BEFORE_ALL, limit)
 
@@ -154,7 +157,7 @@ class Records:
         """Records that somebody has to look at by then, most urgent first; the next after (time, number)."""
 
         def fetch(after: Key, amount: int) -> Iterable[Row]:
-            return self._execute(WATCHED, (*after, until, amount))
+            return self._works(WATCHED, (*after, until, amount))
 
         return self._filled(fetch, "watch_at", after or BEFORE_ALL, limit)
 
@@ -166,16 +169,13 @@ class Records:
         """The pending records that came first, after that number."""
 
         def fetch(after: Key, amount: int) -> Iterable[Row]:
-            return self._execute(OLDEST, (after[1], amount))
+            return self._works(OLDEST, (after[1], amount))
 
         return self._filled(fetch, "seq", (0.0, after), limit)
 
     def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first; a text is searched among the newest only."""
-        rows = self._execute(*finding.statement(query))
-        found = list(islice(self._sound(rows), query.limit))
-        rows.close()
-        return found
+        return list(islice(self._sound(self._works(*finding.statement(query))), query.limit))
 
     def tally(self) -> dict[str, dict[str, int]]:
         """How many works of each task are pending and running."""

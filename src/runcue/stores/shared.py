@@ -254,7 +254,7 @@ class SharedStore:
 
     # the other processes ----------------------------------------------------------------------------------
 
-    def listen(self, changed: Callable[[bool | None], None], lost: Callable[[str], None]) -> None:
+    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died."""
         self._neighbours.listen(changed, lost)
         self._prune_in(PRUNE_EVERY)

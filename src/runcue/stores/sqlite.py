@@ -169,7 +169,7 @@ class SqliteStore(SharedStore):
             except BaseException:
                 undo(self._connection)  # it may be another one by now
                 raise
-        except (apsw.Error, OSError) as error:
+        except (apsw.Error, OSError, UnicodeDecodeError) as error:
             self._is_doubtful |= isinstance(error, apsw.IOError)
             raise translate(error, self._path, connection) from error
         finally:
@@ -266,7 +266,7 @@ class SqliteStore(SharedStore):
         except StorageReplaced:
             self._looked_at = 0.0  # the next turn has to see it, too
             raise
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError) as error:
             raise translate(error, self._path, self._connection) from error
 
     def _strike_off(self) -> None:

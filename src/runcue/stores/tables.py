@@ -16,9 +16,9 @@ from runcue.core.plan import Changes, Key, Plan
 from runcue.core.state import Head, Worker
 from runcue.stores import codec, journal, states
 from runcue.stores.aside import NOTED
-from runcue.stores.connection import Connection, Rows
+from runcue.stores.connection import Connection, Row, Rows
 from runcue.stores.pruning import Deleted, purge
-from runcue.stores.records import NEXT_WATCH, Records, Row, read_watch
+from runcue.stores.records import NEXT_WATCH, Records, read_watch
 
 SHELF_UPSERT = (
     "INSERT INTO shelves SELECT ?1, place, seq, ?2 FROM (SELECT 1) AS one LEFT JOIN "

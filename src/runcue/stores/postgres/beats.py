@@ -73,7 +73,7 @@ class Beats:
         boot: str,
         lease: float,
         trouble: Trouble,
-        changed: Callable[[bool | None], None],
+        changed: Callable[[bool], None],
         lost: Callable[[str], None],
     ) -> None:
         self._address = address

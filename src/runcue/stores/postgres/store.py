@@ -101,8 +101,8 @@ class PostgresStore(SharedStore):
         self._is_taking_turn = False
         self._is_begun = False
         """True once a turn holds the lock: what happens after that is not tried again."""
-        self._begun = 0
-        """How many turns have held the lock so far."""
+        self._begun = self._news_after = 0
+        """How many turns have seen what others did, and how many had when the last news came."""
         self._kept = 0
         """Names the last turn of this worker that was written."""
         self._beat_at = 0.0
@@ -115,7 +115,7 @@ class PostgresStore(SharedStore):
         self._telling: asyncio.TimerHandle | None = None
         self._told_at = self._busy_at = -BUSY
         """When this process last told the others, and last committed something."""
-        self._changed: Callable[[bool | None], None] = lambda is_urgent: None
+        self._changed: Callable[[bool], None] = lambda is_urgent: None
         for tries_left in reversed(range(TRIES)):
             with ExitStack() as made:
                 try:
@@ -196,7 +196,6 @@ class PostgresStore(SharedStore):
                     raise
                 schema.end_standstill(link)
         self._is_begun = True
-        self._begun += 1
         self._tables.hear(news)
         if self._row[-3] != self._identity:
             raise self._replaced("holds another queue now")
@@ -227,6 +226,7 @@ class PostgresStore(SharedStore):
     def _decided(self, decide: Decide) -> Plan:
         tables, link = self._tables, self._link
         crashpoint("turn.begin")
+        self._begun += 1
         before, now, is_put_right = self._heard(link, self._asked_at, self._row)
         tables.check_history(before, self._address)
         changes = tables.changes(before, now - OLDEST_GRANT)
@@ -387,7 +387,7 @@ class PostgresStore(SharedStore):
 
     # the other processes ----------------------------------------------------------------------------------
 
-    def listen(self, changed: Callable[[bool | None], None], lost: Callable[[str], None]) -> None:
+    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died."""
         self._changed = changed
         super().listen(self._hear_of, lost)
@@ -396,24 +396,21 @@ class PostgresStore(SharedStore):
                 self._address, self.worker, self.boot, self._lease, self._trouble, self._hear_of, lost
             )
 
-    def _hear_of(self, is_urgent: bool | None) -> None:
+    def _hear_of(self, is_urgent: bool) -> None:
         """Somebody committed something. While we do, too, that waits a little: mostly a turn of ours sees it."""
+        self._news_after = self._begun
         if is_urgent or self._is_on_loop or time.monotonic() - self._busy_at > BUSY:
             self._changed(is_urgent)
         elif self._news_timer is None:
-            self._news_timer = self._loop.call_later(CALM, self._pass_on, self._begun)
+            self._news_timer = self._loop.call_later(CALM, self._pass_on)
 
-    def _pass_on(self, begun: int) -> None:
-        """Pass news on that came before the next turn after so many, unless that has seen it."""
+    def _pass_on(self) -> None:
+        """Pass news on, unless a turn that began after they came has seen them."""
         self._news_timer = None
-        if self._is_closed:
+        if self._is_closed or self._begun != self._news_after:
             return
-        if self._begun != begun:
-            self._changed(None)
-        elif (
-            self._is_taking_turn or time.monotonic() - self._busy_at < CALM
-        ):  # what it started brings the next
-            self._news_timer = self._loop.call_later(CALM, self._pass_on, begun)
+        if self._is_taking_turn or time.monotonic() - self._busy_at < CALM:
+            self._news_timer = self._loop.call_later(CALM, self._pass_on)  # what it started brings the next
         else:
             self._changed(False)
 

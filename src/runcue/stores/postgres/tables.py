@@ -12,10 +12,10 @@ from runcue.core.query import Query
 from runcue.core.state import Head
 from runcue.errors import StoreError
 from runcue.stores import codec, finding, states
+from runcue.stores.connection import Row
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link
 from runcue.stores.postgres.texts import escaped
-from runcue.stores.records import Row
 from runcue.stores.tables import Questions, Tables
 
 _decode = msgspec.json.Decoder(list[list[dict[str, Any]] | None]).decode
