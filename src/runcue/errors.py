@@ -135,19 +135,58 @@ class InvalidOption(ConfigError):
 
 CLOSE: Final = 0.7
 """How much of an option's name has to be right for another to be suggested."""
-_LIMITS = 'Limits belong to a service: cue.service("api", rate="60/min", concurrent=5), and uses="api" here.'
+ANYWHERE: Final = ""
 _RETRY = "Say retry=3, or retry={'max_attempts': 3, …}."
-_PARAMS = "What the handler is to get goes into params={…}."
-_LATER = "Say delay= for seconds from now, or run_at= for a moment."
-_SUBMIT = "Give it to submit(), for each work."
-ELSEWHERE: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("retries", "max_retries", "max_attempts", "attempts"), _RETRY),
-    **dict.fromkeys(("rate", "rate_limit", "concurrent", "concurrency", "max_concurrent"), _LIMITS),
-    **dict.fromkeys(("args", "kwargs", "payload", "data"), _PARAMS),
-    **dict.fromkeys(("countdown", "eta", "schedule"), _LATER),
-    **dict.fromkeys(("priority", "queue"), _SUBMIT),
+_SERVICE = 'Limits belong to a service: cue.service("api", rate="60/min", concurrent=5), and uses="api" '
+_LIMITS = {
+    "task()": f"{_SERVICE}here.",
+    **dict.fromkeys(("set_limits()", "total="), 'Say rate="60/min" or concurrent=5.'),
+    ANYWHERE: f"{_SERVICE}in task().",
 }
-"""What people look for under another name, or in another place."""
+_LATER = "delay= for seconds from now, or run_at= for a moment."
+_TOPICS: Final[Mapping[tuple[str, ...], Mapping[str, str]]] = {
+    ("retry", "retries", "max_retries", "max_attempts", "attempts"): {
+        **dict.fromkeys(("task()", "submit()"), _RETRY),
+        "retry": "Say max_attempts=3.",
+        ANYWHERE: "Give it to task() or submit(): retry=3.",
+    },
+    ("rate", "rate_limit"): _LIMITS,
+    ("concurrent", "concurrency", "max_concurrent"): {
+        **_LIMITS,
+        "Cue": f"Say max_running=5 for all work together. {_SERVICE}in task().",
+    },
+    ("args", "kwargs", "payload", "data"): {
+        "submit()": "What the handler is to get goes into params={…}.",
+        "task()": "What the handler is to get is given to submit(): params={…}.",
+    },
+    ("countdown", "eta", "schedule"): {
+        "submit()": f"Say {_LATER}",
+        ANYWHERE: f"Give it to submit(): {_LATER}",
+    },
+    ("after", "deps", "dependencies"): {
+        "submit()": "Say depends_on=[id, …].",
+        ANYWHERE: "Give it to submit(): depends_on=[id, …].",
+    },
+    ("priority", "queue", "delay", "run_at", "depends_on", "params"): {
+        ANYWHERE: "Give it to submit(), for each work."
+    },
+    ("uses", "executor", "inputs", "outputs", "cost"): {ANYWHERE: "Give it to task(), for all its works."},
+    ("service", "services"): {ANYWHERE: 'Give it to task(): uses="api".'},
+}
+ELSEWHERE: Final = {name: advice for names, advice in _TOPICS.items() for name in names}
+"""What people look for under another name, or in another place: what to do, by where they looked."""
+
+
+def _advice(name: object, where: str) -> str:
+    """What to do about an option that is near none of those there are; nothing if that is not known."""
+    if not isinstance(name, str):
+        return ""
+    advice = ELSEWHERE.get(name, {})
+    if found := advice.get(where) or advice.get(ANYWHERE):
+        return found
+    if where == "submit()":
+        return f"What the handler is to get goes into params={{{quoted(name)}: …}}."
+    return ""
 
 
 class UnknownOption(ConfigError):
@@ -158,7 +197,7 @@ class UnknownOption(ConfigError):
         self.known = tuple(known)
         self.where = where
         names = ", ".join(map(quoted, sorted(self.known))) or "none"
-        advice = ELSEWHERE.get(str(name)) or nearest(name, self.known, CLOSE) or f"It takes {names}."
+        advice = nearest(name, self.known, CLOSE) or _advice(name, where) or f"It takes {names}."
         super().__init__(f"{where} has no option {quoted(name)}. {advice.strip()}")
 
 

@@ -68,10 +68,26 @@ def _several(value: object) -> list[Any]:
     return [value] if is_one else list(value)  # type: ignore[call-overload]  # (it is iterable then)
 
 
-def _unawaited(value: object) -> str:
-    """The advice for a call that nobody awaited, which is ended so that Python does not warn of it as well."""
+def not_called(task: object) -> None:
+    """Refuse the call of a handler where the handler itself is meant: `submit(extract(1))`."""
+    if inspect.iscoroutine(task):
+        _end(task)
+        name = task.__name__
+        raise SubmitError(
+            f"The task is a call of {quoted(name)}. Give the function itself and what it is to get: "
+            f"submit({name}, params={{…}})."
+        )
+
+
+def _end(value: object) -> None:
+    """End a call that nobody awaits, so that Python does not warn of it as well."""
     if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
         value.close()
+
+
+def _unawaited(value: object) -> str:
+    """The advice for a call that nobody awaited."""
+    _end(value)
     return " (did you forget await?)" if isinstance(value, Awaitable) else ""
 
 

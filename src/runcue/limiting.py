@@ -24,6 +24,8 @@ KeyOf: TypeAlias = str | Callable[[Work], str]
 
 OPTIONS: Final = ("rate", "concurrent", "circuit_threshold", "circuit_timeout", "per", "total", "rate_limit",
                   "rate_window", "max_concurrent")  # fmt: skip
+CHANGES: Final = ("rate", "concurrent", "circuit_threshold", "circuit_timeout")
+TOTALS: Final = ("rate", "concurrent")
 Value = TypeVar("Value")
 
 
@@ -96,7 +98,7 @@ def read_changes(
     if circuit_timeout is not ...:
         found["circuit_timeout"] = span(circuit_timeout, "circuit_timeout")
     given = {name: value for name, value in quantities.items() if value is not None}
-    amounts = {one.name: one for one in _quantities(given, "set_limits()")}
+    amounts = {one.name: one for one in _quantities(given, "set_limits()", CHANGES)}
     return found, {name: amounts.get(name) for name in quantities}
 
 
@@ -108,14 +110,16 @@ def service_name(value: object) -> str:
     return name
 
 
-def _quantities(given: Mapping[str, object], where: str = "service()") -> tuple[Quantity, ...]:
+def _quantities(
+    given: Mapping[str, object], where: str = "service()", known: tuple[str, ...] = OPTIONS
+) -> tuple[Quantity, ...]:
     found = []
     for name, value in given.items():
         is_rate = isinstance(value, (tuple, list, parse.Rate)) or (
             isinstance(value, str) and value[:1].isdigit()
         )
         if not is_rate or parse.nearest(name, OPTIONS):
-            raise UnknownOption(name, OPTIONS, where)
+            raise UnknownOption(name, known, where)
         found.append(Quantity(name, parse.rates(value)))
     return tuple(found)
 
@@ -125,14 +129,13 @@ def _total(name: str, total: object, each: Limits) -> Limits:
     if total is None:
         return Limits(name, each=each)
     if isinstance(total, Mapping):
-        known = {"rate", "concurrent"}
         places, rate = total.get("concurrent"), total.get("rate")
-        more = {key: value for key, value in total.items() if key not in known}
+        more = {key: value for key, value in total.items() if key not in TOTALS}
         return Limits(
             name,
             None if places is None else parse.concurrent(places),
             () if rate is None else parse.rates(rate),
-            quantities=_quantities(more, "total="),
+            quantities=_quantities(more, "total=", TOTALS),
             each=each,
         )
     if isinstance(total, int) and not isinstance(total, bool):

@@ -413,6 +413,7 @@ class Registry:
 
     def _name_of(self, function: object) -> str:
         if not callable(function):
+            given.not_called(function)
             raise UnknownTask(function, self.tasks)
         key = identity(function)
         name = self._names.get(key, "")

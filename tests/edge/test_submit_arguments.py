@@ -1,6 +1,7 @@
 """What submit() and submit_many() are given becomes a Spec, or is refused with nothing changed."""
 
 import enum
+import inspect
 import itertools
 import math
 from datetime import UTC, datetime, timedelta
@@ -123,6 +124,17 @@ def test_an_unknown_task_is_refused_with_the_nearest() -> None:
 def test_an_unknown_argument_is_refused_with_the_nearest() -> None:
     with pytest.raises(UnknownOption, match=r"submit\(\) has no option 'param'. Did you mean 'params'\?"):
         Edge().submit("extract", param={})
+
+
+def test_a_call_of_a_handler_is_refused_and_ended() -> None:
+    call = extract(Work("a", "extract"))
+    with pytest.raises(SubmitError) as caught:
+        Edge().submit(call)
+    assert str(caught.value) == (
+        "The task is a call of 'extract'. "
+        "Give the function itself and what it is to get: submit(extract, params={…})."
+    )
+    assert inspect.getcoroutinestate(call) == inspect.CORO_CLOSED
 
 
 # --- Services picked for each work ----------------------------------------------------------------
