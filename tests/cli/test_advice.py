@@ -124,6 +124,15 @@ def test_an_empty_file_is_no_queue_yet(verb: str, inside: Inside, home: Path) ->
         (["enqueue", "[]"], "no JSON object such as", "put --"),
         (["enqueue", '"x"'], "no JSON object such as", "put --"),
         (["enqueue", "a b"], "queuectl enqueue --command 'a b'", "…"),
+        (["enqueue", f"echo {'a' * 100} b"], f"queuectl enqueue --command 'echo {'a' * 100} b'\n", "argv"),
+        (
+            ["enqueue", f"echo {'a' * 200} b"],
+            "To run a command, give it with --command.\n",
+            "queuectl enqueue",
+        ),
+        (["enqueue", "echo a\nb"], "To run a command, give it with --command.\n", "queuectl enqueue"),
+        (["enqueue", "cp", "a b", "c"], "queuectl enqueue -- cp 'a b' c\n", "…"),
+        (["enqueue", "a" * 300, "b"], "To run a command, put -- before it.\n", "queuectl enqueue"),
         (["enqueue", "--"], "A program is missing after --", "argv"),
         (["enqueue", "--file", os.devnull], "holds no job", "Enqueued"),
         (["enqueue", "-"], "stdin holds no job", "Enqueued"),
@@ -208,7 +217,8 @@ def test_a_job_after_a_cancelled_one_has_to_be_enqueued_anew(inside: Inside) -> 
 
 
 def test_names_in_advice_can_be_typed_as_they_stand(inside: Inside) -> None:
-    refused(inside("enqueue", "--uses", "a b", "--", "true"), 6, "service set --concurrent 1 'a b'")
+    refused(inside("enqueue", "--uses", "a b", "--", "true"), 6, "service set 'a b' --concurrent 1")
+    refused(inside("enqueue", "--uses", "-a", "--", "true"), 6, "service set --concurrent 1 -- -a")
     inside("enqueue", "--queue", "-x y", "--id", "a", "--", "true")
     assert inside("pause", "--", "-x y").out.endswith("queuectl resume -- '-x y'\n")
     assert "queuectl resume -- '-x y'" in inside("why", "a").out

@@ -157,6 +157,7 @@ def test_show_is_readable(invoke: Invoke, stock: Path) -> None:
         ("later", "is not due yet: it runs in"),
         ("orphan", "waits for: ghost. Enqueue what is missing"),
         ("limited", "waits for the rate limit of api for another"),
+        ("limited", "Change it: queuectl service set api --rate …"),
         ("held", "the queue mail is paused. Go on: queuectl resume mail"),
         ("stuck", "is running now"),
         ("dropped", "was cancelled"),

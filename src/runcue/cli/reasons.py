@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runcue.cli.screen import clean, counted, quoted, reason_of, span, typed
+from runcue.cli.screen import clean, counted, quoted, reason_of, span, typed, typed_with
 from runcue.cli.words import QUEUECTL, Words
 
 TYPE_CHECKING = False
@@ -186,7 +186,7 @@ def _told(
     why: runcue.Explanation, job: Mapping[str, Any], now: float, crew: Crew, queue: str | None, words: Words
 ) -> str:
     name, left = clean(job["id"]), _left(why, now)
-    service, call = clean(why.service or ""), typed(why.service or "")
+    service = clean(why.service or "")
     when = f" for another {left}" if left else ""
     verb = "is" if why.ahead == 1 else "are"
     ahead = f" {counted(why.ahead, words.one)} {verb} ahead of it." if why.ahead else ""
@@ -215,14 +215,14 @@ def _told(
         case "rate":
             return (
                 f"{name} waits for the rate limit of {service}{when} ({clean(why.details)}).{ahead} "
-                f"Change it: {words.do('set', '--rate …', call)}"
+                f"Change it: {words.do('set', typed_with(why.service or '', '--rate …'))}"
             )
         case "throttled":
             return f"{name} waits{when}: {service or 'its service'} asked to be left alone.{ahead}"
         case "concurrency":
             return (
                 f"{name} waits for a place on {service} ({clean(why.details)}).{ahead} "
-                f"Allow more: {words.do('set', '--concurrent …', call)}"
+                f"Allow more: {words.do('set', typed_with(why.service or '', '--concurrent …'))}"
             )
         case "circuit":
             return (

@@ -167,6 +167,11 @@ def typed(name: str) -> str:
     return f"-- {quoted(name)}" if name.startswith("-") else quoted(name)
 
 
+def typed_with(name: str, options: str) -> str:
+    """A name and options behind it, as they have to be typed; a name that starts with - has to come last."""
+    return f"{options} {typed(name)}" if name.startswith("-") else f"{typed(name)} {options}"
+
+
 def quoted(name: str) -> str:
     """A name as it has to be typed behind an option."""
     from shlex import quote

@@ -35,7 +35,7 @@ from runcue.cli.screen import (
     quoted,
     say,
     shown,
-    typed,
+    typed_with,
     warn,
 )
 
@@ -49,6 +49,8 @@ LARGEST_BATCH = 256 * MIB
 MOST_JOBS = 100_000
 TOLD_EVERY = 2_000
 """Lines between two signs of progress."""
+LONGEST_ADVICE = 200
+"""Characters of a command that is repeated in advice."""
 ARGV = "runcue.cli.argv"
 STDIN = "-"
 
@@ -263,10 +265,15 @@ def _check_words(words: tuple[str, ...]) -> None:
         raise bad_input(f'{said(words[0])} is no JSON object such as {{"command": "sleep 2"}}.')
     else:
         if len(words) == 1 and " " in first:
-            how = f"give it as one: queuectl enqueue --command {quoted(words[0][:40])}"
+            how, flag = "give it with --command", "--command"
         else:
-            how = f"put -- before it: queuectl enqueue -- {quoted(words[0][:40])}{' …' if len(words) > 1 else ''}"
-        raise bad_input(f"{said(words[0])} is no JSON object. To run a command, {how}")
+            how, flag = "put -- before it", "--"
+        line = " ".join(map(quoted, words))
+        is_exact = len(line) <= LONGEST_ADVICE and all(word.isprintable() for word in words)
+        advice = (
+            f": queuectl enqueue {flag} {line}" if is_exact else "."
+        )  # what is cut would run something else
+        raise bad_input(f"{said(words[0])} is no JSON object. To run a command, {how}{advice}")
 
 
 def _from_file(file: str, given: dict[str, Any]) -> list[Numbered]:
@@ -363,7 +370,7 @@ async def _check_services(cue: Cue, jobs: Sequence[Numbered]) -> None:
             if name not in known:
                 raise not_found(
                     f"{_at(number)}No service {said(name)}. "
-                    f"Make it: queuectl service set --concurrent 1 {typed(name)}"
+                    f"Make it: queuectl service set {typed_with(name, '--concurrent 1')}"
                 )
 
 
