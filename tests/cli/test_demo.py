@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import Run, environment
 from tests.cli.crew import BOUND, QUEUECTL, children_of, gone, until
@@ -56,4 +59,43 @@ def test_an_interrupted_demo_leaves_nothing_behind_either(home: Path, tmp_path: 
     process.communicate()
     until(lambda: gone(processes), "its workers end")
     assert len(processes) == 3
+    assert list(place.iterdir()) == []
+
+
+ELSE = "import sys; sys.executable = sys.argv.pop(1); from runcue.cli.main import queuectl; queuectl()"
+"""The program with something else in the place of its workers."""
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "told"),
+    [
+        (
+            "echo 'Started.' >&2; echo 'queuectl: The disk is full.' >&2; exit 3",
+            3,
+            "queuectl: The supervisor of the demo's workers ended with exit code 3: The disk is full.\n",
+        ),
+        ("kill -9 $$", 70, "queuectl: The supervisor of the demo's workers was killed by SIGKILL.\n"),
+        ("exit 0", 130, "queuectl: The workers were told to leave before the demo was over.\n"),
+        ("exit 141", 141, ""),
+        ("kill -PIPE $$", 141, ""),
+    ],
+)
+def test_workers_that_end_too_early_end_the_demo_with_a_reason(
+    script: str, code: int, told: str, home: Path, tmp_path: Path
+) -> None:
+    workers = tmp_path / "workers"
+    workers.write_text(f"#!/bin/sh\n{script}\n")
+    workers.chmod(0o700)
+    place = tmp_path / "temporary"
+    place.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", ELSE, str(workers), "demo"],
+        env=environment(home, {"TMPDIR": str(place)}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, told)
     assert list(place.iterdir()) == []

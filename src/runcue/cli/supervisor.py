@@ -330,9 +330,9 @@ class Supervisor:
             was_meant = self._level > GRACEFUL and code in {-TELLS[AT_ONCE], -TELLS[KILL]}
             if not was_meant and not self.reason:
                 self.code = self.code or (code if code > 0 else INTERNAL)
-                self._lines.note(f"worker {seat.number} {_ending(code)} instead of leaving{_because(seat)}")
+                self._lines.note(f"worker {seat.number} {ending(code)} instead of leaving{_because(seat)}")
         else:
-            self._after_death(seat, code, _ending(code))
+            self._after_death(seat, code, ending(code))
 
     def _after_death(self, seat: Seat, code: int, ending: str) -> None:
         """Somebody died: have another one sit there a little later, or give up."""
@@ -366,7 +366,8 @@ class Supervisor:
             self._lines.note(f"Stopped.{counts}", is_important=False)
 
 
-def _ending(code: int) -> str:
+def ending(code: int) -> str:
+    """How a process ended, by its exit code."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

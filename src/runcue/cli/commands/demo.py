@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runcue.cli.failure import TIMED_OUT, Failure
+from runcue.cli.failure import CLOSED_PIPE, INTERNAL, INTERRUPTED, TIMED_OUT, Failure
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.screen import clean, say, styled
@@ -88,22 +88,23 @@ def _flags(job: Job) -> str:
 @contextmanager
 def _workers(home: Home) -> Iterator[subprocess.Popen[bytes]]:
     """Two workers on that home, and none when this is left, however."""
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "runcue.cli",
-            "--home",
-            str(home.path),
-            "worker",
-            "start",
-            "--count",
-            "2",
-        ],
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with _errors(home).open("wb") as errors:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "runcue.cli",
+                "--home",
+                str(home.path),
+                "worker",
+                "start",
+                "--count",
+                "2",
+            ],
+            stdin=subprocess.DEVNULL,
+            stderr=errors,
+        )
     number = signal.SIGQUIT
     try:
         yield process
@@ -117,13 +118,33 @@ def _until_all_ended(home: Home, workers: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + PATIENCE
     with home.reader() as reader:
         while any(not work.state.is_final for work in reader.list()):
-            if workers.poll() is not None:
-                raise BrokenPipeError("the workers ended: nobody reads what they say")
+            if (code := workers.poll()) is not None:
+                raise _ended(code, home)
             if time.monotonic() > until:
                 raise Failure(
                     f"The demo has not ended within {PATIENCE:g} s: is the machine busy?", TIMED_OUT
                 )
             time.sleep(0.05)
+
+
+def _errors(home: Home) -> Path:
+    """What the workers write to stderr: of interest only when they end too early."""
+    return home.path.parent / "errors.txt"
+
+
+def _ended(code: int, home: Home) -> Exception:
+    """Why the workers ended before the demo did."""
+    from runcue.cli.supervisor import ending
+
+    if code in {CLOSED_PIPE, -signal.SIGPIPE}:
+        return BrokenPipeError("nobody reads what the workers say")
+    if code == 0:
+        return Failure("The workers were told to leave before the demo was over.", INTERRUPTED)
+    lines = _errors(home).read_text("utf-8", "replace").splitlines()
+    reasons = [line.removeprefix("queuectl: ") for line in lines if line.startswith("queuectl: ")]
+    why = f": {reasons[-1]}" if reasons else "."
+    whole = f"The supervisor of the demo's workers {ending(code)}{why}"
+    return Failure(whole, code if code > 0 else INTERNAL)
 
 
 def _tell(reader: Reader) -> None:
