@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 import runcue
+from runcue.cli import worker
 from runcue.cli.application import load
 from runcue.cli.failure import Failure
+from runcue.cli.worker import Orders, Voice, work
 from tests.cli.conftest import environment
 from tests.cli.crew import BOUND, RUNCUE, Supervisor, children_of, end, gone, until
 
@@ -51,6 +54,23 @@ def make_other():
 
 def fail():
     raise LookupError("no such tenant\\nsecond line")
+"""
+
+EAGER = """
+import asyncio, runcue
+
+cue = runcue.Cue("eager.db")
+
+async def main(cue):
+    async with cue:
+        print("the application runs", flush=True)
+
+asyncio.run(main(cue))
+
+def make():
+    other = runcue.Cue("eager.db")
+    asyncio.run(main(other))
+    return other
 """
 
 
@@ -130,6 +150,9 @@ def app(tmp_path: Path) -> Iterator[App]:
         ("wrong:cue", 4, "SyntaxError"),
         ("lacking:cue", 4, "No module named 'nowhere_to_be_found'"),
         ("leaving:cue", 4, "SystemExit: 0"),
+        ("app:memory", 4, "app.memory keeps its queue in memory, where its own process alone sees it"),
+        ("eager:cue", 4, "Importing 'eager' runs its Cue: put asyncio.run(main()) under `if __name__ == "),
+        ("eager:make", 4, "eager.make() returns a Cue that was run already."),
     ],
 )
 def test_what_is_no_cue_is_said_in_one_line(
@@ -140,6 +163,7 @@ def test_what_is_no_cue_is_said_in_one_line(
         "wrong": "def f(:",
         "lacking": "import nowhere_to_be_found",
         "leaving": "import sys; sys.exit(0)",
+        "eager": EAGER,
     }
     for module, source in sources.items():
         (app.folder / f"{module}.py").write_text(source)
@@ -147,7 +171,7 @@ def test_what_is_no_cue_is_said_in_one_line(
     monkeypatch.setattr(sys, "path", sys.path[:])
     try:
         with pytest.raises(Failure) as caught:
-            load(name, is_alone=True)
+            load(name)
     finally:
         for module in ("app", *sources):
             sys.modules.pop(module, None)
@@ -167,13 +191,40 @@ def test_a_mistake_of_the_application_ends_all_with_its_last_line(app: App) -> N
     assert "Traceback" in shown.stderr
 
 
-def test_a_queue_in_memory_is_for_one_process(app: App) -> None:
-    refused = app.run("app:memory", "--count", "2")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_queue_in_memory_is_refused(app: App, count: str) -> None:
+    refused = app.run("app:memory", "--count", count)
+    assert (refused.returncode, refused.stderr.count("\n")) == (4, 1)
     assert "app.memory keeps its queue in memory" in refused.stderr
-    alone = app.start("app:memory")
-    alone.signal(signal.SIGTERM)
-    assert alone.wait() == 0
+
+
+def test_a_module_that_runs_its_cue_is_refused_at_its_first_import(app: App) -> None:
+    (app.folder / "eager.py").write_text(EAGER)
+    refused = app.run("eager:cue")
+    assert refused.returncode == 4
+    assert refused.stdout == "the application runs\n"
+    assert refused.stderr == (
+        "runcue: Importing 'eager' runs its Cue: put asyncio.run(main()) under `if __name__ == \"__main__\":`.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("orders", "variable"), [({"app": "app:cue"}, "RUNCUE_DEBUG"), ({"home": "x"}, "QUEUECTL_DEBUG")]
+)
+def test_a_mistake_of_ours_names_the_variable_of_its_program(
+    orders: dict[str, str], variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(orders: Orders, voice: Voice) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(worker, "_cue", mistaken)
+    ours, theirs = os.pipe()
+    try:
+        assert work(Orders(**orders), Voice(theirs)) == 70
+        assert f"set {variable}=1 for details" in os.read(ours, 4096).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 async def test_its_workers_share_the_work_and_stop_gracefully(app: App) -> None:

@@ -5,6 +5,7 @@ Rules:
 - The attribute may be dotted. A function (or class) is called without arguments; a Cue must come of it.
 - A name that is not there, and what is no Cue, is bad input (2). What the application itself raises is its
   configuration (4): its last line is shown, and all of it with RUNCUE_DEBUG=1.
+- So is a Cue that a worker cannot run: one in memory, and one that was run while it was imported.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def check(name: str) -> str:
     return name
 
 
-def load(name: str, *, is_alone: bool) -> Cue:
-    """The Cue of that name; `is_alone` when no other process is meant to work with it."""
+def load(name: str) -> Cue:
+    """The Cue of that name, ready to be run."""
     from runcue import Cue
 
     module_name, _, attribute = check(name).partition(":")
@@ -51,17 +52,24 @@ def load(name: str, *, is_alone: bool) -> Cue:
         if not hasattr(found, part):
             raise bad_input(f"{place} has no {part!r}.{_cues(found)}")
         found, place = getattr(found, part), f"{place}.{part}"
+    used = (
+        f'Importing {module_name!r} runs its Cue: put asyncio.run(main()) under `if __name__ == "__main__":`.'
+    )
     if callable(found) and not isinstance(found, Cue):
         try:
             found = found()
         except (Exception, SystemExit) as error:
             raise _raised(f"{place}()", error) from error
         place = f"{place}()"
+        used = f"{place} returns a Cue that was run already. Return one that was not."
     if not isinstance(found, Cue):
         raise bad_input(f"{place} is no runcue.Cue, but {type(found).__name__}.")
-    if not is_alone and found.path is None:
-        raise bad_input(
-            f"{place} keeps its queue in memory, which processes cannot share. Give it a file, or use --count 1."
+    if found.loop is not None:
+        raise misconfigured(used)
+    if found.path is None:
+        raise misconfigured(
+            f"{place} keeps its queue in memory, where its own process alone sees it: a worker would have nothing "
+            'to do. Give it a file: Cue("queue.db").'
         )
     return found
 

@@ -195,7 +195,7 @@ class Supervisor:
         post: Post | None = None,
     ) -> None:
         self._post = nullcontext() if post is None else post
-        self._orders = msgspec.structs.replace(orders, count=count)
+        self._orders = orders
         self._seats = [Seat(number) for number in range(1, count + 1)]
         self._lines = lines
         self._on_up = on_up

@@ -45,7 +45,6 @@ class Orders(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a worker process is to do. Either `home` or `app` is given."""
 
     number: int = 1
-    count: int = 1
     voice: int = -1
     lifeline: int = -1
     home: str | None = None
@@ -107,7 +106,7 @@ def work(orders: Orders, voice: Voice) -> int:
             import traceback
 
             traceback.print_exception(error)
-        failure = failure_of(error)
+        failure = failure_of(error, "queuectl" if orders.app is None else "runcue")
         voice.tell(BROKEN, clean(mask(failure.text)))
         return failure.code
     return 0
@@ -117,7 +116,7 @@ def _cue(orders: Orders, voice: Voice) -> tuple[Cue, _Teller | None]:
     if orders.app is not None:
         from runcue.cli.application import load
 
-        cue = load(orders.app, is_alone=orders.count == 1)
+        cue = load(orders.app)
         _listen(voice, is_app=True)
         return cue, None
     from runcue.cli.home import Home

@@ -35,13 +35,14 @@ def command(context: click.Context, name: str, count: int, queues: tuple[str, ..
     """Run the work of a Cue, in processes of their own, until told to stop.
 
     MODULE is imported by every worker, the working directory first. ATTRIBUTE is a Cue, or a function without
-    arguments that returns one; it may be dotted. A Cue in memory cannot be shared: --count 1 only.
+    arguments that returns one; it may be dotted. Importing MODULE must not run it: that belongs under
+    `if __name__ == "__main__":`. A Cue in memory is seen by its own process alone, and is refused.
 
     Ctrl-C (or SIGTERM) lets every worker finish what it runs and ends with 0. A second one puts running work back,
     without counting an attempt; a third one kills it. A worker that dies is replaced.
 
-    Exit codes: 2 when there is no such Cue, 4 when the application itself raises while it is imported
-    (RUNCUE_DEBUG=1 shows its traceback).
+    Exit codes: 2 when there is no such Cue, 4 when it cannot be run or the application itself raises while it is
+    imported (RUNCUE_DEBUG=1 shows its traceback).
     """
     from runcue.cli.application import check
     from runcue.cli.fields import unicode
