@@ -43,6 +43,10 @@ def test_alone_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
     assert text.index("Examples:") < text.index("Options:")
 
 
+def test_it_has_the_version_of_runcue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert out(capsys, "--version") == f"runcue-sim {runcue.__version__}\n"
+
+
 def test_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     lines = out(capsys, "--list-scenarios").splitlines()
     assert [line.split()[0] for line in lines] == list(SCENARIOS)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runcue import __version__
+
 if TYPE_CHECKING:
     from runcue.sim.request import Request
 
@@ -89,6 +91,7 @@ class _Command(click.Command):
 @click.option("--jobs", metavar="N", help="Processes for --swarm. [default: one a core]")
 @click.option("--list-scenarios", is_flag=True, help="List the built-in scenarios.")
 @click.option("-v", "--verbose", count=True, help="Show what runcue logs; twice: all of it.")
+@click.version_option(__version__, "--version", prog_name="runcue-sim", message="%(prog)s %(version)s")
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> None:
     """Run the real engine against mock services, on virtual time: a day takes seconds."""
