@@ -33,18 +33,22 @@ cp tests/typing/*.py "$place"
 cd "$place" # where there is no src/, and no configuration of ours
 
 code=0
+# What a checker says is shown only where it does not agree.
+agrees() { "$@" >said.txt 2>&1 || { cat said.txt; code=1; }; }
+
 say "$("$env/bin/mypy" --version)"
-"$env/bin/mypy" --config-file= --strict --cache-dir "$place/cache" api.py wrong.py || code=1
+agrees "$env/bin/mypy" --config-file= --strict --cache-dir "$place/cache" api.py wrong.py
 
 say "$("$env/bin/pyrefly" --version)"
 echo "python-interpreter-path = \"$env/bin/python\"" >pyrefly.toml
-"$env/bin/pyrefly" check --config pyrefly.toml api.py || code=1
+agrees "$env/bin/pyrefly" check --config pyrefly.toml api.py
 # It does not say which marks are not needed, so they are taken away: each such line, and no other, is an error then.
 grep -n '# type: ignore' wrong.py | cut -d: -f1 >marked.txt
 sed 's/  # type: ignore.*//' wrong.py >plain.py
-"$env/bin/pyrefly" check --config pyrefly.toml --output-format min-text plain.py >told.txt || true
-grep -oE 'plain\.py:[0-9]+' told.txt | cut -d: -f2 | sort -nu >refused.txt
+"$env/bin/pyrefly" check --config pyrefly.toml --output-format min-text plain.py >told.txt 2>said.txt || true
+(grep -oE 'plain\.py:[0-9]+' told.txt || true) | cut -d: -f2 | sort -nu >refused.txt
 if ! diff marked.txt refused.txt >differs.txt; then
+    cat said.txt
     say "pyrefly refuses (>) or accepts (<) other lines of tests/typing/wrong.py than those marked:"
     grep '^[<>]' differs.txt
     code=1
@@ -53,8 +57,9 @@ fi
 if command -v node >/dev/null; then
     say "$("$env/bin/pyright" --version | tail -n 1)"
     echo '{"typeCheckingMode": "strict", "reportUnnecessaryTypeIgnoreComment": "error"}' >pyrightconfig.json
-    "$env/bin/pyright" --pythonpath "$env/bin/python" api.py wrong.py --project pyrightconfig.json || code=1
+    agrees "$env/bin/pyright" --pythonpath "$env/bin/python" api.py wrong.py --project pyrightconfig.json
 else
     say "pyright is left out: it needs node, and there is none on PATH."
 fi
+if [ $code -eq 0 ]; then say "tests/typing/api.py is right, and every line marked in tests/typing/wrong.py is refused."; fi
 exit $code
