@@ -123,6 +123,11 @@ class Engine:
         return self._may_start
 
     @property
+    def was_started(self) -> bool:
+        """True once start was called, whatever came after it."""
+        return self._serve is not None
+
+    @property
     def pending(self) -> int:
         """How much is pending."""
         return self._head.pending

@@ -21,7 +21,9 @@ from runcue.ports import Store, Turn
 logger = logging.getLogger("runcue")
 
 HINT_AFTER = 2.0
-"""Seconds that somebody waits for work of a Cue that was not started before that is said."""
+"""Seconds that somebody waits for work of a Cue that runs nothing before that is said."""
+NOT_STARTED = "nothing runs: this Cue was not started (use `async with cue`, or cue.start())"
+STOPPED = "nothing runs: this Cue was stopped (cue.start() has it go on)"
 
 
 class Inquiry:
@@ -30,7 +32,7 @@ class Inquiry:
     def __init__(self, engine: Engine, store: Store) -> None:
         self._engine = engine
         self._store = store
-        self._has_hinted = False
+        self._hinted = ""
 
     async def wait(self, work_id: str, timeout: float | None) -> Work:
         """The work once it has ended; TimeoutError when that takes too long."""
@@ -48,27 +50,39 @@ class Inquiry:
             future.cancel()  # whatever came of it: nobody waits for it any more
 
     async def _until(self, future: asyncio.Future[Record], work_id: str, timeout: float | None) -> Record:
-        hint = None
-        if self._store.is_inline and not self._engine.is_started:  # nobody else can start it
-            hint = asyncio.get_running_loop().call_later(HINT_AFTER, self._hint)
         limit = asyncio.timeout(timeout)
+        hint = self._later_hint()
         try:
             async with limit:
                 return await future
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise TimeoutError(
-                f"Work {work_id!r} has not ended within {timeout:g} s. cue.explain(id) says what it waits for."
-            ) from None
+            what = f"Work {work_id!r} has not ended within {timeout:g} s"
+            raise self._too_late(what, "cue.explain(id) says what it waits for.") from None
         finally:
             if hint is not None:
                 hint.cancel()
 
+    def _later_hint(self) -> asyncio.TimerHandle | None:
+        """Have it logged, once somebody has waited for a while, that nothing runs."""
+        return asyncio.get_running_loop().call_later(HINT_AFTER, self._hint) if self._standstill() else None
+
     def _hint(self) -> None:
-        if not self._engine.is_started and not self._has_hinted:
-            self._has_hinted = True
-            logger.warning("nothing runs: this Cue was not started (use `async with cue`, or cue.start())")
+        why = self._standstill()
+        if why and why != self._hinted:
+            self._hinted = why
+            logger.warning("%s", why)
+
+    def _standstill(self) -> str:
+        """Why nothing runs, where nobody else could run it; nothing while it does."""
+        if self._engine.is_started or not self._store.is_inline:
+            return ""
+        return STOPPED if self._engine.was_started else NOT_STARTED
+
+    def _too_late(self, what: str, advice: str) -> TimeoutError:
+        why = self._standstill()
+        return TimeoutError(f"{what}: {why}." if why else f"{what}. {advice}")
 
     async def result(self, work_id: str, timeout: float | None) -> Any:
         """What the handler returned, or the error that tells why there is nothing."""
@@ -88,9 +102,8 @@ class Inquiry:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise TimeoutError(
-                f"Not everything has ended within {timeout:g} s. cue.debug_blocked() says what waits, and for what."
-            ) from None
+            what = f"Not everything has ended within {timeout:g} s"
+            raise self._too_late(what, "cue.debug_blocked() says what waits, and for what.") from None
 
     async def _all(self, ids: Iterable[str] | None, timeout: float | None) -> None:
         if ids is None:
@@ -98,7 +111,12 @@ class Inquiry:
                 raise RuncueError(
                     "join() inside a handler waits for that handler too. Give it the ids to wait for."
                 )
-            await self._engine.until_idle()
+            hint = self._later_hint()
+            try:
+                await self._engine.until_idle()
+            finally:
+                if hint is not None:
+                    hint.cancel()
             return
         for work_id in list(ids):
             try:
