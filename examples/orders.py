@@ -41,9 +41,8 @@ DEATHS = {
 # -------------------------------------------------------------------- the shop: a queue, proofs, and four steps
 
 cue = runcue.Cue("orders.db")
-cue.service(
-    "clerk", rate="50/s", concurrent=1
-)  # one thing at a time, so that this always tells the same story
+# One thing at a time, so that this always tells the same story.
+cue.service("clerk", rate="50/s", concurrent=1)
 patience = runcue.Retry(max_attempts=4, base_delay=0.2)
 opener = build_opener(ProxyHandler({}))
 
@@ -196,9 +195,8 @@ def run_shop(folder: Path, world: World, death: str) -> int:
     """One life of the shop: its exit code."""
     environment = {**os.environ, "SHOP_WORLD": world.url, "SHOP_DIES": death}
     command = [sys.executable, __file__, "shop"]
-    shop = subprocess.Popen(
-        command, cwd=folder, env=environment, start_new_session=True
-    )  # Ctrl-C is for us alone
+    # Ctrl-C is for us alone.
+    shop = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True)
     try:
         return shop.wait()
     finally:

@@ -26,10 +26,8 @@ from typing import Any
 import runcue
 
 WIDTH, HEIGHT, TILE = 480, 320, 40
-CENTRE, SHOWN = (
-    complex(-0.7463, 0.1102),
-    0.0065,
-)  # where in the Mandelbrot set, and how much of it from left to right
+# Where in the Mandelbrot set, and how much of it from left to right.
+CENTRE, SHOWN = complex(-0.7463, 0.1102), 0.0065
 ROUNDS = 360  # a point that has not left by then is said to stay
 KILLED, BROKEN = (80, 120), (320, 200)
 
@@ -96,9 +94,8 @@ def png(lines: list[bytearray]) -> bytes:
     def part(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
-    head = struct.pack(
-        ">IIBBBBB", WIDTH, HEIGHT, 8, 3, 0, 0, 0
-    )  # 8 bits for each point, a number in the palette
+    # 8 bits for each point, a number in the palette.
+    head = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 8, 3, 0, 0, 0)
     points = zlib.compress(b"".join(b"\0" + line for line in lines), 9)
     return (
         b"\x89PNG\r\n\x1a\n"

@@ -32,6 +32,7 @@ MAY_ASYNCIO_SLEEP = ("tests/acceptance", "tests/engine", "tests/executors", "tes
 NO_ASYNCIO = ("tests/core",)
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
+HANGING = re.compile(r"\s*[\])}].*  # (?!fmt: |noqa|type: )")
 
 
 # ------------------------------------------------------------------------------------------- the rules
@@ -112,6 +113,12 @@ def too_long(source: str) -> list[str]:
             if length > CLASS_LINES:
                 found.append(f"line {first}: class {node.name} has {length} lines, budget {CLASS_LINES}")
     return found
+
+
+def hanging_comments(source: str) -> list[str]:
+    """Comments that the formatter hung behind a closing bracket, away from what they explain."""
+    lines = enumerate(source.splitlines(), 1)
+    return [f"line {number}: {line.strip()}" for number, line in lines if HANGING.match(line)]
 
 
 def _does_nothing(statement: ast.stmt) -> bool:
@@ -280,6 +287,12 @@ def test_unfinished_work_is_seen_in_comments_and_strings() -> None:
     assert unfinished("TODO_LIST = []  # what the user still has to do") == []
 
 
+def test_a_comment_behind_a_closing_bracket_is_seen() -> None:
+    assert hanging_comments("x = f(\n    y\n)  # why") == ["line 3: )  # why"]
+    assert hanging_comments("if (\n    x\n):  # why\n    y") == ["line 3: ):  # why"]
+    assert hanging_comments("# Why.\nx = f(y)  # z\ny = [\n    1,\n]  # fmt: skip") == []
+
+
 # ------------------------------------------------------------------------------- every rule on every file
 
 
@@ -324,6 +337,10 @@ def test_no_error_is_swallowed() -> None:
 
 def test_nothing_in_src_is_left_unfinished() -> None:
     assert complaints(python_files(SRC), unfinished) == []
+
+
+def test_a_comment_stands_with_what_it_explains() -> None:
+    assert complaints([*python_files(SRC), *python_files(ROOT / "examples")], hanging_comments) == []
 
 
 def test_core_tests_need_no_loop() -> None:

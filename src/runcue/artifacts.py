@@ -269,9 +269,6 @@ def _sync(folder: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno not in {
-            EACCES,
-            EINVAL,
-            ENOTSUP,
-        }:  # the file is in its place: no more can be done for it
+        # The file is in its place: no more can be done for it.
+        if error.errno not in {EACCES, EINVAL, ENOTSUP}:
             raise

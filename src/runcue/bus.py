@@ -113,9 +113,8 @@ class Bus:
         while True:
             try:
                 return await self._log(cursor - 1, SOME)
-            except (
-                StoreError
-            ) as error:  # a reader outlives a server that is away for a while, as the queue does
+            # A reader outlives a server that is away for a while, as the queue does.
+            except StoreError as error:
                 if self._is_over or type(error) not in {StoreError, StorageBusy}:
                     raise
             await asyncio.sleep(PAUSE)

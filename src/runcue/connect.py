@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     from runcue.stores.sqlite import SqliteStore
 
 MEMORY = ":memory:"
-LAST_DIGITS = [
-    f"{number:02x}" for number in range(256)
-]  # to format a number costs more than the rest of an id
+# To format a number costs more than the rest of an id.
+LAST_DIGITS = [f"{number:02x}" for number in range(256)]
 
 
 def target_of(store: object) -> str | None:

@@ -172,9 +172,8 @@ class Engine:
             await self._stop_all()
         await self._let_end()
         await self._drain()
-        while (
-            self._is_stopping()
-        ):  # callbacks may have had something to tell, or a turn was under way that started more
+        # Callbacks may have had something to tell, or a turn was under way that started more.
+        while self._is_stopping():
             if not await self._until_quiet(None if timeout is None else max(timeout, LAST_LOOK)):
                 await self._stop_all()
                 await self._let_end()

@@ -296,9 +296,8 @@ def asked(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
     import asyncio
     import logging
 
-    logging.getLogger("runcue").addHandler(
-        logging.NullHandler()
-    )  # what went wrong is said in one line, at the end
+    # What went wrong is said in one line, at the end.
+    logging.getLogger("runcue").addHandler(logging.NullHandler())
 
     async def answer() -> T:
         cue = place.cue()

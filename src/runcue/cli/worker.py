@@ -83,9 +83,8 @@ def main() -> None:
     """Be a worker; the supervisor's orders are the first argument."""
     import signal
 
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # it means to leave: until there is somebody to heed it, at once
+    # SIGINT means to leave: until there is somebody to heed it, at once.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     orders = msgspec.json.decode(sys.argv[1], type=Orders)
     sys.exit(work(orders, Voice(orders.voice)))
 

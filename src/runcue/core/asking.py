@@ -165,9 +165,8 @@ class Asking:
         self._heads: list[tuple[float, int, Lane]] = []  # the same as a heap; with outdated entries
         self._aside: dict[str, Aside] = {}
         self._asked: dict[str, tuple[Lane, int, Wait | None, Record]] = {}
-        self._resting: dict[
-            float, deque[tuple[str, Wait]]
-        ] = {}  # by how long they rest: each line is in order
+        # By how long they rest: each line is in order.
+        self._resting: dict[float, deque[tuple[str, Wait]]] = {}
         self._ring: deque[tuple[str, Wait]] = deque()
         self._completions = 0
         self._lacking = Lacking()

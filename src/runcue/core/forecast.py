@@ -259,8 +259,7 @@ class _Resource:
     def take(self, cost: Cost, at: float, end: float) -> None:
         """A call starts and ends then."""
         self._rehearsal.start(cost, at)
-        if (
-            self._slots is not None
-        ):  # the one that was free last: those before it are for others that start earlier
+        if self._slots is not None:
+            # The one that was free last: those before it are for others that start earlier.
             del self._slots[bisect_right(self._slots, at) - 1]
             insort(self._slots, end)

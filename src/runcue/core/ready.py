@@ -162,9 +162,8 @@ class Ready:
             self.touch(service)
         if isinstance(where, Service):
             self._wait_at(where, lane)
-            if (
-                where.held_by is not None or where.is_metered
-            ):  # nor against this one, or it costs less, perhaps
+            # It is not kept against this one any more, or this one costs less, perhaps.
+            if where.held_by is not None or where.is_metered:
                 self.touch(where)
         elif lane.gate is not None and lane.gate.is_gate:
             self._wait_at(lane.gate, lane)

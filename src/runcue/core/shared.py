@@ -194,9 +194,8 @@ def lose(ledger: Ledger, worker: str) -> None:
     if worker not in ledger.workers:  # somebody else has seen to it
         return
     for shelf in (f"running/{worker}", f"{HELD}{worker}"):
-        changed = [
-            record for record in ledger.plan.records.values() if record.shelf == shelf
-        ]  # by this very turn
+        # Those that this very turn changed.
+        changed = [record for record in ledger.plan.records.values() if record.shelf == shelf]
         for record in [*ledger.shelf(shelf), *changed]:
             if record.token:
                 ledger.plan.mail.append((worker, record.token))  # in case it only seemed dead

@@ -50,9 +50,8 @@ class Cluster:
         with forking:
             theirs, ours = os.pipe()
             self._pipe = [guard(ours)]
-        self._let_go = weakref.finalize(
-            self, _close_all, self._pipe
-        )  # nobody closed it: it ends all the same
+        # Where nobody closes it, it ends all the same.
+        self._let_go = weakref.finalize(self, _close_all, self._pipe)
         arguments = (size, jobs, token, theirs, weakref.ref(self))
         threading.Thread(target=_keep, args=arguments, name="runcue-dask", daemon=True).start()
 

@@ -167,9 +167,8 @@ def _keep(
         reason = f"its keeper died before it: {cause_of_death(code)}" if code else ""
         if code:
             end_sessions(set(sessions))
-        if not jobs.is_held(
-            token
-        ):  # else there is something that cannot be ended, and others wait for it, too
+        # While it is held there is something that cannot be ended, and others wait for it, too.
+        if not jobs.is_held(token):
             jobs.release(token)
     except OSError as error:
         reason = error

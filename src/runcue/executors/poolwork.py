@@ -46,9 +46,8 @@ from runcue.executors.poolanswer import pack_error, pack_result, plain
 
 ORDER = struct.Struct("<cQd")  # owner to keeper: what, which worker, seconds of grace
 NEWS = struct.Struct("<cQq")  # keeper to owner: what, which worker, its exit code or an errno
-FRAME = struct.Struct(
-    "<cQQ"
-)  # between owner and worker: what, which call, function or pid, bytes that follow
+# Between owner and worker: what, which call, function or pid, bytes that follow.
+FRAME = struct.Struct("<cQQ")
 
 START, STOP, CLOSE = b"s", b"t", b"c"
 NOT_STARTED, GONE = b"n", b"g"
@@ -156,9 +155,8 @@ class Keeper:
 
     def _start(self, number: int, fds: list[int]) -> None:
         keeper = os.getpid()
-        signal.pthread_sigmask(
-            signal.SIG_BLOCK, [signal.SIGTERM]
-        )  # it waits until the worker can understand it
+        # The signal waits until the worker can understand it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         try:
             pid = os.fork()
         except OSError as error:

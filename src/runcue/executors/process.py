@@ -134,9 +134,8 @@ class ProcessExecutor:
         """End all workers; what still runs has a second."""
         for call in list(self._waiting):
             call.answer.cancel()
-        keepers = {
-            worker.keeper for worker in self._workers.values()
-        }  # one that was killed may have some yet
+        # A keeper that was killed may have workers yet.
+        keepers = {worker.keeper for worker in self._workers.values()}
         if self._keeper is not None:
             keepers.add(self._keeper)
         if not keepers:
@@ -377,9 +376,8 @@ def main_module() -> dict[str, str]:
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None and spec.name is not None:
-        is_module = (
-            spec.name.rpartition(".")[2] != "__main__"
-        )  # else that of a package, a folder or an archive
+        # Else it is that of a package, a folder or an archive.
+        is_module = spec.name.rpartition(".")[2] != "__main__"
         return {"init_main_from_name": spec.name} if is_module else {}
     if isinstance(file, str) and os.path.isfile(file):  # noqa: PTH113 (it says "<stdin>" for that)
         return {"init_main_from_path": os.path.abspath(file)}  # noqa: PTH100 (as text)

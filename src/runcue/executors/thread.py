@@ -69,9 +69,8 @@ class ThreadExecutor:
             tell(loop, deliver, result, error)
 
         self._put(job)
-        release = hold(
-            loop
-        )  # on virtual time a thread's work takes none; the answer comes in a later step of the loop
+        # On virtual time a thread's work takes none; the answer comes in a later step of the loop.
+        release = hold(loop)
         try:
             return await answer
         except Raised as carried:

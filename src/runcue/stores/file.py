@@ -259,9 +259,8 @@ def _check_header(path: str) -> None:
             return
         header = _header_of(path)
         is_whole = len(header) == HEADER_LENGTH and header.startswith(MAGIC)
-        if (
-            is_whole or not Path(path + "-journal").exists()
-        ):  # with a journal, somebody may be writing it just now
+        # With a journal, somebody may be writing it just now.
+        if is_whole or not Path(path + "-journal").exists():
             break
     if len(header) < HEADER_LENGTH or not header.startswith(MAGIC):
         raise StorageCorrupt(
@@ -269,9 +268,8 @@ def _check_header(path: str) -> None:
             path,
         )
     page = int.from_bytes(header[16:18])
-    if (
-        page > 1 and size % page and not bytes_in(f"{path}-wal")
-    ):  # SQLite would take what is missing for zeros
+    # SQLite would take what is missing for zeros.
+    if page > 1 and size % page and not bytes_in(f"{path}-wal"):
         raise StorageCorrupt(
             f"{shown(path)} is damaged: it ends in the middle of a page. {ADVICE}",
             path,

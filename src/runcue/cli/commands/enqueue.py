@@ -270,9 +270,8 @@ def _check_words(words: tuple[str, ...]) -> None:
             how, flag = "put -- before it", "--"
         line = " ".join(map(quoted, words))
         is_exact = len(line) <= LONGEST_ADVICE and all(word.isprintable() for word in words)
-        advice = (
-            f": queuectl enqueue {flag} {line}" if is_exact else "."
-        )  # what is cut would run something else
+        # A line that is cut would run something else.
+        advice = f": queuectl enqueue {flag} {line}" if is_exact else "."
         raise bad_input(f"{said(words[0])} is no JSON object. To run a command, {how}{advice}")
 
 

@@ -274,9 +274,8 @@ class PostgresStore(SharedStore):
         while True:
             try:
                 link = self._renew()
-                link.begin_with(
-                    schema.turn_of(self._address)
-                )  # the old session has ended, one way or the other
+                # The old session has ended, one way or the other.
+                link.begin_with(schema.turn_of(self._address))
                 row: Any = link.execute(
                     "SELECT turn FROM commits WHERE worker = ?", (self.worker,)
                 ).fetchone()
