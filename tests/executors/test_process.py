@@ -823,6 +823,14 @@ def test_a_child_that_the_owner_forked_does_not_keep_its_workers_alive(
         os.kill(forked, signal.SIGKILL)
 
 
+def test_what_runs_in_keeper_and_workers_needs_no_asyncio() -> None:
+    code = "import sys, runcue.executors.poolwork\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=True
+    )
+    assert {"asyncio", "runcue.loops"}.isdisjoint(done.stdout.split())
+
+
 # ------------------------------------------------------------------------------------------ which functions
 
 

@@ -47,7 +47,8 @@ except ImportError as missing:
 
 from runcue.executors import daskwork
 from runcue.executors.daskcluster import Cluster
-from runcue.executors.poolanswer import raising, read, read_error, read_result
+from runcue.executors.poolanswer import raising, read_error, read_result
+from runcue.executors.poolkeeper import read
 
 if TYPE_CHECKING:
     from runcue.executors.jobs import Jobs

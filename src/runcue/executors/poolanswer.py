@@ -4,13 +4,12 @@
   exception that says so, or one that looks like it (name, text, plain attributes, the nearest known class).
 - An answer never raises where it is packed or read, whatever foreign code does. It raises where it is asked for.
 - The traceback travels as text, and is the cause of the exception that the owner sees.
+- Workers import this: nothing here needs a loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import pickle
-import threading
 from collections.abc import Callable
 from itertools import islice
 from types import SimpleNamespace, TracebackType
@@ -18,10 +17,7 @@ from typing import Any, NamedTuple
 
 from runcue.core.failure import describe, traceback_text
 from runcue.errors import Permanent
-from runcue.loops import tell
 
-LARGE = 64 * 1024
-"""Bytes from which on an answer is read in a thread: on the loop it would be felt."""
 LARGEST_ERROR = 1024 * 1024
 TOLD_ATTRIBUTES = ("status_code", "status", "code", "retry_after")
 MOST_HEADERS = 100
@@ -137,29 +133,6 @@ def _pickled_class(kind: type) -> bytes | None:
 
 
 # --- In the owner ---------------------------------------------------------------------------------------
-
-
-Reading = Callable[[memoryview], Callable[[], Any]]
-
-
-def read(
-    loop: asyncio.AbstractEventLoop,
-    reading: Reading,
-    body: memoryview,
-    settle: Callable[[Callable[[], Any]], None],
-) -> None:
-    """Read an answer with `read_result` or `read_error` and settle it, on the loop: a large one a little later."""
-    if len(body) <= LARGE:
-        settle(reading(body))
-        return
-
-    def work() -> None:
-        tell(loop, settle, reading(body))
-
-    try:
-        threading.Thread(target=work, name="runcue-answer", daemon=True).start()
-    except RuntimeError:  # there is no room for one: the loop has to wait
-        work()
 
 
 def read_result(body: memoryview) -> Callable[[], Any]:

@@ -21,6 +21,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from runcue.core.failure import describe
 from runcue.descriptors import close, guard
@@ -29,9 +30,12 @@ from runcue.executors.poolwork import NEWS, ORDER
 from runcue.loops import later, tell
 
 Sockets = set[socket.socket]
+Reading = Callable[[memoryview], Callable[[], Any]]
 
 PRELOADED = ("runcue.executors.poolwork", "runcue.executors.process", "runcue.cue", "runcue.connect")
 """What the keeper imports, as far as it is imported here, so that no worker has to: our own modules alone."""
+LARGE = 64 * 1024
+"""Bytes from which on an answer is read in a thread: on the loop it would be felt."""
 NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 """A program may have given SIGPIPE its meaning back."""
 SHORTLY = 0.02
@@ -253,3 +257,23 @@ def close_all(sockets: Sockets) -> None:
     """Close all of them: the keeper ends, and with it the workers."""
     for one in list(sockets):
         close_one(one, sockets)
+
+
+def read(
+    loop: asyncio.AbstractEventLoop,
+    reading: Reading,
+    body: memoryview,
+    settle: Callable[[Callable[[], Any]], None],
+) -> None:
+    """Read an answer with `read_result` or `read_error` and settle it, on the loop: a large one a little later."""
+    if len(body) <= LARGE:
+        settle(reading(body))
+        return
+
+    def work() -> None:
+        tell(loop, settle, reading(body))
+
+    try:
+        threading.Thread(target=work, name="runcue-answer", daemon=True).start()
+    except RuntimeError:  # there is no room for one: the loop has to wait
+        work()

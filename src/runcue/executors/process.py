@@ -39,7 +39,7 @@ if not hasattr(os, "fork"):  # asked before the modules are imported that cannot
 from runcue.descriptors import guard
 from runcue.executors import poolwork
 from runcue.executors.jobs import REAPER
-from runcue.executors.poolanswer import raising, read, read_error, read_result
+from runcue.executors.poolanswer import raising, read_error, read_result
 from runcue.executors.poolkeeper import (
     NO_SIGNAL,
     Keeper,
@@ -47,6 +47,7 @@ from runcue.executors.poolkeeper import (
     cause_of_death,
     close_all,
     close_one,
+    read,
     search_path,
 )
 from runcue.executors.poolwork import FRAME
