@@ -209,10 +209,10 @@ def test_a_module_that_runs_its_cue_is_refused_at_its_first_import(app: App) -> 
 
 
 @pytest.mark.parametrize(
-    ("orders", "variable"), [({"app": "app:cue"}, "RUNCUE_DEBUG"), ({"home": "x"}, "QUEUECTL_DEBUG")]
+    ("orders", "variable"), [(Orders(app="app:cue"), "RUNCUE_DEBUG"), (Orders(home="x"), "QUEUECTL_DEBUG")]
 )
 def test_a_mistake_of_ours_names_the_variable_of_its_program(
-    orders: dict[str, str], variable: str, monkeypatch: pytest.MonkeyPatch
+    orders: Orders, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mistaken(orders: Orders, voice: Voice) -> None:
         raise RuntimeError("a mistake of ours")
@@ -220,7 +220,7 @@ def test_a_mistake_of_ours_names_the_variable_of_its_program(
     monkeypatch.setattr(worker, "_cue", mistaken)
     ours, theirs = os.pipe()
     try:
-        assert work(Orders(**orders), Voice(theirs)) == 70
+        assert work(orders, Voice(theirs)) == 70
         assert f"set {variable}=1 for details" in os.read(ours, 4096).decode()
     finally:
         os.close(ours)
