@@ -223,6 +223,62 @@ async def test_who_waits_is_told_though_the_store_refused_the_look_after_the_las
     assert (found, store.looks) == (ended, 2)
 
 
+class Away:
+    """A store that cannot be read."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    async def get_many(self, ids: list[str]) -> dict[str, Any]:
+        self.looks += 1
+        raise runcue.StoreError("away")
+
+
+async def test_looks_at_a_store_that_is_away_do_not_multiply_with_the_news() -> None:
+    store: Any = Away()
+    waiters = Waiters(asyncio.get_running_loop(), store)
+    waiters.final("a")
+    for _ in range(40):  # ten seconds of news
+        waiters.recheck()
+        await asyncio.sleep(0.25)
+    store.looks = 0
+    await asyncio.sleep(10)
+    assert store.looks <= 20
+
+
+async def test_who_waits_is_told_by_a_turn_of_his_own_when_nobody_else_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process died between its commit and telling of it, or could not tell."""
+    here, there = Cue(tmp_path / "queue.db"), Cue(tmp_path / "queue.db")
+    for cue in (here, there):
+
+        @cue.task("work")
+        async def work(work: Work) -> None:
+            await asyncio.sleep(1)
+
+    there.start()
+    await here.submit("work", id="far")
+    waiting = asyncio.create_task(here.wait("far"))
+
+    async def first_end() -> str | None:
+        return (await anext(aiter(here.events(types={"completed"})))).work_id
+
+    reading = asyncio.create_task(first_end())
+    await settle()
+    system = there._system
+    assert system is not None
+    monkeypatch.setattr(system.store, "_tell", lambda plan: None)
+    monkeypatch.setattr("runcue.stores.neighbours.LOOK_AROUND", 1e6)  # nor does anybody look by himself
+    await there.wait("far")
+    await here.submit("work", id="own", delay=3600)  # the next turn, whatever it is for
+    async with asyncio.timeout(10):
+        assert (await waiting).state == "completed"
+        assert await reading == "far"
+    await here.close()
+    await there.close()
+
+
 async def test_a_look_that_fails_or_is_cut_off_leaves_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

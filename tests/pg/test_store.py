@@ -17,14 +17,16 @@ import pytest
 import runcue
 from runcue.core.plan import Plan
 from runcue.ports import Turn
+from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.link import is_gone, translate
+from runcue.stores.postgres.link import Link, is_gone, translate
 from runcue.stores.postgres.store import PostgresStore
 from runcue.stores.postgres.tables import PAGE
 from runcue.testing import contract
 from runcue.testing.hand import Hand, pending
 from tests.pg.proxy import Proxy
 from tests.pg.server import Server
+from tests.stores.beside import until
 from tests.stores.test_traces import compare
 from tests.stores.traces import TRAITS, make, played
 
@@ -168,6 +170,55 @@ async def test_a_statement_that_fails_while_it_is_being_prepared_does_no_lasting
                 connection.execute("ALTER TABLE runcue.work_units DROP CONSTRAINT full_up")
             await hand.write(pending(number))
         await hand.compare()
+
+
+def prepared(url: str) -> list[str]:
+    """What a session has prepared after some turns that were undone, and some that were not."""
+    address = Address(url)
+    link = Link(address)
+    schema.migrate(link)
+    for number in range(8):
+        opening = link.prepared("SELECT revision FROM head WHERE revision > ?", (-1,))
+        link.begin_with(schema.turn_of(address), opening)
+        link.execute("SELECT turn FROM commits WHERE worker = ?", ("nobody",)).fetchall()
+        if number % 2:
+            link.undo()
+        else:
+            link.leave()
+    found = link.execute("SELECT name FROM pg_prepared_statements").fetchall()
+    link.close()
+    return [name for (name,) in found if name.startswith("runcue_")]
+
+
+def test_turns_that_are_undone_cost_nothing_that_is_prepared(pg: str) -> None:
+    assert prepared(pg) == ["runcue_0"]
+
+
+def test_who_has_a_session_forget_what_is_prepared_costs_one_turn(pg: str) -> None:
+    address = Address(pg)
+    link = Link(address)
+    schema.migrate(link)
+    link.prepared("SELECT 7 WHERE 1 > ?", (0,))
+    link.raw.pgconn.exec_(b"DEALLOCATE ALL")
+    with pytest.raises(psycopg.errors.InvalidSqlStatementName):
+        link.begin_with(link.prepared("SELECT 7 WHERE 1 > ?", (0,)))
+    link.undo()
+    assert link.begin_with(link.prepared("SELECT 7 WHERE 1 > ?", (0,))) == (7,)
+    link.undo()
+    link.close()
+
+
+async def test_news_that_come_after_a_turn_are_not_taken_for_what_it_saw(pg: str) -> None:
+    async with hand_on(pg) as hand:
+        store: Any = hand.store
+        heard: list[bool] = []
+        store.listen(heard.append, heard.append)
+        await hand.write(pending(1))  # from now on it is busy
+        store._hear_of(False)
+        await hand.write(pending(2))  # sees that, and not what comes next
+        heard.clear()
+        store._hear_of(False)
+        await until(lambda: heard == [False])
 
 
 async def test_a_queue_that_was_made_anew_is_not_ours(pg: str) -> None:

@@ -56,7 +56,13 @@ async def counts(hand: Hand) -> tuple[int, int]:
     return found[WorkState.PENDING], found[WorkState.RUNNING]
 
 
-async def test_who_joins_does_not_wait_for_damaged_work(path: Path) -> None:
+BAD_JSON = "UPDATE work_units SET params = '{' WHERE seq = 1"
+NO_TEXT = "UPDATE work_units SET params = CAST(x'7bff7d' AS TEXT) WHERE seq = 1"
+NO_NAME = "UPDATE work_units SET id = CAST(x'77ff' AS TEXT) WHERE seq = 1"
+
+
+@pytest.mark.parametrize("damage", [BAD_JSON, NO_TEXT, NO_NAME])
+async def test_who_joins_does_not_wait_for_damaged_work(path: Path, damage: str) -> None:
     def queue() -> Cue:
         cue = Cue(path)
 
@@ -69,11 +75,12 @@ async def test_who_joins_does_not_wait_for_damaged_work(path: Path) -> None:
     await cue.submit("note", id="broken")
     await cue.submit("note", id="sound")
     await cue.close()
-    change(path, "UPDATE work_units SET params = '{' WHERE id = 'broken'")
+    change(path, damage)
     cue = queue()
     async with cue:
         await cue.join(timeout=PATIENCE)
         assert (await cue.count())[WorkState.PENDING] == 0
+        assert [work.id for work in await cue.list()] == ["sound"]
     await cue.close()
 
 

@@ -275,3 +275,15 @@ async def test_a_loop_that_rests_never_lends_to_who_answers(monkeypatch: pytest.
     with pytest.raises(ZeroDivisionError):
         await errands.do(lambda: 1 / 0)
     errands.close()
+
+
+async def test_an_errand_that_fails_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    errands = Errands("runcue-test")
+
+    def fail() -> None:
+        raise LookupError
+
+    errands.put(fail)
+    assert await errands.do(lambda: "done") == "done"
+    errands.close()
+    assert "an errand of runcue-test failed" in caplog.text

@@ -59,6 +59,11 @@ def test_the_edges_of_work_go_that_does_not_say_any_more_what_it_depended_on(pat
     assert changed(path, """UPDATE work_units SET depends_on = '["x' WHERE id IN ('b', 'c')""") == [6, 2, 0]
 
 
+def test_the_edges_of_work_go_whose_text_is_none(path: Path) -> None:
+    torn = "UPDATE work_units SET depends_on = CAST(x'5bff' AS TEXT) WHERE id IN ('b', 'c')"
+    assert changed(path, torn) == [6, 2, 0]
+
+
 def test_edges_are_deleted_by_their_key(path: Path) -> None:
     with open_file(str(path)) as connection:
         steps: list[Any] = connection.execute(f"EXPLAIN QUERY PLAN {DELETE_EDGE}", ("x", "a")).fetchall()

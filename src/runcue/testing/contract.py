@@ -368,8 +368,8 @@ async def changes_are_told_to_others_once(open_store: Open) -> None:
         service = ServiceState(limits, True, NOW + 3, 2, breaker)
 
         def change(plan: Plan, turn: Turn) -> None:
-            one.put(plan, pending(2))
-            one.put(plan, pending(1))
+            one.put(plan, pending(2, watch_at=NOW + 9))
+            one.put(plan, pending(1, watch_at=NOW + 8))
             plan.services["api"] = service
             plan.grants += [Grant("api", turn.now, 2), Grant("api", turn.now + 0.25)]
             plan.queues["slow"] = True
@@ -385,6 +385,7 @@ async def changes_are_told_to_others_once(open_store: Open) -> None:
         expect("services", told.services, [service])
         expect("grants", [(grant.service, grant.amount) for grant in told.grants], [("api", 2), ("api", 1)])
         expect("paused queues", told.paused, frozenset({"slow"}))
+        expect("the next to watch", told.watch_at, NOW + 8)
         expect("counters", (told.head.pending, told.head.running, told.head.seq), (2, 0, 2))
         mine = [worker for worker in told.workers or () if worker.active == {"api": 2}]
         expect("the worker who did it", len(mine), 1)
@@ -408,6 +409,7 @@ async def changes_are_told_to_others_once(open_store: Open) -> None:
         expect("grants", told.grants, [])
         expect("paused queues", told.paused, frozenset())
         expect("mail", told.mail, [41])
+        expect("the next to watch", told.watch_at, NOW + 9)
         expect("counters", (told.head.pending, told.head.running, told.head.token), (1, 1, 9))
         await other.write(pending(3))
         await one.turn()

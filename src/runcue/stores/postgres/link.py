@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import RawCursor, errors, sql
+from psycopg.pq import ExecStatus
 from psycopg.types.string import TextLoader
 
 from runcue.errors import RuncueError, StorageBusy, StorageFull, StoreError
@@ -63,6 +64,7 @@ class Link:
         """True between BEGIN and its end, as far as this side knows."""
         self._until: float | None = None
         self._closing = threading.Lock()
+        self._piping = ExitStack()
         self._prepared: dict[str, str] = {}
         self._numbers = count()
         try:
@@ -207,7 +209,11 @@ class Link:
         """
         self.in_transaction = True
         with self.timed(LOCKED + ANSWER):
-            cursor = self.raw.execute(";".join(("BEGIN", *statements)))
+            try:
+                cursor = self.raw.execute(";".join(("BEGIN", *statements)))
+            except errors.InvalidSqlStatementName:  # somebody had the session forget what was prepared
+                self._prepared.clear()
+                raise
         for _ in statements:
             cursor.nextset()
         row = cursor.fetchone()
@@ -222,17 +228,20 @@ class Link:
                 self._piping.close()
         self.in_transaction = False
         if done.statusmessage != "COMMIT":  # PostgreSQL rolls back what has failed before
+            self.close()  # and psycopg gives up all that is prepared
             raise StoreError(f"{self.address.shown} did not commit what it was given ({done.statusmessage}).")
 
     def undo(self) -> None:
         """Roll back what is under way, if the connection still can."""
         is_under_way, self.in_transaction = self.in_transaction, False
         if is_under_way and self.is_alive:
-            self._prepared.clear()  # psycopg gives up all there are after this
-            self.execute("ROLLBACK")
+            with self.timed(STATEMENT):  # not by a cursor: psycopg would give up all that is prepared
+                done = self.raw.pgconn.exec_(b"ROLLBACK")
+            if done.status != ExecStatus.COMMAND_OK:
+                self.close()
 
     def leave(self) -> None:
-        """End a transaction that wrote nothing. A rollback would do, but cost all that is prepared."""
+        """End a transaction that wrote nothing."""
         self.in_transaction = False
         self.execute("COMMIT")
 
