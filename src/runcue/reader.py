@@ -234,7 +234,11 @@ class Reader:
                     service = found.find(name)
                     if service is not None:
                         service.active += amount
-            return [snapshot(found[name], now) for name in sorted(found)]
+            shown = [snapshot(found[name], now) for name in sorted(found)]
+            for rate in (rate for service in shown for rate in service["rates"]):
+                # others count a start from the latest moment at which it may begin, so they may see one too many
+                rate["used"] = min(rate["used"], rate["limit"])
+            return shown
 
         return self._read(look)
 

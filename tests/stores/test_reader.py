@@ -141,6 +141,17 @@ def test_services_are_those_that_a_cue_shows(path: Path) -> None:
     run(together(path, look))
 
 
+def test_no_more_of_a_rate_is_shown_as_used_than_there_is(path: Path) -> None:
+    """A start is kept with the latest moment at which it may begin, and one before it may be over by then."""
+    used(path)
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE service_log SET amount = 11 WHERE id = (SELECT max(id) FROM service_log)")
+    connection.close()
+    with Reader(path) as reader:
+        [api] = reader.services()
+    assert api["rates"] == [{"rate": "10/min", "used": 10, "limit": 10}]
+
+
 def test_events_are_those_that_a_cue_told(path: Path) -> None:
     used(path)
 
