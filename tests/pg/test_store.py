@@ -214,10 +214,10 @@ async def test_news_that_come_after_a_turn_are_not_taken_for_what_it_saw(pg: str
         heard: list[bool] = []
         store.listen(heard.append, heard.append)
         await hand.write(pending(1))  # from now on it is busy
-        store._hear_of(False)
+        store._hearing.hear(False)
         await hand.write(pending(2))  # sees that, and not what comes next
         heard.clear()
-        store._hear_of(False)
+        store._hearing.hear(False)
         await until(lambda: heard == [False])
 
 

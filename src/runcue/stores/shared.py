@@ -29,6 +29,7 @@ from runcue.loops import tell
 from runcue.ports import Clock, Decide
 from runcue.stores import codec, presence
 from runcue.stores.errands import Errands
+from runcue.stores.hearing import Hearing
 from runcue.stores.neighbours import EndLeftovers, Neighbours, Trouble
 from runcue.stores.pruning import Deleted, prune
 from runcue.stores.tables import Tables
@@ -112,6 +113,7 @@ class SharedStore:
         self._trouble = Trouble(place)
         self._loop = asyncio.get_running_loop()
         self._turns = Errands("runcue-store")
+        self._hearing = Hearing(is_at_once=is_on_loop)
         self._pruning: asyncio.TimerHandle | None = None
         self._is_closed = False
         self.worker = presence.new_worker_id()
@@ -177,13 +179,23 @@ class SharedStore:
 
     def take_turn(self, decide: Decide) -> Plan:
         """Decide and commit, here and now."""
+        is_written = False
+
+        def job() -> Plan:
+            self._hearing.turn_began()
+            return self._decided(decide)
+
+        self._hearing.turn_wanted()
         try:
             self._check()
-            plan = self._transact(lambda: self._decided(decide))
+            plan = self._transact(job)
+            is_written = plan.writes
         except BaseException:
             self._tables.forget()
             raise
-        if plan.writes:
+        finally:
+            self._hearing.turn_over(is_written=is_written)
+        if is_written:
             crashpoint("turn.committed")
             self._tell(plan)
         return plan
@@ -256,7 +268,8 @@ class SharedStore:
 
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died."""
-        self._neighbours.listen(changed, lost)
+        self._hearing.listen(changed)
+        self._neighbours.listen(self._hearing.hear, lost)
         self._prune_in(PRUNE_EVERY)
 
     def serve(self, queues: frozenset[str] | None) -> None:
@@ -334,6 +347,7 @@ class SharedStore:
         if self._pruning is not None:
             self._pruning.cancel()
         self._neighbours.close()
+        self._hearing.close()
         if self._heart is not None:
             self._heart.close()
 

@@ -54,10 +54,8 @@ ASKING: Final = 5.0
 """Seconds to go on asking whether a commit took place."""
 LEAVING: Final = 5.0
 """Seconds to say good-bye."""
-BUSY: Final = 0.1
-"""Seconds after its last commit for which a process counts as busy."""
-CALM: Final = 0.02
-"""Seconds between two tidings of a process that is busy, and for which those of others wait there."""
+TIDINGS: Final = 0.02
+"""Seconds between two tidings of a process that is busy."""
 LOOK: Final = 1.0
 """Seconds between two looks at the queue while somebody works on it elsewhere, besides being told."""
 COMMITTED: Final = "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn"
@@ -101,8 +99,6 @@ class PostgresStore(SharedStore):
         self._is_taking_turn = False
         self._is_begun = False
         """True once a turn holds the lock: what happens after that is not tried again."""
-        self._begun = self._news_after = 0
-        """How many turns have seen what others did, and how many had when the last news came."""
         self._kept = 0
         """Names the last turn of this worker that was written."""
         self._beat_at = 0.0
@@ -111,11 +107,9 @@ class PostgresStore(SharedStore):
         self._beside: PostgresTables | None = None
         self._beats: Beats | None = None
         self._look_timer: asyncio.TimerHandle | None = None
-        self._news_timer: asyncio.TimerHandle | None = None
         self._telling: asyncio.TimerHandle | None = None
-        self._told_at = self._busy_at = -BUSY
-        """When this process last told the others, and last committed something."""
-        self._changed: Callable[[bool], None] = lambda is_urgent: None
+        self._told_at = -TIDINGS
+        """When this process last told the others."""
         for tries_left in reversed(range(TRIES)):
             with ExitStack() as made:
                 try:
@@ -226,7 +220,6 @@ class PostgresStore(SharedStore):
     def _decided(self, decide: Decide) -> Plan:
         tables, link = self._tables, self._link
         crashpoint("turn.begin")
-        self._begun += 1
         before, now, is_put_right = self._heard(link, self._asked_at, self._row)
         tables.check_history(before, self._address)
         changes = tables.changes(before, now - OLDEST_GRANT)
@@ -322,8 +315,7 @@ class PostgresStore(SharedStore):
     def _tell(self, plan: Plan) -> None:
         """After a commit: wake the others; who commits one turn after the other does so only now and then."""
         now = time.monotonic()
-        is_soon = now - self._told_at < CALM
-        self._busy_at = now
+        is_soon = now - self._told_at < TIDINGS
         if is_soon and not (plan.mail or plan.lost or self._is_on_loop):
             tell(self._loop, self._tell_later)
             return
@@ -340,7 +332,7 @@ class PostgresStore(SharedStore):
 
     def _tell_later(self) -> None:
         if self._telling is None and not self._is_closed:
-            self._telling = self._loop.call_later(CALM, self._tell_now)
+            self._telling = self._loop.call_later(TIDINGS, self._tell_now)
 
     def _tell_now(self) -> None:
         self._telling = None
@@ -388,30 +380,11 @@ class PostgresStore(SharedStore):
 
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died."""
-        self._changed = changed
-        super().listen(self._hear_of, lost)
+        super().listen(changed, lost)
         if not self._is_on_loop:
             self._beats = Beats(
-                self._address, self.worker, self.boot, self._lease, self._trouble, self._hear_of, lost
+                self._address, self.worker, self.boot, self._lease, self._trouble, self._hearing.hear, lost
             )
-
-    def _hear_of(self, is_urgent: bool) -> None:
-        """Somebody committed something. While we do, too, that waits a little: mostly a turn of ours sees it."""
-        self._news_after = self._begun
-        if is_urgent or self._is_on_loop or time.monotonic() - self._busy_at > BUSY:
-            self._changed(is_urgent)
-        elif self._news_timer is None:
-            self._news_timer = self._loop.call_later(CALM, self._pass_on)
-
-    def _pass_on(self) -> None:
-        """Pass news on, unless a turn that began after they came has seen them."""
-        self._news_timer = None
-        if self._is_closed or self._begun != self._news_after:
-            return
-        if self._is_taking_turn or time.monotonic() - self._busy_at < CALM:
-            self._news_timer = self._loop.call_later(CALM, self._pass_on)  # what it started brings the next
-        else:
-            self._changed(False)
 
     async def turn(self, decide: Decide) -> Plan:
         """Decide and commit, in the store's thread."""
@@ -432,7 +405,7 @@ class PostgresStore(SharedStore):
 
     def _rest(self) -> None:
         super()._rest()
-        for timer in (self._look_timer, self._news_timer, self._telling):
+        for timer in (self._look_timer, self._telling):
             if timer is not None:
                 timer.cancel()
         if self._beats is not None:
