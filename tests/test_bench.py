@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.peers import charts, homes, report, throughput
+from bench.peers import __main__ as peers_main
+from bench.peers import charts, homes, report, running, throughput
 from bench.peers import lines as peers_lines
 from bench.peers.board import Board
 from bench.peers.contenders import CONTENDERS
@@ -185,6 +186,15 @@ def test_the_board_counts_for_all_and_gives_each_process_a_place(tmp_path: Path)
         assert watch.processes() == [os.getpid()] * 2
         watch.stop()
         assert other.stopped
+
+
+def test_installing_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(sys, "argv", ["bench.peers", "--install"])
+    monkeypatch.setattr(homes, "install", lambda: done.append("installed"))
+    monkeypatch.setattr(running, "run", lambda *_, **__: done.append("measured"))
+    peers_main.main()
+    assert done == ["installed"]
 
 
 def test_every_contender_has_a_module_that_says_what_it_needs() -> None:

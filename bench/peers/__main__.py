@@ -1,4 +1,8 @@
-"""python -m bench.peers [--install] [--only name …] [--measure name …] [--quick]: compare, and keep the figures."""
+"""Compare, and keep the figures; `--install` brings those that runcue is compared with, and measures nothing.
+
+python -m bench.peers --install
+python -m bench.peers [--only name …] [--measure name …] [--quick]
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,14 @@ from bench.peers import homes, lines, running
 
 
 def main() -> None:
-    """Measure what is asked for, and print it."""
+    """Install, or measure what is asked for and print it."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.peers", description="Compare runcue with its peers."
     )
     parser.add_argument(
-        "--install", action="store_true", help="bring the peers and a Redis into .cache/peers first"
+        "--install",
+        action="store_true",
+        help="bring the peers and a Redis into .cache/peers, and measure nothing",
     )
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="name", help="these queues alone; keeps no figures"
@@ -26,6 +32,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.install:
         homes.install()
+        return
     measures = tuple(arguments.measure) or running.MEASURES
     found = running.run(measures, arguments.only, quick=arguments.quick)
     if not arguments.only and not arguments.quick:

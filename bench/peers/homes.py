@@ -22,7 +22,7 @@ HOMES = {"python": "peers.txt", "arq": "peers-arq.txt"}
 SERVERS = ("valkey-server", "redis-server")
 PACKAGES = ("redis-server", "redis-tools", "liblzf1", "libjemalloc2")
 DEBIAN = HERE / "redis"
-INSTALL = "python -m bench.peers --install"
+INSTALL = ".venv/bin/python -m bench.peers --install"
 
 
 def use(home: str) -> None:
