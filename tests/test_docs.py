@@ -26,6 +26,7 @@ import runcue
 import runcue.testing
 import runcue.web
 from runcue.registry import CALLBACKS, Options
+from runcue.stores.schema import TABLES
 from tools import api_reference, diagrams, docs_site, tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -241,6 +242,11 @@ def test_every_method_of_a_cue_is_in_the_reference() -> None:
     text = REFERENCE.read_text(encoding="utf-8")
     names = [name for name in vars(runcue.Cue) if not name.startswith("_") and name not in CALLBACKS]
     assert [name for name in names if f"cue.{name}" not in text] == []
+
+
+def test_every_table_of_a_file_is_told_about() -> None:
+    said = set(re.findall(r"`(\w+)`", (DOCS / "guides" / "durable.md").read_text(encoding="utf-8")))
+    assert said >= TABLES
 
 
 # ------------------------------------------------------------------------------------------------- links

@@ -45,8 +45,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Cue:
     """Decides when work may run.
 
-    `Cue()` keeps its queue in memory, `Cue("queue.db")` in a file that several processes may share. The options
-    are in docs/reference.md; an unknown one is an error.
+    `Cue()` keeps its queue in memory, `Cue("queue.db")` in a file that several processes may share,
+    `Cue("postgresql://…")` in a PostgreSQL database that many machines may share. The options are in
+    docs/reference.md; an unknown one is an error.
     """
 
     def __init__(self, store: str | os.PathLike[str] | None = None, **options: Unpack[CueOptions]) -> None:
