@@ -244,6 +244,13 @@ def test_every_method_of_a_cue_is_in_the_reference() -> None:
     assert [name for name in names if f"cue.{name}" not in text] == []
 
 
+def test_the_names_of_changelog_fragments_are_those_that_their_tool_reads() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["towncrier"]
+    kinds = "|".join(one["directory"] for one in settings["type"])
+    names = [path.name for path in (ROOT / "changelog.d").iterdir() if path.name not in settings["ignore"]]
+    assert [one for one in names if not re.fullmatch(rf"(\d+|\+[\w-]+)\.({kinds})(\.\d+)?\.md", one)] == []
+
+
 def test_every_table_of_a_file_is_told_about() -> None:
     said = set(re.findall(r"`(\w+)`", (DOCS / "guides" / "durable.md").read_text(encoding="utf-8")))
     assert said >= TABLES
