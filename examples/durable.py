@@ -16,10 +16,10 @@ from pathlib import Path
 
 from runcue import Cue, Work, WorkState
 
-FOLDER = Path(tempfile.gettempdir()) / "runcue-durable"
+FOLDER = Path(tempfile.gettempdir()) / f"runcue-durable-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
 PAGES = 60
 
-FOLDER.mkdir(exist_ok=True)
+FOLDER.mkdir(mode=0o700, exist_ok=True)
 cue = Cue(FOLDER / "queue.db")
 cue.service("ocr", rate="40/s", concurrent=4)  # for all processes together
 

@@ -105,10 +105,11 @@ def test_the_durable_one_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     last = run("durable.py", tmp_path).splitlines()
     read += [f"{line}\n" for line in last if line.startswith("read page ")]
     assert re.fullmatch(r"going on: \d+ of 61 were done before", last[0])
-    assert last[-1] == f"done: {tmp_path / 'runcue-durable' / 'book.txt'}"
+    path = tmp_path / f"runcue-durable-{os.getuid()}" / "book.txt"
+    assert last[-1] == f"done: {path}"
     assert set(read) == {f"read page {number}\n" for number in range(1, 61)}
     assert len(read) <= 60 + 3 * 4  # what ran when it was killed ran again, and nothing else
-    book = (tmp_path / "runcue-durable" / "book.txt").read_text(encoding="utf-8")
+    book = path.read_text(encoding="utf-8")
     assert book == "".join(f"text of page {number}\n" for number in range(1, 61))
 
     again = run("durable.py", tmp_path)

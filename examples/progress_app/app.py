@@ -9,7 +9,7 @@ that a restart loses nothing: press Ctrl-C in the middle, start again, and the p
     GET  /jobs/{id}          how far it is
     GET  /jobs/{id}/events   the same, live: `job`, then each `progress` and `change`, and `done` at the end
     /                        a page that shows it
-    /runcue/                 the dashboard of the queue, for its operator: the log tells how to come in
+    /runcue/                 the dashboard of the queue, for its operator: what is printed at the start leads in
 """
 
 import asyncio
@@ -35,12 +35,12 @@ except ModuleNotFoundError:
 from pydantic import BaseModel, Field
 from sse_starlette import EventSourceResponse, JSONServerSentEvent
 from starlette.responses import FileResponse
-from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
 STATIC = Path(__file__).parent / "static"
 FOLDER = Path(tempfile.gettempdir()) / f"runcue-progress-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+ADDRESS = os.environ.get("ADDRESS", "http://127.0.0.1:8000")  # where uvicorn listens, unless told otherwise
 BATHS = ("developer", "stop bath", "fixer", "water", "drying")
 CHANGES = ("started", "progress", "completed", "failed", "cancelled")
 POLICY = {"Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'"}
@@ -185,18 +185,22 @@ def make_app(path: Path, pace: float = 1) -> FastAPI:
     """The application, on a queue in that file."""
     cue = darkroom(path, pace)
     jobs = Jobs(cue)
+    board = web.app(cue)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.environ.get("RUNCUE_TOKEN"):
+            code = board.state.make_code()
+            print(f"dashboard, once and within 10 minutes: {ADDRESS}/runcue/?code={code}", flush=True)
         async with cue:
             yield
             await cue.stop(timeout=2)  # what is still in a tray then is done again after the next start
         await cue.close()
 
     made = FastAPI(title="Darkroom", lifespan=life, docs_url=None, redoc_url=None)
-    made.router.routes.append(Mount("/runcue", routes=web.routes(cue)))
-    made.router.routes.append(Mount("/static", StaticFiles(directory=STATIC)))
+    made.mount("/runcue", board)
+    made.mount("/static", StaticFiles(directory=STATIC))
 
     @made.get("/", include_in_schema=False)
     async def page() -> FileResponse:

@@ -172,6 +172,18 @@ async def test_the_dashboard_is_behind_its_token(tmp_path: Path, monkeypatch: py
         assert status.json()["counts"]["completed"] == 2
 
 
+async def test_what_is_printed_at_the_start_leads_to_the_dashboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("RUNCUE_TOKEN", raising=False)
+    async with served(tmp_path / "queue.db") as client:
+        link = re.search(r"http://127\.0\.0\.1:8000(/runcue/\?code=\S+)$", capsys.readouterr().out.strip())
+        assert link is not None
+        page = await client.get(link[1], follow_redirects=True)
+        assert (page.status_code, page.url.path) == (200, "/runcue/")
+        assert (await client.get("/runcue/status")).status_code == 200
+
+
 # --------------------------------------------------------------------------------------------------- the page
 
 

@@ -43,8 +43,8 @@ def routes(
     site = Site(_source(cue), keeper, read_only)
     if given is None and protect:
         logger.warning(
-            "dashboard: come in by …/?code=%s below where it is mounted, once and within %.0f minutes; "
-            "with a token of your own (%s) you can come in at any time",
+            "dashboard: open the address where it is mounted with /?code=%s at its end, once and within %.0f "
+            "minutes; with a token of your own (%s) you can come in at any time",
             site.keeper.make_code(),
             CODE_LASTS / 60,
             VARIABLE,
