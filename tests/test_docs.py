@@ -275,6 +275,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert anchor in anchors(linked), f"{target}#{anchor} is not there"
 
 
+def test_every_picture_is_on_a_page() -> None:
+    pages = [*PAGES, *(ROOT / "examples").rglob("*.md")]
+    said = "".join(page.read_text(encoding="utf-8") for page in pages)
+    assert [path.name for path in (DOCS / "images").iterdir() if f"images/{path.name})" not in said] == []
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     seen: set[Path] = set()
     todo = [ROOT / "README.md"]
