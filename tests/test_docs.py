@@ -251,6 +251,36 @@ def test_the_names_of_changelog_fragments_are_those_that_their_tool_reads() -> N
     assert [one for one in names if not re.fullmatch(rf"(\d+|\+[\w-]+)\.({kinds})(\.\d+)?\.md", one)] == []
 
 
+SECTIONS = {
+    "": "The layers",
+    "core": "Inside the core",
+    "stores": "The stores that processes share",
+    "stores/postgres": "The stores that processes share",
+    "executors": "Executors, instruments, help for tests",
+    "instrument": "Executors, instruments, help for tests",
+    "testing": "Executors, instruments, help for tests",
+    "cli": "The command line",
+    "cli/top": "The command line",
+    "web": "The dashboard",
+    "sim": "The simulator",
+}
+"""Where on docs/architecture.md the modules of each package are. (Each of cli/commands is a verb of its name.)"""
+
+
+def test_every_module_is_in_the_architecture() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    parts = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
+    source = ROOT / "src" / "runcue"
+    packages = {path.parent.relative_to(source).as_posix() for path in source.rglob("*.py")}
+    assert packages - {"cli/commands"} == {package or "." for package in SECTIONS}
+    assert [
+        f"{package}/{path.stem}"
+        for package, title in SECTIONS.items()
+        for path in (source / package).glob("[!_]*.py")
+        if not re.search(rf"[`/]{path.stem}`", parts[title])
+    ] == []
+
+
 def test_every_table_of_a_file_is_told_about() -> None:
     said = set(re.findall(r"`(\w+)`", (DOCS / "guides" / "durable.md").read_text(encoding="utf-8")))
     assert said >= TABLES
