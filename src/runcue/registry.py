@@ -31,7 +31,7 @@ from runcue.core.explain import OWN_POOL, POOL, THREADS
 from runcue.core.meters import Cost
 from runcue.core.model import Spec, Work
 from runcue.core.places import HERE
-from runcue.core.retry import Retry
+from runcue.core.retry import Retry, retry_of_work
 from runcue.core.settings import Rule
 from runcue.core.state import Limits, base_name, is_pattern
 from runcue.errors import (
@@ -318,7 +318,7 @@ class Registry:
         due = wait = None
         if run_at is not None or delay is not None:
             due, wait = given.due(run_at, delay)
-        policy = None if retry is None else Retry.of_work(retry)
+        policy = None if retry is None else retry_of_work(retry)
         work_id = ""  # made last: an id that somebody saw must not be refused (decision 0003)
         if id is not None:
             work_id = parse.work_id(id)

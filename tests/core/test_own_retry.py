@@ -8,7 +8,7 @@ from runcue.core.explain import explain_alone
 from runcue.core.limits import Limits
 from runcue.core.places import HERE
 from runcue.core.plan import Submit
-from runcue.core.retry import Retry
+from runcue.core.retry import Retry, retry_of_work
 from runcue.core.settings import Rule
 from runcue.errors import ConfigError, InvalidOption, SubmitError
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
@@ -24,23 +24,23 @@ OWN = Retry(max_attempts=2, backoff="linear", base_delay=7, jitter=False)
     ("given", "attempts"), [(0, 1), (1, 1), (5, 5), ({"max_attempts": 4}, 4), (Retry(6), 6), ({}, 3)]
 )
 def test_it_is_given_in_the_ways_of_a_task(given: Any, attempts: int) -> None:
-    assert Retry.of_work(given).max_attempts == attempts
+    assert retry_of_work(given).max_attempts == attempts
 
 
 @pytest.mark.parametrize("given", [Retry(retry_on=OSError), {"retry_on": (OSError,)}, {"retry_on": callable}])
 def test_what_only_a_task_can_have_is_refused(given: Any) -> None:
     with pytest.raises(InvalidOption, match="only a task can have it"):
-        Retry.of_work(given)
+        retry_of_work(given)
 
 
 @pytest.mark.parametrize("given", [-1, 2.5, True, "3", {"tries": 2}, {"backoff": "no"}, [3]])
 def test_nonsense_is_refused_as_it_is_for_a_task(given: Any) -> None:
     with pytest.raises(ConfigError):
-        Retry.of_work(given)
+        retry_of_work(given)
 
 
 def test_retry_on_nothing_is_no_retry_on() -> None:
-    assert Retry.of_work({"max_attempts": 2, "retry_on": None}) == Retry(2)
+    assert retry_of_work({"max_attempts": 2, "retry_on": None}) == Retry(2)
 
 
 # --- It wins over the task's ------------------------------------------------------------------------

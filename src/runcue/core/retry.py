@@ -78,13 +78,13 @@ class Retry(msgspec.Struct, frozen=True):
         attempts = 1 if value is None else number(value, "retry", low=0, whole=True)
         return cls(max_attempts=max(attempts, 1))
 
-    @classmethod
-    def of_work(cls, value: object) -> Retry:
-        """Read what one work was submitted with: the same, but for what cannot be kept in a file."""
-        policy = cls.of(value)
-        if policy.retry_on is not None:
-            raise InvalidOption("retry_on", policy.retry_on, "nothing here: only a task can have it")
-        return policy
+
+def retry_of_work(value: object) -> Retry:
+    """Read what one work was submitted with: as Retry.of, but for what cannot be kept in a file."""
+    policy = Retry.of(value)
+    if policy.retry_on is not None:
+        raise InvalidOption("retry_on", policy.retry_on, "nothing here: only a task can have it")
+    return policy
 
 
 def delay_after(retry: Retry, work_id: str, attempt: int) -> float:

@@ -20,7 +20,7 @@ import msgspec
 
 from runcue.core.model import Attempt, Record, Spec, WorkState
 from runcue.core.parse import LARGEST_INT, SMALLEST_INT, encode_params
-from runcue.core.retry import Retry
+from runcue.core.retry import Retry, retry_of_work
 from runcue.errors import ConfigError, InvalidParams, Permanent, StorageCorrupt, quoted
 
 Row = tuple[Any, ...]
@@ -388,7 +388,7 @@ def _policy_text(retry: Retry) -> str:
 
 
 def _policy(text: str) -> Retry:
-    return _keep(_retries, text, Retry.of_work(_decode(text)))
+    return _keep(_retries, text, retry_of_work(_decode(text)))
 
 
 def _keep(memory: dict[K, V], key: K, value: V) -> V:
