@@ -2,14 +2,16 @@
 
 A ```python block is a program of its own. It runs in an empty folder, where warnings are errors; a ```text
 block that follows it is what it prints. Those of the tutorial that build on each other also run in one folder. After
-`<!-- fragment -->` a block is only compiled, and after `<!-- file: app.py -->` it is also a file of that name for
-the blocks that follow on its page.
+`<!-- file: app.py -->` it is also a file of that name for the blocks that follow on its page, and after
+`<!-- with: ssh -->` it has what a test of its own below puts beside it. After `<!-- fragment -->` a block is only
+compiled: code for other libraries, which are not here.
 
 What is made from the code is made by a tool: tables (`python -m tools.tables`), signatures and docstrings (`python -m
 tools.api_reference`), diagrams (`python -m tools.diagrams`). `make docs` builds the site, and checks it as a whole.
 """
 
 import ast
+import asyncio
 import os
 import re
 import subprocess
@@ -23,10 +25,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import runcue
-import runcue.testing
+import runcue.testing.contract
 import runcue.web
 from runcue.registry import CALLBACKS, Options
 from runcue.stores.schema import TABLES
+from tests.executors.daskserver import cluster
+from tests.executors.sshserver import Host
 from tools import api_reference, diagrams, docs_site, tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,7 +40,8 @@ REFERENCE = DOCS / "reference.md"
 BOUND = 30
 
 BLOCK = re.compile(
-    r"(?:(?P<fragment><!-- fragment -->\n+)|<!-- file: (?P<file>[\w.]+) -->\n+)?^```python\n(?P<code>.*?)^```$"
+    r"(?:(?P<fragment><!-- fragment -->\n+)|<!-- file: (?P<file>[\w.]+) -->\n+|<!-- with: (?P<beside>\w+) -->\n+)?"
+    r"^```python\n(?P<code>.*?)^```$"
     r"(?:\n+^```text\n(?P<output>.*?)^```$)?",
     re.DOTALL | re.MULTILINE,
 )
@@ -53,6 +58,8 @@ class Snippet(NamedTuple):
     is_fragment: bool
     files: dict[str, str]
     file: str | None
+    beside: str | None
+    """What has to be there when it runs."""
 
 
 def snippets() -> Iterator[Snippet]:
@@ -63,17 +70,20 @@ def snippets() -> Iterator[Snippet]:
         for match in BLOCK.finditer(text):
             line = text.count("\n", 0, match.start("code"))
             place = f"{page.relative_to(ROOT).as_posix()}:{line}"
+            is_fragment = match["fragment"] is not None
             yield Snippet(
-                place, match["code"], match["output"], match["fragment"] is not None, files, match["file"]
+                place, match["code"], match["output"], is_fragment, files, match["file"], match["beside"]
             )
             if match["file"]:
                 files = {**files, match["file"]: match["code"]}
 
 
 ALL = list(snippets())
+ALONE = [one for one in ALL if not one.is_fragment and one.beside is None]
+BESIDE = {one.beside: one for one in ALL if one.beside is not None}
 
 
-def try_out(snippet: Snippet, folder: Path) -> None:
+def try_out(snippet: Snippet, folder: Path, **environment: str) -> None:
     """Run a snippet in a folder, and compare what it prints with what the page says."""
     for name, text in snippet.files.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -82,7 +92,7 @@ def try_out(snippet: Snippet, folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", *([snippet.file] if snippet.file else ["-c", snippet.code])],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(runcue.__file__).parent.parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(runcue.__file__).parent.parent), **environment},
         capture_output=True,
         text=True,
         timeout=BOUND,
@@ -96,7 +106,7 @@ def try_out(snippet: Snippet, folder: Path) -> None:
 # ---------------------------------------------------------------------------------------------- snippets
 
 
-@pytest.mark.parametrize("snippet", [pytest.param(one, id=one.place) for one in ALL if not one.is_fragment])
+@pytest.mark.parametrize("snippet", [pytest.param(one, id=one.place) for one in ALONE])
 def test_a_snippet_runs_and_prints_what_the_page_says(snippet: Snippet, tmp_path: Path) -> None:
     try_out(snippet, tmp_path)
 
@@ -109,6 +119,49 @@ def test_the_steps_of_the_tutorial_can_be_done_one_after_the_other_in_one_folder
         try_out(step, tmp_path)
 
 
+async def test_a_snippet_runs_with_hosts_that_speak_ssh(tmp_path: Path) -> None:
+    home = tmp_path / "home" / ".ssh"
+    home.mkdir(mode=0o700, parents=True)
+    async with Host(tmp_path, "web1") as web1, Host(tmp_path, "web2") as web2:
+        for host in (web1, web2):
+            with (home / "config").open("a", encoding="utf-8") as config:
+                config.write(f"Host {host.name}\n  HostName 127.0.0.1\n  Port {host.port}\n")
+                config.write(f"  IdentityFile {host.client_key}\n  UserKnownHostsFile {host.known_hosts}\n")
+        await asyncio.to_thread(try_out, BESIDE["ssh"], tmp_path, HOME=str(home.parent), SSH_AUTH_SOCK="")
+        assert (web1.commands, web2.commands) == (["df -h /"], ["df -h /"])
+
+
+def test_a_snippet_runs_with_a_dask_cluster(tmp_path: Path) -> None:
+    snippet = BESIDE["dask"]
+    assert "tcp://scheduler:8786" in snippet.code
+    with cluster(tmp_path / "dask") as address:
+        try_out(snippet._replace(code=snippet.code.replace("tcp://scheduler:8786", address)), tmp_path)
+
+
+STORE = """
+from runcue.stores.sqlite import SqliteStore
+
+def MyStore(path):
+    return SqliteStore(str(path), durability="relaxed", lease=30.0)
+"""
+
+
+def test_a_snippet_runs_by_pytest_with_a_store(tmp_path: Path) -> None:
+    (tmp_path / "my_store.py").write_text(STORE, encoding="utf-8")
+    (tmp_path / "test_it.py").write_text(BESIDE["pytest"].code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_it.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=BOUND, check=False,
+    )  # fmt: skip
+    checks = len([*runcue.testing.contract.EVERY, *runcue.testing.contract.SHARED])
+    assert f"{checks} passed" in done.stdout, done.stdout
+
+
+def test_what_is_not_run_is_code_for_other_libraries() -> None:
+    assert set(BESIDE) == {"ssh", "dask", "pytest"}
+    assert [one.place for one in ALL if one.is_fragment and not one.place.startswith("docs/migration/")] == []
+
+
 @pytest.mark.parametrize("snippet", [pytest.param(one, id=one.place) for one in ALL if one.is_fragment])
 def test_a_fragment_is_valid_python(snippet: Snippet) -> None:
     compile(snippet.code, snippet.place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -116,12 +169,14 @@ def test_a_fragment_is_valid_python(snippet: Snippet) -> None:
 
 def test_snippets_are_found() -> None:
     text = "<!-- fragment -->\n```python\nx\n```\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n"
-    text += "<!-- file: a.py -->\n```python\ny\n```\n"
-    found = [(m["code"], m["output"], m["fragment"] is not None, m["file"]) for m in BLOCK.finditer(text)]
+    text += "<!-- file: a.py -->\n```python\ny\n```\n<!-- with: ssh -->\n```python\nz\n```\n"
+    names = ("code", "output", "file", "beside")
+    found = [(*map(m.__getitem__, names), m["fragment"] is not None) for m in BLOCK.finditer(text)]
     assert found == [
-        ("x\n", None, True, None),
-        ("print(1)\n", "1\n", False, None),
-        ("y\n", None, False, "a.py"),
+        ("x\n", None, None, None, True),
+        ("print(1)\n", "1\n", None, None, False),
+        ("y\n", None, "a.py", None, False),
+        ("z\n", None, None, "ssh", False),
     ]
     assert all(page.read_text(encoding="utf-8").count("```python") == sum(
         snippet.place.startswith(f"{page.relative_to(ROOT).as_posix()}:") for snippet in ALL

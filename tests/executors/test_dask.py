@@ -26,10 +26,10 @@ from runcue.executors.jobs import Jobs, end_leftovers, session_members
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
 from tests.executors import dask_tasks, pool_tasks
+from tests.executors.daskserver import cluster
 from tests.executors.fakes import BOUND, Caller, Entered, Given, RealClock, lives, until, until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVE = "from runcue.executors import daskcluster; daskcluster.keep(2, {control}, {says}, {folder!r})"
 
 pytestmark = pytest.mark.xdist_group("dask")
 
@@ -53,19 +53,8 @@ async def caller_of(address: str, connect_timeout: float = BOUND) -> AsyncIterat
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where a scheduler is that has two workers of one thread each."""
-    theirs, control = os.pipe()
-    heard, says = os.pipe()
-    serve = SERVE.format(control=theirs, says=says, folder=str(tmp_path_factory.mktemp("dask")))
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {serve}"
-    cluster = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs, says], start_new_session=True)
-    os.close(theirs)
-    os.close(says)
-    try:
-        with os.fdopen(heard) as words:
-            yield words.readline().strip()
-    finally:
-        os.close(control)
-        cluster.wait(BOUND)
+    with cluster(tmp_path_factory.mktemp("dask")) as address:
+        yield address
 
 
 @pytest.fixture
