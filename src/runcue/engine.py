@@ -425,7 +425,8 @@ class Engine:
     def _not_kept(self, decider: Decider, error: StoreError) -> None:
         """The store did not keep a turn: forget what it decided, keep what happened, refuse what was asked for."""
         self._scheduler = self._make_scheduler()
-        self._scheduler.adopt([run.record for run in self.attempts.runs.values()])
+        runs = [run.record for run in self.attempts.runs.values()]
+        self._scheduler.adopt(runs, (*decider.items, *self._inbox))
         self._failures += 1
         kept = [item for item in decider.items if isinstance(item, MUST_BE_KEPT)]
         others = [id(item) for item in (*decider.items, *self._inbox)]

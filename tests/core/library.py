@@ -186,7 +186,7 @@ class Process(Bench):
     def forget(self) -> None:
         """The scheduler is thrown away; the process, and what runs in it, goes on."""
         self.scheduler = Scheduler(self.settings, self.rules, self.tag, is_whole=False)
-        self.scheduler.adopt([record for token, record in self.runs.items() if token in self.given_up])
+        self.scheduler.adopt(self.runs.values(), self._entered)
         self._seen: int | None = None
         self._grants_seen = 0
         self._news: dict[str, Key | None] = {}
@@ -196,8 +196,11 @@ class Process(Bench):
         made = super().spec(id, **fields)
         return made if id is not None else replace(made, id=f"{self._made:011}{self.tag:8}{self._made:08}")
 
-    def turn(self, *items: Item, is_kept: bool = True) -> Plan:
-        """One whole turn at this moment; when it is not kept, nothing of it has happened."""
+    def turn(self, *items: Item, is_kept: bool = True, is_heard: bool = True) -> Plan:
+        """One whole turn at this moment; when it is not kept, nothing of it has happened.
+
+        Of one that is kept and not heard of, the queue knows and this process does not.
+        """
         shared, scheduler = self.store, self.scheduler
         inbox = [*self._entered, *items]
         self._entered = []
@@ -218,7 +221,9 @@ class Process(Bench):
         scheduler.take_in(inbox)
         scheduler.plan(self.may_start, self.allowance)
         plan = scheduler.finish()
-        if not is_kept:
+        if is_kept and not is_heard:
+            shared.keep(plan, self.tag, has_mail)
+        if not is_kept or not is_heard:
             self._entered = [item for item in inbox if isinstance(item, HAPPENED)]
             self.forget()
             return plan

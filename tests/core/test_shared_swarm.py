@@ -56,6 +56,9 @@ class Swarm:
             )
             if ended:
                 del self.code[token]
+        if self.chance.random() < 0.1:  # it is kept, and this process does not hear so
+            process.turn(*items, is_heard=False)  # type: ignore[arg-type]
+            items = ()
         process.turn(*items)  # type: ignore[arg-type]
         for record in process.plan.start:
             assert record.id not in [work_id for _, work_id in self.code.values()], f"{record.id} runs twice"

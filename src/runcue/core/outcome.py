@@ -45,7 +45,8 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
             ledger.judge_circuits(token, None)
             if lane is None and not ledger.is_whole:
                 ledger.code_ended(outcome.id)
-            _tell_stale(ledger, outcome.id, lane)
+            if token not in ledger.answered:  # else that turn was kept after all, and took it
+                _tell_stale(ledger, outcome.id, lane)
         return
     failure = outcome.failure
     if failure is None:

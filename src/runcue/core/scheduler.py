@@ -8,7 +8,7 @@ plan       what time brought; what to ask; what to start; when to look again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from runcue.core import admission, outcome, shared, watch
@@ -88,9 +88,13 @@ class Scheduler:
         """Take in what other processes did since the last turn."""
         shared.catch_up(self.ledger, changes)
 
-    def adopt(self, attempts: Sequence[Record]) -> None:
-        """Go on for a scheduler that was forgotten: the code of these attempts still runs, counted or not."""
+    def adopt(self, attempts: Iterable[Record], items: Iterable[Item]) -> None:
+        """Go on for a scheduler that was forgotten: the code of these attempts still runs, counted or not.
+
+        Among `items`, which are yet to be taken in, are the answers of others.
+        """
         self.ledger.orphans = list(attempts)
+        self.ledger.answered = {item.token for item in items if isinstance(item, Outcome)}
 
     def finish(self) -> Plan:
         """The plan of this turn, with what has to be written besides records."""

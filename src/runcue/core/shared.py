@@ -60,8 +60,16 @@ def find_lanes(ledger: Ledger) -> None:
 
 
 def _take_up(ledger: Ledger) -> None:
-    """This ledger is new, but its process may not be: what runs in it goes on."""
+    """This ledger is new, but its process may not be: what runs in it goes on.
+
+    What it was to run and never began is put back: the turn that started it was kept, and this process never heard so.
+    """
+    begun = {record.token for record in ledger.orphans} | ledger.answered
     for record in list(ledger.shelf(ledger.running_shelf)):
+        if record.token not in begun:
+            _uncount(ledger, record)
+            ledger.put_back(record, "return")
+            continue
         ledger.guests.discard(record.id)
         lane = ledger.slots[record.token] = ledger.lane_run(record)
         ledger.recall(record, lane)
@@ -211,18 +219,23 @@ def _take_over(ledger: Ledger, record: Record) -> None:
         ledger.place(record)
         return
     crashes = record.crashes + 1
-    for name in record.services:
-        service = ledger.ready.services.find(name)
-        breaker = None if service is None else _counts(service, record)
-        if service is not None and breaker is not None:
-            ledger.changed[service] = None
-            ledger.tell_circuit(service, breaker.ended(breaker.epoch, None, ledger.now))
+    _uncount(ledger, record)
     record = replace(record, crashes=crashes, spent=record.attempt)
     if crashes >= MOST_CRASHES:
         ledger.records[record.id] = record
         fail_for(ledger, record, WORKER_LOST)
     else:
         ledger.put_back(record, "return", error=WORKER_LOST)
+
+
+def _uncount(ledger: Ledger, record: Record) -> None:
+    """Nobody will hear how this call ended: circuits that wait for that wait no longer."""
+    for name in record.services:
+        service = ledger.ready.services.find(name)
+        breaker = None if service is None else _counts(service, record)
+        if service is not None and breaker is not None:
+            ledger.changed[service] = None
+            ledger.tell_circuit(service, breaker.ended(breaker.epoch, None, ledger.now))
 
 
 def _counts(service: Service, record: Record) -> Breaker | None:
