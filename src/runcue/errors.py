@@ -341,7 +341,10 @@ class StorageReplaced(StoreError):
 
 
 class StorageBusy(StoreError):
-    """Says that others held the store for too long."""
+    """Says that others held the store for too long, or were in the way of this very turn."""
+
+    is_passing: bool = False
+    """True when the same may well succeed at once."""
 
 
 class SchemaTooNew(StoreError):

@@ -62,7 +62,7 @@ def find_lanes(ledger: Ledger) -> None:
 def _take_up(ledger: Ledger) -> None:
     """This ledger is new, but its process may not be: what runs in it goes on.
 
-    What it was to run and never began is put back: the turn that started it was kept, and this process never heard so.
+    What it was to run and never began is put back: the turn that started it was kept, and it never heard so.
     """
     begun = {record.token for record in ledger.orphans} | ledger.answered
     for record in list(ledger.shelf(ledger.running_shelf)):

@@ -66,12 +66,8 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def _is_secret(field: re.Match[str]) -> bool:
-    return unquote(field["name"][1:-1]).lower() in {
-        "password",
-        "sslpassword",
-        "passfile",
-        "oauth_client_secret",
-    }
+    name = unquote(field["name"][1:-1]).lower()
+    return any(word in name for word in ("pass", "pwd", "secret", "token"))
 
 
 def is_address(target: str) -> bool:

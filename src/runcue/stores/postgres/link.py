@@ -44,13 +44,23 @@ STATEMENT: Final = 60.0
 STANDSTILL: Final = 10.0
 """Seconds that a session may stand still inside a turn before the server ends it."""
 ANSWER: Final = 15.0
-"""Seconds to wait for an answer that takes no work, or for a commit."""
+"""Seconds to wait for an answer that takes no work, or for a commit of little."""
+PACE: Final = 5e6
+"""Signs a second that a server takes at least: so much longer may a commit of much take."""
+LARGEST: Final = 500_000_000
+"""Signs that travel as one text; PostgreSQL takes one gigabyte, and needs room to read them."""
 SILENCE: Final = 15
 """Seconds without an answer to what was sent, after which a network counts as gone."""
+
+ONE_MOMENT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+"""Whatever is read after this is as it was at one moment."""
 
 _watch = Watch()
 ENDED: Final = ("08", "57P0", "25P03", "25P04")
 """How the codes begin by which a server says that it has ended, or ends, this session."""
+NOT_YET: Final = ("starting up", "shutting down", "recovery mode", "not yet accepting")
+CROWDED: Final = ("too many clients", "too many connections", "remaining connection slots")
+"""What a server says that refuses a connection; psycopg tells no code of it."""
 _PLACE: Final = re.compile(r"\?(\d*)")
 _HINT: Final = re.compile(r" INDEXED BY \w+")
 
@@ -64,6 +74,8 @@ class Link:
         """True between BEGIN and its end, as far as this side knows."""
         self._until: float | None = None
         self._closing = threading.Lock()
+        self._sent_since = 0
+        """How much was sent in the transaction under way."""
         self._piping = ExitStack()
         self._prepared: dict[str, str] = {}
         self._numbers = count()
@@ -81,7 +93,7 @@ class Link:
                 fallback_application_name="runcue",
             )
         except (psycopg.Error, UnicodeError, ValueError) as error:
-            raise translate(error, address) from error
+            raise translate(error, address) from cause_of(error, address)
         _watch.over(self)
         try:
             with self.timed(ANSWER):
@@ -89,7 +101,7 @@ class Link:
         except BaseException as error:
             self.raw.close()
             if isinstance(error, psycopg.Error):
-                raise translate(error, address) from error
+                raise translate(error, address) from cause_of(error, address)
             raise
 
     def _settle(self, durability: str, read_only: bool) -> None:
@@ -147,6 +159,10 @@ class Link:
 
     def _sent(self, statement: str, bindings: list[Any]) -> RawCursor[Row]:
         cursor: RawCursor[Row] = RawCursor(self.raw)
+        weight = sum(len(value) for value in bindings if isinstance(value, str))
+        if weight > LARGEST:
+            raise self._too_much(f"{weight:,} characters")
+        self._sent_since += weight
         with self.timed(STATEMENT):
             cursor.execute(statement, bindings)
             if self.raw.info.pipeline_status:  # the server may begin with it while the next is made
@@ -188,10 +204,11 @@ class Link:
                 except psycopg.Error:  # what mattered was answered before, or has raised by itself
                     self.close()
 
-    def begin(self, mode: str = "") -> None:
-        """Begin a transaction."""
-        self.in_transaction = True
-        self.execute(f"BEGIN {mode}")
+    def _too_much(self, said: str) -> StoreError:
+        return StoreError(
+            f"That is too much for {self.shown} at once ({said}). Submit it in smaller parts.",
+            self.address.plain,
+        )
 
     def prepared(self, statement: str, bindings: Sequence[Any]) -> str:
         """A short statement that does the same as that one, which is prepared the first time."""
@@ -202,13 +219,15 @@ class Link:
             self._prepared[statement] = name
         return f"EXECUTE {name}({', '.join(sql.Literal(value).as_string() for value in bindings)})"
 
-    def begin_with(self, *statements: str) -> Row:
+    def begin_with(self, *statements: str, locked: float = LOCKED) -> Row:
         """Begin a transaction with these statements, in one round trip; the row that the last of them found.
 
-        Not by `piped()`: after that the server would not notice when this session stands still.
+        They may wait so long for a lock. Not by `piped()`: after that the server would not notice when this session
+        stands still.
         """
         self.in_transaction = True
-        with self.timed(LOCKED + ANSWER):
+        self._sent_since = 0
+        with self.timed(locked + ANSWER):
             try:
                 cursor = self.raw.execute(";".join(("BEGIN", *statements)))
             except errors.InvalidSqlStatementName:  # somebody had the session forget what was prepared
@@ -222,9 +241,9 @@ class Link:
 
     def commit(self) -> None:
         """Commit it, and wait until that is answered, which ends `piped()`."""
-        done = self.execute("COMMIT")
-        if self.raw.info.pipeline_status:
-            with self.timed(STATEMENT):  # its end waits for all answers and raises what went wrong
+        with self.timed(min(STATEMENT, ANSWER + self._sent_since / PACE)):
+            done = self.execute("COMMIT")
+            if self.raw.info.pipeline_status:  # its end waits for all answers and raises what went wrong
                 self._piping.close()
         self.in_transaction = False
         if done.statusmessage != "COMMIT":  # PostgreSQL rolls back what has failed before
@@ -235,7 +254,7 @@ class Link:
         """Roll back what is under way, if the connection still can."""
         is_under_way, self.in_transaction = self.in_transaction, False
         if is_under_way and self.is_alive:
-            with self.timed(STATEMENT):  # not by a cursor: psycopg would give up all that is prepared
+            with self.timed(ANSWER):  # not by a cursor: psycopg would give up all that is prepared
                 done = self.raw.pgconn.exec_(b"ROLLBACK")
             if done.status != ExecStatus.COMMAND_OK:
                 self.close()
@@ -243,7 +262,8 @@ class Link:
     def leave(self) -> None:
         """End a transaction that wrote nothing."""
         self.in_transaction = False
-        self.execute("COMMIT")
+        with self.timed(ANSWER):
+            self.execute("COMMIT")
 
     @property
     def shown(self) -> str:
@@ -307,7 +327,13 @@ def translate(error: Exception, address: Address) -> Exception:
     if isinstance(error, errors.DiskFull | errors.OutOfMemory | errors.ConfigurationLimitExceeded):
         return StorageFull(f"{where} has no room left ({said}). Free some space there.", where)
     code = getattr(error, "sqlstate", None) or ""
-    if isinstance(error, errors.LockNotAvailable | errors.QueryCanceled) or code.startswith("40"):
+    if is_passing(error):
+        problem = StorageBusy(
+            f"{where} undid what was under way, because of another session ({said}). Try again.", where
+        )
+        problem.is_passing = True
+        return problem
+    if isinstance(error, errors.LockNotAvailable):
         return StorageBusy(
             f"{where} was busy for too long ({said}). Look for a session that holds its locks, and end it.",
             where,
@@ -323,17 +349,18 @@ def translate(error: Exception, address: Address) -> Exception:
             f"{where} is read-only ({said}). Give the address of the primary server, and of a user that may write.",
             where,
         )
-    if isinstance(error, errors.InvalidAuthorizationSpecification | errors.InvalidCatalogName):
+    is_refused = not code and "FATAL:" in said and not any(word in said for word in NOT_YET)
+    if any(word in said for word in CROWDED) or isinstance(error, errors.TooManyConnections):
+        return StorageBusy(
+            f"{where} has no connection left ({said}). Each process needs three: raise max_connections.",
+            where,
+        )
+    if is_refused or isinstance(error, errors.InvalidAuthorizationSpecification | errors.InvalidCatalogName):
         return StoreError(
             f"{where} refuses this connection ({said}). Check user, password and database.", where
         )
     if getattr(error, "sqlstate", None) is None and isinstance(error, psycopg.ProgrammingError | ValueError):
         return StoreError(f"{where} is no address of a database ({said}).", where)
-    if isinstance(error, errors.TooManyConnections):
-        return StorageBusy(
-            f"{where} has no connection left ({said}). Each process needs three: raise max_connections.",
-            where,
-        )
     if code.startswith("54"):
         return StoreError(
             f"That is too much for {where} at once ({said}). Submit it in smaller parts.", where
@@ -346,6 +373,18 @@ def translate(error: Exception, address: Address) -> Exception:
     if isinstance(error, psycopg.Error):
         return StoreError(f"{where} cannot be read or written ({said}).", where)
     return error
+
+
+def cause_of(error: Exception, address: Address) -> Exception | None:
+    """What may be shown as the cause of an error of ours: nothing, where that would tell a password."""
+    said = str(error)
+    return error if address.scrubbed(said) == said else None
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether that came from what another session did at that moment, so that the same may succeed at once."""
+    code = getattr(error, "sqlstate", None) or ""
+    return isinstance(error, errors.QueryCanceled) or code.startswith("40")
 
 
 def is_gone(error: BaseException) -> bool:

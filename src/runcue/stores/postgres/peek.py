@@ -22,14 +22,13 @@ from runcue.stores import health, jobs, presence
 from runcue.stores.looks import Life, life_here
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.link import Link, is_gone, translate
+from runcue.stores.postgres.link import ONE_MOMENT, Link, cause_of, is_gone, translate
 from runcue.stores.postgres.place import boot_of, place_of
 from runcue.stores.postgres.tables import PostgresTables
 from runcue.stores.postgres.texts import escaped
 from runcue.stores.tables import Tables
 
 T = TypeVar("T")
-ONE_MOMENT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 FIRST: Final = (
     "SELECT (SELECT identity FROM head), (SELECT clock_offset FROM head), "
     "extract(epoch FROM clock_timestamp())::float8, extract(epoch FROM pg_postmaster_start_time())::float8, "
@@ -76,7 +75,7 @@ class PostgresLooks:
             except psycopg.Error as error:
                 self.close()
                 if is_last or not (is_gone(error) or isinstance(error, errors.UndefinedTable)):
-                    raise translate(error, self._address) from error
+                    raise translate(error, self._address) from cause_of(error, self._address)
         raise AssertionError("the second try returns or raises")
 
     def _connected(self) -> Link:

@@ -271,9 +271,7 @@ def _check_pooler(link: Link) -> None:
 
 
 def _backend_in_transaction(link: Link) -> int:
-    link.begin()
-    row: Any = link.execute("SELECT pg_backend_pid()").fetchone()
-    return int(row[0])
+    return int(link.begin_with("SELECT pg_backend_pid()")[0])
 
 
 def version_of(link: Link) -> int | None:

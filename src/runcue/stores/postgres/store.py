@@ -36,7 +36,7 @@ from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.beats import BEAT, Beats
 from runcue.stores.postgres.clock import ServerClock
-from runcue.stores.postgres.link import Link, is_gone, translate
+from runcue.stores.postgres.link import ONE_MOMENT, Link, cause_of, is_gone, is_passing, translate
 from runcue.stores.postgres.place import boot_of, place_of
 from runcue.stores.postgres.tables import BEGIN, PostgresTables
 from runcue.stores.pruning import Deleted
@@ -116,7 +116,7 @@ class PostgresStore(SharedStore):
                     self._open(made)
                 except psycopg.Error as error:
                     if not tries_left or not is_gone(error):
-                        raise translate(error, address) from error
+                        raise translate(error, address) from cause_of(error, address)
                 else:
                     made.pop_all()
                     break
@@ -166,7 +166,7 @@ class PostgresStore(SharedStore):
             except psycopg.Error as error:
                 self._undo()
                 if self._is_begun or is_last or not is_gone(error):
-                    raise translate(error, self._address) from error
+                    raise self._told(error) from cause_of(error, self._address)
             except BaseException:
                 self._undo()
                 raise
@@ -263,7 +263,7 @@ class PostgresStore(SharedStore):
 
     def _is_committed(self) -> bool:
         """Whether a commit whose answer was lost took place all the same."""
-        deadline = time.monotonic() + ASKING
+        began = time.monotonic()
         while True:
             try:
                 link = self._renew()
@@ -273,12 +273,14 @@ class PostgresStore(SharedStore):
                     "SELECT turn FROM commits WHERE worker = ?", (self.worker,)
                 ).fetchone()
                 link.undo()
+                if row is None and (self._kept > 1 or time.monotonic() - began >= self._lease):
+                    raise self._unknown(StoreError("this process passed for dead meanwhile"))
                 return row is not None and row[0] == self._kept
             except StorageReplaced:
                 raise
             except (psycopg.Error, StoreError) as error:
-                if time.monotonic() >= deadline:
-                    raise self._unknown(error) from error
+                if time.monotonic() - began >= ASKING:
+                    raise self._unknown(error) from cause_of(error, self._address)
                 time.sleep(0.05)
 
     def _ask_again(self) -> None:
@@ -286,6 +288,12 @@ class PostgresStore(SharedStore):
             self._tables.ask_again()
         except psycopg.Error as error:  # whoever changes those shelves next tells of them
             self._trouble("cannot ask what a commit said", error)
+
+    def _told(self, error: psycopg.Error) -> Exception:
+        """What to say of an error in the queue's tables."""
+        if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
+            return self._replaced("holds no queue any more")
+        return translate(error, self._address)
 
     def _unknown(self, error: Exception) -> StoreError:
         return StoreError(
@@ -357,8 +365,10 @@ class PostgresStore(SharedStore):
                 if self._beside is None:
                     self._beside = PostgresTables(Link(self._address, read_only=True))
                 link: Link = self._beside.connection
-                link.begin("ISOLATION LEVEL REPEATABLE READ")
+                (identity,) = link.begin_with(ONE_MOMENT, "SELECT identity FROM head", locked=0.0)
                 try:
+                    if str(identity) != self._identity:
+                        raise self._replaced("holds another queue now")
                     found = look(self._beside)
                 except BaseException:
                     link.undo()
@@ -367,8 +377,8 @@ class PostgresStore(SharedStore):
                 return found
             except psycopg.Error as error:
                 self._look_no_more()
-                if is_last or not is_gone(error):
-                    raise translate(error, self._address) from error
+                if is_last or not (is_gone(error) or is_passing(error)):
+                    raise self._told(error) from cause_of(error, self._address)
         raise AssertionError("the second try returns or raises")
 
     def _look_no_more(self) -> None:
@@ -419,7 +429,7 @@ class PostgresStore(SharedStore):
                 for statement in FORGET:
                     link.execute(statement, ([self.worker],))
         except psycopg.Error as error:
-            raise translate(error, self._address) from error
+            raise self._told(error) from cause_of(error, self._address)
 
     def _leave(self) -> None:
         """Let go of the database, but not of what says that this process lives.
