@@ -32,7 +32,15 @@ from runcue.core.plan import (
 from runcue.core.scheduler import Scheduler
 from runcue.core.state import NO_HEAD
 from runcue.decision import MUST_BE_KEPT, Ask, Decider
-from runcue.errors import CueClosed, ForkedConnection, RuncueError, SchemaTooNew, StorageReplaced, StoreError
+from runcue.errors import (
+    CueClosed,
+    ForkedConnection,
+    RuncueError,
+    SchemaTooNew,
+    StorageBusy,
+    StorageReplaced,
+    StoreError,
+)
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, Turn
 from runcue.running import Around, Words
@@ -51,6 +59,9 @@ FOR_GOOD = (StorageReplaced, ForkedConnection, SchemaTooNew)
 """What no later turn can mend: the file is another one, or this process is."""
 STORE_PAUSE = 0.5
 """Seconds before a turn that the store could not keep is tried again."""
+TRIES = 5
+SHORT_PAUSE = 0.01
+"""How often a turn is tried again that only happened to be in somebody's way, and seconds to begin with."""
 GIVE_UP = 4
 """After so many turns in a row that could not be kept, stop() no longer waits for what they would keep."""
 
@@ -361,8 +372,8 @@ class Engine:
             await asyncio.shield(asked)
         self._wake.set()
         if problem:
-            raise problem[0]
-        return answer[0]
+            raise problem[-1]
+        return answer[-1]
 
     async def _ask(self, question: Ask) -> None:
         self._act(await self._turn(question))
@@ -408,10 +419,12 @@ class Engine:
                     self._failures = 0
                     return plan
                 except StoreError as error:
-                    self._not_kept(decide, error)
-                    if question is not None or isinstance(error, FOR_GOOD):
+                    is_passing = isinstance(error, StorageBusy) and error.is_passing
+                    is_again = is_passing and self._failures < TRIES
+                    self._not_kept(decide, error, is_again)
+                    if not is_again and (question is not None or isinstance(error, FOR_GOOD)):
                         raise
-            await asyncio.sleep(STORE_PAUSE)
+            await asyncio.sleep(SHORT_PAUSE * self._failures if is_again else STORE_PAUSE)
 
     def _decider(self, question: Ask | None = None, may_start: bool | None = None) -> Decider:
         """Everything a decision needs, as it is now."""
@@ -422,22 +435,28 @@ class Engine:
         allowance = self._judge.allowance() if questions and is_whole else NOTHING_ASKED
         return Decider(self._scheduler, items, questions, allowance, self._may_start, is_whole, question)
 
-    def _not_kept(self, decider: Decider, error: StoreError) -> None:
-        """The store did not keep a turn: forget what it decided, keep what happened, refuse what was asked for."""
+    def _not_kept(self, decider: Decider, error: StoreError, is_again: bool) -> None:
+        """The store did not keep a turn: forget what it decided, keep what happened, refuse what was asked for.
+
+        With `is_again` it is tried again at once, and nobody need know.
+        """
         self._scheduler = self._make_scheduler()
         runs = [run.record for run in self.attempts.runs.values()]
         self._scheduler.adopt(runs, (*decider.items, *self._inbox))
         self._failures += 1
-        kept = [item for item in decider.items if isinstance(item, MUST_BE_KEPT)]
+        kept = [item for item in decider.items if is_again or isinstance(item, MUST_BE_KEPT)]
         others = [id(item) for item in (*decider.items, *self._inbox)]
         waiting = [item for item, _ in self._replies.values() if id(item) not in others]
         serve = [] if self._serve is None or self._serve in kept else [self._serve]
         self._inbox = [*serve, *kept, *waiting, *self._inbox]
+        if is_again:
+            return
         for item in decider.items:
             self._answer(item, error)
         if self._quiet is not None:
             self._let_go()
-        if self._loop.time() - self._troubled_at >= TROUBLE_EVERY:
+        is_for_good = isinstance(error, FOR_GOOD)  # then `_over` says so
+        if not is_for_good and self._loop.time() - self._troubled_at >= TROUBLE_EVERY:
             self._troubled_at = self._loop.time()
             logger.error("nothing can be kept, trying again every %g s: %s", STORE_PAUSE, error)
 

@@ -36,25 +36,11 @@ class Inquiry:
 
     async def wait(self, work_id: str, timeout: float | None) -> Work:
         """The work once it has ended; TimeoutError when that takes too long."""
-        future = self._engine.waiters.final(work_id)
-        try:
-            record = await self._store.get(work_id)
-            if record is None:
-                raise await self.not_found(work_id)
-            if record.state.is_final:
-                return view(record)
-            if timeout is None and self._engine.attempts.is_own(record):
-                raise RuncueError(f"Work {work_id!r} waits for itself: its own handler cannot await its end.")
-            return view(await self._until(future, work_id, timeout))
-        finally:
-            future.cancel()  # whatever came of it: nobody waits for it any more
-
-    async def _until(self, future: asyncio.Future[Record], work_id: str, timeout: float | None) -> Record:
         limit = asyncio.timeout(timeout)
         hint = self._later_hint()
         try:
             async with limit:
-                return await future
+                return view(await self._ended(work_id, may_be_own=timeout is not None))
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -63,6 +49,29 @@ class Inquiry:
         finally:
             if hint is not None:
                 hint.cancel()
+
+    async def _ended(self, work_id: str, *, may_be_own: bool = False) -> Record:
+        """That work once it has ended."""
+        while True:
+            future = self._engine.waiters.final(work_id)
+            try:
+                record = await self._store.get(work_id)
+                if record is None:
+                    raise await self.not_found(work_id)
+                if record.state.is_final:
+                    return record
+                if not may_be_own:
+                    self._check_own(record)
+                if (
+                    final := await future
+                ) is not None:  # else it is gone: what of it is known has to be asked
+                    return final
+            finally:
+                future.cancel()  # whatever came of it: nobody waits for it any more
+
+    def _check_own(self, record: Record) -> None:
+        if self._engine.attempts.is_own(record):
+            raise RuncueError(f"Work {record.id!r} waits for itself: its own handler cannot await its end.")
 
     def _later_hint(self) -> asyncio.TimerHandle | None:
         """Have it logged, once somebody has waited for a while, that nothing runs."""
@@ -96,6 +105,7 @@ class Inquiry:
     async def join(self, ids: Iterable[str] | None, timeout: float | None) -> None:
         """Wait until nothing, or nothing of `ids`, is pending or running."""
         limit = asyncio.timeout(timeout)
+        hint = self._later_hint()
         try:
             async with limit:
                 await self._all(ids, timeout)
@@ -104,6 +114,9 @@ class Inquiry:
                 raise
             what = f"Not everything has ended within {timeout:g} s"
             raise self._too_late(what, "cue.debug_blocked() says what waits, and for what.") from None
+        finally:
+            if hint is not None:
+                hint.cancel()
 
     async def _all(self, ids: Iterable[str] | None, timeout: float | None) -> None:
         if ids is None:
@@ -111,19 +124,29 @@ class Inquiry:
                 raise RuncueError(
                     "join() inside a handler waits for that handler too. Give it the ids to wait for."
                 )
-            hint = self._later_hint()
-            try:
-                await self._engine.until_idle()
-            finally:
-                if hint is not None:
-                    hint.cancel()
+            await self._engine.until_idle()
             return
-        for work_id in list(ids):
-            try:
-                await self.wait(work_id, None)
-            except WorkNotFound as error:
-                if not error.forgotten:  # what is forgotten has ended
-                    raise
+        waiting = {work_id: self._engine.waiters.final(work_id) for work_id in dict.fromkeys(ids)}
+        try:
+            for record in (await self._store.get_many(list(waiting))).values():
+                if record.state.is_final:
+                    waiting.pop(record.id).cancel()
+                else:
+                    self._check_own(record)
+                    if await waiting.pop(record.id) is None:
+                        await self._ended_or_forgotten(record.id)
+            for work_id in waiting:  # what there is no record of
+                await self._ended_or_forgotten(work_id)
+        finally:
+            for future in waiting.values():
+                future.cancel()
+
+    async def _ended_or_forgotten(self, work_id: str) -> None:
+        try:
+            await self._ended(work_id)
+        except WorkNotFound as error:
+            if not error.forgotten:  # what is forgotten has ended
+                raise
 
     async def not_found(self, work_id: str) -> WorkNotFound:
         """The error for an id that has no record: never submitted, or no longer kept."""

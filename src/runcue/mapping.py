@@ -17,6 +17,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
@@ -301,10 +302,13 @@ class Flow:
         self.intake = Intake(self._bell.set)
         self._taken = 0
         """How many items were made into submissions."""
-        self._futures: dict[str, asyncio.Future[Record]] = {}
+        self._futures: dict[str, asyncio.Future[Record | None]] = {}
         """Of works that another process may end, and of nobody's: that one hears only that all is over."""
         self._waiting: dict[str, int] = {}
         """How many items wait for each work that has not ended."""
+        self._coming: set[str] = set()
+        """What is being submitted, and may not be there yet."""
+        self._finding: set[asyncio.Task[None]] = set()
         self._outside = 0
         """How many items that is in all."""
         self._ended: deque[Record] = deque()
@@ -417,6 +421,7 @@ class Flow:
         """Submit these, and listen for their end: before, so that none can end unheard."""
         if not specs:
             return
+        self._coming = {spec.id for spec in specs}
         for spec in specs:
             self._listen(spec.id)
         try:
@@ -425,6 +430,8 @@ class Flow:
             for spec in specs:
                 self._unlisten(spec.id)
             raise
+        finally:
+            self._coming = set()
         known = []
         for spec, work_id in zip(specs, ids, strict=True):
             if spec.id == work_id:
@@ -483,14 +490,29 @@ class Flow:
 
     def _hear(self, work_id: str) -> None:
         future = self._futures[work_id] = self._system.engine.waiters.final(work_id)
-        future.add_done_callback(self._heard)
+        future.add_done_callback(partial(self._heard, work_id))
 
-    def _heard(self, future: asyncio.Future[Record]) -> None:
+    def _heard(self, work_id: str, future: asyncio.Future[Record | None]) -> None:
         if future.cancelled():
             return
         error = future.exception()
-        if error is None:
-            self._end(future.result())
-        else:
-            self._broken = error
-            self._bell.set()
+        if error is not None:
+            self._break(error)
+        elif (record := future.result()) is not None:
+            self._end(record)
+        else:  # gone; or it was looked for before it was there
+            self._hear(work_id)
+            if work_id not in self._coming:
+                finding = asyncio.get_running_loop().create_task(self._find(work_id), name="runcue map")
+                self._finding.add(finding)
+                finding.add_done_callback(self._finding.discard)
+
+    async def _find(self, work_id: str) -> None:
+        try:
+            await self._look_up([work_id])
+        except (RuncueError, LookupError) as error:
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        self._broken = error
+        self._bell.set()

@@ -354,3 +354,174 @@ async def test_no_more_lines_of_a_history_are_kept_than_are_shown(tmp_path: Path
     await cue.close()
     with closing(apsw.Connection(str(tmp_path / "queue.db"))) as connection:
         assert connection.execute("SELECT count(*) FROM attempts").fetchall() == [(100,)]
+
+
+def noting(cue: Cue) -> None:
+    @cue.task("work")
+    async def work(work: Work) -> str:
+        return "done"
+
+
+def store_of(cue: Cue) -> Any:
+    system = cue._system
+    assert system is not None
+    return system.store
+
+
+async def test_a_start_that_was_kept_though_nobody_could_be_asked_is_begun_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cue = Cue(tmp_path / "queue.db")
+    cue.service("one", concurrent=1)
+    starts: list[int] = []
+
+    @cue.task("work", uses="one")
+    async def work(work: Work) -> None:
+        starts.append(work.attempt)
+
+    await cue.submit_many([{"task": "work", "id": name} for name in "ab"])
+    monkeypatch.setattr(store_of(cue), "_is_committed", lambda: False)
+    fail_commit(cue, took_place=True)
+    cue.start()  # the turn that starts the first of them
+    await cue.join(["a", "b"], timeout=60)
+    assert starts == [1, 1]
+    await cue.close()
+
+
+async def test_an_answer_that_was_kept_though_nobody_could_be_asked_is_not_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cue = Cue(tmp_path / "queue.db")
+
+    @cue.task("work")
+    async def work(work: Work) -> str:
+        monkeypatch.setattr(store_of(cue), "_is_committed", lambda: False)
+        fail_commit(cue, took_place=True)  # the turn that takes this answer
+        return "done"
+
+    cue.start()
+    await cue.submit("work", id="a")
+    assert await cue.result("a", timeout=60) == "done"
+    await cue.stop()
+    assert "stale_completion" not in [event.type async for event in cue.events()]
+    await cue.close()
+
+
+async def test_who_waits_for_work_that_ends_and_is_purged_unseen_is_told_that_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = Cue(tmp_path / "queue.db"), Cue(tmp_path / "queue.db")
+    noting(here)
+
+    @there.task("work")
+    async def work(work: Work) -> None:
+        raise OSError
+
+    await here.submit("work", id="a")
+    waiting = [asyncio.create_task(wait) for wait in (here.wait("a"), here.result("a"), here.join(["a"]))]
+    await settle()
+    await there.count()
+    monkeypatch.setattr(store_of(there), "_tell", lambda plan: None)
+    there.start()
+    await there.wait("a")
+    assert await there.purge("a")
+    await here.submit("work", delay=60)  # the next turn sees that there is something to look at
+    for one in waiting:
+        with pytest.raises(runcue.WorkNotFound):
+            await asyncio.wait_for(one, 10)
+    await here.close()
+    await there.close()
+
+
+async def test_the_time_to_wait_begins_before_the_first_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cue = Cue(tmp_path / "queue.db")
+    noting(cue)
+    await cue.submit("work", id="a")
+
+    async def silent(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    for name in ("get", "get_many"):
+        monkeypatch.setattr(store_of(cue), name, silent)
+    for wait in (cue.wait("a", timeout=5), cue.result("a", timeout=5), cue.join(["a"], timeout=5)):
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(TimeoutError):
+            await wait
+        assert asyncio.get_running_loop().time() - began == pytest.approx(5, abs=0.1)
+    await cue.close()
+
+
+async def test_who_joins_works_outlives_a_store_that_is_away_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cue = Cue(tmp_path / "queue.db")
+    noting(cue)
+    await cue.submit_many([{"task": "work", "id": name} for name in "abc"])
+    joining = asyncio.create_task(cue.join(list("abc")))
+    await settle()
+
+    async def away(*_: object) -> None:
+        raise runcue.StoreError("away")
+
+    with monkeypatch.context() as patch:
+        for name in ("get", "get_many"):
+            patch.setattr(store_of(cue), name, away)
+        cue.start()
+        await asyncio.sleep(60)
+    async with asyncio.timeout(60):
+        await joining
+    await cue.close()
+
+
+@pytest.mark.parametrize(("times", "is_told"), [(5, False), (7, True)])
+async def test_a_turn_that_was_in_the_way_of_another_session_is_taken_again_and_nobody_knows(
+    tmp_path: Path,
+    times: int,
+    is_told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cue = Cue(tmp_path / "queue.db")
+    noting(cue)
+    await cue.count()
+    store = store_of(cue)
+    turn, left = store.turn, times
+
+    async def undone(decide: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            problem = runcue.StorageBusy("undone, because of another session")
+            problem.is_passing = True
+            raise problem
+        return await turn(decide)
+
+    monkeypatch.setattr(store, "turn", undone)
+    if is_told:
+        with pytest.raises(runcue.StorageBusy):
+            await cue.submit("work", id="a")
+    else:
+        await cue.submit("work", id="a")
+        assert (await cue.explain("a")).work_id == "a"
+        assert not caplog.records
+    await cue.close()
+
+
+async def test_what_is_over_for_good_is_not_said_to_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cue = Cue(tmp_path / "queue.db")
+    noting(cue)
+    await cue.count()
+
+    async def replaced(decide: Any) -> Any:
+        raise runcue.StorageReplaced("another file")
+
+    monkeypatch.setattr(store_of(cue), "turn", replaced)
+    with pytest.raises(runcue.StorageReplaced):
+        await cue.submit("work")
+    await settle()
+    assert [record.message for record in caplog.records] == ["no more turns: another file"]
+    await cue.close()

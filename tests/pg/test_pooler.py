@@ -37,20 +37,11 @@ class Session:
         self._takes = takes
         self._backend: int | None = None
 
-    def begin(self) -> None:
-        """Get a backend: the same as before, or whichever is free."""
+    def begin_with(self, statement: str) -> tuple[int | None]:
+        """Get a backend, the same as before or whichever is free, and say which it is."""
         if self._backend is None or not self._is_kept:
             self._backend = self._pool.pop(self._takes)
-
-    def execute(self, statement: str) -> Any:
-        """Say which backend it is."""
-        backend = self._backend
-
-        class Answer:
-            def fetchone(self) -> tuple[int | None]:
-                return (backend,)
-
-        return Answer()
+        return (self._backend,)
 
     def undo(self) -> None:
         """Give it back."""

@@ -44,7 +44,9 @@ async def test_who_waits_hears_of_an_end_that_came_while_it_was_looked_for() -> 
     future = waiters.final("one")
     waiters.recheck()
     async with asyncio.timeout(PATIENCE):
-        assert (await future).state is WorkState.COMPLETED
+        found = await future
+    assert found is not None
+    assert found.state is WorkState.COMPLETED
 
 
 async def test_a_reader_goes_on_with_an_event_that_was_told_while_it_looked() -> None:
