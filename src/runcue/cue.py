@@ -200,7 +200,7 @@ class Cue:
                 return ids
         except (TimeoutError, asyncio.CancelledError) as error:
             is_withdrawn = await system.engine.request(Withdraw(submit))
-            answer = system.engine.late_answer(submit)
+            answer = system.engine.replies.late(submit)
             if isinstance(error, asyncio.CancelledError):
                 raise
             if is_withdrawn:

@@ -26,7 +26,6 @@ from runcue.core.plan import (
     Item,
     Plan,
     Serve,
-    Submit,
     Verdicts,
 )
 from runcue.core.scheduler import Scheduler
@@ -43,6 +42,7 @@ from runcue.errors import (
 )
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, Turn
+from runcue.replies import Replies
 from runcue.running import Around, Words
 from runcue.waiters import Waiters
 
@@ -98,8 +98,7 @@ class Engine:
         self._drain = drain
         self._inbox: list[Item] = []
         self._is_full = self._has_news = False
-        self._replies: dict[int, tuple[Item, asyncio.Future[Any]]] = {}
-        self._late: dict[int, Any] = {}
+        self.replies = Replies(self._loop)
         self.waiters = Waiters(self._loop, store)
         self._idle_waiters: list[asyncio.Future[None]] = []
         self.attempts = Attempts(
@@ -287,8 +286,7 @@ class Engine:
 
     def disappoint(self, error: Callable[[], Exception]) -> None:
         """Nothing will happen any more: whoever waits for something gets the error."""
-        replies = [future for _, future in self._replies.values()]
-        for future in (*replies, *self.waiters.all(), *self._idle_waiters):
+        for future in (*self.replies.all(), *self.waiters.all(), *self._idle_waiters):
             if not future.done():
                 future.set_exception(error())
                 future.exception()  # who waits gets it; nobody has to
@@ -337,20 +335,7 @@ class Engine:
                     if isinstance(answer, Exception):
                         raise answer
                     return answer
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._replies[id(item)] = item, future
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if not future.cancelled() and type(item) is Submit and item.may_wait:
-                self._late[id(item)] = future.exception() or future.result()
-            raise
-        finally:
-            self._replies.pop(id(item), None)
-
-    def late_answer(self, item: Item) -> Any:
-        """The answer that came at the very moment its caller gave up waiting, if one did."""
-        return self._late.pop(id(item), None)
+        return await self.replies.to(item)
 
     async def look(self, question: Callable[[Scheduler, Turn], T]) -> T:
         """Ask the scheduler something, in a turn that takes the inbox in and starts nothing."""
@@ -446,13 +431,13 @@ class Engine:
         self._failures += 1
         kept = [item for item in decider.items if is_again or isinstance(item, MUST_BE_KEPT)]
         others = [id(item) for item in (*decider.items, *self._inbox)]
-        waiting = [item for item, _ in self._replies.values() if id(item) not in others]
+        waiting = [item for item in self.replies.items() if id(item) not in others]
         serve = [] if self._serve is None or self._serve in kept else [self._serve]
         self._inbox = [*serve, *kept, *waiting, *self._inbox]
         if is_again:
             return
         for item in decider.items:
-            self._answer(item, error)
+            self.replies.answer(item, error)
         if self._quiet is not None:
             self._let_go()
         is_for_good = isinstance(error, FOR_GOOD)  # then `_over` says so
@@ -468,7 +453,7 @@ class Engine:
         if plan.has_news:  # nobody else may tell: who did it can have died, or been unable to
             self._hear()
         for item, answer in plan.replies:
-            self._answer(item, answer)
+            self.replies.answer(item, answer)
         for token in plan.stop:
             self.attempts.stop(token)
         if plan.events:
@@ -492,18 +477,6 @@ class Engine:
 
     def _is_busy(self) -> bool:
         return self._head.pending + self._head.running > 0
-
-    def _answer(self, item: Item, answer: Any) -> None:
-        _, future = self._replies.pop(id(item), (None, None))
-        if future is None:
-            return
-        if future.done():
-            if type(item) is Submit and item.may_wait:
-                self._late[id(item)] = answer
-        elif isinstance(answer, Exception):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
 
     def _set_alarm(self, at: float) -> None:
         if self._alarm is not None:

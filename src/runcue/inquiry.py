@@ -62,10 +62,10 @@ class Inquiry:
                     return record
                 if not may_be_own:
                     self._check_own(record)
-                if (
-                    final := await future
-                ) is not None:  # else it is gone: what of it is known has to be asked
+                final = await future
+                if final is not None:
                     return final
+                # it is gone: what is still known of it has to be asked
             finally:
                 future.cancel()  # whatever came of it: nobody waits for it any more
 

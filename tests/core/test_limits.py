@@ -123,6 +123,7 @@ def test_entries_may_be_reported_out_of_order() -> None:
 @given(stamp=TIMES, per=LENGTHS)
 @example(stamp=1_700_000_000.1, per=0.1)
 @example(stamp=0.1, per=0.7)
+@example(stamp=0.6, per=1.25)
 @example(stamp=4_503_599_627_370_497.5, per=1.0)
 def test_a_full_window_opens_at_the_first_moment_with_room_and_not_a_hair_earlier(
     stamp: float, per: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import traceback
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -220,3 +221,105 @@ def unused() -> Iterator[int]:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
+
+
+def shown(error: BaseException) -> str:
+    """What a program prints that does not catch it."""
+    return "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:xyzzy plugh@127.0.0.1/queue",
+        "postgresql://me:xyzzy%zzplugh@127.0.0.1/queue",
+        "postgresql://127.0.0.1/queue?passwd=xyzzyplugh",
+    ],
+)
+async def test_no_password_is_in_a_traceback_either(url: str) -> None:
+    with pytest.raises(runcue.StoreError) as raised:
+        await runcue.Cue(url).count()
+    text = shown(raised.value)
+    assert "xyzzy" not in text
+    assert "plugh" not in text
+
+
+async def test_who_is_refused_by_a_server_is_not_told_that_there_is_none(pg: str, pg_server: Server) -> None:
+    wrong = pg_server.dsn(pg, tcp=True, user=GUARDED, password="swordfish")
+    for url in (wrong, pg_server.dsn("nowhere"), pg_server.dsn(pg, tcp=True, user="nobody_there")):
+        assert "refuses this connection" in await refusal(url)
+
+
+async def test_a_server_without_a_connection_left_is_busy(pg: str, guarded: str) -> None:
+    admin(pg, f"CREATE SCHEMA runcue AUTHORIZATION {GUARDED}", f"ALTER ROLE {GUARDED} CONNECTION LIMIT 1")
+    try:
+        with psycopg.connect(guarded):
+            assert "has no connection left" in await refusal(guarded, runcue.StorageBusy)
+    finally:
+        admin(pg, f"ALTER ROLE {GUARDED} CONNECTION LIMIT -1")
+
+
+async def test_more_than_a_server_takes_at_once_is_refused_before_it_travels(
+    pg: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runcue.stores.postgres.link.LARGEST", 100_000)
+    cue = runcue.Cue(pg)
+
+    @cue.task
+    async def note(work: runcue.Work) -> None: ...
+
+    with pytest.raises(runcue.StoreError, match="in smaller parts"):
+        await cue.submit_many([{"task": "note", "params": {"text": "x" * 50_000}}] * 3)
+    await cue.submit("note", params={"text": "x" * 50_000})
+    assert (await cue.count())[runcue.WorkState.PENDING] == 1
+    await cue.close()
+
+
+async def test_a_queue_that_is_dropped_or_made_anew_is_neither_read_nor_written(pg: str) -> None:
+    cue = runcue.Cue(pg)
+
+    @cue.task
+    async def note(work: runcue.Work) -> None: ...
+
+    await cue.submit("note", id="a")
+    assert await cue.get("a") is not None
+    admin(pg, "DROP SCHEMA runcue CASCADE")
+    with pytest.raises(runcue.StorageReplaced, match="holds no queue any more"):
+        await cue.get("a")
+    with pytest.raises(runcue.StorageReplaced, match="holds no queue any more"):
+        await cue.submit("note")
+    await cue.close()
+    cue = runcue.Cue(pg)
+    await cue.count()
+    admin(pg, "UPDATE runcue.head SET identity = 'another'")
+    with pytest.raises(runcue.StorageReplaced, match="holds another queue now"):
+        await cue.get("a")
+    await cue.close()
+
+
+UNDO = """
+CREATE SEQUENCE runcue.undone;
+CREATE FUNCTION runcue.undo() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF nextval('runcue.undone') <= 3 THEN RAISE 'in the way' USING ERRCODE = '{code}'; END IF;
+    RETURN NEW; END $$;
+CREATE TRIGGER undo BEFORE INSERT ON runcue.work_units EXECUTE FUNCTION runcue.undo();
+"""
+
+
+@pytest.mark.parametrize("code", ["40001", "40P01", "57014"])
+async def test_what_another_session_undid_is_done_again_and_nobody_knows(
+    pg: str, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cue = runcue.Cue(pg)
+
+    @cue.task
+    async def note(work: runcue.Work) -> int:
+        return 7
+
+    await cue.count()
+    caplog.clear()
+    admin(pg, UNDO.format(code=code))
+    async with cue:
+        assert await cue.result(await cue.submit("note"), timeout=30) == 7
+    assert not caplog.records
+    await cue.close()

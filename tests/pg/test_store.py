@@ -108,6 +108,27 @@ async def test_whether_a_commit_lasts_is_unknown_when_nobody_can_be_asked(
         assert found is not None
 
 
+async def test_whether_a_commit_lasts_is_unknown_to_who_passed_for_dead_meanwhile(
+    pg: str, pg_proxy: Proxy
+) -> None:
+    """Whoever takes a worker for dead forgets what is known of its turns."""
+    async with hand_on(pg_proxy.dsn(pg)) as hand:
+        await hand.write(pending(1))
+        pg_proxy.cut_after_commit()
+        store: Any = hand.store
+        renew = store._renew
+
+        def forgotten() -> Any:
+            asked(pg, f"DELETE FROM runcue.commits WHERE worker = '{store.worker}' RETURNING 1")
+            return renew()
+
+        store._renew = forgotten
+        with pytest.raises(runcue.StoreError, match="whether it lasts is unknown"):
+            await hand.write(pending(2))
+        store._renew = renew
+        assert await store.get("w2") is not None
+
+
 async def test_a_session_that_was_ended_between_turns_costs_nothing(pg: str) -> None:
     async with hand_on(pg) as hand:
         await hand.write(pending(1))

@@ -14,8 +14,8 @@ from runcue.core import admission, breaker, ledger, limits, outcome, shared
 from runcue.core.model import Record
 from runcue.core.plan import Outcome, Submit
 from runcue.core.retry import delay_after
-from runcue.engine import Engine
 from runcue.errors import StoreError
+from runcue.replies import Replies
 from runcue.sim import swarm
 from runcue.stores import journal
 
@@ -172,14 +172,14 @@ def keys_for_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def accepted_before_commit(patch: pytest.MonkeyPatch) -> None:
     """A submission is confirmed though its commit failed."""
-    answer = Engine._answer
+    answer = Replies.answer
 
-    def hasty(self: Engine, item: Any, said: Any) -> None:
+    def hasty(self: Replies, item: Any, said: Any) -> None:
         if isinstance(item, Submit) and isinstance(said, StoreError):
             said = [spec.id for spec in item.specs]
         answer(self, item, said)
 
-    patch.setattr(Engine, "_answer", hasty)
+    patch.setattr(Replies, "answer", hasty)
 
 
 def own_amounts_only(patch: pytest.MonkeyPatch) -> None:

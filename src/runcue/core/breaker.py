@@ -29,9 +29,12 @@ HALF_OPEN: Final = "half_open"
 
 
 def end_of(since: float, length: float) -> float:
-    """The first moment `now` with `now - since >= length`, which rounding may put a hair after the sum."""
+    """The first moment `now` with `now - since >= length`, which rounding may put a hair beside the sum."""
     at = since + length
-    return at if at - since >= length else math.nextafter(at, math.inf)
+    if at - since < length:
+        return math.nextafter(at, math.inf)
+    before = math.nextafter(at, -math.inf)
+    return before if before - since >= length else at
 
 
 class Breaker:

@@ -77,10 +77,6 @@ class Ledger(Waiting):
         """True while this process may start something."""
         self.told_places: dict[str, int] = {}
         """What others know of the places that attempts of this process take up."""
-        self.orphans: list[Record] = []
-        """Attempts from before this ledger was made whose code still runs."""
-        self.answered: set[int] = set()
-        """Tokens of those that have answered, in a turn of which it is not known whether it was kept, or after it."""
 
     def ask_with(self, questions: Questions) -> None:
         """The application registered these callbacks: from now on everything pending is asked by them."""

@@ -50,6 +50,10 @@ class Places(Mind):
         self.ready.services.on_key = self._count_elsewhere
         self.slots: dict[int, Lane] = {}
         self.overdue: dict[int, str] = {}
+        self.orphans: list[Record] = []
+        """Attempts from before this ledger was made whose code still runs."""
+        self.answered: set[int] = set()
+        """Tokens of those that have answered, in a turn of which it is not known whether it was kept, or after it."""
         self.spending: dict[int, Spending] = {}
         """What running attempts have reserved or used of quantities."""
         self.unentered: dict[int, Granted] = {}
