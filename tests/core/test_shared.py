@@ -489,6 +489,7 @@ def test_what_a_dead_worker_ran_becomes_pending_and_its_places_are_free() -> Non
     assert shared.records["a"].attempt == 2
     assert list(shared.workers) == ["two"]
     assert other.active == {"api": 2}
+    assert other.told("lease_lost") == ["a", "b"]
 
 
 def test_a_dead_worker_is_seen_to_once() -> None:

@@ -45,7 +45,7 @@ FOLLOWS: Final[dict[str | None, frozenset[str]]] = {
     "retrying": frozenset({"started", "skipped", "failed", "cancelled"}),
 }
 """Which event may come after which; an event that is final is followed by nothing."""
-ASIDES: Final = frozenset({"progress", "stale_completion", "pending_warning"})
+ASIDES: Final = frozenset({"progress", "stale_completion", "lease_lost", "pending_warning"})
 """Events that are no move."""
 ENDINGS: Final = {
     "completed": "completed",

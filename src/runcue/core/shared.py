@@ -221,6 +221,7 @@ def _take_over(ledger: Ledger, record: Record) -> None:
     crashes = record.crashes + 1
     _uncount(ledger, record)
     record = replace(record, crashes=crashes, spent=record.attempt)
+    ledger.tell("lease_lost", record, crashes=crashes)
     if crashes >= MOST_CRASHES:
         ledger.records[record.id] = record
         fail_for(ledger, record, WORKER_LOST)

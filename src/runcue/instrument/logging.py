@@ -35,6 +35,7 @@ LEVELS = {
     "circuit_closed": logging.INFO,
     "failed": logging.WARNING,
     "stale_completion": logging.WARNING,
+    "lease_lost": logging.WARNING,
     "circuit_opened": logging.WARNING,
     "backpressure_active": logging.WARNING,
     "callback_failed": logging.WARNING,

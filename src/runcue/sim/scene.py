@@ -28,7 +28,7 @@ LOUD = frozenset({"queue_status", "progress", "service_status", "queued", "start
 TONES = {
     "completed": "good", "failed": "bad", "retrying": "warn", "circuit_opened": "bad", "circuit_half_open": "warn",
     "circuit_closed": "good", "service_rate_limited": "warn", "backpressure_active": "warn", "queued": "soft",
-    "stale_completion": "warn", "callback_failed": "bad",
+    "stale_completion": "warn", "lease_lost": "warn", "callback_failed": "bad",
 }  # fmt: skip
 SPELLED = str.maketrans(
     {"█": "#", "░": ".", "●": "*", "◐": "o", "○": "x", "×": "x", "·": "-", "▸": ">", "…": "."}
