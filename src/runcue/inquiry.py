@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from runcue.core.explain import FULL, Explanation, explain, explain_alone, explain_pending, snapshot
@@ -36,16 +37,24 @@ class Inquiry:
 
     async def wait(self, work_id: str, timeout: float | None) -> Work:
         """The work once it has ended; TimeoutError when that takes too long."""
+        advice = "cue.explain(id) says what it waits for."
+        async with self._within(timeout, f"Work {work_id!r} has not ended", advice):
+            return view(await self._ended(work_id, may_be_own=timeout is not None))
+
+    @asynccontextmanager
+    async def _within(self, timeout: float | None, what: str, advice: str) -> AsyncIterator[None]:
+        """Within this somebody waits, so long at most; what is not done by then is said."""
         limit = asyncio.timeout(timeout)
         hint = self._later_hint()
         try:
             async with limit:
-                return view(await self._ended(work_id, may_be_own=timeout is not None))
+                yield
         except TimeoutError:
             if not limit.expired():
                 raise
-            what = f"Work {work_id!r} has not ended within {timeout:g} s"
-            raise self._too_late(what, "cue.explain(id) says what it waits for.") from None
+            why = self._standstill()
+            late = f"{what} within {timeout:g} s"
+            raise TimeoutError(f"{late}: {why}." if why else f"{late}. {advice}") from None
         finally:
             if hint is not None:
                 hint.cancel()
@@ -89,10 +98,6 @@ class Inquiry:
             return ""
         return STOPPED if self._engine.was_started else NOT_STARTED
 
-    def _too_late(self, what: str, advice: str) -> TimeoutError:
-        why = self._standstill()
-        return TimeoutError(f"{what}: {why}." if why else f"{what}. {advice}")
-
     async def result(self, work_id: str, timeout: float | None) -> Any:
         """What the handler returned, or the error that tells why there is nothing."""
         work = await self.wait(work_id, timeout)
@@ -104,19 +109,9 @@ class Inquiry:
 
     async def join(self, ids: Iterable[str] | None, timeout: float | None) -> None:
         """Wait until nothing, or nothing of `ids`, is pending or running."""
-        limit = asyncio.timeout(timeout)
-        hint = self._later_hint()
-        try:
-            async with limit:
-                await self._all(ids, timeout)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            what = f"Not everything has ended within {timeout:g} s"
-            raise self._too_late(what, "cue.debug_blocked() says what waits, and for what.") from None
-        finally:
-            if hint is not None:
-                hint.cancel()
+        advice = "cue.debug_blocked() says what waits, and for what."
+        async with self._within(timeout, "Not everything has ended", advice):
+            await self._all(ids, timeout)
 
     async def _all(self, ids: Iterable[str] | None, timeout: float | None) -> None:
         if ids is None:
