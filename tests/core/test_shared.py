@@ -865,6 +865,19 @@ def test_the_oldest_are_dropped_over_the_ends_of_pages(short_pages: None) -> Non
     assert [work_id for work_id, state in other.states().items() if state == "failed"] == names(3)
 
 
+def test_work_that_runs_stays_in_mind_when_another_process_completes_what_it_did_not_wait_for() -> None:
+    shared, one, other = two(questions=Questions(dependencies=True))
+    one.submit("b", needs=["a"])
+    one.answer("b", ready=True)
+    other.submit("a")
+    other.answer("a")
+    assert (shared.records["b"].state, shared.records["b"].missing) == (WorkState.RUNNING, 1)
+    other.turn(other.success("a"))
+    assert shared.records["b"].missing == 0
+    one.turn(one.success("b"))
+    assert shared.records["b"].state is WorkState.COMPLETED
+
+
 def test_work_that_a_callback_let_start_before_its_needs_were_there_waits_for_nobody_once_it_is_done() -> (
     None
 ):
