@@ -335,7 +335,10 @@ def test_retry_wants_to_know_which(inside: Inside, args: list[str]) -> None:
 
 def test_works_are_cancelled(inside: Inside) -> None:
     told = inside("cancel", "later", "stuck", "done")
-    assert told.out == "Cancelled later\nCancelled stuck, which was running and is told to stop\n"
+    later, stuck = told.out.splitlines()
+    assert later == "Cancelled later"
+    # the process that ran it is dead: whether that was noticed by then is chance
+    assert stuck in ("Cancelled stuck, which was running and is told to stop", "Cancelled stuck")
     assert (told.code, told.err) == (6, "runcue: done is completed already.\n")
 
 
