@@ -41,6 +41,7 @@ SHELF = READY + '["default","task","api"]'
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few records are read at once."""
     monkeypatch.setattr("runcue.core.line.SHORTEST_PAGE", 2)
+    monkeypatch.setattr("runcue.core.line.GLANCE", 2)
     monkeypatch.setattr("runcue.core.mind.PAGE", 2)
     monkeypatch.setattr("runcue.core.waiting.PAGE", 2)
 

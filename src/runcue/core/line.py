@@ -17,6 +17,8 @@ Page = tuple[list[Record], Key | None, bool]
 
 SHORTEST_PAGE = 32
 """How much is read of a lane at least, when some of it has to be read."""
+GLANCE = 4
+"""The same where others take from it too, so that what is read ahead is soon worth nothing."""
 
 READY = "ready "
 
@@ -44,7 +46,7 @@ class Line:
     in this turn beyond that is not in the store yet: it waits in `fresh` until it is within reach, or written.
     """
 
-    __slots__ = ("_dead", "_early", "_fifo", "_records", "end", "first", "fresh", "more", "page")
+    __slots__ = ("_ahead", "_dead", "_early", "_fifo", "_records", "end", "first", "fresh", "more", "page")
 
     def __init__(self, records: dict[str, Record]) -> None:
         self.page: Callable[[Key | None, int], Page] | None = None
@@ -54,6 +56,8 @@ class Line:
         self.fresh: list[Record] = []
         self._records = records
         self._dead = 0
+        self._ahead = SHORTEST_PAGE
+        """How much is read to know what comes first."""
         self._fifo: deque[Record] = deque()
         self._early: list[tuple[float, int, int, Record]] = []
 
@@ -85,6 +89,7 @@ class Line:
         self._early.clear()
         self.fresh.clear()
         self._dead = 0
+        self._ahead = GLANCE
         self.end, self.first, self.more = None, first, first is not None
 
     @property
@@ -114,7 +119,7 @@ class Line:
     def refill(self, most: int) -> None:
         """Read on in the store, what came in this turn taking its place among that."""
         assert self.page is not None
-        records, self.end, self.more = self.page(self.end, max(most, SHORTEST_PAGE))
+        records, self.end, self.more = self.page(self.end, most)
         end = self.end
         within = [one for one in self.fresh if not self.more or (end and (one.rank, one.seq) <= end)]
         if within:
@@ -126,7 +131,8 @@ class Line:
         """The first that is still as it was when it came; what changed since is dropped."""
         head = self._head()
         while head is None and self.more:
-            self.refill(SHORTEST_PAGE)
+            self.refill(self._ahead)
+            self._ahead = SHORTEST_PAGE  # others take nothing, or it would begin anew
             head = self._head()
         return head
 
@@ -171,7 +177,7 @@ class Line:
                     taken.append(head)
                 fifo.popleft()
             elif self.more:
-                self.refill(most - len(taken))
+                self.refill(max(most - len(taken), self._ahead))
             else:
                 break
         return taken

@@ -12,10 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-BUSY: Final = 0.1
-"""Seconds after its last commit for which a process counts as busy."""
-CALM: Final = 0.02
-"""Seconds for which news wait where a process is busy."""
+BUSY: Final = 0.005
+"""Seconds after its last commit for which a process counts as busy, and for which news wait there."""
 
 
 class Hearing:
@@ -58,7 +56,7 @@ class Hearing:
     def hear(self, is_urgent: bool) -> None:
         """Somebody committed something."""
         self._turns_at_news = self._turns
-        if is_urgent or self._is_at_once or time.monotonic() - self._busy_at > BUSY:
+        if is_urgent or self._is_at_once or not self._is_busy():
             self._changed(is_urgent)
         elif self._timer is None:
             self._later()
@@ -69,16 +67,20 @@ class Hearing:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _is_busy(self) -> bool:
+        """Whether a turn is under way or may well be the next thing: what the last one started brings it."""
+        return self._is_in_turn or time.monotonic() - self._busy_at < BUSY
+
     def _later(self) -> None:
         if not self._is_closed:
-            self._timer = self._loop.call_later(CALM, self._pass_on)
+            self._timer = self._loop.call_later(BUSY, self._pass_on)
 
     def _pass_on(self) -> None:
         """Pass news on, unless a turn that began after they came has seen them."""
         self._timer = None
         if self._turns != self._turns_at_news:
             return
-        if self._is_in_turn or time.monotonic() - self._busy_at < CALM:  # what it started brings the next
+        if self._is_busy():
             self._later()
         elif not self._is_closed:
             self._changed(False)
