@@ -433,6 +433,35 @@ async def test_who_waits_for_work_that_ends_and_is_purged_unseen_is_told_that_it
     await there.close()
 
 
+async def test_who_maps_over_work_that_ends_and_is_purged_unseen_is_told_that_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = Cue(tmp_path / "queue.db"), Cue(tmp_path / "queue.db")
+    noting(here)
+
+    @there.task("work")
+    async def work(work: Work) -> None:
+        raise OSError
+
+    async def mapped() -> None:
+        async for _ in here.map("work", [{"id": 1}], key=lambda item: "only"):
+            pass
+
+    mapping = asyncio.create_task(mapped())
+    await settle()
+    [found] = await here.list()
+    await there.count()
+    monkeypatch.setattr(store_of(there), "_tell", lambda plan: None)
+    there.start()
+    await there.wait(found.id)
+    assert await there.purge(found.id)
+    await here.submit("work", delay=60)
+    with pytest.raises(runcue.WorkNotFound):
+        await asyncio.wait_for(mapping, 10)
+    await here.close()
+    await there.close()
+
+
 async def test_the_time_to_wait_begins_before_the_first_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,7 +161,7 @@ class Link:
         cursor: RawCursor[Row] = RawCursor(self.raw)
         weight = sum(len(value) for value in bindings if isinstance(value, str))
         if weight > LARGEST:
-            raise self._too_much(f"{weight:,} characters")
+            raise _too_much(self.address, f"{weight:,} characters")
         self._sent_since += weight
         with self.timed(STATEMENT):
             cursor.execute(statement, bindings)
@@ -203,12 +203,6 @@ class Link:
                     piping.close()
                 except psycopg.Error:  # what mattered was answered before, or has raised by itself
                     self.close()
-
-    def _too_much(self, said: str) -> StoreError:
-        return StoreError(
-            f"That is too much for {self.shown} at once ({said}). Submit it in smaller parts.",
-            self.address.plain,
-        )
 
     def prepared(self, statement: str, bindings: Sequence[Any]) -> str:
         """A short statement that does the same as that one, which is prepared the first time."""
@@ -362,9 +356,7 @@ def translate(error: Exception, address: Address) -> Exception:
     if getattr(error, "sqlstate", None) is None and isinstance(error, psycopg.ProgrammingError | ValueError):
         return StoreError(f"{where} is no address of a database ({said}).", where)
     if code.startswith("54"):
-        return StoreError(
-            f"That is too much for {where} at once ({said}). Submit it in smaller parts.", where
-        )
+        return _too_much(address, said)
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return StoreError(
             f"{where} cannot be reached ({said}). Check that the server runs and that this address leads there.",
@@ -373,6 +365,11 @@ def translate(error: Exception, address: Address) -> Exception:
     if isinstance(error, psycopg.Error):
         return StoreError(f"{where} cannot be read or written ({said}).", where)
     return error
+
+
+def _too_much(address: Address, said: str) -> StoreError:
+    where = address.shown
+    return StoreError(f"That is too much for {where} at once ({said}). Submit it in smaller parts.", where)
 
 
 def cause_of(error: Exception, address: Address) -> Exception | None:
