@@ -636,10 +636,10 @@ async def test_asking_costs_the_same_however_much_runs() -> None:
     with_call(cue)
     costs: list[list[int]] = []
     async with cue:
-        for amount in (10, 1000):
+        for amount in (10, 10, 1000):
             ids = await cue.submit_many({"task": "call", "params": {"seconds": 60}} for _ in range(amount))
             await asyncio.sleep(1)
             costs.append([calls_of(ask(ids[5])) for ask in (cue.wait, cue.result, cue.get, cue.cancel)])
             costs[-1] += [calls_of(cue.submit("call")), calls_of(cue.join(ids[:1])), calls_of(cue.count())]
-    few, many = costs
+    _, few, many = costs  # the first time, some things are only made
     assert many == pytest.approx(few, abs=10)
