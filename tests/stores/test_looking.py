@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from runcue.errors import StorageReplaced, StoreError
 from runcue.reader import Reader
 from runcue.stores import file as files
 from runcue.stores import shared
-from runcue.stores.errands import Errands
+from runcue.stores.errands import LEND_AFTER, Errands
 from runcue.stores.presence import is_alive, side_directory
 from runcue.stores.sqlite import SqliteStore
 from runcue.testing.hand import NOW, Hand, pending
@@ -275,6 +276,29 @@ async def test_a_loop_that_rests_never_lends_to_who_answers(monkeypatch: pytest.
     with pytest.raises(ZeroDivisionError):
         await errands.do(lambda: 1 / 0)
     errands.close()
+
+
+@pytest.mark.parametrize(("is_busy", "after"), [(False, [1, 2, 4, 4, 4]), (True, [1, 1, 1, 1, 1])])
+async def test_a_loop_that_rests_is_disturbed_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch, is_busy: bool, after: list[int]
+) -> None:
+    used = 0.0
+    asked: list[float] = []
+    errands = Errands("runcue-test")
+
+    def later(delay: float, call: Callable[..., None], *given: Any) -> asyncio.Handle:
+        nonlocal used
+        asked.append(delay / LEND_AFTER)
+        used += delay * is_busy
+        return loop.call_soon(call, *given) if len(asked) < 5 else loop.call_soon(may_end.set)
+
+    loop, may_end = asyncio.get_running_loop(), threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "call_later", later)
+        patch.setattr(time, "thread_time", lambda: used)
+        await errands.do(lambda: may_end.wait(PATIENCE))
+    errands.close()
+    assert asked == pytest.approx(after)
 
 
 async def test_an_errand_that_fails_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from runcue.core.plan import Plan
 from runcue.stores import neighbours
 from runcue.stores.neighbours import EndLeftovers, Trouble
-from runcue.stores.presence import Presence, side_directory
+from runcue.stores.presence import Presence, Turnstile, side_directory
 from runcue.stores.sqlite import SqliteStore
 from runcue.testing.hand import Hand, pending
 from tests.stores.beside import PATIENCE, until
@@ -77,6 +78,73 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.communicate(timeout=PATIENCE)
+
+
+# --- Being told -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def poker(tmp_path: Path) -> Iterator[Presence]:
+    presence = Presence(side_directory(tmp_path / "queue.db"), "poker")
+    yield presence
+    presence.close()
+
+
+async def test_what_others_tell_while_a_turn_is_waited_for_wakes_nobody_and_the_turn_has_seen_it(
+    path: Path, poker: Presence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "LOOK_AROUND", 1000.0)
+    turnstile = Turnstile(side_directory(path))
+    async with watching(path) as one:
+        await one.hand.write(pending(1))
+        assert turnstile.acquire(PATIENCE)
+        turn = asyncio.ensure_future(
+            one.hand.look(lambda turn: poker.poke([one.store.worker], urgent={one.store.worker}))
+        )
+        await asyncio.sleep(0)
+        poker.poke([one.store.worker], urgent={one.store.worker})
+        for _ in range(5):
+            await asyncio.sleep(0.002)
+        assert one.looks == 0
+        turnstile.release()
+        await turn
+        for _ in range(5):
+            await asyncio.sleep(0.002)
+        assert one.looks == 0
+        poker.poke([one.store.worker], urgent={one.store.worker})
+        await until(lambda: one.looks == 1)
+    turnstile.close()
+
+
+async def test_what_others_tell_after_a_turn_has_looked_is_heard_when_it_is_over(
+    path: Path, poker: Presence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "LOOK_AROUND", 1000.0)
+    async with watching(path) as one:
+        await one.hand.write(pending(1))
+        tell = one.store._tell
+
+        def told(plan: Plan) -> None:
+            poker.poke([one.store.worker], urgent={one.store.worker})
+            tell(plan)
+
+        monkeypatch.setattr(one.store, "_tell", told)
+        await one.hand.write(pending(2))
+        await until(lambda: one.looks == 1)
+
+
+async def test_a_turn_that_fails_leaves_a_process_that_can_be_told(
+    path: Path, poker: Presence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "LOOK_AROUND", 1000.0)
+    async with watching(path) as one:
+        with pytest.raises(ZeroDivisionError):
+            await one.hand.look(lambda turn: 1 / 0)
+        poker.poke([one.store.worker], urgent={one.store.worker})
+        await until(lambda: one.looks == 1)
+
+
+# --- Deaths ---------------------------------------------------------------------------------------
 
 
 async def test_a_death_is_noticed_without_looking_around(

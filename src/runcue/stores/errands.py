@@ -1,7 +1,8 @@
 """A thread of its own that does errands for a loop, one after the other.
 
 While nothing comes of one for a while, a busy loop lends the interpreter to that thread now and then: a thread that
-wants the interpreter beside a loop that never rests can otherwise wait for seconds.
+wants the interpreter beside a loop that never rests can otherwise wait for seconds. A loop that rests has nothing to
+lend, and is disturbed less and less often.
 
 A loop may be closed while an errand is under way and others wait. Then nobody hears what came of the one, and the
 others are not done at all: what they decided nobody would do.
@@ -24,6 +25,8 @@ logger = logging.getLogger("runcue")
 T = TypeVar("T")
 LEND_AFTER = 0.003
 LENT = 0.0003
+SELDOM = 4
+"""Times as long as LEND_AFTER: how long a loop that rests is left alone at most."""
 
 
 class Errands:
@@ -80,14 +83,15 @@ class Errands:
         """End the thread once it has done what it was given so far."""
         self._waiting.put(None)
 
-    def _lend_later(self) -> None:
-        self._lending = self._loop.call_later(LEND_AFTER, self._lend, self._done, time.thread_time())
+    def _lend_later(self, times: int = 1) -> None:
+        after = times * LEND_AFTER
+        self._lending = self._loop.call_later(after, self._lend, self._done, time.thread_time(), times)
 
-    def _lend(self, done: int, spent: float) -> None:
-        is_busy = time.thread_time() - spent > LEND_AFTER / 2  # a loop that rests has nothing to lend
+    def _lend(self, done: int, spent: float, times: int) -> None:
+        is_busy = time.thread_time() - spent > times * LEND_AFTER / 2
         if done == self._done and is_busy:
             time.sleep(LENT)  # gives the interpreter to the thread that works for this loop
-        self._lend_later()
+        self._lend_later(1 if is_busy else min(2 * times, SELDOM))
 
     def _work(self) -> None:
         while (errand := self._waiting.get()) is not None:

@@ -5,6 +5,8 @@ Rules:
   ask its lock at once; besides, all locks are asked twice a second.
 - A dead worker is reported only when nothing that it had begun runs any more. Seeing to that may take a while, so it
   happens in a thread of its own (on virtual time on the loop itself).
+- While this process waits for a turn or has one, it need not be told anything: the turn sees it. Whatever others tell
+  meanwhile wakes nobody, for it would only get in the way of the turn.
 - What goes wrong here stops nobody from working. It is logged, once a minute.
 """
 
@@ -72,12 +74,24 @@ class Neighbours:
         self._turn_at = 0.0
         self._watches: dict[str, int | None] = {}  # worker → a descriptor of its process, where there is one
         self._ending: set[str] = set()
+        self._is_listening = False
         self._is_closed = False
 
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died."""
         self._changed, self._lost = changed, lost
-        self._loop.add_reader(self._presence.fileno(), self._poked)
+        self._is_listening = True
+        self.hear_again()
+
+    def hear_nothing(self) -> None:
+        """A turn is about to be taken: it sees what others did."""
+        if self._is_listening and not self._is_closed:
+            self._loop.remove_reader(self._presence.fileno())
+
+    def hear_again(self) -> None:
+        """The turn is over."""
+        if self._is_listening and not self._is_closed and not self._loop.is_closed():
+            self._loop.add_reader(self._presence.fileno(), self._poked)
 
     def meet(self) -> None:
         """After a turn: begin to look around if somebody else is there."""

@@ -238,8 +238,10 @@ class Turnstile:
         self._guard = threading.Lock()
         self._is_wanted = False
         self._is_waiting = False  # the usher is in the queue, and the descriptor its own until it is through
-        self._sent = threading.Semaphore(0)
-        self._came = threading.Semaphore(0)
+        # Who waits takes them, who tells lets go. Python's own semaphores take longer.
+        self._sent, self._came = threading.Lock(), threading.Lock()
+        self._sent.acquire()
+        self._came.acquire()
         self._usher: threading.Thread | None = None
         try:
             self._descriptor = _make(self._path, 0)
@@ -272,7 +274,7 @@ class Turnstile:
         if self._usher is None:
             self._usher = threading.Thread(target=self._ush, name="runcue-usher", daemon=True)
             self._usher.start()
-        if self._came.acquire(timeout=timeout):
+        if self._came.acquire(timeout=-1 if timeout is None else timeout):
             return True
         with self._guard:
             self._is_wanted = False
@@ -394,13 +396,10 @@ class Presence:
     def drain(self) -> bytes:
         """Take in all pokes so far: what they say, nothing when there was none."""
         _check_open(self._is_open, self._pid, self._path)
-        said = b""
-        try:
-            for _ in range(64):  # what is left after that makes the descriptor readable again
-                said += os.read(self._wake, WAKE_SIZE)
+        try:  # what is left after that makes the descriptor readable again
+            return os.read(self._wake, WAKE_SIZE)
         except BlockingIOError:
-            return said
-        return said
+            return b""
 
     def poke(self, worker_ids: Iterable[str], urgent: Container[str] = ()) -> list[str]:
         """Wake these workers, and say which of them cannot be reached any more: ask if they are alive.

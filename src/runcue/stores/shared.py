@@ -200,6 +200,10 @@ class SharedStore:
             self._tell(plan)
         return plan
 
+    def _seen_all(self) -> None:
+        """Within a turn that caught up: whatever others told so far, it has seen, for nobody commits meanwhile."""
+        self._presence.drain()
+
     def _tell(self, plan: Plan) -> None:
         """After a commit: wake the others, and clear away what the dead left."""
         if plan.lost:
@@ -217,11 +221,14 @@ class SharedStore:
 
     async def turn(self, decide: Decide) -> Plan:
         """Decide and commit, in the store's thread."""
-        plan = (
-            self.take_turn(decide)
-            if self._is_on_loop
-            else await self._turns.do(lambda: self.take_turn(decide))
-        )
+        if self._is_on_loop:
+            plan = self.take_turn(decide)
+        else:
+            self._neighbours.hear_nothing()
+            try:
+                plan = await self._turns.do(lambda: self.take_turn(decide))
+            finally:
+                self._neighbours.hear_again()
         self._neighbours.meet()
         if self._tables.is_recounted:
             self._neighbours.notice()

@@ -182,6 +182,7 @@ class SqliteStore(SharedStore):
         now = max(self.clock.now(), before.now)
         changes = tables.changes(before, now - OLDEST_GRANT)
         plan = decide(TableTurn(tables, now, self.clock.wall(), changes))
+        self._seen_all()
         crashpoint("turn.decided")
         if not plan.writes and not tables.must_write:
             connection.execute("ROLLBACK")

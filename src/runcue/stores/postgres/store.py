@@ -224,6 +224,7 @@ class PostgresStore(SharedStore):
         tables.check_history(before, self._address)
         changes = tables.changes(before, now - OLDEST_GRANT)
         plan = decide(TableTurn(tables, now, self.clock.wall(), changes))
+        self._seen_all()
         crashpoint("turn.decided")
         if not plan.writes and not tables.must_write and not is_put_right:
             link.leave()
