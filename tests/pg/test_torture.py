@@ -49,7 +49,10 @@ def test_random_kills_break_no_promise(herd: Herd, tmp_path: Path, seed: int, pg
     assert result.works >= 20
 
 
-CRASHES = [plan for plan in sweep(1, 1) if plan.crash_times == 1]
+CRASHES = [
+    plan for plan in sweep(1, 1) if plan.crash_times == 1 and not plan.crash_at.startswith("turn.unsynced")
+]
+"""The server syncs within its commit: there is nothing between the two."""
 
 
 @pytest.mark.parametrize("plan", CRASHES, ids=lambda plan: f"{plan.crash_role} {plan.crash_at}")

@@ -33,8 +33,8 @@ from tests.torture.zygote import ERRORS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CRASHPOINTS: Final[dict[Role, tuple[str, ...]]] = {
-    "worker": ("turn.begin", "turn.decided", "turn.written", "turn.committed", "acted"),
-    "submitter": ("turn.begin", "turn.decided", "turn.written", "turn.committed"),
+    "worker": ("turn.begin", "turn.decided", "turn.written", "turn.unsynced", "turn.committed", "acted"),
+    "submitter": ("turn.begin", "turn.decided", "turn.written", "turn.unsynced", "turn.committed"),
 }
 """Where the store can be told to kill its process; a submitter starts nothing, so it has nothing to act on."""
 MOST_DRAINS: Final = 100

@@ -1,7 +1,8 @@
 """Looks into a queue file beside its turns: who only asks waits for no turn, whoever holds it and for how long.
 
 A connection of its own reads, in a thread of its own. Both are made with the first question. Every answer is one
-moment of the queue; no snapshot is held between two. After any trouble the connection is exchanged for a new one.
+moment of the queue, and is given once that moment is on the disk; no snapshot is held between two. After any trouble
+the connection is exchanged for a new one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TypeVar
 import apsw
 
 from runcue.errors import StoreError
+from runcue.stores.disk import Disk
 from runcue.stores.errands import Errands
 from runcue.stores.file import open_beside, translate, undo
 from runcue.stores.schema import shown
@@ -25,11 +27,16 @@ class Looking:
     """Answers questions about the queue in a file that this process has open."""
 
     def __init__(
-        self, path: str, identity: tuple[int, int], tables: Callable[[apsw.Connection], Tables]
+        self,
+        path: str,
+        identity: tuple[int, int],
+        tables: Callable[[apsw.Connection], Tables],
+        disk: Disk | None,
     ) -> None:
         self._path = path
         self._identity = identity
         self._make_tables = tables
+        self._disk = disk
         self._tables: Tables | None = None
         self._errands = Errands("runcue-looking")
         self._guard = threading.Lock()
@@ -56,9 +63,12 @@ class Looking:
             try:
                 connection.execute("BEGIN DEFERRED")  # it cannot write, so it need not ask for the lock
                 try:
-                    return look(tables)
+                    found, revision = look(tables), tables.head().revision
                 finally:
                     undo(connection)
+                if self._disk is not None:
+                    self._disk.sync(revision)
+                return found
             except (apsw.Error, UnicodeDecodeError) as error:
                 problem = translate(error, self._path, connection)
                 self._let_go()
@@ -68,3 +78,5 @@ class Looking:
         tables, self._tables = self._tables, None
         if tables is not None:
             tables.connection.close()
+        if self._disk is not None:
+            self._disk.close()

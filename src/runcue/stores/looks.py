@@ -4,7 +4,8 @@ A Reader asks its questions of the tables. How to get at them, what time it is t
 `FileLooks` here, and postgres/peek.py for a queue in PostgreSQL. Rules:
 - Nothing is ever created or changed. While nobody has the queue open its file is read as it stands, because SQLite
   would leave a log beside it otherwise; what changed under our eyes is read again.
-- Every answer is one moment of the queue, and no snapshot is held between two calls.
+- Every answer is one moment of the queue, and no snapshot is held between two calls. What others committed is told
+  once it is on the disk.
 - For one thread at a time.
 """
 
@@ -22,6 +23,7 @@ import apsw
 from runcue.core.state import Head, Worker
 from runcue.errors import StorageBusy, StorageReplaced, StoreError, quoted
 from runcue.stores import health, jobs, presence
+from runcue.stores.disk import Disk
 from runcue.stores.file import identity, open_file, translate
 from runcue.stores.schema import VERSION, check_tables, version_of
 from runcue.stores.tables import Tables
@@ -80,6 +82,7 @@ class FileLooks:
 
     def __init__(self, path: str) -> None:
         self.where = path
+        self._disk = Disk(path)
         self._connection: apsw.Connection | None = None
         self._still: Stamp | None = None
         """How the file looked when it was opened as it stands; None when it is read through its log."""
@@ -99,7 +102,7 @@ class FileLooks:
         for _ in range(TRIES):
             try:
                 answer = self._looked(look)
-            except (apsw.Error, StoreError, UnicodeDecodeError) as error:
+            except (apsw.Error, OSError, StoreError, UnicodeDecodeError) as error:
                 if not self._has_moved():
                     raise translate(error, path, self._connection) from error
             else:
@@ -115,9 +118,22 @@ class FileLooks:
         assert connection is not None
         connection.execute("BEGIN")
         try:
-            return look(Tables(connection))
+            tables = Tables(connection)
+            found, revision = look(tables), tables.head().revision
         finally:
             connection.execute("ROLLBACK")
+        if self._still is None:
+            self._make_last(revision)
+        return found
+
+    def _make_last(self, revision: int) -> None:
+        try:
+            self._disk.sync(revision)
+        except FileNotFoundError:
+            pass  # without a log everything is in the file
+        except OSError:
+            self.close()
+            raise
 
     def times(self, tables: Tables, head: Head) -> tuple[float, float]:
         """Queue time goes on with the host's clock since the last boot that somebody worked in."""
@@ -149,12 +165,14 @@ class FileLooks:
 
     def close(self) -> None:
         """Let go of the file."""
+        self._disk.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def _connect(self) -> None:
         self.close()
+        self._disk = Disk(self.where)
         self._still = stamp = _stillness(self.where)
         self._connection = None if stamp is None else _as_it_stands(self.where)
         if self._connection is None:

@@ -1,10 +1,10 @@
 """A queue in a SQLite file that several processes may share.
 
 A turn begins at the turnstile (a fair lock among processes); then comes BEGIN IMMEDIATE, what others changed, the
-decision, one commit.
+decision, one commit. The next process may take its turn, and then what was committed is synced (disk.py).
 
-After a commit nothing is raised any more: it would look as if the turn had failed. After a commit that failed the
-connection is exchanged before the next turn, because SQLite vouches for nothing then.
+After that nothing is raised any more: it would look as if the turn had failed. After a commit or a sync that failed
+the connection is exchanged in the next turn, because SQLite vouches for nothing then.
 
 Who only asks is answered beside the turns (looking.py). The heart's thread looks every two seconds whether the file
 and the loop are still there: without its loop this process runs nothing any more, and lets go.
@@ -24,6 +24,7 @@ from runcue.core.plan import Plan
 from runcue.errors import StorageBusy, StorageReplaced, StoreError
 from runcue.ports import Clock, Decide
 from runcue.stores import file, presence
+from runcue.stores.disk import Disk
 from runcue.stores.file import check_same, identity, open_file, translate, undo
 from runcue.stores.log import Log
 from runcue.stores.looking import Looking
@@ -114,6 +115,7 @@ class SqliteStore(SharedStore):
         )
         self._path = path
         self._durability = durability
+        self._disk = Disk(path) if durability == "full" else None
         with ExitStack() as made:
             connection = open_file(path, durability=durability)
             made.callback(connection.close)
@@ -138,11 +140,18 @@ class SqliteStore(SharedStore):
         made.callback(self._presence.close)
         self._tables = Tables(connection, self._me(presence.boot_id()), lambda: self._presence.is_in_place)
         self.told = self._tables.head().told
-        self._looking = Looking(self._path, self._identity, self._tables.beside)
+        self._looking = Looking(
+            self._path, self._identity, self._tables.beside, self._disk.beside() if self._disk else None
+        )
         self._log = Log(self._path, self._identity, self._trouble)
+        self._relieve(connection)
+        self._meet(directory, lambda: self._tables.peers)
+
+    def _relieve(self, connection: apsw.Connection) -> None:
+        """Have commits of this connection only write the log: all else is done after the turn, or beside it."""
+        connection.execute("PRAGMA synchronous = NORMAL")
         if not self._is_on_loop:  # where time is virtual, all is done by the loop's thread
             self._log.watch(connection)
-        self._meet(directory, lambda: self._tables.peers)
 
     @property
     def _connection(self) -> apsw.Connection:
@@ -152,9 +161,7 @@ class SqliteStore(SharedStore):
     # turns ------------------------------------------------------------------------------------------------
 
     def _transact(self, job: Callable[[], T]) -> T:
-        """Do a job with the turn and the file's lock; whatever it raises undoes it."""
-        if self._is_doubtful:
-            self._renew()
+        """Do a job with the turn and the file's lock; whatever it raises undoes it. Then have it last."""
         if not self._turnstile.acquire(PATIENCE):
             raise StorageBusy(
                 f"Others have held {shown(self._path)} for {PATIENCE:g} s. Look for a stopped or hanging process "
@@ -163,9 +170,14 @@ class SqliteStore(SharedStore):
             )
         connection = self._connection
         try:
+            if self._is_doubtful:
+                self._renew()
+                connection = self._connection
             connection.execute("BEGIN IMMEDIATE")
             try:
-                return job()
+                if self._disk is not None and self._disk.is_hurt:
+                    self._disk.write_anew()
+                done = job()
             except BaseException:
                 undo(self._connection)  # it may be another one by now
                 raise
@@ -174,6 +186,18 @@ class SqliteStore(SharedStore):
             raise translate(error, self._path, connection) from error
         finally:
             self._turnstile.release()
+        crashpoint("turn.unsynced")
+        self._make_last()
+        return done
+
+    def _make_last(self) -> None:
+        """Get what the turn wrote or saw onto the disk, before anybody acts on it."""
+        if self._disk is not None:
+            try:
+                self._disk.sync(self._tables.revision)
+            except OSError as error:
+                self._is_doubtful = True
+                raise self._unknown(error.strerror or str(error)) from error
 
     def _decided(self, decide: Decide) -> Plan:
         tables, connection = self._tables, self._connection
@@ -208,7 +232,9 @@ class SqliteStore(SharedStore):
                 raise problem from error
             self._is_doubtful = True
             if not self._is_committed():
-                raise problem if type(problem) is not StoreError else self._unknown(error) from error
+                raise problem if type(problem) is not StoreError else self._unknown(str(error)) from error
+        if self._disk is not None:
+            self._disk.written()
 
     def _is_committed(self) -> bool:
         """Whether a commit that came back with an error took place all the same, asked through new descriptors."""
@@ -220,9 +246,9 @@ class SqliteStore(SharedStore):
             return False
         return bool(row[0] == self._tables.turn)
 
-    def _unknown(self, error: apsw.Error) -> StoreError:
+    def _unknown(self, said: str) -> StoreError:
         return StoreError(
-            f"A commit to {shown(self._path)} failed ({error}): whether it lasts is unknown. Check the disk, and "
+            f"A commit to {shown(self._path)} failed ({said}): whether it lasts is unknown. Check the disk, and "
             "submit again with the same idempotency_key or id.",
             self._path,
         )
@@ -232,8 +258,7 @@ class SqliteStore(SharedStore):
         check_same(self._path, self._identity)
         connection, old = open_file(self._path, durability=self._durability), self._connection
         self._tables.use(connection)
-        if not self._is_on_loop:
-            self._log.watch(connection)
+        self._relieve(connection)
         self._is_doubtful = False
         try:
             old.close()
@@ -267,6 +292,9 @@ class SqliteStore(SharedStore):
         except StorageReplaced:
             self._looked_at = 0.0  # the next turn has to see it, too
             raise
+        except OSError as error:  # nobody is told what may not last; the next turn mends it
+            self._neighbours.notice()
+            raise translate(error, self._path) from error
         except (apsw.Error, UnicodeDecodeError) as error:
             raise translate(error, self._path, self._connection) from error
 
@@ -282,3 +310,5 @@ class SqliteStore(SharedStore):
         self._looking.close()  # before the other connection, which tidies up when it is the last
         self._log.close()
         self._connection.close()
+        if self._disk is not None:
+            self._disk.close()

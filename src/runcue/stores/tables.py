@@ -75,6 +75,11 @@ class Tables(Records):
         """Those workers, with their pids."""
         return {worker.id: worker.pid for worker in self.known}
 
+    @property
+    def revision(self) -> int:
+        """The last that this process saw."""
+        return 0 if self._seen is None else self._seen
+
     def beside(self, connection: Connection) -> Tables:
         """The same tables through another connection, to look at between turns."""
         tables = Tables(connection)

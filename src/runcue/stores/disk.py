@@ -1,0 +1,97 @@
+"""What was committed to a queue file gets onto the disk after the turn, and before anybody hears of it.
+
+Left to itself SQLite syncs its log within the commit, while all who want the next turn wait. Here a commit only
+writes the log; the turn goes to the next process, and then the log is synced. Rules:
+- Whoever saw something syncs before acting on it or telling it, also who wrote nothing: what another process
+  committed is seen at once, and its own sync may still be under way.
+- One sync is good for everything that was committed before it began. The log is written in order, and of a torn one
+  SQLite uses what comes before the tear: nothing lasts unless all that it was built on lasts.
+- A sync that failed is not repeated: the kernel may have given up what it could not write, and calls it clean from
+  then on. All of the log is written anew, from what everybody sees of it, before anything more is built on it.
+- The log goes back into the file as ever: SQLite syncs it before it copies, and the file before it starts over.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Final
+
+from runcue.descriptors import close, forking, guard
+
+CHUNK: Final = 1024 * 1024
+FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
+
+_sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+
+
+class Known:
+    """What the threads of a process know of a log, all of them together."""
+
+    __slots__ = ("is_hurt", "lasting")
+
+    def __init__(self) -> None:
+        self.lasting = -1
+        """The last revision that is known to be on the disk."""
+        self.is_hurt = False
+        """True after a sync that failed, until the log was written anew."""
+
+
+class Disk:
+    """The log of one queue file, for one thread that makes it last."""
+
+    def __init__(self, path: str, known: Known | None = None) -> None:
+        self._path = path
+        self._known = known or Known()
+        self._descriptor: int | None = None
+
+    def beside(self) -> Disk:
+        """The same for another thread."""
+        return Disk(self._path, self._known)
+
+    @property
+    def is_hurt(self) -> bool:
+        """True when the log has to be written anew."""
+        return self._known.is_hurt
+
+    def written(self) -> None:
+        """Something was committed that has no revision of its own, or not yet."""
+        self._known.lasting = -1
+
+    def sync(self, revision: int) -> None:
+        """Have everything on the disk up to that revision, or raise."""
+        known = self._known
+        if revision <= known.lasting:
+            return
+        if known.is_hurt:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        try:
+            _sync(self._opened())
+        except OSError:
+            known.is_hurt = True
+            raise
+        known.lasting = max(known.lasting, revision)
+
+    def write_anew(self) -> None:
+        """Write the log once more, as it is, and sync that. For who holds the file's lock: nobody else may write."""
+        self.close()  # what went wrong was told to the descriptors of that time
+        descriptor = self._opened(os.O_RDWR)
+        place = 0
+        while data := os.pread(descriptor, CHUNK, place):
+            place += os.pwrite(descriptor, data, place)
+        _sync(descriptor)
+        self._known.is_hurt = False
+
+    def close(self) -> None:
+        """Let go of the log. It is opened again when there is need."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            close(descriptor)
+
+    def _opened(self, access: int = os.O_RDONLY) -> int:
+        """The log that SQLite has open: it is the same file as long as anybody has the queue open."""
+        if self._descriptor is None:
+            with forking:
+                self._descriptor = guard(os.open(f"{os.path.realpath(self._path)}-wal", access | FLAGS))
+        return self._descriptor
