@@ -212,7 +212,7 @@ def measure(quick: bool) -> list[Line]:
 
     amount = len(own)
     return [
-        ratio(f"{amount} processes against one", many, 0.8),
+        ratio(f"{amount} processes against one", many, 1.0),
         share(f"{amount} processes, least share of most", together, 0.9),
         ratio(f"{amount} on one service of {CONCURRENT}", shared, None),
         share(f"{amount} on one service, least of most", sharing, None),

@@ -311,6 +311,54 @@ async def test_who_waits_for_the_turn_in_vain_is_told_what_to_do(
         store._turnstile.release()
 
 
+async def test_a_turn_that_was_given_up_is_not_taken_when_it_comes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hand_on(path) as (one, store), hand_on(path) as (other, _):
+        await one.write(pending(1))
+        decided: list[int] = []
+
+        def decide(number: int) -> Callable[[Turn], None]:
+            return lambda turn: decided.append(number)
+
+        assert store._turnstile.acquire(0.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite, "PATIENCE", 0.01)
+            for number in (1, 2):  # the second waits behind the first, in the same thread
+                with pytest.raises(StorageBusy):
+                    await other.look(decide(number))
+        given_up = asyncio.ensure_future(other.look(decide(3)))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        last = asyncio.ensure_future(other.look(decide(4)))
+        await asyncio.sleep(0.01)
+        assert decided == []
+        store._turnstile.release()
+        await last
+        assert decided == [4]
+        assert other.changes is not None
+        assert other.changes.is_first, "whoever gave up has forgotten everything"
+
+
+async def test_closing_does_not_wait_for_ever_for_a_turn_that_another_process_holds(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite, "PATIENCE", 0.01)
+    monkeypatch.setattr(shared, "CLOSING", 0.01)
+    async with hand_on(path) as (one, store):
+        await one.write(pending(1))
+        other = opened(path)
+        assert store._turnstile.acquire(0.0)
+        with pytest.raises(StorageBusy):
+            await Hand(other, {}).look(lambda turn: None)
+        await other.close()
+        assert told(caplog, "others hold it")
+        assert is_alive(side_directory(path), other.worker), "its thread still waits"
+        store._turnstile.release()
+        await until(lambda: not is_alive(side_directory(path), other.worker))
+
+
 # --- Opening and closing --------------------------------------------------------------------------
 
 

@@ -29,6 +29,20 @@ SELDOM = 4
 """Times as long as LEND_AFTER: how long a loop that rests is left alone at most."""
 
 
+class Claim:
+    """On something that may be long in coming: once it is there it is taken, unless it was given up before."""
+
+    def __init__(self, patience: float, late: Callable[[], Exception]) -> None:
+        """`late` is what to say to who waited for `patience` seconds."""
+        self.patience = patience
+        self.late = late
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        """True for the first who calls this, in whatever thread: who waits, to give it up, or who has got it."""
+        return self._lock.acquire(blocking=False)
+
+
 class Errands:
     """Does what it is given, in order; the thread is started with the first errand."""
 
@@ -42,8 +56,11 @@ class Errands:
         self._done = 0
         self._lending: asyncio.TimerHandle | None = None
 
-    async def do(self, errand: Callable[[], T]) -> T:
-        """Have an errand done, and wait for what comes of it. On the loop only."""
+    async def do(self, errand: Callable[[], T], claim: Claim | None = None) -> T:
+        """Have an errand done, and wait for what comes of it. On the loop only.
+
+        With a claim the errand takes it before it does anything, and is not waited for when that takes too long.
+        """
         loop = self._loop
         future: asyncio.Future[T] = loop.create_future()
 
@@ -61,9 +78,13 @@ class Errands:
         self._awaited += 1
         if self._lending is None:
             self._lend_later()
+        limit = loop.call_later(claim.patience, _give_up, future, claim) if claim is not None else None
         try:
             return await future  # who gives up waiting leaves the errand alone
         finally:
+            if claim is not None and limit is not None:
+                limit.cancel()
+                claim.take()  # if it has not begun by now, nobody would hear what came of it
             self._awaited -= 1
             self._done += 1
             if not self._awaited and self._lending is not None:
@@ -100,6 +121,11 @@ class Errands:
             except Exception:  # those that wait behind it are done all the same
                 logger.exception("an errand of %s failed: this is a mistake in runcue", self._name)
             del errand  # and with it what it answered, which an idle thread must not keep
+
+
+def _give_up(future: asyncio.Future[Any], claim: Claim) -> None:
+    if claim.take():
+        _fail(future, claim.late())
 
 
 def _answer(future: asyncio.Future[T], result: T) -> None:

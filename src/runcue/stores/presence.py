@@ -225,9 +225,8 @@ def workers(directory: Path) -> list[str]:
 class Turnstile:
     """Lets the processes on one queue through one by one, before each asks for the database's lock.
 
-    For one thread. The kernel keeps those who wait in a blocking call in order; who looks in now and then
-    starves. A blocking call cannot be given up, so with a timeout an usher thread waits in our place, and
-    goes on waiting after we gave up: then it is found there the next time, or lets the turn pass.
+    For one thread. The kernel keeps those who wait in a blocking call in order; who looks in now and then starves. A
+    blocking call cannot be given up: who no longer wants the turn that it brings has to let it pass.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -236,66 +235,34 @@ class Turnstile:
         self._pid = os.getpid()
         self._is_open = True
         self._guard = threading.Lock()
-        self._is_wanted = False
-        self._is_waiting = False  # the usher is in the queue, and the descriptor its own until it is through
-        # Who waits takes them, who tells lets go. Python's own semaphores take longer.
-        self._sent, self._came = threading.Lock(), threading.Lock()
-        self._sent.acquire()
-        self._came.acquire()
-        self._usher: threading.Thread | None = None
+        self._is_waiting = False  # then the descriptor is closed by who waits
         try:
             self._descriptor = _make(self._path, 0)
         except OSError as error:
             raise _failure("open", self._path, error) from error
 
     def acquire(self, timeout: float | None = None) -> bool:
-        """Wait for our turn; False when it did not come in time. Without a timeout nothing ends the wait."""
-        _check_open(self._is_open, self._pid, self._path)
+        """Wait for our turn. With a timeout it is looked for now and then, and False when it did not come in time."""
         try:
-            if self._is_free():
-                return True
-            if timeout is None and not self._is_waiting:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-                return True
+            with self._guard:
+                _check_open(self._is_open, self._pid, self._path)
+                is_ours = _take(self._descriptor, 0.0)
+                self._is_waiting = not is_ours and timeout is None
+            if self._is_waiting:
+                self._wait()
+            return is_ours or timeout is None or _take(self._descriptor, timeout)
         except OSError as error:
             raise _failure("lock", self._path, error) from error
-        return (timeout is None or timeout > 0) and self._send_usher(timeout)
 
-    def _is_free(self) -> bool:
-        with self._guard:
-            return not self._is_waiting and _take(self._descriptor, 0.0)
-
-    def _send_usher(self, timeout: float | None) -> bool:
-        with self._guard:
-            self._is_wanted = True
-            if not self._is_waiting:
-                self._is_waiting = True
-                self._sent.release()
-        if self._usher is None:
-            self._usher = threading.Thread(target=self._ush, name="runcue-usher", daemon=True)
-            self._usher.start()
-        if self._came.acquire(timeout=-1 if timeout is None else timeout):
-            return True
-        with self._guard:
-            self._is_wanted = False
-            return self._came.acquire(blocking=False)  # at the last moment
-
-    def _ush(self) -> None:
-        while True:
-            self._sent.acquire()
-            if not self._is_waiting:
-                return  # closed
+    def _wait(self) -> None:
+        try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        finally:
             with self._guard:
                 self._is_waiting = False
                 if not self._is_open:
                     close(self._descriptor)
-                    return
-                if self._is_wanted:
-                    self._is_wanted = False
-                    self._came.release()
-                else:
-                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        _check_open(self._is_open, self._pid, self._path)
 
     def release(self) -> None:
         """Let the next one through."""
@@ -303,16 +270,13 @@ class Turnstile:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Let go of the turn and of the file, which stays for the others."""
+        """Let go of the turn and of the file, which stays for the others. From any thread."""
         if self._pid != os.getpid():
             return
         with self._guard:
-            if not self._is_open:
-                return
-            self._is_open = False
-            if not self._is_waiting:  # else the usher closes it when he is through
+            if self._is_open and not self._is_waiting:
                 close(self._descriptor)
-                self._sent.release()
+            self._is_open = False
 
 
 def _check_open(is_open: bool, pid: int, path: Path) -> None:

@@ -28,7 +28,7 @@ from runcue.errors import ForkedConnection, StoreError
 from runcue.loops import tell
 from runcue.ports import Clock, Decide
 from runcue.stores import codec, presence
-from runcue.stores.errands import Errands
+from runcue.stores.errands import Claim, Errands
 from runcue.stores.hearing import Hearing
 from runcue.stores.neighbours import EndLeftovers, Neighbours, Trouble
 from runcue.stores.pruning import Deleted, prune
@@ -44,6 +44,8 @@ SHORTEST_PAUSE = 0.01
 """Seconds between two steps of pruning while there is more to let go of; at least as long as the step took."""
 OLDEST_GRANT = 31 * 86400.0
 """Seconds for which starts are looked at when a queue is opened; more when a window is longer."""
+CLOSING = 30.0
+"""Seconds after which close() no longer waits for a turn that somebody else holds."""
 CRASH_AT = os.environ.get("RUNCUE_CRASH_AT", "")
 
 _passed: Counter[str] = Counter()
@@ -132,6 +134,10 @@ class SharedStore:
     def _commit(self) -> None:
         """Commit what was written, within `_transact`."""
 
+    def _claim(self) -> Claim | None:
+        """How a turn is waited for, where the store's thread waits without an end."""
+        return None
+
     def _batch(self) -> AbstractContextManager[None]:
         """Within this, many statements are sent one after the other."""
         return nullcontext()
@@ -177,11 +183,13 @@ class SharedStore:
 
     # turns ------------------------------------------------------------------------------------------------
 
-    def take_turn(self, decide: Decide) -> Plan:
-        """Decide and commit, here and now."""
+    def take_turn(self, decide: Decide, claim: Claim | None = None) -> Plan:
+        """Decide and commit, here and now; unless it was given up meanwhile."""
         is_written = False
 
         def job() -> Plan:
+            if claim is not None and not claim.take():
+                raise claim.late()
             self._hearing.turn_began()
             return self._decided(decide)
 
@@ -224,9 +232,10 @@ class SharedStore:
         if self._is_on_loop:
             plan = self.take_turn(decide)
         else:
+            claim = self._claim()
             self._neighbours.hear_nothing()
             try:
-                plan = await self._turns.do(lambda: self.take_turn(decide))
+                plan = await self._turns.do(lambda: self.take_turn(decide, claim), claim)
             finally:
                 self._neighbours.hear_again()
         self._neighbours.meet()
@@ -345,7 +354,11 @@ class SharedStore:
         if self._is_on_loop:
             leave()
         else:
-            await self._turns.do(leave)
+            try:
+                async with asyncio.timeout(CLOSING):
+                    await self._turns.do(leave)
+            except TimeoutError:
+                logger.warning("%r is let go when its turn comes: others hold it", self._place)
         self._turns.close()
 
     def _rest(self) -> None:

@@ -25,6 +25,7 @@ from runcue.errors import StorageBusy, StorageReplaced, StoreError
 from runcue.ports import Clock, Decide
 from runcue.stores import file, presence
 from runcue.stores.disk import Disk
+from runcue.stores.errands import Claim
 from runcue.stores.file import check_same, identity, open_file, translate, undo
 from runcue.stores.log import Log
 from runcue.stores.looking import Looking
@@ -162,12 +163,8 @@ class SqliteStore(SharedStore):
 
     def _transact(self, job: Callable[[], T]) -> T:
         """Do a job with the turn and the file's lock; whatever it raises undoes it. Then have it last."""
-        if not self._turnstile.acquire(PATIENCE):
-            raise StorageBusy(
-                f"Others have held {shown(self._path)} for {PATIENCE:g} s. Look for a stopped or hanging process "
-                "that has it open, and let it go on or end it.",
-                self._path,
-            )
+        if not self._turnstile.acquire(PATIENCE if self._is_on_loop else None):
+            raise self._held()
         connection = self._connection
         try:
             if self._is_doubtful:
@@ -189,6 +186,16 @@ class SqliteStore(SharedStore):
         crashpoint("turn.unsynced")
         self._make_last()
         return done
+
+    def _claim(self) -> Claim:
+        return Claim(PATIENCE, self._held)
+
+    def _held(self) -> StorageBusy:
+        return StorageBusy(
+            f"Others have held {shown(self._path)} for {PATIENCE:g} s. Look for a stopped or hanging process "
+            "that has it open, and let it go on or end it.",
+            self._path,
+        )
 
     def _make_last(self) -> None:
         """Get what the turn wrote or saw onto the disk, before anybody acts on it."""
