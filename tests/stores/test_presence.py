@@ -622,10 +622,19 @@ def test_looking_in_without_waiting_leaves_nobody_in_the_queue(directory: Path) 
     second.close()
 
 
-def test_a_turnstile_closed_while_it_waits_takes_no_turn(directory: Path) -> None:
+def test_a_turnstile_closed_while_it_waits_takes_no_turn(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second, third = Turnstile(directory), Turnstile(directory), Turnstile(directory)
     assert first.acquire()
     refused: list[str] = []
+    waits, wait_for_turn = threading.Event(), second._wait
+
+    def noted() -> None:
+        waits.set()
+        wait_for_turn()
+
+    monkeypatch.setattr(second, "_wait", noted)
 
     def wait() -> None:
         with pytest.raises(StoreError) as error:
@@ -634,8 +643,7 @@ def test_a_turnstile_closed_while_it_waits_takes_no_turn(directory: Path) -> Non
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    while not second._is_waiting:
-        time.sleep(0.001)
+    assert waits.wait(PATIENCE)
     second.close()
     second.close()
     with pytest.raises(StoreError, match="is closed"):
