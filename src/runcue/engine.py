@@ -350,18 +350,20 @@ class Engine:
 
         self._check()
         if self._store.is_inline:
-            self._act(await self._turn(ask))
+            await self._ask(ask)
         else:  # who asks may give up; what the turn decided must be done all the same
             asked = self._loop.create_task(self._ask(ask), name="runcue look")
             asked.add_done_callback(_heard)
             await asyncio.shield(asked)
-        self._wake.set()
         if problem:
             raise problem[-1]
         return answer[-1]
 
     async def _ask(self, question: Ask) -> None:
-        self._act(await self._turn(question))
+        try:
+            self._act(await self._turn(question))
+        finally:
+            self._wake.set()  # it started nothing, and has seen what others did: nobody else tells of that any more
 
     def _check(self) -> None:
         """Whoever asks for something when no more turns are taken gets the reason."""

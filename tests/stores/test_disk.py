@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from runcue import Cue
@@ -291,3 +292,17 @@ def test_a_log_is_opened_when_there_is_need_and_again_after_it_was_closed(tmp_pa
     one.sync(2)
     assert one._descriptor is not None
     one.close()
+
+
+async def test_damaged_counters_do_not_keep_a_reader_from_looking(path: Path, syncs: Syncs) -> None:
+    async with hand_on(path) as (hand, _):
+        await hand.write(pending(1))
+        connection = apsw.Connection(str(path))
+        connection.execute("UPDATE head SET revision = 'many', told = 'much'")
+        connection.close()
+        with Reader(path) as reader:
+            assert reader.get("w1") is not None
+            assert syncs.files == {"queue.db-wal"}
+        connection = apsw.Connection(str(path))
+        connection.execute("UPDATE head SET revision = 1, told = 0")
+        connection.close()

@@ -1,6 +1,7 @@
 """Other processes: woken, missed, and taken for dead only when nothing of them runs any more."""
 
 import asyncio
+import select
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from runcue import Cue, Work
 from runcue.core.plan import Plan
 from runcue.stores import neighbours
 from runcue.stores.neighbours import EndLeftovers, Trouble
@@ -277,3 +279,55 @@ def test_trouble_is_told_once_a_minute_for_each_kind(
         "'queue.db': cannot look: here",
         "'queue.db': cannot see: there",
     ] * 2
+
+
+def store_of(cue: Cue) -> SqliteStore:
+    assert cue._system is not None
+    store = cue._system.store
+    assert isinstance(store, SqliteStore)
+    return store
+
+
+async def test_a_question_that_its_asker_gave_up_swallows_no_news(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turn of a question starts nothing, but sees what others did: another has to follow."""
+    monkeypatch.setattr(neighbours, "LOOK_AROUND", 1000.0)
+    one, two = Cue(path), Cue(path)
+    one.task("call")(print)
+    is_called = asyncio.Event()
+
+    @two.task("call")
+    async def call(work: Work) -> None:
+        is_called.set()
+
+    async with two:
+        await one.count()
+        assert two._system is not None
+        poked, seen_all, tell = store_of(two)._presence, store_of(two)._seen_all, store_of(one)._tell
+        is_committed, is_asked, is_given_up = threading.Event(), threading.Event(), threading.Event()
+
+        def tell_late(plan: Plan) -> None:
+            is_committed.set()
+            assert is_asked.wait(PATIENCE)
+            tell(plan)
+
+        def see_late() -> None:
+            if is_asked.is_set() and not is_given_up.is_set():  # this is the turn of the question
+                assert is_given_up.wait(PATIENCE)
+                assert select.select([poked], [], [], PATIENCE)[0]
+            seen_all()
+
+        monkeypatch.setattr(store_of(one), "_tell", tell_late)
+        monkeypatch.setattr(store_of(two), "_seen_all", see_late)
+        submitting = asyncio.ensure_future(one.submit("call"))
+        await until(is_committed.is_set)
+        asking = asyncio.ensure_future(two._system.engine.look(lambda scheduler, turn: is_asked.set()))
+        await until(is_asked.is_set)
+        asking.cancel()
+        is_given_up.set()
+        await submitting
+        async with asyncio.timeout(PATIENCE):
+            await is_called.wait()
+    for cue in (one, two):
+        await cue.close()

@@ -63,7 +63,7 @@ class Looking:
             try:
                 connection.execute("BEGIN DEFERRED")  # it cannot write, so it need not ask for the lock
                 try:
-                    found, revision = look(tables), tables.head().revision
+                    found, revision = look(tables), tables.revision()
                 finally:
                     undo(connection)
                 if self._disk is not None:

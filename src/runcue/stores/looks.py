@@ -119,7 +119,7 @@ class FileLooks:
         connection.execute("BEGIN")
         try:
             tables = Tables(connection)
-            found, revision = look(tables), tables.head().revision
+            found, revision = look(tables), tables.revision()
         finally:
             connection.execute("ROLLBACK")
         if self._still is None:

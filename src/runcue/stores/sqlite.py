@@ -201,7 +201,7 @@ class SqliteStore(SharedStore):
         """Get what the turn wrote or saw onto the disk, before anybody acts on it."""
         if self._disk is not None:
             try:
-                self._disk.sync(self._tables.revision)
+                self._disk.sync(self._tables.seen)
             except OSError as error:
                 self._is_doubtful = True
                 raise self._unknown(error.strerror or str(error)) from error

@@ -76,8 +76,8 @@ class Tables(Records):
         return {worker.id: worker.pid for worker in self.known}
 
     @property
-    def revision(self) -> int:
-        """The last that this process saw."""
+    def seen(self) -> int:
+        """The last revision that this process saw."""
         return 0 if self._seen is None else self._seen
 
     def beside(self, connection: Connection) -> Tables:
