@@ -37,8 +37,9 @@ def filled(path: str, depth: int) -> str:
         await cue.close()
 
     run(submit_one)
-    connection = open_file(path, durability="relaxed")
+    connection = open_file(path)
     try:
+        connection.execute("PRAGMA synchronous = OFF")
         [row] = connection.execute(codec.SELECT)
         mould = raw.Mould(codec.read_row(row))
         for first in range(2, depth + 1, FILL):

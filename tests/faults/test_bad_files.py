@@ -20,7 +20,6 @@ from runcue import Cue
 from runcue.core.model import Record, Spec
 from runcue.errors import (
     ForkedConnection,
-    InvalidOption,
     SchemaTooNew,
     StorageBusy,
     StorageCorrupt,
@@ -460,11 +459,8 @@ def test_the_type_of_a_real_file_system_is_known(tmp_path: Path) -> None:
 # --- Options and connections ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("durability", "level"), [("full", 2), ("relaxed", 1)])
-def test_a_connection_keeps_a_log_and_is_as_durable_as_asked(
-    tmp_path: Path, durability: str, level: int
-) -> None:
-    connection = open_file(str(tmp_path / "queue.db"), durability=durability)
+def test_a_connection_keeps_a_log_and_is_durable(tmp_path: Path) -> None:
+    connection = open_file(str(tmp_path / "queue.db"))
     settings = {
         name: connection.execute(f"PRAGMA {name}").fetchall()[0][0]
         for name in ("journal_mode", "synchronous", "busy_timeout", "foreign_keys", "journal_size_limit")
@@ -472,17 +468,11 @@ def test_a_connection_keeps_a_log_and_is_as_durable_as_asked(
     connection.close()
     assert settings == {
         "journal_mode": "wal",
-        "synchronous": level,
+        "synchronous": 2,
         "busy_timeout": files.PATIENCE * 1000,
         "foreign_keys": 0,
         "journal_size_limit": files.LONGEST_LOG,
     }
-
-
-def test_an_unknown_durability_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(InvalidOption, match="'full' or 'relaxed'"):
-        open_file(str(tmp_path / "queue.db"), durability="none")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from runcue import Cue
-from runcue.errors import StoreError
+from runcue.errors import StorageReplaced, StoreError
 from runcue.reader import Reader
 from runcue.stores import disk
 from runcue.stores.disk import Disk
@@ -217,7 +217,7 @@ async def test_a_commit_that_could_not_be_synced_is_unknown_and_the_log_is_writt
         await hand.write(pending(1))
         connection = store._connection
         syncs.broken = True
-        with pytest.raises(StoreError, match=r"Input/output error.*unknown.*same idempotency_key"):
+        with pytest.raises(StoreError, match=r"unknown \(Input/output error\).*same idempotency_key"):
             await hand.write(pending(2))
         amount = syncs.amount
         with pytest.raises(StoreError, match="Input/output error"):
@@ -274,16 +274,16 @@ async def test_a_cue_goes_on_by_itself_when_the_disk_is_well_again(path: Path, s
     assert sorted(done) == ["after", "before", "unknown"]
 
 
-# --- The descriptor -------------------------------------------------------------------------------
+# --- The log itself ------------------------------------------------------------------------------
 
 
 def test_a_log_is_opened_when_there_is_need_and_again_after_it_was_closed(tmp_path: Path) -> None:
     log = Path(f"{tmp_path / 'queue.db'}-wal")
     one = Disk(str(tmp_path / "queue.db"))
-    with pytest.raises(FileNotFoundError):
-        one.sync(1)
+    for _ in range(2):  # that there is none is no trouble with the disk
+        with pytest.raises(FileNotFoundError):
+            one.sync(1)
     log.write_bytes(b"frames")
-    one = Disk(str(tmp_path / "queue.db"))
     one.sync(1)
     one.close()
     one.close()
@@ -294,6 +294,55 @@ def test_a_log_is_opened_when_there_is_need_and_again_after_it_was_closed(tmp_pa
     one.close()
 
 
+def test_what_one_thread_committed_is_synced_whatever_another_has_synced_meanwhile(
+    tmp_path: Path, syncs: Syncs
+) -> None:
+    Path(f"{tmp_path / 'queue.db'}-wal").touch()
+    turns = Disk(str(tmp_path / "queue.db"))
+    looks = turns.beside()
+    turns.sync(5)
+    turns.written()  # of no new revision, as when old work is deleted
+    looks.sync(5)
+    assert syncs.since() == 1
+    turns.sync(5)
+    assert syncs.since() == 1
+    turns.sync(5)
+    assert syncs.since() == 0
+    for one in (turns, looks):
+        one.close()
+
+
+def test_the_log_of_another_queue_is_never_written(tmp_path: Path) -> None:
+    """DK8."""
+    log, other = Path(f"{tmp_path / 'queue.db'}-wal"), tmp_path / "other"
+    log.write_bytes(b"ours")
+    one = Disk(str(tmp_path / "queue.db"))
+    one.open()
+    other.write_bytes(b"theirs")
+    other.rename(log)
+    before = log.stat().st_mtime_ns
+    with pytest.raises(StorageReplaced):
+        one.write_anew()
+    assert (log.read_bytes(), log.stat().st_mtime_ns) == (b"theirs", before)
+    one.close()
+
+
+async def test_no_descriptor_is_left_open(path: Path) -> None:
+    def descriptors() -> list[str]:
+        found = [
+            os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()
+        ]  # one of them is that folder
+        return [name for name in found if "queue.db" in name]
+
+    async with hand_on(path) as (hand, store):
+        await hand.write(pending(1))
+        await store.get("w1")
+        with Reader(path) as reader:
+            assert reader.list()
+        assert descriptors()
+    assert descriptors() == []
+
+
 async def test_damaged_counters_do_not_keep_a_reader_from_looking(path: Path, syncs: Syncs) -> None:
     async with hand_on(path) as (hand, _):
         await hand.write(pending(1))
@@ -301,8 +350,14 @@ async def test_damaged_counters_do_not_keep_a_reader_from_looking(path: Path, sy
         connection.execute("UPDATE head SET revision = 'many', told = 'much'")
         connection.close()
         with Reader(path) as reader:
-            assert reader.get("w1") is not None
-            assert syncs.files == {"queue.db-wal"}
-        connection = apsw.Connection(str(path))
-        connection.execute("UPDATE head SET revision = 1, told = 0")
-        connection.close()
+            syncs.since()
+            for _ in range(2):
+                assert reader.get("w1") is not None
+                assert syncs.since() == 1, "which moment that was cannot be told"
+            connection = apsw.Connection(str(path))
+            connection.execute("UPDATE head SET revision = 1, told = 0")
+            connection.close()
+            await hand.write(pending(2))
+            syncs.since()
+            assert reader.get("w2") is not None
+            assert syncs.since() == 1

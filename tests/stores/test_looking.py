@@ -13,12 +13,12 @@ import pytest
 from runcue import Cue
 from runcue.core.lifecycle import started
 from runcue.core.query import Query
-from runcue.errors import StorageReplaced, StoreError
+from runcue.errors import StorageBusy, StorageReplaced, StoreError
 from runcue.reader import Reader
 from runcue.stores import file as files
-from runcue.stores import shared
-from runcue.stores.errands import LEND_AFTER, Errands
-from runcue.stores.presence import is_alive, side_directory
+from runcue.stores import shared, sqlite
+from runcue.stores.errands import LEND_AFTER, Claim, Errands
+from runcue.stores.presence import Turnstile, is_alive, side_directory
 from runcue.stores.sqlite import SqliteStore
 from runcue.testing.hand import NOW, Hand, pending
 
@@ -238,6 +238,29 @@ def test_who_lost_its_loop_is_alive_while_its_code_runs(path: Path, loop: asynci
     assert eventually(lambda: not is_alive(side_directory(path), store.worker))
 
 
+def test_a_store_that_was_closed_while_others_held_the_turn_is_let_go_though_its_loop_is_gone(
+    loop: asyncio.AbstractEventLoop, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "CLOSING", 0.01)
+    monkeypatch.setattr(sqlite, "PATIENCE", 0.01)
+    turnstile = Turnstile(side_directory(path))
+
+    async def leave() -> SqliteStore:
+        store = opened(path)
+        await Hand(store, {}).write(pending(1))
+        assert turnstile.acquire()
+        with pytest.raises(StorageBusy):
+            await Hand(store, {}).look(lambda turn: None)
+        await store.close()
+        return store
+
+    store = loop.run_until_complete(leave())
+    loop.close()
+    assert is_alive(side_directory(path), store.worker)
+    turnstile.close()
+    assert eventually(lambda: not is_alive(side_directory(path), store.worker))
+
+
 def test_a_job_that_ends_after_its_loop_does_so_quietly(
     loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +322,24 @@ async def test_a_loop_that_rests_is_disturbed_less_and_less_often(
         await errands.do(lambda: may_end.wait(PATIENCE))
     errands.close()
     assert asked == pytest.approx(after)
+
+
+async def test_an_errand_that_is_done_leaves_no_timer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    timers: list[asyncio.TimerHandle] = []
+    call_later = loop.call_later
+
+    def noted(*given: Any) -> asyncio.TimerHandle:
+        timers.append(call_later(*given))
+        return timers[-1]
+
+    errands, claim = Errands("runcue-test"), Claim(PATIENCE, LookupError)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "call_later", noted)
+        assert await errands.do(claim.take, claim)
+    errands.close()
+    assert len(timers) > 1
+    assert all(timer.cancelled() for timer in timers)
 
 
 async def test_an_errand_that_fails_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:

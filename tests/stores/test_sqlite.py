@@ -27,7 +27,7 @@ from runcue.reader import Reader
 from runcue.stores import file as files
 from runcue.stores import pruning, shared, sqlite, tables
 from runcue.stores.file import open_file
-from runcue.stores.presence import Presence, is_alive, side_directory
+from runcue.stores.presence import Presence, Turnstile, is_alive, side_directory
 from runcue.stores.sqlite import SqliteStore
 from runcue.testing import run
 from runcue.testing.hand import NOW, Hand, pending
@@ -321,7 +321,15 @@ async def test_a_turn_that_was_given_up_is_not_taken_when_it_comes(
         def decide(number: int) -> Callable[[Turn], None]:
             return lambda turn: decided.append(number)
 
+        tries: list[float | None] = []
+        acquire = Turnstile.acquire
+
+        def noted(self: Turnstile, timeout: float | None = None) -> bool:
+            tries.append(timeout)
+            return acquire(self, timeout)
+
         assert store._turnstile.acquire(0.0)
+        monkeypatch.setattr(Turnstile, "acquire", noted)
         with monkeypatch.context() as patch:
             patch.setattr(sqlite, "PATIENCE", 0.01)
             for number in (1, 2):  # the second waits behind the first, in the same thread
@@ -337,6 +345,7 @@ async def test_a_turn_that_was_given_up_is_not_taken_when_it_comes(
         store._turnstile.release()
         await last
         assert decided == [4]
+        assert len(tries) == 2, "who was given up while another was waited for is not waited for at all"
         assert other.changes is not None
         assert other.changes.is_first, "whoever gave up has forgotten everything"
 

@@ -7,7 +7,8 @@ writes the log; the turn goes to the next process, and then the log is synced. R
 - One sync is good for everything that was committed before it began. The log is written in order, and of a torn one
   SQLite uses what comes before the tear: nothing lasts unless all that it was built on lasts.
 - A sync that failed is not repeated: the kernel may have given up what it could not write, and calls it clean from
-  then on. All of the log is written anew, from what everybody sees of it, before anything more is built on it.
+  then on. A process that was told so tells nothing more and builds on nothing, until it has written all of the log
+  anew, from what everybody sees of it. (The kernel tells everybody who had the log open at that time.)
 - The log goes back into the file as ever: SQLite syncs it before it copies, and the file before it starts over.
 """
 
@@ -18,7 +19,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from runcue.descriptors import close, forking, guard
+from runcue.stores.file import replaced
 
 CHUNK: Final = 1024 * 1024
 FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
@@ -42,9 +43,10 @@ class Disk:
     """The log of one queue file, for one thread that makes it last."""
 
     def __init__(self, path: str, known: Known | None = None) -> None:
-        self._path = path
+        self._path = os.path.realpath(path)
         self._known = known or Known()
         self._descriptor: int | None = None
+        self._is_behind = False
 
     def beside(self) -> Disk:
         """The same for another thread."""
@@ -55,43 +57,49 @@ class Disk:
         """True when the log has to be written anew."""
         return self._known.is_hurt
 
-    def written(self) -> None:
-        """Something was committed that has no revision of its own, or not yet."""
-        self._known.lasting = -1
-
-    def sync(self, revision: int) -> None:
-        """Have everything on the disk up to that revision, or raise."""
-        known = self._known
-        if revision <= known.lasting:
-            return
-        if known.is_hurt:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        try:
-            _sync(self._opened())
-        except OSError:
-            known.is_hurt = True
-            raise
-        known.lasting = max(known.lasting, revision)
-
-    def write_anew(self) -> None:
-        """Write the log once more, as it is, and sync that. For who holds the file's lock: nobody else may write."""
-        self.close()  # what went wrong was told to the descriptors of that time
-        descriptor = self._opened(os.O_RDWR)
-        place = 0
-        while data := os.pread(descriptor, CHUNK, place):
-            place += os.pwrite(descriptor, data, place)
-        _sync(descriptor)
-        self._known.is_hurt = False
+    def open(self) -> int:
+        """The log that SQLite has open: it is the same file as long as anybody has the queue open."""
+        if self._descriptor is None:
+            self._descriptor = os.open(f"{self._path}-wal", os.O_RDONLY | FLAGS)
+        return self._descriptor
 
     def close(self) -> None:
         """Let go of the log. It is opened again when there is need."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            close(descriptor)
+            os.close(descriptor)
 
-    def _opened(self, access: int = os.O_RDONLY) -> int:
-        """The log that SQLite has open: it is the same file as long as anybody has the queue open."""
-        if self._descriptor is None:
-            with forking:
-                self._descriptor = guard(os.open(f"{os.path.realpath(self._path)}-wal", access | FLAGS))
-        return self._descriptor
+    def written(self) -> None:
+        """Something was committed in this thread, be it of a new revision or not."""
+        self._is_behind = True
+
+    def sync(self, revision: int | None) -> None:
+        """Have everything on the disk up to that revision, or raise; with None whatever there is."""
+        known = self._known
+        if revision is not None and revision <= known.lasting and not self._is_behind:
+            return
+        if known.is_hurt:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        descriptor = self.open()
+        try:
+            _sync(descriptor)
+        except OSError:
+            known.is_hurt = True
+            raise
+        self._is_behind = False
+        if revision is not None:
+            known.lasting = max(known.lasting, revision)
+
+    def write_anew(self) -> None:
+        """Write the log once more, as it is, and sync that. For who holds the file's lock: nobody else may write."""
+        descriptor = os.open(f"{self._path}-wal", os.O_RDWR | FLAGS)  # the old ones were told what went wrong
+        try:
+            if not os.path.sameopenfile(descriptor, self.open()):
+                raise replaced(self._path)
+            place = 0
+            while data := os.pread(descriptor, CHUNK, place):
+                place += os.pwrite(descriptor, data, place)
+            _sync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._known.is_hurt = False

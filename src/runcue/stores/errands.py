@@ -38,6 +38,11 @@ class Claim:
         self.late = late
         self._lock = threading.Lock()
 
+    @property
+    def is_taken(self) -> bool:
+        """True when it was given up, or has begun."""
+        return self._lock.locked()
+
     def take(self) -> bool:
         """True for the first who calls this, in whatever thread: who waits, to give it up, or who has got it."""
         return self._lock.acquire(blocking=False)
@@ -82,9 +87,10 @@ class Errands:
         try:
             return await future  # who gives up waiting leaves the errand alone
         finally:
-            if claim is not None and limit is not None:
-                limit.cancel()
+            if claim is not None:
                 claim.take()  # if it has not begun by now, nobody would hear what came of it
+            if limit is not None:
+                limit.cancel()
             self._awaited -= 1
             self._done += 1
             if not self._awaited and self._lending is not None:
@@ -99,6 +105,31 @@ class Errands:
                     threading.Thread(target=self._work, name=self._name, daemon=True).start()
                     self._is_started = True
         self._waiting.put(errand)
+
+    async def do_last(self, errand: Callable[[], None], patience: float) -> bool:
+        """Have an errand done after which the thread ends; True when that was within so many seconds.
+
+        It is done whoever waits for it, and whether the loop is still there or not.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                errand()
+            except BaseException as error:  # noqa: BLE001 (it belongs to whoever waits)
+                tell(self._loop, _fail, future, error)
+            else:
+                tell(self._loop, _answer, future, None)
+            finally:
+                self.close()
+
+        self.put(run)
+        try:
+            async with asyncio.timeout(patience):
+                await future
+        except TimeoutError:
+            return False
+        return True
 
     def close(self) -> None:
         """End the thread once it has done what it was given so far."""

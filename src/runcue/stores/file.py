@@ -28,7 +28,6 @@ import apsw
 
 from runcue.errors import (
     ForkedConnection,
-    InvalidOption,
     RuncueError,
     StorageBusy,
     StorageCorrupt,
@@ -46,7 +45,6 @@ PATIENCE: Final = 10.0
 """Seconds until a lock that somebody else holds becomes StorageBusy."""
 OPENING: Final = 3.0
 """The same while a file is opened: that happens on the loop, which stands still meanwhile."""
-SYNCHRONOUS: Final = {"full": "FULL", "relaxed": "NORMAL"}
 LONGEST_LOG: Final = 64 * 1024 * 1024
 """Bytes that the write-ahead log is cut back to after it has grown beyond them."""
 CHECKPOINT_PAGES: Final = 1000
@@ -80,13 +78,10 @@ _opening = threading.Lock()
 def open_file(
     path: str,
     *,
-    durability: str = "full",
     read_only: bool = False,
     probe: Callable[[str], str | None] | None = None,
 ) -> apsw.Connection:
     """A connection to the queue in that file, which is made or migrated unless `read_only`."""
-    if durability not in SYNCHRONOUS:
-        raise InvalidOption("durability", durability, "'full' or 'relaxed'")
     _check_library()
     try:
         real = _resolved(path)
@@ -94,7 +89,7 @@ def open_file(
         with _opening:  # no thread gets past here while another has the new file still open
             if not read_only:
                 _create(real)
-        connection = _opened_to_read(real) if read_only else _opened(real, SYNCHRONOUS[durability])
+        connection = _opened_to_read(real) if read_only else _opened(real)
         _warn_of_links(real)
     except (apsw.Error, OSError, UnicodeError) as error:
         raise translate(error, path) from error
@@ -290,7 +285,7 @@ def _header_of(path: str) -> bytes:
 # --- Opening --------------------------------------------------------------------------------------
 
 
-def _opened(path: str, synchronous: str) -> apsw.Connection:
+def _opened(path: str) -> apsw.Connection:
     _check_header(path)
     connection = _connected(path, apsw.SQLITE_OPEN_READWRITE)
     try:
@@ -302,8 +297,7 @@ def _opened(path: str, synchronous: str) -> apsw.Connection:
         migrate(connection)
         _keep_log(connection)
         connection.execute(
-            f"PRAGMA synchronous = {synchronous}; PRAGMA journal_size_limit = {LONGEST_LOG}; "
-            f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}"
+            f"PRAGMA journal_size_limit = {LONGEST_LOG}; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}"
         ).fetchall()
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         be_patient(connection, PATIENCE)

@@ -82,7 +82,7 @@ class FileLooks:
 
     def __init__(self, path: str) -> None:
         self.where = path
-        self._disk = Disk(path)
+        self._disk: Disk | None = None
         self._connection: apsw.Connection | None = None
         self._still: Stamp | None = None
         """How the file looked when it was opened as it stands; None when it is read through its log."""
@@ -122,13 +122,13 @@ class FileLooks:
             found, revision = look(tables), tables.revision()
         finally:
             connection.execute("ROLLBACK")
-        if self._still is None:
-            self._make_last(revision)
+        self._make_last(revision)
         return found
 
-    def _make_last(self, revision: int) -> None:
+    def _make_last(self, revision: int | None) -> None:
         try:
-            self._disk.sync(revision)
+            if self._disk is not None:
+                self._disk.sync(revision)
         except FileNotFoundError:
             pass  # without a log everything is in the file
         except OSError:
@@ -165,19 +165,21 @@ class FileLooks:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._disk.close()
+        if self._disk is not None:
+            self._disk.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def _connect(self) -> None:
         self.close()
-        self._disk = Disk(self.where)
         self._still = stamp = _stillness(self.where)
         self._connection = None if stamp is None else _as_it_stands(self.where)
+        self._disk = None
         if self._connection is None:
             self._still = None
             self._connection = open_file(self.where, read_only=True)
+            self._disk = Disk(self.where)
 
     def _has_moved(self) -> bool:
         """True when a file that is read as it stands is no longer what it was."""

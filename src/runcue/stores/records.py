@@ -16,7 +16,6 @@ from typing import Any
 
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
-from runcue.core.parse import LARGEST_INT
 from runcue.core.plan import Found, Key, Lacks
 from runcue.core.query import Query, by_task
 from runcue.core.state import Head
@@ -57,10 +56,10 @@ class Records:
         """The counters."""
         return states.read_head(self._one(states.HEAD_SELECT))
 
-    def revision(self) -> int:
-        """Of the moment that is looked at; larger than any when the counters are damaged."""
+    def revision(self) -> int | None:
+        """Of the moment that is looked at; None when the counters are damaged."""
         found = self._one("SELECT revision FROM head")[0]
-        return found if type(found) is int else LARGEST_INT
+        return found if type(found) is int else None
 
     def records(self, where: str, bindings: Row = ()) -> list[Record]:
         """The records that a condition finds, but for those that are damaged."""

@@ -196,6 +196,8 @@ class SharedStore:
         self._hearing.turn_wanted()
         try:
             self._check()
+            if claim is not None and claim.is_taken:  # it was given up before this thread came to it
+                raise claim.late()
             plan = self._transact(job)
             is_written = plan.writes
         except BaseException:
@@ -353,13 +355,9 @@ class SharedStore:
         leave = self._leave if still_running else self._sign_off
         if self._is_on_loop:
             leave()
-        else:
-            try:
-                async with asyncio.timeout(CLOSING):
-                    await self._turns.do(leave)
-            except TimeoutError:
-                logger.warning("%r is let go when its turn comes: others hold it", self._place)
-        self._turns.close()
+            self._turns.close()
+        elif not await self._turns.do_last(leave, CLOSING):
+            logger.warning("%r is let go when its turn comes: others hold it", self._place)
 
     def _rest(self) -> None:
         """Do nothing more by ourselves."""

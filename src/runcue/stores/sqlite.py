@@ -116,9 +116,9 @@ class SqliteStore(SharedStore):
         )
         self._path = path
         self._durability = durability
-        self._disk = Disk(path) if durability == "full" else None
+        self._disk: Disk | None = None
         with ExitStack() as made:
-            connection = open_file(path, durability=durability)
+            connection = open_file(path)
             made.callback(connection.close)
             try:
                 self._open(made, connection, clock)
@@ -141,9 +141,13 @@ class SqliteStore(SharedStore):
         made.callback(self._presence.close)
         self._tables = Tables(connection, self._me(presence.boot_id()), lambda: self._presence.is_in_place)
         self.told = self._tables.head().told
-        self._looking = Looking(
-            self._path, self._identity, self._tables.beside, self._disk.beside() if self._disk else None
-        )
+        beside = None
+        if self._durability == "full":
+            self._disk = Disk(self._path)
+            made.callback(self._disk.close)
+            self._disk.open()
+            beside = self._disk.beside()
+        self._looking = Looking(self._path, self._identity, self._tables.beside, beside)
         self._log = Log(self._path, self._identity, self._trouble)
         self._relieve(connection)
         self._meet(directory, lambda: self._tables.peers)
@@ -167,12 +171,13 @@ class SqliteStore(SharedStore):
             raise self._held()
         connection = self._connection
         try:
-            if self._is_doubtful:
+            is_hurt = self._disk is not None and self._disk.is_hurt
+            if self._is_doubtful or is_hurt:
                 self._renew()
                 connection = self._connection
             connection.execute("BEGIN IMMEDIATE")
             try:
-                if self._disk is not None and self._disk.is_hurt:
+                if self._disk is not None and is_hurt:
                     self._disk.write_anew()
                 done = job()
             except BaseException:
@@ -203,7 +208,6 @@ class SqliteStore(SharedStore):
             try:
                 self._disk.sync(self._tables.seen)
             except OSError as error:
-                self._is_doubtful = True
                 raise self._unknown(error.strerror or str(error)) from error
 
     def _decided(self, decide: Decide) -> Plan:
@@ -255,7 +259,7 @@ class SqliteStore(SharedStore):
 
     def _unknown(self, said: str) -> StoreError:
         return StoreError(
-            f"A commit to {shown(self._path)} failed ({said}): whether it lasts is unknown. Check the disk, and "
+            f"Whether the last commit to {shown(self._path)} lasts is unknown ({said}). Check the disk, and "
             "submit again with the same idempotency_key or id.",
             self._path,
         )
@@ -263,7 +267,7 @@ class SqliteStore(SharedStore):
     def _renew(self) -> None:
         """Exchange a connection that had trouble with the disk for a new one."""
         check_same(self._path, self._identity)
-        connection, old = open_file(self._path, durability=self._durability), self._connection
+        connection, old = open_file(self._path), self._connection
         self._tables.use(connection)
         self._relieve(connection)
         self._is_doubtful = False
