@@ -61,16 +61,17 @@ class Errands:
         self._done = 0
         self._lending: asyncio.TimerHandle | None = None
 
-    async def do(self, errand: Callable[[], T], claim: Claim | None = None) -> T:
+    async def do(self, errand: Callable[[], T], claim: Claim | None = None, *, is_last: bool = False) -> T:
         """Have an errand done, and wait for what comes of it. On the loop only.
 
-        With a claim the errand takes it before it does anything, and is not waited for when that takes too long.
+        With a claim the errand takes it before it does anything, and is not waited for when that takes too long. The
+        last errand is done though the loop is closed by then, and the thread ends with it.
         """
         loop = self._loop
         future: asyncio.Future[T] = loop.create_future()
 
         def run() -> None:
-            if loop.is_closed():
+            if loop.is_closed() and not is_last:
                 return
             try:
                 result = errand()
@@ -78,6 +79,8 @@ class Errands:
                 tell(loop, _fail, future, error)
             else:
                 tell(loop, _answer, future, result)
+            if is_last:
+                self.close()
 
         self.put(run)
         self._awaited += 1
@@ -105,31 +108,6 @@ class Errands:
                     threading.Thread(target=self._work, name=self._name, daemon=True).start()
                     self._is_started = True
         self._waiting.put(errand)
-
-    async def do_last(self, errand: Callable[[], None], patience: float) -> bool:
-        """Have an errand done after which the thread ends; True when that was within so many seconds.
-
-        It is done whoever waits for it, and whether the loop is still there or not.
-        """
-        future: asyncio.Future[None] = self._loop.create_future()
-
-        def run() -> None:
-            try:
-                errand()
-            except BaseException as error:  # noqa: BLE001 (it belongs to whoever waits)
-                tell(self._loop, _fail, future, error)
-            else:
-                tell(self._loop, _answer, future, None)
-            finally:
-                self.close()
-
-        self.put(run)
-        try:
-            async with asyncio.timeout(patience):
-                await future
-        except TimeoutError:
-            return False
-        return True
 
     def close(self) -> None:
         """End the thread once it has done what it was given so far."""

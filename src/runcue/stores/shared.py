@@ -356,7 +356,11 @@ class SharedStore:
         if self._is_on_loop:
             leave()
             self._turns.close()
-        elif not await self._turns.do_last(leave, CLOSING):
+            return
+        try:
+            async with asyncio.timeout(CLOSING):
+                await self._turns.do(leave, is_last=True)
+        except TimeoutError:
             logger.warning("%r is let go when its turn comes: others hold it", self._place)
 
     def _rest(self) -> None:
