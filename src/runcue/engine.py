@@ -350,20 +350,26 @@ class Engine:
 
         self._check()
         if self._store.is_inline:
-            await self._ask(ask)
+            self._act(await self._turn(ask))
+            self._wake.set()
         else:  # who asks may give up; what the turn decided must be done all the same
             asked = self._loop.create_task(self._ask(ask), name="runcue look")
-            asked.add_done_callback(_heard)
-            await asyncio.shield(asked)
+            try:
+                await asyncio.shield(asked)
+            finally:
+                asked.add_done_callback(self._asked)
         if problem:
             raise problem[-1]
         return answer[-1]
 
     async def _ask(self, question: Ask) -> None:
-        try:
-            self._act(await self._turn(question))
-        finally:
-            self._wake.set()  # it started nothing, and has seen what others did: nobody else tells of that any more
+        self._act(await self._turn(question))
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        """A turn for a question started nothing, but has seen what others did: nobody tells of that any more."""
+        if not task.cancelled():
+            task.exception()  # somebody was told of it already, or gave up waiting for it
+        self._wake.set()
 
     def _check(self) -> None:
         """Whoever asks for something when no more turns are taken gets the reason."""
@@ -492,9 +498,3 @@ class Engine:
     def _ring(self) -> None:
         self._alarm_at = float("inf")
         self._wake.set()
-
-
-def _heard(task: asyncio.Task[None]) -> None:
-    """Somebody was told of its error already, or gave up waiting for it."""
-    if not task.cancelled():
-        task.exception()

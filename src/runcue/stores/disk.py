@@ -43,9 +43,9 @@ class Disk:
     """The log of one queue file, for one thread that makes it last."""
 
     def __init__(self, path: str, known: Known | None = None) -> None:
+        self._descriptor: int | None = None
         self._path = os.path.realpath(path)
         self._known = known or Known()
-        self._descriptor: int | None = None
         self._is_behind = False
 
     def beside(self) -> Disk:
@@ -68,6 +68,9 @@ class Disk:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+    def __del__(self) -> None:  # as SQLite's own descriptors, if nobody has closed them
+        self.close()
 
     def written(self) -> None:
         """Something was committed in this thread, be it of a new revision or not."""
