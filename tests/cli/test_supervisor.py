@@ -109,7 +109,9 @@ def test_a_worker_that_was_told_to_leave_is_not_replaced(crew: Crew, tmp_path: P
 
 
 def test_a_terminal_that_is_closed_is_a_graceful_stop(crew: Crew) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may be run under nohup
     supervisor = crew.start()
+    signal.signal(signal.SIGHUP, before)
     supervisor.signal(signal.SIGHUP)
     assert supervisor.wait() == 0
 

@@ -31,7 +31,7 @@ import msgspec
 import runcue
 import runcue.cue
 from runcue.stores import file as files
-from runcue.stores import presence, shared, sqlite
+from runcue.stores import log, presence, shared, sqlite
 from tests.torture.history import Log
 
 LONGEST_LINE = 1 << 24
@@ -52,6 +52,8 @@ class Script(msgspec.Struct, frozen=True):
     """Options of tasks, by name."""
     patience: float | None = None
     """Seconds to wait for locks, if not as long as usual."""
+    log_pages: int | None = None
+    """How long the log of the file gets, if not as long as usual."""
     boot: str | None = None
     """The id of the boot this process takes for its own, if not the real one."""
 
@@ -107,10 +109,13 @@ class Program:
         self._logged = Kept()
         self._statements: list[str] = []
         self._errors: list[str] = []
+        self._reader: runcue.Reader | None = None
         asyncio.get_running_loop().set_exception_handler(lambda _, said: self._errors.append(said["message"]))
         logging.getLogger("runcue").addHandler(self._logged)
         if script.patience is not None:
             vars(files)["PATIENCE"] = vars(files)["OPENING"] = vars(sqlite)["PATIENCE"] = script.patience
+        if script.log_pages is not None:
+            vars(log)["CHECKPOINT_PAGES"] = script.log_pages
         if script.boot is not None:
             boot = script.boot
             vars(presence)["boot_id"] = lambda: boot
@@ -202,6 +207,12 @@ class Program:
             if len(found) >= amount:
                 break
         return found
+
+    async def do_read(self, work_id: str) -> Any:
+        """Look at a work as somebody does who does not use the queue."""
+        if self._reader is None:
+            self._reader = runcue.Reader(self._script.database)
+        return self._reader.get(work_id)
 
     async def do_let_go(self) -> None:
         """End what is held."""

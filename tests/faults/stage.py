@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
@@ -254,7 +254,8 @@ class Scene:
             kept = dict(connection.execute("SELECT name, seq FROM shelves WHERE seq IS NOT NULL"))
             found: dict[str, int] = {}
             for shelf, seq in connection.execute(
-                "SELECT shelf, seq FROM work_units WHERE shelf IS NOT NULL ORDER BY shelf, place, seq"
+                "SELECT shelf, seq FROM work_units WHERE shelf IS NOT NULL AND state <> 'running' "
+                "ORDER BY shelf, place, seq"
             ):
                 found.setdefault(str(shelf), int(seq))
             assert kept == found
@@ -308,18 +309,25 @@ def why_no_tracing() -> str | None:
 
 @contextmanager
 def traced(
-    actor: Actor, *expressions: str, output: str | Path = os.devnull, options: str = ""
+    actor: Actor,
+    *expressions: str,
+    beside: Sequence[Actor] = (),
+    output: str | Path = os.devnull,
+    options: str = "",
 ) -> Iterator[None]:
-    """Watch a program's system calls, and meddle with them as these expressions say."""
-    command = ["strace", "-f", "-p", str(actor.pid), "-o", str(output), *options.split()]
+    """Watch a program's system calls, and meddle with them as these expressions say; or those of several."""
+    command = ["strace", "-f", "-o", str(output), *options.split()]
+    for each in (actor, *beside):
+        command += ["-p", str(each.pid)]
     for expression in expressions:
         command += ["-e", expression]
     tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert tracer.stderr is not None
     try:
-        line = tracer.stderr.readline()
-        if "attached" not in line:
-            pytest.fail(f"strace says: {line}{tracer.stderr.read()}")
+        for _ in (actor, *beside):
+            line = tracer.stderr.readline()
+            if "attached" not in line:
+                pytest.fail(f"strace says: {line}{tracer.stderr.read()}")
         yield
     finally:
         if not actor.is_dead:
