@@ -102,7 +102,8 @@ class Hooks:
             if self._report.observers and not asyncio.iscoroutine(answer):
                 self._report.took(kind, perf_counter() - began)
         if asyncio.iscoroutine(answer):
-            self._begin(key, self._finish(kind, answer))
+            begun = self._begin(key, self._finish(kind, answer))
+            begun.add_done_callback(lambda _: answer.close())  # a loop may end before it has begun
 
     async def _after(
         self, before: asyncio.Task[None], kind: str, callback: Callable[..., Any], arguments: tuple[Any, ...]
@@ -135,10 +136,11 @@ class Hooks:
             if self._report.observers:
                 self._report.took(kind, perf_counter() - began)
 
-    def _begin(self, key: str, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, key: str, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine, name="runcue callback")
         self._last[key] = task
         task.add_done_callback(lambda done: self._forget(key, done))
+        return task
 
     def _forget(self, key: str, done: asyncio.Task[None]) -> None:
         if self._last.get(key) is done:

@@ -1,7 +1,8 @@
 """on_*: who is called, in which order, and what their mistakes change."""
 
 import asyncio
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -140,6 +141,31 @@ async def test_on_start_comes_before_the_handler() -> None:
     async with cue:
         await cue.wait(await cue.submit("call"))
     assert order == ["on_start", "handler"]
+
+
+async def test_a_callback_that_is_cancelled_before_it_began_leaves_no_coroutine_behind() -> None:
+    """As when a loop ends at that moment: Python would complain that it was never awaited."""
+    cue = Cue()
+    with_call(cue)
+    made: list[Coroutine[Any, Any, None]] = []
+
+    async def late(work: Work) -> None:
+        raise AssertionError("it was cancelled before")
+
+    def cancel() -> None:
+        for task in asyncio.all_tasks():
+            if task.get_name() == "runcue callback":
+                task.cancel()
+
+    @cue.on_start
+    def on_start(work: Work) -> Coroutine[Any, Any, None]:
+        asyncio.get_running_loop().call_soon(cancel)
+        made.append(late(work))
+        return made[0]
+
+    async with cue:
+        await cue.wait(await cue.submit("call"))
+    assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
 
 
 async def test_a_callback_registered_again_replaces_the_first() -> None:
