@@ -155,6 +155,19 @@ async def test_an_idle_process_notices_that_its_file_is_another(path: Path, is_e
     system.store.abandon()
 
 
+async def test_a_look_that_stumbles_over_a_file_that_was_moved_away_says_that_it_is_gone(path: Path) -> None:
+    """DK8."""
+    store = opened(path)
+
+    def stumble(_: object) -> None:
+        path.rename(path.with_name("moved.db"))
+        raise apsw.IOError("disk I/O error")
+
+    with pytest.raises(StorageReplaced):
+        await store._looking.ask(stumble)
+    store.abandon()
+
+
 async def test_an_idle_process_takes_no_turns_while_its_file_is_there(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

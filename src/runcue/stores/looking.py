@@ -16,7 +16,7 @@ import apsw
 from runcue.errors import StoreError
 from runcue.stores.disk import Disk
 from runcue.stores.errands import Errands
-from runcue.stores.file import open_beside, translate, undo
+from runcue.stores.file import check_same, open_beside, translate, undo
 from runcue.stores.schema import shown
 from runcue.stores.tables import Tables
 
@@ -72,11 +72,12 @@ class Looking:
             except (apsw.Error, UnicodeDecodeError) as error:
                 problem = translate(error, self._path, connection)
                 self._let_go()
+                check_same(
+                    self._path, self._identity
+                )  # a file that was moved away makes SQLite stumble in many ways
                 raise problem from error
 
     def _let_go(self) -> None:
         tables, self._tables = self._tables, None
         if tables is not None:
             tables.connection.close()
-        if self._disk is not None:
-            self._disk.close()
