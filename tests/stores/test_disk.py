@@ -51,6 +51,41 @@ class Syncs:
         return amount
 
 
+class Kernel:
+    """Tells of a failure as Linux does: once for each descriptor, and to a new one only what nobody was told yet."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._is_told = True
+        self._known: dict[int, int] = {}
+        self._open = os.open
+
+    def fail(self) -> None:
+        """What was written to the log last does not get onto the disk."""
+        self._failures += 1
+        self._is_told = False
+
+    def open(self, path: Any, *given: Any, **options: Any) -> int:
+        descriptor = self._open(path, *given, **options)
+        if str(path).endswith("-wal"):
+            self._known[descriptor] = self._failures - (not self._is_told)
+        return descriptor
+
+    def sync(self, descriptor: int) -> None:
+        known, self._known[descriptor] = self._known[descriptor], self._failures
+        if known < self._failures:
+            self._is_told = True
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    telling = Kernel()
+    monkeypatch.setattr(os, "open", telling.open)
+    monkeypatch.setattr(disk, "_sync", telling.sync)
+    return telling
+
+
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
     counting = Syncs()
@@ -210,13 +245,15 @@ async def test_a_commit_that_could_not_be_synced_is_unknown_and_the_log_is_writt
 
     def noted(descriptor: int, data: bytes, place: int) -> int:
         written.append((place, len(data)))
+        with pytest.raises(apsw.BusyError):
+            another.execute("BEGIN IMMEDIATE")
         return pwrite(descriptor, data, place)
 
     monkeypatch.setattr(os, "pwrite", noted)
     monkeypatch.setattr(disk, "CHUNK", 1000)
     async with hand_on(path) as (hand, store):
         await hand.write(pending(1))
-        connection = store._connection
+        another, connection = apsw.Connection(str(path)), store._connection
         syncs.broken = True
         with pytest.raises(StoreError, match=r"unknown \(Input/output error\).*same idempotency_key"):
             await hand.write(pending(2))
@@ -240,6 +277,7 @@ async def test_a_commit_that_could_not_be_synced_is_unknown_and_the_log_is_writt
         written.clear()
         await hand.write(pending(3))
         assert written == []
+        another.close()
 
 
 async def test_a_look_that_could_not_sync_has_a_turn_taken_that_mends_it(path: Path, syncs: Syncs) -> None:
@@ -255,6 +293,67 @@ async def test_a_look_that_could_not_sync_has_a_turn_taken_that_mends_it(path: P
         assert True in heard
         await other.look(lambda turn: None)
         assert await store.get("w2") == pending(2)
+
+
+async def test_what_could_not_be_synced_is_told_by_no_other_process_that_had_the_queue_open(
+    path: Path, kernel: Kernel
+) -> None:
+    """Not even by one that looks for the first time: a descriptor that it opens now would know of nothing."""
+    async with hand_on(path) as (one, store), hand_on(path) as (other, _):
+        await other.write(pending(1))
+        kernel.fail()
+        with pytest.raises(StoreError, match="unknown"):
+            await other.write(pending(2))
+        for _ in range(2):
+            with pytest.raises(StoreError, match="may not be on the disk"):
+                await store.get("w2")
+        await one.look(lambda turn: None)
+        assert await store.get("w2") == pending(2)
+
+
+async def test_what_was_mended_is_not_told_once_more(path: Path, kernel: Kernel) -> None:
+    async with hand_on(path) as (one, store), hand_on(path) as (other, _):
+        await other.write(pending(1))
+        assert await store.get("w1") == pending(1)
+        kernel.fail()
+        with pytest.raises(StoreError, match="unknown"):
+            await other.write(pending(2))
+        with pytest.raises(StoreError, match="may not be on the disk"):
+            await store.get("w2")
+        await one.write(pending(3))  # written anew by its turn
+        await other.write(pending(4))
+        assert await store.get("w4") == pending(4)
+
+
+async def test_a_look_is_refused_the_same_way_whatever_the_disk_says(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with hand_on(path) as (hand, _), hand_on(path) as (_, store):
+        await hand.write(pending(1))
+        monkeypatch.setattr(disk, "_sync", full)
+        with pytest.raises(StoreError, match="No space left") as refused:
+            await store.get("w1")
+        assert type(refused.value) is StoreError, "who waits for events tries again"
+        monkeypatch.undo()
+
+
+async def test_nothing_is_copied_into_the_file_of_a_log_that_could_not_be_synced(
+    path: Path, syncs: Syncs, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hand_on(path) as (hand, store):
+        await hand.write(pending(1))
+        syncs.broken = True
+        before = path.read_bytes()
+        store._log._copy()
+        assert path.read_bytes() == before
+        assert "the log cannot be copied beside the turns" in caplog.text
+        syncs.broken = False
+        await hand.look(lambda turn: None)
+        store._log._copy()
+        assert path.read_bytes() != before
 
 
 async def test_a_cue_goes_on_by_itself_when_the_disk_is_well_again(path: Path, syncs: Syncs) -> None:
@@ -295,22 +394,42 @@ def test_a_log_is_opened_when_there_is_need_and_again_after_it_was_closed(tmp_pa
     one.close()
 
 
-def test_what_one_thread_committed_is_synced_whatever_another_has_synced_meanwhile(
+def test_what_was_committed_of_no_new_revision_is_synced_all_the_same(tmp_path: Path, syncs: Syncs) -> None:
+    Path(f"{tmp_path / 'queue.db'}-wal").touch()
+    one = Disk(str(tmp_path / "queue.db"))
+    one.sync(5)
+    one.sync(5, has_more=True)  # as when old work is deleted
+    assert syncs.since() == 2
+    one.sync(None)
+    one.sync(4)
+    assert syncs.since() == 1
+    one.close()
+
+
+def test_threads_sync_one_after_the_other_so_that_each_hears_of_a_failure(
     tmp_path: Path, syncs: Syncs
 ) -> None:
+    """The kernel tells one of them."""
     Path(f"{tmp_path / 'queue.db'}-wal").touch()
-    turns = Disk(str(tmp_path / "queue.db"))
-    looks = turns.beside()
-    turns.sync(5)
-    turns.written()  # of no new revision, as when old work is deleted
-    looks.sync(5)
-    assert syncs.since() == 1
-    turns.sync(5)
-    assert syncs.since() == 1
-    turns.sync(5)
-    assert syncs.since() == 0
-    for one in (turns, looks):
-        one.close()
+    one = Disk(str(tmp_path / "queue.db"))
+    heard: list[str | None] = []
+
+    def sync(revision: int) -> None:
+        try:
+            one.sync(revision)
+        except OSError as error:
+            heard.append(error.strerror)
+
+    threads = [threading.Thread(target=sync, args=[number]) for number in range(3)]
+    syncs.may_go_on.clear()
+    syncs.broken = True
+    for thread in threads:
+        thread.start()
+    syncs.may_go_on.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert (syncs.amount, heard) == (1, ["Input/output error"] * 3)
+    one.close()
 
 
 def test_the_log_of_another_queue_is_never_written(tmp_path: Path) -> None:

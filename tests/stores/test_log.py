@@ -38,16 +38,17 @@ def rows(path: Path) -> int:
 def test_the_log_is_copied_by_a_thread_of_its_own_and_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_thread: list[log.Log] = []
-    copy = log.Log._copy
+    grown: list[bool] = []
+    copy, path = log.Log._copy, tmp_path / "queue.db"
 
-    def counted(self: log.Log) -> None:
-        by_thread.append(self)
+    def noted(self: log.Log) -> None:
+        before = path.stat().st_size
         copy(self)
+        grown.append(path.stat().st_size > before)
 
-    monkeypatch.setattr(log.Log, "_copy", counted)
-    size = asyncio.run(fill(tmp_path / "queue.db", 80))
-    assert by_thread
+    monkeypatch.setattr(log.Log, "_copy", noted)
+    size = asyncio.run(fill(path, 80))
+    assert any(grown)
     assert size < 8000 * 2 * PAGE  # all of it would be more than 16,000 pages
     assert rows(tmp_path / "queue.db") == 8000
     assert (
@@ -91,7 +92,7 @@ def test_a_commit_is_done_even_if_the_log_cannot_be_copied(error: apsw.Error, sa
     told: list[str] = []
 
     async def main() -> int:
-        one = log.Log("queue.db", (0, 0), lambda what, error: told.append(f"{what}: {error}"))
+        one = log.Log("queue.db", (0, 0), lambda what, error: told.append(f"{what}: {error}"), None)
         answer = one._grown(Refusing(error), "main", log.TOO_LONG)  # type: ignore[arg-type]
         one.close()
         return answer
@@ -105,7 +106,7 @@ def test_a_closed_log_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(log, "open_beside", lambda path, identity: opened.append(path))
 
     async def main() -> None:
-        one = log.Log(str(tmp_path / "queue.db"), (0, 0), lambda what, error: None)
+        one = log.Log(str(tmp_path / "queue.db"), (0, 0), lambda what, error: None, None)
         one.close()
         one._copy()
 

@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from typing import Final
 
+from runcue.errors import StoreError
 from runcue.stores.file import replaced
+from runcue.stores.schema import shown
 
 CHUNK: Final = 1024 * 1024
 FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
@@ -27,35 +30,21 @@ FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 _sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
-class Known:
-    """What the threads of a process know of a log, all of them together."""
+class Disk:
+    """The log of one queue file, for all threads of a process.
 
-    __slots__ = ("is_hurt", "lasting")
+    They share one descriptor, and sync one after the other: the kernel tells of a failure once for each descriptor,
+    and only one that was open by then.
+    """
 
-    def __init__(self) -> None:
-        self.lasting = -1
+    def __init__(self, path: str) -> None:
+        self._descriptor: int | None = None
+        self._path = os.path.realpath(path)
+        self._lock = threading.Lock()
+        self._lasting = -1
         """The last revision that is known to be on the disk."""
         self.is_hurt = False
         """True after a sync that failed, until the log was written anew."""
-
-
-class Disk:
-    """The log of one queue file, for one thread that makes it last."""
-
-    def __init__(self, path: str, known: Known | None = None) -> None:
-        self._descriptor: int | None = None
-        self._path = os.path.realpath(path)
-        self._known = known or Known()
-        self._is_behind = False
-
-    def beside(self) -> Disk:
-        """The same for another thread."""
-        return Disk(self._path, self._known)
-
-    @property
-    def is_hurt(self) -> bool:
-        """True when the log has to be written anew."""
-        return self._known.is_hurt
 
     def open(self) -> int:
         """The log that SQLite has open: it is the same file as long as anybody has the queue open."""
@@ -72,37 +61,44 @@ class Disk:
     def __del__(self) -> None:  # as SQLite's own descriptors, if nobody has closed them
         self.close()
 
-    def written(self) -> None:
-        """Something was committed in this thread, be it of a new revision or not."""
-        self._is_behind = True
-
-    def sync(self, revision: int | None) -> None:
-        """Have everything on the disk up to that revision, or raise; with None whatever there is."""
-        known = self._known
-        if revision is not None and revision <= known.lasting and not self._is_behind:
-            return
-        if known.is_hurt:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        descriptor = self.open()
-        try:
-            _sync(descriptor)
-        except OSError:
-            known.is_hurt = True
-            raise
-        self._is_behind = False
-        if revision is not None:
-            known.lasting = max(known.lasting, revision)
+    def sync(self, revision: int | None, *, has_more: bool = False) -> None:
+        """Have everything on the disk up to that revision, or raise; with None, or `has_more`, whatever there is."""
+        with self._lock:
+            if revision is not None and revision <= self._lasting and not has_more:
+                return
+            if self.is_hurt:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            descriptor = self.open()
+            try:
+                _sync(descriptor)
+            except OSError:
+                self.is_hurt = True
+                raise
+            if revision is not None:
+                self._lasting = max(self._lasting, revision)
 
     def write_anew(self) -> None:
         """Write the log once more, as it is, and sync that. For who holds the file's lock: nobody else may write."""
-        descriptor = os.open(f"{self._path}-wal", os.O_RDWR | FLAGS)  # the old ones were told what went wrong
-        try:
-            if not os.path.sameopenfile(descriptor, self.open()):
-                raise replaced(self._path)
-            place = 0
-            while data := os.pread(descriptor, CHUNK, place):
-                place += os.pwrite(descriptor, data, place)
-            _sync(descriptor)
-        finally:
-            os.close(descriptor)
-        self._known.is_hurt = False
+        with self._lock:
+            descriptor = os.open(f"{self._path}-wal", os.O_RDWR | FLAGS)
+            try:
+                if not os.path.sameopenfile(descriptor, self.open()):
+                    raise replaced(self._path)
+                place = 0
+                while data := os.pread(descriptor, CHUNK, place):
+                    place += os.pwrite(descriptor, data, place)
+                _sync(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            self.close()  # it may still have something to tell of what is mended now
+            self._descriptor = descriptor
+            self.is_hurt = False
+
+
+def untold(path: str, error: OSError) -> StoreError:
+    """For who asks while nobody can say what of the queue is going to last."""
+    return StoreError(
+        f"What {shown(path)} says may not be on the disk ({error.strerror}), and is told once it is. Check the disk.",
+        path,
+    )

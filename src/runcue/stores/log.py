@@ -3,7 +3,8 @@
 Left to itself SQLite has the commit that makes the log long enough copy all of it. Here a thread with a connection of
 its own copies it, which hinders nobody. What was committed meanwhile is little: the next commit copies that, and the
 log starts over. A commit copies everything itself only when the log has grown `TOO_LONG`: the thread cannot keep up,
-or has trouble.
+or has trouble. Nothing is copied of a log that could not be synced: half of that in the file, and the log that would
+complete it gone, the file would be damaged.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 import apsw
 
 from runcue.errors import StoreError
+from runcue.stores.disk import Disk
 from runcue.stores.errands import Errands
 from runcue.stores.file import CHECKPOINT_PAGES, open_beside
 
@@ -25,11 +27,16 @@ class Log:
     """Keeps the log of one queue file short."""
 
     def __init__(
-        self, path: str, identity: tuple[int, int], trouble: Callable[[str, Exception], None]
+        self,
+        path: str,
+        identity: tuple[int, int],
+        trouble: Callable[[str, Exception], None],
+        disk: Disk | None,
     ) -> None:
         self._path = path
         self._identity = identity
         self._trouble = trouble
+        self._disk = disk
         self._errands = Errands("runcue-log")
         self._connection: apsw.Connection | None = None
         self._guard = threading.Lock()
@@ -54,10 +61,13 @@ class Log:
         if pages >= TOO_LONG or (self._is_copied and not self._is_copying):
             self._is_copied = False
             try:
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                self._copy_by(connection)
             except apsw.BusyError:
                 pass  # another process is at it
-            except apsw.Error as error:  # the commit is done all the same, and the next one tries again
+            except (
+                apsw.Error,
+                OSError,
+            ) as error:  # the commit is done all the same, and the next one tries again
                 self._trouble("the log cannot be copied into the file", error)
         elif pages >= CHECKPOINT_PAGES and not self._is_copying:
             self._is_copying = True
@@ -70,15 +80,24 @@ class Log:
                 if not self._is_closed:
                     if self._connection is None:
                         self._connection = open_beside(self._path, self._identity)
-                    self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                        # Before its first look a connection does not know that there is a log, and copies nothing.
+                        self._connection.execute("SELECT revision FROM head").fetchall()
+                    self._copy_by(self._connection)
                     self._is_copied = True
             except apsw.BusyError:
                 pass  # another process is at it
-            except (apsw.Error, StoreError) as error:
+            except (apsw.Error, OSError, StoreError) as error:
                 self._trouble("the log cannot be copied beside the turns", error)
                 self._let_go()
             finally:
                 self._is_copying = False
+
+    def _copy_by(self, connection: apsw.Connection) -> None:
+        if (
+            self._disk is not None
+        ):  # SQLite syncs, too, but a new connection of it is not told what went wrong before
+            self._disk.sync(None)
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def _let_go(self) -> None:
         connection, self._connection = self._connection, None

@@ -23,7 +23,7 @@ import apsw
 from runcue.core.state import Head, Worker
 from runcue.errors import StorageBusy, StorageReplaced, StoreError, quoted
 from runcue.stores import health, jobs, presence
-from runcue.stores.disk import Disk
+from runcue.stores.disk import Disk, untold
 from runcue.stores.file import identity, open_file, translate
 from runcue.stores.schema import VERSION, check_tables, version_of
 from runcue.stores.tables import Tables
@@ -102,7 +102,7 @@ class FileLooks:
         for _ in range(TRIES):
             try:
                 answer = self._looked(look)
-            except (apsw.Error, OSError, StoreError, UnicodeDecodeError) as error:
+            except (apsw.Error, StoreError, UnicodeDecodeError) as error:
                 if not self._has_moved():
                     raise translate(error, path, self._connection) from error
             else:
@@ -131,9 +131,9 @@ class FileLooks:
                 self._disk.sync(revision)
         except FileNotFoundError:
             pass  # without a log everything is in the file
-        except OSError:
+        except OSError as error:
             self.close()
-            raise
+            raise untold(self.where, error) from error
 
     def times(self, tables: Tables, head: Head) -> tuple[float, float]:
         """Queue time goes on with the host's clock since the last boot that somebody worked in."""

@@ -24,7 +24,7 @@ from runcue.core.plan import Plan
 from runcue.errors import StorageBusy, StorageReplaced, StoreError
 from runcue.ports import Clock, Decide
 from runcue.stores import file, presence
-from runcue.stores.disk import Disk
+from runcue.stores.disk import Disk, untold
 from runcue.stores.errands import Claim
 from runcue.stores.file import check_same, identity, open_file, translate, undo
 from runcue.stores.log import Log
@@ -128,6 +128,8 @@ class SqliteStore(SharedStore):
         if durability == "relaxed":
             logger.warning("durability is relaxed: what was accepted last may be lost when the machine stops")
         self._is_doubtful = False
+        self._has_written = False
+        """True while a commit of this process, of a new revision or not, has not been synced."""
         self._looked_at = 0.0
 
     def _open(self, made: ExitStack, connection: apsw.Connection, clock: Clock | None) -> None:
@@ -141,14 +143,12 @@ class SqliteStore(SharedStore):
         made.callback(self._presence.close)
         self._tables = Tables(connection, self._me(presence.boot_id()), lambda: self._presence.is_in_place)
         self.told = self._tables.head().told
-        beside = None
         if self._durability == "full":
             self._disk = Disk(self._path)
             made.callback(self._disk.close)
             self._disk.open()
-            beside = self._disk.beside()
-        self._looking = Looking(self._path, self._identity, self._tables.beside, beside)
-        self._log = Log(self._path, self._identity, self._trouble)
+        self._looking = Looking(self._path, self._identity, self._tables.beside, self._disk)
+        self._log = Log(self._path, self._identity, self._trouble, self._disk)
         self._relieve(connection)
         self._meet(directory, lambda: self._tables.peers)
 
@@ -206,9 +206,10 @@ class SqliteStore(SharedStore):
         """Get what the turn wrote or saw onto the disk, before anybody acts on it."""
         if self._disk is not None:
             try:
-                self._disk.sync(self._tables.seen)
+                self._disk.sync(self._tables.seen, has_more=self._has_written)
             except OSError as error:
                 raise self._unknown(error.strerror or str(error)) from error
+            self._has_written = False
 
     def _decided(self, decide: Decide) -> Plan:
         tables, connection = self._tables, self._connection
@@ -244,8 +245,7 @@ class SqliteStore(SharedStore):
             self._is_doubtful = True
             if not self._is_committed():
                 raise problem if type(problem) is not StoreError else self._unknown(str(error)) from error
-        if self._disk is not None:
-            self._disk.written()
+        self._has_written = True
 
     def _is_committed(self) -> bool:
         """Whether a commit that came back with an error took place all the same, asked through new descriptors."""
@@ -303,9 +303,9 @@ class SqliteStore(SharedStore):
         except StorageReplaced:
             self._looked_at = 0.0  # the next turn has to see it, too
             raise
-        except OSError as error:  # nobody is told what may not last; the next turn mends it
+        except OSError as error:  # the next turn mends it
             self._neighbours.notice()
-            raise translate(error, self._path) from error
+            raise untold(self._path, error) from error
         except (apsw.Error, UnicodeDecodeError) as error:
             raise translate(error, self._path, self._connection) from error
 
