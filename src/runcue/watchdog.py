@@ -37,7 +37,7 @@ class Watchdog:
         self._over.set()
 
     def _watch(self) -> None:
-        while not self._over.wait(self._patience / 4):
+        while not self._over.wait(self._patience / 4) and not self._loop.is_closed():
             if self._who() is None:
                 continue  # nothing of ours is under way
             self._alive.clear()

@@ -347,6 +347,26 @@ def test_a_loop_closed_under_a_running_thread_harms_nobody(kept_waiting: threadi
     assert left.wait(PATIENCE)
 
 
+def test_no_thread_is_left_of_a_cue_whose_loop_ended_without_a_close() -> None:
+    """EX9."""
+
+    async def main() -> None:
+        cue = Cue()
+
+        @cue.task
+        async def call(work: Work) -> None:
+            pass
+
+        cue.start()
+        await cue.wait(await cue.submit(call))
+
+    before = set(threading.enumerate())
+    asyncio.run(main())
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+    assert set(threading.enumerate()) <= before
+
+
 # --- SC3: memory stays flat -----------------------------------------------------------------------
 
 
