@@ -44,7 +44,7 @@ ADVICE = {
     "StorageReplaced": "Restart the program, on the file that is there now.",
     "StorageBusy": "Find out who holds it: a program stopped in a debugger, a backup, a long transaction.",
     "SchemaTooNew": "Run the newer version everywhere.",
-    "ForkedConnection": "Make a Cue of its own in the child.",
+    "ForkedConnection": "Start the child as a new process, or fork before the queue is first used.",
     "CommandFailed": "Look at what it printed, in `.result`; `check=False` makes exit codes a matter of your own.",
     "WorkerLost": "Look for what kills processes: memory, native code, `os._exit`.",
     "Unreachable": "See whether `ssh host true` works, or the cluster is up.",

@@ -430,7 +430,8 @@ class Cue:
         """Refuse to go on in a child of the process that opened the queue: nothing of it works there."""
         if self._target is not None and self._system is not None and self._system.pid != os.getpid():
             raise ForkedConnection(
-                "A Cue cannot be used in a forked process. Make a new one there.", self._target
+                "A Cue cannot be used in a child that was forked since. Start a new process, or fork before.",
+                self._target,
             )
 
     def _open(self, action: str) -> System:

@@ -326,7 +326,8 @@ class Reader:
                 )
             if self._pid != os.getpid():
                 raise ForkedConnection(
-                    f"{quoted(self._where)} was opened before a fork. Make a new Reader here.", self._where
+                    f"{quoted(self._where)} was opened before a fork. Open it after, or start a new process.",
+                    self._where,
                 )
             return self._looks.read(look)
 

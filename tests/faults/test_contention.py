@@ -200,6 +200,46 @@ def test_a_program_that_forks_between_two_calls_finds_the_queue_closed_to_its_ch
     assert (os.WIFEXITED(status), os.WEXITSTATUS(status), amount) == (True, 7, 2)
 
 
+OPENED_AFTER_A_FORK = """
+import asyncio, runcue
+cue = runcue.Cue(path)
+cue.task("note")(lambda work: None)
+loop = asyncio.new_event_loop()
+loop.run_until_complete(cue.submit("note"))
+PARENT
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    try:
+        CHILD
+    except RuncueError as error:
+        os._exit(7 if type(error).__name__ == "ForkedConnection" and "'spawn'" in str(error) else 8)
+    os._exit(9)
+say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+CHILDS = "loop = asyncio.new_event_loop(); cue = runcue.Cue(path); loop.run_until_complete(cue.count())"
+
+
+@pytest.mark.parametrize(
+    ("parent", "child", "code"),
+    [
+        ("", CHILDS, 7),
+        ("", "runcue.Reader(path)", 7),
+        ("", "os.link(path, path + '2'); path += '2'; " + CHILDS, 7),
+        ("loop.run_until_complete(cue.close()); reader = runcue.Reader(path)", CHILDS, 9),
+        ("loop.run_until_complete(cue.close())", CHILDS, 9),
+        ("", "path += '2'; " + CHILDS, 9),
+    ],
+    ids=["Cue", "Reader", "another name", "parent reads", "parent closed", "another file"],
+)
+def test_a_file_that_was_open_at_a_fork_cannot_be_opened_in_the_child(
+    tmp_path: Path, children: list[subprocess.Popen[str]], parent: str, child: str, code: int
+) -> None:
+    """DB6, P1: SQLite would take no lock there, and what is accepted would be lost with the next log."""
+    script = OPENED_AFTER_A_FORK.replace("PARENT", parent).replace("CHILD", child)
+    assert told(start(children, script, tmp_path / "queue.db")) == code
+
+
 def test_many_forks_do_no_harm(scene: Scene) -> None:
     """DB6: children come and go while work runs."""
     actor, other = scene.running(), scene.running()

@@ -36,6 +36,7 @@ from runcue.errors import (
     StoreError,
     quoted,
 )
+from runcue.stores.inheritance import check_inherited, connect
 from runcue.stores.schema import ADVICE, VERSION, check_header, check_tables, migrate, shown, version_of
 
 logger = logging.getLogger("runcue")
@@ -85,6 +86,7 @@ def open_file(
     _check_library()
     try:
         real = _resolved(path)
+        check_inherited(real)
         _check_place(real, probe or file_system)
         with _opening:  # no thread gets past here while another has the new file still open
             if not read_only:
@@ -312,7 +314,7 @@ def _opened(path: str) -> apsw.Connection:
 
 
 def _connected(name: str, flags: int) -> apsw.Connection:
-    connection = apsw.Connection(name, flags=flags, statementcachesize=STATEMENTS)
+    connection = connect(name, flags, STATEMENTS)
     be_patient(connection, OPENING)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew for each value of a LIMIT
     connection.execute(
@@ -442,7 +444,8 @@ def translate(error: Exception, path: str, connection: apsw.Connection | None = 
         return _not_writable(path)
     if isinstance(error, apsw.ForkingViolationError):
         return ForkedConnection(
-            f"{shown(path)} was opened before a fork. Make a new Cue in the child process.", path
+            f"{shown(path)} was opened before a fork. Open it after, or start a new process.",
+            path,
         )
     if number == errno.ENAMETOOLONG:
         return _too_long(path)

@@ -64,10 +64,8 @@ class Log:
                 self._copy_by(connection)
             except apsw.BusyError:
                 pass  # another process is at it
-            except (
-                apsw.Error,
-                OSError,
-            ) as error:  # the commit is done all the same, and the next one tries again
+            except (apsw.Error, OSError) as error:
+                # The commit is done all the same, and the next one tries again.
                 self._trouble("the log cannot be copied into the file", error)
         elif pages >= CHECKPOINT_PAGES and not self._is_copying:
             self._is_copying = True
@@ -93,9 +91,8 @@ class Log:
                 self._is_copying = False
 
     def _copy_by(self, connection: apsw.Connection) -> None:
-        if (
-            self._disk is not None
-        ):  # SQLite syncs, too, but a new connection of it is not told what went wrong before
+        # SQLite syncs the log, too, but its new connections are not told what went wrong before.
+        if self._disk is not None:
             self._disk.sync(None)
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 

@@ -72,9 +72,8 @@ class Looking:
             except (apsw.Error, UnicodeDecodeError) as error:
                 problem = translate(error, self._path, connection)
                 self._let_go()
-                check_same(
-                    self._path, self._identity
-                )  # a file that was moved away makes SQLite stumble in many ways
+                # SQLite stumbles in many ways over a file that was moved away.
+                check_same(self._path, self._identity)
                 raise problem from error
 
     def _let_go(self) -> None:

@@ -158,7 +158,8 @@ class SharedStore:
         """Refuse to go on where that cannot be right."""
         if os.getpid() != self._pid:
             raise ForkedConnection(
-                "A Cue cannot be used in a forked process. Make a new one there.", self._place
+                "A Cue cannot be used in a child that was forked since. Start a new process, or fork before.",
+                self._place,
             )
 
     def _is_lost(self) -> bool:
