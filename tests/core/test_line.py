@@ -1,5 +1,8 @@
 """The line of a lane: work in order of rank, of which the store may hold more than is in mind."""
 
+import pytest
+
+from runcue.core import line
 from runcue.core.line import GLANCE, SHORTEST_PAGE, Line, Page
 from runcue.core.model import Record, Spec
 from runcue.core.plan import Key
@@ -113,6 +116,45 @@ def test_what_was_written_is_read_and_not_kept_twice() -> None:
     assert stock.line.fresh == []
     stock.stored.append(late)
     assert stock.take(100).count(100) == 1
+
+
+def test_of_a_line_that_got_very_long_the_end_is_left_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "MOST", 10)
+    stock = Stock()
+    for seq in range(1, 11):
+        stock.stored.append(stock.push(seq, float(seq)))
+    stock.line.shorten()
+    assert len(stock.records) == 10
+    stock.stored.insert(0, stock.push(11, 0.5))
+    stock.line.left()  # another one is gone
+    del stock.records["w2"], stock.stored[2]
+    stock.line.shorten()
+    assert [*stock.records] == ["w1", "w3", "w4", "w5", "w11"]
+    stock.push(12, 4.5)
+    stock.push(13, 100.0)
+    assert [record.seq for record in stock.line.fresh] == [13], "it comes after what the store has"
+    assert stock.take(100) == [11, 1, 3, 4, 12, 5, 6, 7, 8, 9, 10, 13]
+
+
+def test_a_long_line_of_which_nothing_is_left_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "MOST", 10)
+    stock = Stock()
+    for seq in range(1, 13):
+        stock.push(seq, float(seq))
+    stock.records.clear()
+    stock.line.shorten()
+    assert stock.take(100) == []
+    assert stock.reads == []
+
+
+def test_a_line_that_no_store_has_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "MOST", 2)
+    stock = Stock()
+    stock.line.page = None
+    for seq in range(1, 6):
+        stock.push(seq, float(seq))
+    stock.line.shorten()
+    assert stock.take(100) == [1, 2, 3, 4, 5]
 
 
 def test_a_line_that_was_reset_begins_with_what_the_store_says() -> None:

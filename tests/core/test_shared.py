@@ -105,6 +105,57 @@ def test_only_what_could_start_next_is_kept_in_mind(short_pages: None) -> None:
     assert len(other.scheduler.ledger.records) < 5
 
 
+def test_what_a_process_submits_is_not_all_kept_in_mind_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runcue.core.line.MOST", 6)
+    _, one, other = two(limits(concurrent=1))
+    one.submit(*names(20))
+    assert len(one.scheduler.ledger.records) < 6
+    started = [*one.started]
+    for _ in range(20):
+        one.turn(*(one.success(run.id) for run in list(one.runs.values())))
+        started += one.started
+    assert started == names(20)
+    other.turn()
+    assert other.started == []
+
+
+def test_what_callbacks_were_not_asked_about_yet_stays_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runcue.core.line.MOST", 6)
+    process = Process(Shared(), "one", limits(), questions=Questions(ready=True))
+    process.submit(*names(20))
+    assert len(process.scheduler.ledger.records) == 20
+
+
+def test_one_turn_starts_only_so_much_and_the_next_goes_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others want their turn, too."""
+    monkeypatch.setattr("runcue.core.ready.AT_ONCE", 3)
+    shared, one, _ = two(limits(concurrent=8))
+    one.submit(*names(6))
+    assert one.started == names(3)
+    assert one.plan.wake_at == shared.now
+    one.submit("urgent", priority=5)
+    assert one.started == ["urgent", *names(5)[3:]]
+    assert one.plan.wake_at == shared.now
+    one.turn()
+    assert one.started == ["w05"]
+    assert one.plan.wake_at > shared.now
+
+
+def test_who_stops_in_the_middle_of_that_is_not_woken_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runcue.core.ready.AT_ONCE", 3)
+    shared, one, other = two(limits(concurrent=8))
+    one.submit(*names(8))
+    one.may_start = False
+    one.turn()
+    assert one.started == []
+    assert one.plan.wake_at > shared.now
+    other.turn()
+    assert other.started == names(6)[3:]
+    one.may_start = True
+    one.turn()
+    assert one.started == ["w06", "w07"]
+
+
 # limits over all processes ----------------------------------------------------------------------------------
 
 

@@ -130,6 +130,8 @@ class Ledger(Waiting):
             self._let_guests_go()
             for lane in self.ready.lanes.values():
                 lane.line.written()
+                if self.asking is None:  # what callbacks are about stays in mind until they were asked
+                    lane.line.shorten()
         plan.is_full = self.is_full
         before = self._head
         told = before.told + len(plan.events)

@@ -20,6 +20,9 @@ SHORTEST_PAGE = 32
 GLANCE = 4
 """The same where others take from it too, so that what is read ahead is soon worth nothing."""
 
+MOST = 10_000
+"""How much of a lane is in mind at most, where a store has all of it; half of that is left when it was more."""
+
 READY = "ready "
 
 
@@ -109,6 +112,17 @@ class Line:
                     del self._records[record.id]
             self.fresh.clear()
 
+    def shorten(self) -> None:
+        """Where it has become very long, let go of the end of it: all of that is in the store by now."""
+        if self.page is not None and len(self._fifo) + len(self._early) > MOST:
+            living = self._living()
+            for record in living[MOST // 2 :]:
+                del self._records[record.id]
+            del living[MOST // 2 :]
+            self._fifo, self._early, self._dead = deque(living), [], 0
+            if living:
+                self.end, self.more = (living[-1].rank, living[-1].seq), True
+
     def key(self) -> Key | None:
         """The place of the first; known before it is read, where the store told it."""
         if not self._fifo and not self._early and self.more and self.end is None and self.first is not None:
@@ -187,10 +201,13 @@ class Line:
         self._dead += 1
         self.first = None  # it may have been that one: which is the first now has to be read
         if self._dead > 64 and self._dead * 2 > len(self._fifo) + len(self._early):
-            records = self._records
-            living = sorted(
-                (record for record in (*self._fifo, *(entry[3] for entry in self._early))
-                 if records.get(record.id) is record),
-                key=lambda record: (record.rank, record.seq),
-            )  # fmt: skip
-            self._fifo, self._early, self._dead = deque(living), [], 0
+            self._fifo, self._early, self._dead = deque(self._living()), [], 0
+
+    def _living(self) -> list[Record]:
+        """What is in mind of it, in order."""
+        records = self._records
+        return sorted(
+            (record for record in (*self._fifo, *(entry[3] for entry in self._early))
+             if records.get(record.id) is record),
+            key=lambda record: (record.rank, record.seq),
+        )  # fmt: skip

@@ -39,6 +39,9 @@ FRESH = 0.1
 FEW = 100
 """How many outdated entries a heap may hold, besides a multiple of the lanes, before they are swept out."""
 
+AT_ONCE = 1000
+"""How many starts one turn grants where others wait for theirs: the rest comes with the next."""
+
 FEW_LANES = 1000
 """How many lanes there may be before those that have no work are dropped."""
 
@@ -46,9 +49,9 @@ FEW_LANES = 1000
 class Ready:
     """All lanes, and the choice among them."""
 
-    __slots__ = ("_active", "_heads", "_holders", "_most_lanes", "_page", "_records", "_timers", "head_of", "lanes",
-                 "limited", "notice", "on_open", "paused", "queues", "served", "services", "take_from",
-                 "touched")  # fmt: skip
+    __slots__ = ("_active", "_heads", "_holders", "_left", "_most_lanes", "_page", "_put_off", "_records", "_timers",
+                 "head_of", "lanes", "limited", "notice", "on_open", "paused", "queues", "served", "services",
+                 "take_from", "touched")  # fmt: skip
 
     def __init__(
         self, records: dict[str, Record], page: Read | None = None, heads: dict[str, Key] | None = None
@@ -58,6 +61,8 @@ class Ready:
         self._heads = {} if heads is None else heads
         self.lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
         self._most_lanes = FEW_LANES
+        self._left = UNLIMITED  # how many may still start in this turn
+        self._put_off: dict[Lane, None] = {}  # lanes that might have started more, had it not been enough
         self._active: list[tuple[float, int, Lane]] = []
         self.touched: dict[Service, None] = {}  # a set with an order: same input, same plan
         self._holders: dict[Lane, None] = {}
@@ -107,6 +112,7 @@ class Ready:
             self._unhold(lane)
         self.lanes.clear()
         self._active.clear()
+        self._put_off.clear()
 
     def queue(self, name: str) -> Service:
         """A queue, as the thing its lanes are parked at while it is paused or not served here."""
@@ -261,8 +267,20 @@ class Ready:
 
     # the choice -------------------------------------------------------------------------------------------
 
+    @property
+    def has_more(self) -> bool:
+        """True when more might have started, had it not been enough for one turn."""
+        return bool(self._put_off)
+
+    def begin(self) -> None:
+        """A turn begins in which something may start."""
+        self._left = UNLIMITED if self._page is None else AT_ONCE
+        put_off, self._put_off = self._put_off, {}
+        for lane in put_off:
+            self.wake(lane)
+
     def choose(self, now: float, start: Callable[[Lane, list[Record]], None]) -> None:
-        """Start the best work that may start, until none may."""
+        """Start the best work that may start, until none may, or it is enough for one turn."""
         self._review_holders(now)
         active = self._active
         while active or self.touched:
@@ -290,6 +308,11 @@ class Ready:
                 self._settled(lane, lane.offered_by, now)
 
     def _serve(self, lane: Lane, now: float, start: Callable[[Lane, list[Record]], None]) -> None:
+        if not self._left:
+            self._unhold(lane)
+            lane.where = EMPTY
+            self._put_off[lane] = None
+            return
         room, blocker = self._room(lane, now)
         if blocker is not None:
             self._park(lane, blocker, now)
@@ -299,7 +322,7 @@ class Ready:
             room = 1 if lane.gate.parked.first() is not None else room
         if room > 1:
             limit = self._limit(lane, limit)
-        batch = self.take_from(lane, room, now, limit)
+        batch = self.take_from(lane, min(room, self._left), now, limit)
         if batch is None:
             lane.where = ASKING
             return
@@ -307,6 +330,7 @@ class Ready:
             lane.gate.served += 1  # its key goes behind all that wait, and whoever comes before the next turn
             lane.part.served = lane.gate.served + 1
         start(lane, batch)
+        self._left -= len(batch)
         self._unhold(lane)
         self._review_holders(now)
         lane.where = EMPTY

@@ -191,6 +191,7 @@ class Scheduler:
         asking = ledger.asking
         if asking is not None:
             asking.begin(allowance, ledger.now)
+        ledger.ready.begin()
         ledger.ready.choose(ledger.now, ledger.start)
         while ledger.waiting_submits:
             waiting = len(ledger.waiting_submits)
@@ -228,6 +229,8 @@ class Scheduler:
             times.append(ledger.asking.wakes_at(ledger.now))
         if ledger.running or ledger.has_moved:
             times.append(self._status_at)
+        if ledger.ready.has_more and may_start:
+            times.append(ledger.now)
         return min(times)
 
     def _tell_status(self) -> None:
