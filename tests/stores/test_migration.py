@@ -16,6 +16,7 @@ import pytest
 import runcue
 from runcue import Cue, Reader, Work, WorkState
 from runcue.errors import StoreError
+from runcue.stores import file as files
 from runcue.stores import schema
 from runcue.stores.file import open_file
 from runcue.testing import run, settle
@@ -278,7 +279,7 @@ def test_a_migration_that_is_killed_leaves_the_first_version(
     def killed(*_: Any) -> None:
         raise Killed
 
-    connect = apsw.Connection
+    connect = files.connect
 
     def armed(*arguments: Any, **options: Any) -> apsw.Connection:
         connection = connect(*arguments, **options)
@@ -287,7 +288,7 @@ def test_a_migration_that_is_killed_leaves_the_first_version(
 
     with monkeypatch.context() as patch:
         patch.setattr(schema, "MIGRATIONS", (schema.MIGRATIONS[0], ";".join(parts), *schema.MIGRATIONS[2:]))
-        patch.setattr(apsw, "Connection", armed)
+        patch.setattr(files, "connect", armed)
         with pytest.raises(Killed):
             open_file(str(path))
     assert version(path) == 1

@@ -864,7 +864,7 @@ def test_a_reader_is_not_carried_over_a_fork(path: Path, monkeypatch: pytest.Mon
     with Reader(path) as reader:
         with monkeypatch.context() as child:
             child.setattr(os, "getpid", lambda: -1)
-            with pytest.raises(ForkedConnection, match="new Reader"):
+            with pytest.raises(ForkedConnection, match="start a new process"):
                 reader.count()
         assert reader.count()[WorkState.PENDING] == 3
 

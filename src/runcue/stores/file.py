@@ -37,6 +37,7 @@ from runcue.errors import (
     quoted,
 )
 from runcue.stores.inheritance import check_inherited, connect
+from runcue.stores.pairing import check_pair
 from runcue.stores.schema import ADVICE, VERSION, check_header, check_tables, migrate, shown, version_of
 
 logger = logging.getLogger("runcue")
@@ -88,6 +89,7 @@ def open_file(
         real = _resolved(path)
         check_inherited(real)
         _check_place(real, probe or file_system)
+        check_pair(real)
         with _opening:  # no thread gets past here while another has the new file still open
             if not read_only:
                 _create(real)
@@ -479,7 +481,9 @@ def _busy(path: str) -> StorageBusy:
 def replaced(path: str) -> StorageReplaced:
     """The error of a file that is no longer the one that was opened."""
     return StorageReplaced(
-        f"{shown(path)} was deleted or exchanged while it was open. Close it and open it anew.", path
+        f"{shown(path)} was deleted or exchanged while it was open. Put it back, or delete its log before you open "
+        "another.",
+        path,
     )
 
 

@@ -30,6 +30,7 @@ from runcue.stores.file import check_same, identity, open_file, translate, undo
 from runcue.stores.log import Log
 from runcue.stores.looking import Looking
 from runcue.stores.neighbours import EndLeftovers
+from runcue.stores.pairing import note_pair
 from runcue.stores.pruning import Deleted
 from runcue.stores.schema import shown
 from runcue.stores.shared import OLDEST_GRANT, SharedStore, TableTurn, crashpoint
@@ -143,6 +144,7 @@ class SqliteStore(SharedStore):
         made.callback(self._presence.close)
         self._tables = Tables(connection, self._me(presence.boot_id()), lambda: self._presence.is_in_place)
         self.told = self._tables.head().told
+        note_pair(self._path)
         if self._durability == "full":
             self._disk = Disk(self._path)
             made.callback(self._disk.close)
