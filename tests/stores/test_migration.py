@@ -17,7 +17,7 @@ import runcue
 from runcue import Cue, Reader, Work, WorkState
 from runcue.errors import StoreError
 from runcue.stores import file as files
-from runcue.stores import schema
+from runcue.stores import inheritance, schema
 from runcue.stores.file import open_file
 from runcue.testing import run, settle
 
@@ -279,7 +279,7 @@ def test_a_migration_that_is_killed_leaves_the_first_version(
     def killed(*_: Any) -> None:
         raise Killed
 
-    connect = files.connect
+    connect = inheritance.connect
 
     def armed(*arguments: Any, **options: Any) -> apsw.Connection:
         connection = connect(*arguments, **options)
