@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +18,7 @@ from tests.torture.actors import LIMITS, Job, Submitting, opened, pause, row_of
 from tests.torture.checker import Told, Violation, check
 from tests.torture.history import Log, now
 from tests.torture.swarm import BOUND, Herd, Result, sweep
+from tests.torture.zygote import is_dying
 
 
 def job(folder: Path, actor: str, role: Any = "worker", calls: int = 0) -> Job:
@@ -125,6 +127,16 @@ def test_nobody_outlives_the_herd(tmp_path: Path) -> None:
         herd.signal("two", signal.SIGSTOP)
         pid = came_up(tmp_path, "one")
     assert not is_alive(pid)
+
+
+def test_whoever_is_on_its_way_out_is_not_killed_by_the_nemesis() -> None:
+    """It died of something else, and earlier."""
+    child = subprocess.Popen(["sleep", "60"])
+    assert not is_dying(child.pid)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert is_dying(child.pid)
+    child.wait()
 
 
 def test_the_sweep_passes_every_crash_point_in_both_roles() -> None:
