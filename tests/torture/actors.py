@@ -27,6 +27,7 @@ Role = Literal["worker", "submitter", "drain"]
 
 BASE_DELAY: Final = 0.06
 RETRY: Final = runcue.Retry(max_attempts=3, backoff="fixed", base_delay=BASE_DELAY)
+STOP_WITHIN: Final = 0.3
 LIMITS: Final = Limits(
     services={
         "api": Service(rates=(Rate(80, 1.0), Rate(12, 0.1)), concurrent=5),
@@ -35,6 +36,7 @@ LIMITS: Final = Limits(
         "down": Service(concurrent=1, circuit=Circuit(threshold=3, timeout=0.2)),
     },
     tasks={name: Policy(RETRY.max_attempts, BASE_DELAY / 2) for name in ("call", "both", "blocking")},
+    stop_within=STOP_WITHIN,
 )
 """What every round declares, and is held to. Jitter may halve a delay; tasks not named are tried once."""
 
@@ -46,7 +48,6 @@ CALLS_DOWN: Final = 6
 """How much work there is for the service that is down: each probe of its circuit waits for longer."""
 LONGEST_BREAK: Final = 0.08
 """Seconds between two calls of a strand, at most: what is submitted shall be done within seconds."""
-STOP_WITHIN: Final = 0.3
 DRAIN_WITHIN: Final = 40.0
 DUMP: Final = "dump.json"
 MOST_ROWS: Final = 1_000_000

@@ -239,7 +239,7 @@ def needless_starts(seen: Seen) -> Iterator[str]:
     """I4."""
     for work, runs in seen.runs_of.items():
         for run, following in pairwise(runs):
-            if run.outcome in {"fail", "stopped"} or _was_lost(seen, run, following.start):
+            if run.outcome == "fail" or seen.was_put_back(run) or _was_lost(seen, run, following.start):
                 continue
             yield f"work {work} started again at {following.start:.6f}; nothing had happened to start {run.token}"
         policy = seen.limits.tasks.get(runs[0].task, Policy())
@@ -276,7 +276,7 @@ def miscounted_attempts(seen: Seen) -> Iterator[str]:
     for work, runs in seen.runs_of.items():
         policy = seen.limits.tasks.get(runs[0].task, Policy())
         for run, following in pairwise(runs):
-            least = run.attempt + (run.outcome != "stopped")
+            least = run.attempt + (not seen.was_put_back(run))
             if following.attempt < least:
                 yield f"work {work}: start {following.token} is attempt {following.attempt}, expected {least} or more"
             if run.outcome == "fail" and run.end is not None and not _was_lost(seen, run, following.start):
@@ -370,7 +370,7 @@ def early_probes(seen: Seen) -> Iterator[str]:
         runs = [run for run in seen.runs if name in run.services]
         failures = 0
         for run, following in pairwise(runs):
-            if run.end is None or _was_lost(seen, run, following.start) or run.outcome == "stopped":
+            if run.end is None or _was_lost(seen, run, following.start) or seen.was_put_back(run):
                 continue
             failures = failures + 1 if run.outcome == "fail" else 0
             waited = following.start - run.end

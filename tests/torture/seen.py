@@ -65,6 +65,8 @@ class Limits(msgspec.Struct, frozen=True):
     """How much later than it was allowed a start may be witnessed."""
     after_pause: float = 0.05
     """A start witnessed so soon after its process was let go on says nothing about when it was allowed."""
+    stop_within: float = NEVER
+    """Seconds that a worker leaves to what it runs when it is told to leave; then it puts it back."""
     one_host: bool = True
     """False where a stopped owner loses its work: starts may overlap then, and a pause calls for another start."""
 
@@ -110,6 +112,7 @@ class Seen:
         self.rows: dict[str, Row] = {row["id"]: row for row in dump}
         self.dump = list(dump)
         self.deaths = self._deaths()
+        self.told_to_leave = {line.actor: line.t for line in self.history if line.op == "down"}
         self.runs = self._runs()
         self.runs_of: dict[str, list[Run]] = defaultdict(list)
         for run in self.runs:
@@ -130,6 +133,13 @@ class Seen:
         """True when the owner may have died by `t` without having told how that start ended."""
         death = self.deaths.get(run.actor)
         return death is not None and death.after <= t and (not death.clean or run.end is None)
+
+    def was_put_back(self, run: Run) -> bool:
+        """True when its owner, leaving, may have given that start up; its answer came too late, whatever it was."""
+        if run.outcome == "stopped":
+            return True
+        told = self.told_to_leave.get(run.actor)
+        return told is not None and self.over(run) >= told + self.limits.stop_within
 
     def is_crashed(self, actor: str) -> bool:
         """True when that actor did not end by itself."""

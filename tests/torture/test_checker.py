@@ -119,6 +119,13 @@ def test_a_batch_without_an_answer_is_there_whole_or_not_at_all() -> None:
     assert Story().submit("a", "b", answer=None).stored("a", "failed").stored("b", "failed").found() == []
 
 
+def test_what_a_leaving_worker_gave_up_runs_again_though_its_answer_came_later() -> None:
+    story = Story().submit("a").start("a").tell("worker", "info", "down").end("a", wait=0.4)
+    story.start("a", attempt=2, actor="other").end("a", attempt=2).stored("a", attempt=2)
+    assert story.found(Limits(stop_within=0.3)) == []
+    assert story.found(Limits(stop_within=0.5)) == ["I4"]
+
+
 def test_what_was_refused_is_not_there() -> None:
     assert Story().submit("a", answer="fail").found() == []
     assert Story().submit("a", answer="fail").stored("a", "failed").found() == ["I1"]
