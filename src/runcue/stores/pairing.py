@@ -24,10 +24,15 @@ def note_pair(path: str) -> None:
     pair = _numbers(path), _numbers(f"{path}-wal")
     note = side_directory(path) / NOTE
     if pair != _noted(note):
-        new = note.with_name(f"{NOTE}.{os.getpid()}")
-        new.write_text(" ".join(f"{device} {inode}" for device, inode in pair), encoding="ascii")
-        new.chmod(0o600)
-        new.replace(note)
+        text = " ".join(f"{device} {inode}" for device, inode in pair)
+        descriptor = os.open(
+            note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+        try:
+            os.fchmod(descriptor, 0o600)
+            os.write(descriptor, text.encode("ascii"))  # of a torn one nothing is concluded
+        finally:
+            os.close(descriptor)
 
 
 def check_pair(path: str) -> None:
