@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runcue.core.breaker import end_of
-from runcue.core.lane import ACTIVE, ASKING, Lane
+from runcue.core.lane import ACTIVE, ASKING, LEAST_HOLD, Hold, Lane
 from runcue.core.lifecycle import move
 from runcue.core.limits import Blocked, Limits, Service
 from runcue.core.line import Key, Line
@@ -666,6 +666,63 @@ def test_a_unit_is_kept_for_older_work_that_lacks_one_running_slot() -> None:
     assert yard.choose() == [both]
     yard.end(both)
     assert yard.choose() == [younger]
+
+
+def test_a_unit_is_kept_for_a_while_and_then_used_by_others() -> None:
+    yard, _, _ = kept_for_two()
+    younger = yard.submit("a", rank=2.0)
+    assert yard.choose() == []
+    assert yard.ready.wakes_at() == NOW + LEAST_HOLD
+    yard.now += LEAST_HOLD
+    yard.ready.due(yard.now)
+    assert yard.choose() == [younger]
+
+
+def test_the_end_of_a_hold_is_not_forgotten_when_its_service_is_looked_at_before() -> None:
+    yard, _, _ = kept_for_two()
+    yard.ready.wake_service(yard.service("a"), NOW + 0.5)
+    yard.now += 0.5
+    yard.ready.due(yard.now)
+    yard.choose()
+    assert yard.ready.wakes_at() == NOW + LEAST_HOLD
+
+
+def test_a_unit_is_kept_again_only_after_twice_the_time_and_then_for_longer() -> None:
+    hold = Hold((1.0, 1), NOW)
+    kept: list[tuple[float, float]] = []
+    for second in range(100):
+        is_going_on = NOW + second < hold.until
+        if hold.allows(NOW + second) and not is_going_on:
+            kept.append((second, hold.until - NOW - second))
+    assert kept == [(0, 1.0), (2, 1.0), (4, 1.0), (8, 2.0), (16, 4.0), (32, 8.0), (64, 16.0)]
+
+
+@pytest.mark.parametrize("seconds", [0.4, 3.0, 60.0])
+@pytest.mark.parametrize("places", [1, 3])
+def test_work_that_needs_two_services_starts_however_long_calls_take(seconds: float, places: int) -> None:
+    """Both are always full of younger work that takes so long, at moments that never meet by themselves."""
+    yard = Yard(a=places, b=places)
+    ends: list[tuple[float, str]] = []
+
+    def go_on() -> None:
+        for name in ("a", "b"):
+            while sum(record.spec.services == (name,) for record in yard.pending()) < 2:
+                yard.submit(name, rank=9.0)
+        yard.ready.due(yard.now)
+        late = 0.5 if yard.now == NOW else 0.0  # those of b are half a call behind
+        for work_id in yard.choose():
+            is_b = yard.records[work_id].spec.services == ("b",)
+            ends.append((yard.now + seconds * (1 + late * is_b), work_id))
+
+    go_on()
+    both = yard.submit("a", "b", rank=1.0)
+    while both not in yard.started:
+        ends.sort()
+        yard.now = min(ends[0][0], max(yard.now, yard.ready.wakes_at()))
+        assert yard.now - NOW < 20 * seconds + 20
+        while ends and ends[0][0] <= yard.now:
+            yard.end(ends.pop(0)[1])
+        go_on()
 
 
 def test_a_unit_is_not_kept_against_older_work() -> None:

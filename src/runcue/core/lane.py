@@ -19,12 +19,44 @@ ACTIVE = "active"
 ASKING = "asking"
 
 
+LEAST_HOLD = 1.0
+HOLD_SHARE = 0.25
+"""Places are kept for so many seconds, or for that share of the time that work has waited, if that is longer."""
+
+
+class Hold:
+    """For how long places may be kept for the first work of a lane, which lacks one in another service.
+
+    Without an end a service would idle for as long as another one is busy; without a next time, which is longer, work
+    that needs both would starve where calls take longer than that.
+    """
+
+    __slots__ = ("_next_after", "_since", "key", "until")
+
+    def __init__(self, key: tuple[float, int], now: float) -> None:
+        self.key = key
+        self._since = now
+        self.until = now
+        self._next_after = 0.0
+
+    def allows(self, now: float) -> bool:
+        """True when places may be kept for it now, and that until `until`."""
+        if now < self.until:
+            return True
+        waited = now - self._since
+        if waited < self._next_after:
+            return False
+        self.until = now + max(LEAST_HOLD, HOLD_SHARE * waited)
+        self._next_after = 2 * max(LEAST_HOLD, waited)
+        return True
+
+
 class Lane:
     """Interchangeable work and where it waits: in the heap, at a service, for an answer, or nowhere."""
 
-    __slots__ = ("asked_at", "candidates", "chosen", "entries", "gate", "group", "holds", "line", "member_lanes",
-                 "offered_by", "part", "queue", "rank", "refreshed_at", "ring", "seq", "services", "shelf", "task",
-                 "turn", "where")  # fmt: skip
+    __slots__ = ("asked_at", "candidates", "chosen", "entries", "gate", "group", "hold", "holds", "line",
+                 "member_lanes", "offered_by", "part", "queue", "rank", "refreshed_at", "ring", "seq",
+                 "services", "shelf", "task", "turn", "where")  # fmt: skip
 
     def __init__(
         self, task: str, queue: Service, services: tuple[Service, ...], line: Line, shelf: str = ""
@@ -49,6 +81,8 @@ class Lane:
         """How many turns the keys of its gate had had when it came to wait for one."""
         self.offered_by: Service | None = None
         self.holds: tuple[Service, ...] = ()
+        """The services in which a place is kept for its first work."""
+        self.hold: Hold | None = None
         # only for work that callbacks judge (asking.py):
         self.candidates: list[Candidate] = []
         self.entries: dict[str, Candidate] = {}

@@ -5,9 +5,10 @@ Lanes that might start wait in one heap, ordered by their first work. A lane tha
 whole, at the one service that blocks it; a service with room offers its best parked lane, and the next when
 that one is settled. So the cost of a start does not depend on how much is queued, nor on how many lanes wait.
 
-A lane that needs several services and lacks only a running slot in one of them keeps a unit of the others
-(`held_by`), against younger work only. Without that it would starve; with it nothing can deadlock. Where work costs
-an amount of something, a lane whose first work finds too little of it is not overtaken by younger work that costs.
+A lane that needs several services and lacks only a running slot in one of them keeps a unit of the others for a
+while (`held_by`), against younger work only. Without that it would starve; with it nothing can deadlock. Where
+work costs an amount of something, a lane whose first work finds too little of it is not overtaken by younger work
+that costs.
 
 The keys of a service (`per=`) that share something take turns at it: their lanes wait at that service, the gate, and
 come to their choice one work at a time, the key first that has waited longest since it was served or came.
@@ -23,7 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
 
-from runcue.core.lane import ACTIVE, ASKING, EMPTY, Lane
+from runcue.core.lane import ACTIVE, ASKING, EMPTY, Hold, Lane
 from runcue.core.limits import UNLIMITED, Blocked, Limits, Service
 from runcue.core.line import Key, Line, Page, shelf_name
 from runcue.core.meters import together
@@ -414,13 +415,26 @@ class Ready:
         if len(lane.services) > 1 and blocked.reason == "concurrency":
             # not of what keys share: one whose own places are taken would keep the other keys from theirs
             others = tuple(one for one in lane.services if one is not blocker and one is not lane.gate)
-            if others and all(self._may_hold(service, lane, now) for service in others):
+            is_free = others and all(self._may_hold(service, lane, now) for service in others)
+            if is_free and self._hold_of(lane, now).allows(now):
                 lane.holds = others
                 self._holders[lane] = None
                 for service in others:
                     if service.held_by is not None:
                         self._unhold(service.held_by)
                     service.held_by = lane
+                self._end_hold_later(lane)
+
+    @staticmethod
+    def _hold_of(lane: Lane, now: float) -> Hold:
+        key = lane.rank, lane.seq
+        if lane.hold is None or lane.hold.key != key:
+            lane.hold = Hold(key, now)
+        return lane.hold
+
+    def _end_hold_later(self, lane: Lane) -> None:
+        assert lane.hold is not None
+        self.wake_service(lane.holds[0], lane.hold.until)
 
     def _may_hold(self, service: Service, lane: Lane, now: float) -> bool:
         if service.room(now) <= 0 or not service.fits(lane.cost(), now):
@@ -428,12 +442,16 @@ class Ready:
         return service.held_by is None or not self._is_older(service.held_by, lane)
 
     def _review_holders(self, now: float) -> None:
-        for lane in [lane for lane in self._holders if not self._may_keep(lane, now)]:
-            self._unhold(lane)
+        for lane in list(self._holders):
+            if self._may_keep(lane, now):
+                self._end_hold_later(lane)
+            else:
+                self._unhold(lane)
 
     def _may_keep(self, lane: Lane, now: float) -> bool:
         """True while a lane still lacks nothing but a running slot in the service it waits for."""
-        if lane.queue.is_paused:
+        assert lane.hold is not None
+        if lane.queue.is_paused or now >= lane.hold.until:
             return False
         if isinstance(lane.where, Service):
             blocked = lane.where.blocked(now, lane.cost())
