@@ -40,8 +40,9 @@ TURN_COST = 4e-6
 FIRST_SHARE = 0.25
 AGAIN_SHARE = 0.025
 """Of the loop's time, by our own reckoning of a question's cost; measured, the whole comes to about 4 %."""
-TOGETHER = 0.1
-"""Seconds for which a score may wait for those that were asked with it."""
+TOGETHER = 2
+"""For how many times the limit of a callback a score may wait for those that were asked with it: until one that
+overran is given up, and those behind it have answered."""
 FALLBACKS: dict[str, Any] = {
     "dependency_satisfied": False,
     "is_ready": False,
@@ -297,7 +298,7 @@ class Judge:
         if not self._unanswered or "priority" not in self._questions:
             self._hand_over()
         elif self._latest is None:
-            self._latest = asyncio.get_running_loop().call_later(TOGETHER, self._hand_over)
+            self._latest = asyncio.get_running_loop().call_later(TOGETHER * self._limit, self._hand_over)
 
     def _hand_over(self) -> None:
         if self._latest is not None:

@@ -1,4 +1,4 @@
-"""A thread for one callback that was seen to be slow."""
+"""Threads for one callback that was seen to be slow."""
 
 from __future__ import annotations
 
@@ -10,63 +10,83 @@ from typing import Any
 
 Answer = tuple[Any, BaseException | None]
 Call = tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, "asyncio.Future[Answer]"]
+MOST_STUCK = 4
+"""How many calls of one callback may be under way beyond their limit. The next waits until one of them is over."""
 
 
 class Overrun(Exception):
-    """The function did not return within its limit, or one before it is stuck."""
+    """The function did not return within its limit, or too many before it have not."""
 
 
 class OwnThread:
     """Calls come one after the other, and each has its limit from its own beginning.
 
-    While one is stuck, those behind it wait for as long again, and are then too late as well.
+    A call that overruns keeps its thread until it returns; the next one gets another. So one slow call costs those
+    behind it no more than its limit.
     """
 
     def __init__(self, name: str) -> None:
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._name = name
         self._turn = asyncio.Lock()
-        self._answer: asyncio.Future[Answer] | None = None
-        self._began_at = 0.0
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._calls: SimpleQueue[Call | None] | None = None
+        """Leads to the thread that has nothing to do; None when there is no such thread."""
+        self._stuck: set[asyncio.Future[Answer]] = set()
 
     async def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], limit: float) -> Any:
         """What the function returned or raised; Overrun when that takes longer than `limit`."""
-        loop = asyncio.get_running_loop()
         async with self._turn:
-            if self._answer is not None:  # given up, and still going on
-                await self._within(self._answer, self._began_at + 2 * limit - loop.time())
-            self._began_at = loop.time()
-            self._answer = loop.create_future()
-            self._calls.put((function, arguments, loop, self._answer))
-            result, error = await self._within(self._answer, limit)
+            if len(self._stuck) >= MOST_STUCK:
+                await asyncio.wait(self._stuck, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+                if len(self._stuck) >= MOST_STUCK:
+                    raise Overrun
+            result, error = await self._call(function, arguments, limit)
         if error is not None:
             raise error
         return result
 
-    async def _within(self, answer: asyncio.Future[Answer], limit: float) -> Answer:
-        await asyncio.wait([answer], timeout=max(0.0, limit))
+    async def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...], limit: float) -> Answer:
+        loop = asyncio.get_running_loop()
+        if self._calls is None:
+            self._calls = _start(self._name)
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._calls.put((function, arguments, loop, answer))
+        try:
+            await asyncio.wait([answer], timeout=limit)
+        finally:
+            if not answer.done():
+                self.close()  # that thread ends when the call returns
+                self._stuck.add(answer)
+                answer.add_done_callback(self._stuck.discard)
         if not answer.done():
             raise Overrun
-        self._answer = None
         return answer.result()
 
     def close(self) -> None:
         """Let the thread go once it has nothing to do."""
-        self._calls.put(None)
+        if self._calls is not None:
+            self._calls.put(None)
+            self._calls = None
 
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            function, arguments, loop, answer = call
-            result: Any = None
-            error: BaseException | None = None
-            try:
-                result = function(*arguments)
-            except BaseException as raised:  # noqa: BLE001 (an application's callback may raise anything)
-                error = raised
-            try:
-                loop.call_soon_threadsafe(_settle, answer, result, error)
-            except RuntimeError:
-                return  # the loop is closed: nobody asks any more
+
+def _start(name: str) -> SimpleQueue[Call | None]:
+    calls: SimpleQueue[Call | None] = SimpleQueue()
+    threading.Thread(target=_work, args=(calls,), name=name, daemon=True).start()
+    return calls
+
+
+def _work(calls: SimpleQueue[Call | None]) -> None:
+    while (call := calls.get()) is not None:
+        function, arguments, loop, answer = call
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = function(*arguments)
+        except BaseException as raised:  # noqa: BLE001 (an application's callback may raise anything)
+            error = raised
+        try:
+            loop.call_soon_threadsafe(_settle, answer, result, error)
+        except RuntimeError:
+            return  # the loop is closed: nobody asks any more
 
 
 def _settle(answer: asyncio.Future[Answer], result: Any, error: BaseException | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from runcue import Cue, Event, PriorityContext, Work
+from runcue.ownthread import MOST_STUCK, Overrun, OwnThread
 
 PATIENCE = 40
 
@@ -167,10 +168,45 @@ async def test_a_callback_that_never_returns_delays_its_work_but_does_not_stop_i
         return 0.5
 
     async with cue:
-        for number in range(5):
+        for number in range(7):
             await cue.wait(await cue.submit("call", id=str(number)), timeout=PATIENCE)
-    assert order == ["0", "1", "2", "3", "4"]
-    assert len(calls) == 2  # nobody else is sent after the one that is stuck
+    assert order == ["0", "1", "2", "3", "4", "5", "6"]
+    assert len(calls) == 1 + MOST_STUCK  # nobody else is sent after those that are stuck
+
+
+async def test_a_score_that_takes_too_long_costs_no_other_its_own(kept_waiting: threading.Event) -> None:
+    cue = Cue(callback_timeout=1)
+    order = one_at_a_time(cue)
+
+    @cue.priority
+    def score(ctx: PriorityContext) -> float:
+        if ctx.work.id == "slow":
+            if threading.current_thread() is threading.main_thread():
+                time.sleep(1.1)
+            else:
+                kept_waiting.wait()
+            return 1.0
+        return float(ctx.work.id)
+
+    await cue.submit_many({"task": "call", "id": one} for one in ("0.4", "0.9", "0.6", "slow", "0.1"))
+    async with cue:
+        await cue.join(timeout=PATIENCE)
+    assert order == ["0.9", "0.6", "slow", "0.4", "0.1"]
+
+
+async def test_a_call_behind_one_that_is_stuck_is_answered_in_another_thread(
+    kept_waiting: threading.Event,
+) -> None:
+    threads = OwnThread("callback")
+    for _ in range(MOST_STUCK):
+        assert await threads.call(abs, (-1,), PATIENCE) == 1
+        with pytest.raises(Overrun):
+            await threads.call(kept_waiting.wait, (), 0.01)
+    with pytest.raises(Overrun):  # as many as there may be: nobody is sent after them
+        await threads.call(abs, (-1,), 0.01)
+    kept_waiting.set()
+    assert await threads.call(abs, (-1,), PATIENCE) == 1
+    threads.close()
 
 
 async def test_an_async_callback_that_never_returns_is_cut_off() -> None:
