@@ -27,7 +27,7 @@ from runcue.core.state import Limits, Worker
 from runcue.errors import ConfigError, ForkedConnection, StoreError, WorkNotFound, quoted
 from runcue.masking import mask
 from runcue.options import choice, span, whole
-from runcue.stores import jobs, states
+from runcue.stores import jobs
 from runcue.stores.looks import FileLooks, Life, Looks
 from runcue.stores.postgres.address import DEFAULT, Address, address_of, is_address
 from runcue.stores.tables import Tables
@@ -224,16 +224,17 @@ class Reader:
             for state in changes.services:
                 found.declare(state.limits)
                 found[state.limits.name].load(state)
-            for grant in changes.grants:
-                service = found.find(grant.service)
-                if service is not None:
-                    service.started_elsewhere(grant.at, grant.amount, grant.quantity)
-                    now = max(now, grant.at)  # a start may be counted from a moment that is yet to come
             for worker in changes.workers or ():
                 for name, amount in worker.active.items():
                     service = found.find(name)
                     if service is not None:
                         service.active += amount
+            for name in tables.started():
+                found.find(name)  # a key that has nothing to remember but its starts
+            since = {one.name: now - one.reach for one in found.values() if one.reach}
+            for start in tables.starts(since):
+                found[start.service].started_elsewhere(start.at, start.amount, start.quantity)
+                now = max(now, start.at)  # a start may be counted from a moment that is yet to come
             shown = [snapshot(found[name], now) for name in sorted(found)]
             for rate in (rate for service in shown for rate in service["rates"]):
                 # others count a start from the latest moment at which it may begin, so they may see one too many
@@ -304,6 +305,7 @@ class Reader:
             for name in record.spec.services:  # its program may not have declared them here yet
                 ledger.ready.services[name] = Service(Limits(name))
         catch_up(ledger, changes)
+        ledger.recall_starts()
         serving = [worker for worker in changes.workers or () if worker.is_serving]
         return ledger, any(state != "gone" for state, _ in self._looks.lives(tables, serving, self._lease))
 
@@ -311,9 +313,7 @@ class Reader:
         """Queue time, the time of day, and how everything stands but for the works."""
         head = tables.head()
         now, wall = self._looks.times(tables, head)
-        rows = tables.connection.execute(states.SERVICE_SELECT)
-        longest = max((states.read_service(row).limits.longest for row in rows), default=0.0)
-        changes = tables.changes(head, now - longest)
+        changes = tables.changes(head)
         assert changes is not None, "nothing was seen before"
         return now, wall, changes
 
@@ -341,6 +341,7 @@ class _Ahead:
         self._left = MOST_AHEAD
         self.read, self.by_id, self.dependents = tables.read, tables.by_id, tables.dependents
         self.watched, self.next_watch, self.oldest = tables.watched, tables.next_watch, tables.oldest
+        self.starts = tables.starts
 
     def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
         """The next records of a shelf, none that come after that work, and not too many in all."""

@@ -6,7 +6,7 @@ what was committed before it.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -72,6 +72,15 @@ class Shared(Shelf):
         pending = [record for record in self._by_seq() if record.state is WorkState.PENDING]
         return [record for record in pending if record.seq > after][:limit]
 
+    def starts(self, since: Mapping[str, float]) -> list[Grant]:
+        sums: dict[tuple[str, float, str], float] = {}
+        for grant in self.grants:
+            if grant.at > since.get(grant.service, math.inf):
+                key = grant.service, grant.at, grant.quantity
+                sums[key] = sums.get(key, 0) + grant.amount
+        found = [Grant(name, at, amount, what) for (name, at, what), amount in sums.items() if amount > 0]
+        return sorted(found, key=lambda grant: grant.at)
+
     def _count_read(self) -> None:
         self.reads += 1
         assert self.reads < MOST_READS, "this reads the same for ever"
@@ -96,7 +105,7 @@ class Shared(Shelf):
         news = Changes(self.head, is_first=seen is None)
         news.shelves = {name: first for name, (first, at) in self.shelves.items() if at > since}
         news.services = [state for state, at in self.services.values() if at > since]
-        news.grants = self.grants[grants_seen:]
+        news.grants = [] if seen is None else self.grants[grants_seen:]
         if seen is None or any(at > since for _, at in self.workers.values()):
             news.workers = [one for one, _ in self.workers.values()]
         news.paused = frozenset(self.paused)

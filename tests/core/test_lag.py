@@ -94,5 +94,5 @@ def test_what_is_taken_back_is_what_was_counted_though_more_is_given_by_now() ->
     one.submit("a")
     one.after(0.3, Outcome("a", one.tokens["a"], None, Failure("late", "late")))
     granted, *others = shared.grants
-    assert Grant("api", granted.at, -1) in others
+    assert Grant("api", granted.at, -1, work_id="a") in others
     assert max(grant.at for grant in others) - one.now == pytest.approx(2 * LEAST_SLACK)

@@ -518,3 +518,23 @@ def test_a_throttled_service_never_rests_for_less_than_it_did(after: float | Non
     service = service_with()
     times = [service.throttle(NOW + step / 10, after) for step in range(100)]
     assert all(early <= late for early, late in pairwise(times))
+
+
+# --- What other processes started -----------------------------------------------------------------
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 6), st.integers(-2, 3)), max_size=40),
+)
+def test_what_others_started_is_counted_in_order_and_what_they_give_back_is_not(
+    steps: list[tuple[int, int]],
+) -> None:
+    window = Window(Rate(1000, 100.0))
+    kept: list[float] = []
+    for at, amount in steps:
+        window.count(float(at), amount)
+        kept += [float(at)] * amount
+        for _ in range(-amount):
+            if at in kept:
+                kept.remove(float(at))
+    assert list(window.stamps) == sorted(kept)

@@ -19,9 +19,9 @@ class Known:
 
     def __init__(self, *declared: Limits) -> None:
         self.touched: list[str] = []
-        self.new_keys: list[str] = []
+        self.new: list[str] = []
         self.services = Services(lambda service: self.touched.append(service.name))
-        self.services.on_key = lambda service: self.new_keys.append(service.name)
+        self.services.on_new = lambda service: self.new.append(service.name)
         for one in declared:
             self.services.declare(one)
 
@@ -42,7 +42,7 @@ def test_the_part_of_a_key_comes_to_be_when_it_is_first_looked_for() -> None:
     assert part is not None
     assert (part.name, part.base, part.cap) == ("a[x]", "a", 3)
     assert known.services.find("a[x]") is part is known.services.lookup("a[x]")
-    assert known.new_keys == ["a[x]"]
+    assert known.new == ["a", "a[x]"]
     assert known.services.declared == 1
 
 

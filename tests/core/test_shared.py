@@ -1,6 +1,7 @@
 """A queue that several processes share decides as if there were one: over all of them, and past their deaths."""
 
 import math
+from collections.abc import Mapping
 
 import pytest
 from msgspec.structs import replace
@@ -204,6 +205,61 @@ def test_a_grant_of_a_service_that_nobody_declared_is_passed_over() -> None:
     other.submit("a")
     one.submit("b")
     assert one.started == ["b"]
+
+
+def test_who_comes_later_reads_of_what_was_started_only_what_its_windows_reach_back_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    services = limits(rate=(2, 10.0)), limits("slow", rate=(1, 500.0))
+    shared, one, _ = two(*services)
+    asked: list[dict[str, float]] = []
+    shared.grants += [
+        Grant("api", shared.now - 10, 50),
+        Grant("slow", shared.now - 499),
+        Grant("gone", shared.now),
+    ]
+    read = shared.starts
+
+    def starts(since: Mapping[str, float]) -> list[Grant]:
+        asked.append(dict(since))
+        return read(since)
+
+    monkeypatch.setattr(shared, "starts", starts)
+    late = Process(shared, "late", *services)
+    late.submit("a", "b", "c")
+    assert late.started == ["a", "b"]
+    assert asked == [{"api": shared.now - 10, "slow": shared.now - 500}]
+    assert late.scheduler.ledger.ready.services["slow"].room(shared.now) == 0
+    one.submit("d")
+    assert one.started == []
+
+
+def test_a_longer_window_that_a_new_process_declares_counts_what_was_started_before_it_came() -> None:
+    shared, one, _ = two(limits(rate=(2, 10.0)))
+    one.submit("a", "b")
+    shared.now += 60
+    late = Process(shared, "late", limits(rate=(3, 100.0)))
+    late.submit("c", "d")
+    assert late.started == ["c"]
+
+
+def test_the_starts_of_a_key_are_recalled_when_the_key_is_first_used_here() -> None:
+    shared, _, other = two(limits("host", each=limits("host", rate=(1, 10.0))))
+    shared.grants.append(Grant("host[x]", shared.now))
+    other.submit("a", services=("host[x]", "host"))
+    other.submit("b", services=("host[y]", "host"))
+    assert other.started == ["b"]
+
+
+def test_what_is_given_back_is_recalled_by_nobody() -> None:
+    shared, one, _ = two(limits(rate=(2, 10.0)))
+    one.enters_at_once = False
+    one.submit("a")
+    one.may_start = False
+    one.turn(Outcome("a", one.tokens["a"], None, LATE))
+    late = Process(shared, "late", limits(rate=(2, 10.0)))
+    late.submit("b", "c")
+    assert late.started == ["a", "b"]
 
 
 def test_a_late_grant_is_granted_anew_and_counts_no_attempt() -> None:

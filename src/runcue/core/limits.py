@@ -12,8 +12,9 @@ star is a `Group`, any one of the services it matches.
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import deque
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,8 @@ from runcue.core.breaker import Breaker, end_of
 from runcue.core.meters import HAIR, Cost, Meter
 from runcue.core.parked import Parked
 from runcue.core.parse import Rate
+from runcue.core.state import Grant, ServiceState, base_name
 from runcue.core.state import Limits as Limits  # noqa: PLC0414 (it is looked for here too)
-from runcue.core.state import ServiceState, base_name
 
 if TYPE_CHECKING:
     from runcue.core.lane import Lane
@@ -73,6 +74,16 @@ class Window:
             insort(self.stamps, at)
         else:
             self.stamps.append(at)
+
+    def count(self, at: float, amount: int) -> None:
+        """Another process was granted that many starts which count from `at` on, or gave some of them back."""
+        stamps = self.stamps
+        place = len(stamps) if not stamps or at >= stamps[-1] else bisect_right(stamps, at)
+        for _ in range(amount):
+            stamps.insert(place, at)
+        while amount < 0 and place and stamps[place - 1] == at:
+            amount, place = amount + 1, place - 1
+            del stamps[place]
 
     def as_meter(self) -> Meter:
         """The same as a meter of calls, of which each start uses one."""
@@ -203,9 +214,7 @@ class Service:
     @property
     def slack(self) -> float:
         """How long after its grant a call may begin as a rule: other processes count it from then on."""
-        shortest = min(
-            [window.per for window in self.windows] + [meter.per for meter in self.meters], default=0.0
-        )
+        shortest = min(self._spans(), default=0.0)
         return min(max(shortest * SLACK, LEAST_SLACK), MOST_SLACK)
 
     def state(self) -> ServiceState:
@@ -242,11 +251,26 @@ class Service:
             self.use(quantity, at, amount)
             return
         for window in self.windows:
-            for _ in range(int(amount)):
-                insort(window.stamps, at)
-            for _ in range(-int(amount)):
-                if at in window.stamps:
-                    window.stamps.remove(at)
+            window.count(at, int(amount))
+
+    @property
+    def reach(self) -> float:
+        """For how many seconds its starts have to be remembered."""
+        return max(self._spans(), default=0.0)
+
+    def _spans(self) -> list[float]:
+        return [window.per for window in self.windows] + [meter.per for meter in self.meters]
+
+    def recall(self, starts: Iterable[Grant]) -> None:
+        """Count what was started before this process watched the service: in order, and once."""
+        calls: list[float] = []
+        for start in starts:
+            if start.quantity:
+                self.use(start.quantity, start.at, start.amount)
+            else:
+                calls += [start.at] * int(start.amount)
+        for window in self.windows:
+            window.stamps.extend(calls)
 
     def reserve(self, quantity: str, amount: float) -> None:
         """So much more of a quantity is kept for starts whose handler was not entered yet."""

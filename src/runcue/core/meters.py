@@ -169,6 +169,7 @@ class Spending(msgspec.Struct):
     is_recalled: bool = False
     """True when it was made anew for an attempt under way: what was charged before may or may not be counted, so that
     only more is taken from here on, and nothing given back."""
+    work_id: str | None = None
 
     def enter(self, at: float) -> None:
         """The handler was entered: what was reserved counts from here on."""

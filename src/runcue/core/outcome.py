@@ -41,7 +41,7 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
     token = outcome.token
     if record is None or record.token != token:
         if outcome.has_ended:  # else its code still runs and keeps its places: `Ended` will come
-            lane = ledger.release(token)
+            lane = ledger.release(token, outcome.id)
             ledger.judge_circuits(token, None)
             if lane is None and not ledger.is_whole:
                 ledger.code_ended(outcome.id)
@@ -59,7 +59,7 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
     if failure.kind == "late":
         ledger.was_late(token)
     if outcome.has_ended:
-        ledger.release(token)
+        ledger.release(token, record.id)
     else:
         ledger.give_up(token, record.id)
         ledger.plan.stop.append(token)
@@ -79,7 +79,7 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
 
 def ended(ledger: Ledger, item: Ended) -> None:
     """The code of an attempt that was given up is over: its places are free, its work may go on."""
-    lane = ledger.release(item.token)
+    lane = ledger.release(item.token, item.id)
     ledger.judge_circuits(item.token, None)
     if lane is None and not ledger.is_whole:
         ledger.code_ended(item.id)

@@ -47,7 +47,10 @@ class Places(Mind):
         self._last_spec = NOBODY
         self._last_lane: Lane
         self.ready = Ready(self.records, None if is_whole else self.read_lane, self.heads)
-        self.ready.services.on_key = self._count_elsewhere
+        self._unrecalled: list[Service] = []
+        """Services that are watched since this turn: what was started before is not counted yet."""
+        if not is_whole:
+            self.ready.services.on_new = self._watch
         self.slots: dict[int, Lane] = {}
         self.overdue: dict[int, str] = {}
         self.orphans: list[Record] = []
@@ -67,10 +70,25 @@ class Places(Mind):
         self.changed: dict[Service, None] = {}
         """Services of which something is to be written."""
 
-    def _count_elsewhere(self, service: Service) -> None:
-        """A key is used here for the first time: others may use it already."""
+    def _watch(self, service: Service) -> None:
+        """A service is watched from now on: others may use it already."""
         taken = (active for worker, active in self.workers.items() if worker != self.worker)
         service.active = service.others = sum(active.get(service.name, 0) for active in taken)
+        self._unrecalled.append(service)
+
+    def recall_starts(self) -> None:
+        """Count what was started before its service was watched here: read at once for all of them."""
+        if not self._unrecalled:
+            return
+        services = {service.name: service for service in self._unrecalled if service.reach}
+        self._unrecalled = []
+        if self.library is not None and services:
+            starts: dict[str, list[Grant]] = {}
+            for start in self.library.starts({name: self.now - one.reach for name, one in services.items()}):
+                starts.setdefault(start.service, []).append(start)
+            for name, some in starts.items():
+                services[name].recall(some)
+                self.ready.touch(services[name])
 
     # lanes ----------------------------------------------------------------------------------------------
 
@@ -223,7 +241,7 @@ class Places(Mind):
                 self.tell_circuit(service, breaker.ended(epoch, verdict, self.now))
                 self.ready.touch(service)
 
-    def returned(self, token: int) -> None:
+    def returned(self, token: int, work_id: str) -> None:
         """It was never called: what was granted was not used, and others are told to count one less."""
         services, _, counted_at = self.unentered.pop(token)
         spending = self.spending.get(token)
@@ -231,7 +249,7 @@ class Places(Mind):
             service.returned()
             self.ready.touch(service)
             if not self.is_whole and service.windows:
-                self.plan.grants.append(Grant(service.name, counted_at, -1))
+                self.plan.grants.append(Grant(service.name, counted_at, -1, work_id=work_id))
         if spending is not None:
             spending.returned()
             for name, amount in spending.amounts.items():
@@ -242,7 +260,7 @@ class Places(Mind):
     def reserve(self, record: Record, token: int, services: list[Service], counted_at: float) -> None:
         """A start is granted: what it is expected to use of each quantity is taken from here on."""
         metered = tuple(service for service in services if service.meters)
-        spending = self.spending[token] = Spending(metered, {}, counted_at)
+        spending = self.spending[token] = Spending(metered, {}, counted_at, work_id=record.id)
         for name, amount in record.spec.cost:
             for service in self.slots[token].services:
                 service.spend_budget(name, amount)
@@ -253,7 +271,8 @@ class Places(Mind):
         metered = tuple(service for service in lane.services if service.meters)
         if metered:
             at = self.now if record.started_at is None else record.started_at
-            self.spending[record.token] = Spending(metered, dict(record.spec.cost), at, at, is_recalled=True)
+            cost = dict(record.spec.cost)
+            self.spending[record.token] = Spending(metered, cost, at, at, True, record.id)
 
     def charge(self, token: int, amounts: dict[str, float]) -> None:
         """A running attempt says what it has really used so far: that counts from when it was entered."""
@@ -269,7 +288,7 @@ class Places(Mind):
         """Have other processes count that much more of a quantity."""
         if more and not self.is_whole:
             self.plan.grants += [
-                Grant(service.name, spending.counted_at, more, name)
+                Grant(service.name, spending.counted_at, more, name, spending.work_id)
                 for service in spending.services
                 if any(meter.name == name for meter in service.meters)
             ]

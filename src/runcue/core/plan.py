@@ -7,7 +7,7 @@ store has committed it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -215,6 +215,7 @@ class Changes(msgspec.Struct):
     """The first of each shelf that changed; None for one that is empty now."""
     services: list[ServiceState] = msgspec.field(default_factory=list)
     grants: list[Grant] = msgspec.field(default_factory=list)
+    """What others were granted since; of what came before, a decision reads what its windows need."""
     workers: list[Worker] | None = None
     """All of them, when something about one changed."""
     paused: frozenset[str] | None = None
@@ -254,6 +255,10 @@ class Library(Protocol):
 
     def oldest(self, after: int, limit: int) -> list[Record]:
         """The pending records that came first, after that number."""
+        ...
+
+    def starts(self, since: Mapping[str, float]) -> list[Grant]:
+        """What was granted of each of these services after that moment, in order, less what was given back."""
         ...
 
 

@@ -160,6 +160,7 @@ class Scheduler:
             outcome.take_results(ledger, results)
         if self.ledger.waiting_submits:
             admission.take_waiting(self.ledger)
+        self.ledger.recall_starts()
         self.ledger.forget()
 
     def plan(self, may_start: bool, allowance: Allowance) -> Plan:
@@ -173,6 +174,7 @@ class Scheduler:
             ledger.has_moved = True
             ledger.place(record)
         watch.check(ledger)
+        ledger.recall_starts()
         for service in ledger.ready.due(now):
             if service.breaker is not None:
                 ledger.tell_circuit(service, service.breaker.expire(now))

@@ -21,8 +21,8 @@ class Services(dict[str, Service]):
         self.groups: dict[str, Group] = {}
         self.declared = 0
         """How many were declared since the beginning: what follows from them is not counted."""
-        self.on_key: Callable[[Service], None] = nobody_has_it
-        """Called for a key of a service that was not known here before."""
+        self.on_new: Callable[[Service], None] = nobody_used_it
+        """Called for a service that is watched from now on: one that was declared, or the part of a new key."""
 
     def find(self, name: str) -> Service | None:
         """The service of that name: declared, a key's part of one that is, or a group of them."""
@@ -36,7 +36,7 @@ class Services(dict[str, Service]):
         if limits is None:
             return None
         service = self[name] = Service(limits)
-        self.on_key(service)
+        self.on_new(service)
         return service
 
     def lookup(self, name: str) -> Service | None:
@@ -77,6 +77,7 @@ class Services(dict[str, Service]):
         if service is None:
             self.declared += 1
             service = self[limits.name] = Service(limits)
+            self.on_new(service)
             for group in self.groups.values():
                 group.admit(service)
                 self._touch(group)
@@ -122,5 +123,5 @@ class Services(dict[str, Service]):
         return base is not None and base.limits.each is not None
 
 
-def nobody_has_it(service: Service) -> None:
-    """A key of a service is used for the first time, and there is nobody else who might have used it."""
+def nobody_used_it(service: Service) -> None:
+    """A service is watched from now on, and there is nobody else who might have used it before."""

@@ -29,15 +29,15 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     if changes.is_foreign:
         _forget_pages(ledger, changes)
         ledger.watch_at = changes.watch_at
+    for grant in changes.grants:  # a service that is not watched yet recalls them when it is
+        service = ledger.ready.services.get(grant.service)
+        if service is not None:
+            service.started_elsewhere(grant.at, grant.amount, grant.quantity)
+            ledger.ready.touch(service)
     for state in changes.services:
         _service_changed(ledger, state)
     for name, first in changes.shelves.items():
         _shelf_changed(ledger, name, first, changes.is_foreign)
-    for grant in changes.grants:
-        service = ledger.ready.services.find(grant.service)
-        if service is not None:
-            service.started_elsewhere(grant.at, grant.amount, grant.quantity)
-            ledger.ready.touch(service)
     if changes.is_first:
         _take_up(ledger)
     if changes.workers is not None:

@@ -170,13 +170,15 @@ class ServiceState(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Starts of one service that count in its windows from `at` on, or so much of a quantity; a negative amount
+    """A start that counts in the windows of a service from `at` on, or so much of a quantity; a negative amount
     takes some back."""
 
     service: str
     at: float
     amount: float = 1
     quantity: str = ""
+    work_id: str | None = None
+    """The unit it was granted to; None for a sum of several."""
 
 
 class Worker(msgspec.Struct, frozen=True):

@@ -29,10 +29,12 @@ OLD_EVENTS = (
 )
 """Looks at the first few only: they were written in the order of time."""
 OLD_GRANTS = (
-    "DELETE FROM service_log WHERE id IN (SELECT id FROM service_log WHERE started_at < ? "
-    "AND id < (SELECT max(id) FROM service_log) LIMIT ?) RETURNING 1"
+    "DELETE FROM service_log WHERE id IN "
+    "(SELECT id FROM (SELECT id, started_at FROM service_log ORDER BY id LIMIT ?2) AS first "
+    "WHERE started_at < ?1 AND id < (SELECT max(id) FROM service_log)) RETURNING 1"
 )
-"""All but the last, so that no number comes twice: processes remember up to which they have read."""
+"""Looks at the first few only: they were written in the order of time. The last stays, so that no number comes
+twice: processes remember up to which they have read."""
 OLD_SHELVES = (
     "DELETE FROM shelves WHERE name IN (SELECT name FROM shelves WHERE place IS NULL "
     "AND revision < (SELECT revision FROM head) - ?2 LIMIT ?1) RETURNING 1"

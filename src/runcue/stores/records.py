@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,7 @@ from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Found, Key, Lacks
 from runcue.core.query import Query, by_task
-from runcue.core.state import Head
+from runcue.core.state import Grant, Head
 from runcue.errors import StorageCorrupt
 from runcue.stores import codec, finding, journal, states
 from runcue.stores.aside import Aside
@@ -177,6 +177,22 @@ class Records:
             return self._works(OLDEST, (after[1], amount))
 
         return self._filled(fetch, "seq", (0.0, after), limit)
+
+    def starts(self, since: Mapping[str, float]) -> list[Grant]:
+        """What was granted of each of these services after that moment, in order, less what was given back."""
+        moments: dict[float, list[str]] = {}
+        for name, moment in since.items():
+            moments.setdefault(moment, []).append(name)
+        found: list[Grant] = []
+        for moment, names in moments.items():
+            for where, bindings in self._among("service", names):
+                rows = self._execute(states.STARTS.format(where), (*bindings, moment))
+                found += map(states.read_grant, rows)
+        return found
+
+    def started(self) -> list[str]:
+        """The services of which anything was granted that is still in the log."""
+        return [name for (name,) in self._execute(states.STARTED)]
 
     def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first; a text is searched among the newest only."""

@@ -12,7 +12,7 @@ Rules:
   kernel's lock tells who lives.
 - `extra` holds what few works or services have, as one JSON object: the cost of a work and which service it was
   started on; a service's quantities, keys and adaptive limit. `key` of service_log names a quantity.
-- Nothing reads or writes `override` and `adaptive` of services, nor `work_id` of service_log.
+- Nothing reads or writes `override` and `adaptive` of services.
 - Step 2 deletes the events: they are written in another way since. Whoever reads on is told of a gap.
 - A step of MIGRATIONS is never changed once it was released; a new one is added and VERSION counts them.
 """
@@ -245,6 +245,10 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """,
     """
     ALTER TABLE services ADD COLUMN extra TEXT;
+    """,
+    """
+    DROP INDEX service_log_by_time;
+    CREATE INDEX service_log_of_service ON service_log (service, started_at);
     """,
 )
 VERSION: Final = len(MIGRATIONS)

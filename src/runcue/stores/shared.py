@@ -42,8 +42,6 @@ PULSE = 2.0
 PRUNE_EVERY = 60.0
 SHORTEST_PAUSE = 0.01
 """Seconds between two steps of pruning while there is more to let go of; at least as long as the step took."""
-OLDEST_GRANT = 31 * 86400.0
-"""Seconds for which starts are looked at when a queue is opened; more when a window is longer."""
 CLOSING = 30.0
 """Seconds after which close() no longer waits for a turn that somebody else holds."""
 CRASH_AT = os.environ.get("RUNCUE_CRASH_AT", "")

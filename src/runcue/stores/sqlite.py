@@ -33,7 +33,7 @@ from runcue.stores.neighbours import EndLeftovers
 from runcue.stores.pairing import note_pair
 from runcue.stores.pruning import Deleted
 from runcue.stores.schema import shown
-from runcue.stores.shared import OLDEST_GRANT, SharedStore, TableTurn, crashpoint
+from runcue.stores.shared import SharedStore, TableTurn, crashpoint
 from runcue.stores.tables import Tables
 
 logger = logging.getLogger("runcue")
@@ -218,7 +218,7 @@ class SqliteStore(SharedStore):
         crashpoint("turn.begin")
         before = tables.head()
         now = max(self.clock.now(), before.now)
-        changes = tables.changes(before, now - OLDEST_GRANT)
+        changes = tables.changes(before)
         plan = decide(TableTurn(tables, now, self.clock.wall(), changes))
         self._seen_all()
         crashpoint("turn.decided")

@@ -126,15 +126,30 @@ def read_service(row: Row) -> ServiceState:
         raise damaged(what, error) from error
 
 
-GRANT: Final = ("service", "started_at", "amount", "key")
+GRANT: Final = ("service", "started_at", "amount", "key", "work_id")
 GRANT_INSERT: Final = insert_into("service_log", GRANT)
-GRANT_SELECT: Final = "SELECT service, started_at, amount, coalesce(key, '') FROM service_log"
+GRANT_SELECT: Final = "SELECT service, started_at, amount, coalesce(key, ''), work_id FROM service_log"
 """WHERE id > ? finds those that came since."""
+
+STARTS: Final = (
+    "SELECT service, started_at, CAST(sum(amount) AS double precision), coalesce(key, ''), NULL "
+    "FROM service_log "
+    "WHERE {} AND started_at > ? GROUP BY service, started_at, coalesce(key, '') HAVING sum(amount) > 0 "
+    "ORDER BY started_at"
+)
+"""What is left of all grants of some services that count from the same moment on."""
+
+STARTED: Final = (
+    "WITH RECURSIVE started (name) AS (SELECT min(service) FROM service_log UNION ALL "
+    "SELECT (SELECT min(service) FROM service_log WHERE service > name) FROM started WHERE name IS NOT NULL) "
+    "SELECT name FROM started WHERE name IS NOT NULL"
+)
+"""From each name on to the next by the index: the log may be long, and the names are few."""
 
 
 def grant_row(grant: Grant) -> Row:
     """The values of GRANT_INSERT."""
-    return grant.service, grant.at, grant.amount, grant.quantity or None
+    return grant.service, grant.at, grant.amount, grant.quantity or None, grant.work_id
 
 
 def read_grant(row: Row) -> Grant:

@@ -105,7 +105,7 @@ class Tables(Records):
         """The queues that are held back."""
         return [str(name) for (name,) in self._execute("SELECT name FROM paused_queues ORDER BY name")]
 
-    def changes(self, head: Head, oldest_grant: float) -> Changes | None:
+    def changes(self, head: Head) -> Changes | None:
         """What this process has not seen yet; None when there is nothing."""
         if head.revision == self._seen:
             news, self._news = self._news, {}
@@ -120,10 +120,6 @@ class Tables(Records):
             changes.shelves[name] = None if place is None else (place, seq)
         changes.shelves.update((name, self._first_of(name)) for name in self._aside.shelves)
         changes.services = [states.read_service(row) for row in services]
-        if changes.is_first:
-            longest = max((service.limits.longest for service in changes.services), default=0.0)
-            oldest = min(oldest_grant, head.now - longest)
-            (grants,) = self._ask((f"{states.GRANT_SELECT} WHERE started_at > ? ORDER BY id", (oldest,)))
         changes.grants = [states.read_grant(row) for row in grants]
         self._last_grant = last_grant[0][0]
         found = [states.read_worker(row) for row in workers]

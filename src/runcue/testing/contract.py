@@ -371,7 +371,8 @@ async def changes_are_told_to_others_once(open_store: Open) -> None:
             one.put(plan, pending(2, watch_at=NOW + 9))
             one.put(plan, pending(1, watch_at=NOW + 8))
             plan.services["api"] = service
-            plan.grants += [Grant("api", turn.now, 2), Grant("api", turn.now + 0.25)]
+            plan.grants += [Grant("api", turn.now), Grant("api", turn.now, work_id="w1"),
+                            Grant("api", turn.now + 0.25)]  # fmt: skip
             plan.queues["slow"] = True
             plan.active = {"api": 2}
 
@@ -383,7 +384,7 @@ async def changes_are_told_to_others_once(open_store: Open) -> None:
         expect("is_first, is_foreign", (told.is_first, told.is_foreign), (True, True))
         expect("shelves", told.shelves, {"ready/call": (NOW + 1, 1)})
         expect("services", told.services, [service])
-        expect("grants", [(grant.service, grant.amount) for grant in told.grants], [("api", 2), ("api", 1)])
+        expect("grants, which a first turn reads as far as it needs them", told.grants, [])
         expect("paused queues", told.paused, frozenset({"slow"}))
         expect("the next to watch", told.watch_at, NOW + 8)
         expect("counters", (told.head.pending, told.head.running, told.head.seq), (2, 0, 2))
@@ -397,6 +398,7 @@ async def changes_are_told_to_others_once(open_store: Open) -> None:
             plan.mail.append((mine[0].id, 41))
             plan.queues["slow"] = False
             plan.services["api"] = ServiceState(limits)
+            plan.grants.append(Grant("api", NOW + 1, work_id="w1"))
 
         await other.turn(answer)
         await one.turn()
@@ -406,7 +408,7 @@ async def changes_are_told_to_others_once(open_store: Open) -> None:
         expect("is_first, is_foreign", (told.is_first, told.is_foreign), (False, True))
         expect("shelves", told.shelves, {"ready/call": (NOW + 2, 2)})
         expect("services", told.services, [ServiceState(limits)])
-        expect("grants", told.grants, [])
+        expect("grants", told.grants, [Grant("api", NOW + 1, work_id="w1")])
         expect("paused queues", told.paused, frozenset())
         expect("mail", told.mail, [41])
         expect("the next to watch", told.watch_at, NOW + 9)
@@ -414,6 +416,31 @@ async def changes_are_told_to_others_once(open_store: Open) -> None:
         await other.write(pending(3))
         await one.turn()
         expect("mail is delivered once", one.changes and one.changes.mail, [])
+
+
+async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) -> None:
+    """Of the services that are named, after a moment of their own, in order, and less what was given back."""
+    async with hands(open_store, 1) as [one]:
+        grants = [
+            Grant("api", NOW - 9),
+            Grant("api", NOW - 3, work_id="w1"),
+            Grant("api", NOW - 3, work_id="w2"),
+            Grant("api", NOW - 4, work_id="w3"),
+            Grant("api", NOW - 4, -1, work_id="w3"),
+            Grant("api", NOW - 3, 12.5, "tokens", "w1"),
+            Grant("api", NOW - 3, -2.5, "tokens", "w1"),
+            Grant("slow", NOW - 9),
+            Grant("other", NOW - 1),
+        ]
+        await one.turn(lambda plan, turn: plan.grants.extend(grants))
+        found = await one.look(
+            lambda turn: _library(turn).starts({"api": NOW - 5, "slow": NOW - 99, "none": 0.0})
+        )
+        expect(
+            "the sums that are left",
+            sorted((grant.service, grant.at, grant.quantity, grant.amount) for grant in found),
+            [("api", NOW - 3, "", 2), ("api", NOW - 3, "tokens", 10), ("slow", NOW - 9, "", 1)],
+        )
 
 
 async def an_empty_shelf_is_told(open_store: Open) -> None:
@@ -550,6 +577,7 @@ SHARED: tuple[Check, ...] = (
     a_shelf_is_paged_in_order,
     the_library_finds_what_is_due_and_what_is_oldest,
     changes_are_told_to_others_once,
+    starts_are_read_as_far_back_as_they_are_asked_for,
     an_empty_shelf_is_told,
     a_turn_that_failed_begins_anew,
     others_find_the_texts_and_miss_what_was_purged,

@@ -199,6 +199,10 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         identity text NOT NULL
     ) WITH (fillfactor = 50);
     """,
+    """
+    DROP INDEX service_log_by_time;
+    CREATE INDEX service_log_of_service ON service_log (service, started_at);
+    """,
 )
 
 VERSION: Final = len(MIGRATIONS)

@@ -40,7 +40,7 @@ from runcue.stores.postgres.link import ONE_MOMENT, Link, cause_of, is_gone, is_
 from runcue.stores.postgres.place import boot_of, place_of
 from runcue.stores.postgres.tables import BEGIN, PostgresTables
 from runcue.stores.pruning import Deleted
-from runcue.stores.shared import OLDEST_GRANT, SharedStore, TableTurn, crashpoint
+from runcue.stores.shared import SharedStore, TableTurn, crashpoint
 from runcue.stores.tables import Tables
 
 logger = logging.getLogger("runcue")
@@ -222,7 +222,7 @@ class PostgresStore(SharedStore):
         crashpoint("turn.begin")
         before, now, is_put_right = self._heard(link, self._asked_at, self._row)
         tables.check_history(before, self._address)
-        changes = tables.changes(before, now - OLDEST_GRANT)
+        changes = tables.changes(before)
         plan = decide(TableTurn(tables, now, self.clock.wall(), changes))
         self._seen_all()
         crashpoint("turn.decided")
