@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from bench.measure import Line, measured
 
 IN_MEMORY = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "batches", "imports")
-IN_A_FILE = ("durable", "rows", "processes", "dashboard")
+IN_A_FILE = ("durable", "rows", "history", "processes", "dashboard")
 OUTSIDE = ("commands", "shell_queues", "postgres", "scale")
 USUAL = IN_MEMORY + IN_A_FILE + OUTSIDE
 NAMES = (*USUAL, "peers")  # which takes a quarter of an hour and keeps what it found, so only when asked for
