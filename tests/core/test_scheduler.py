@@ -13,7 +13,7 @@ from runcue.core.parse import Rate
 from runcue.core.plan import Cancel, Declare, Entered, Outcome, Pause, Plan, Revive, Tell
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
-from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
+from tests.core.bench_of_core import SLOW_RETRY, START, Bench, costs, limits, sells
 
 ONE_AT_A_TIME = limits(concurrent=1)
 
@@ -172,16 +172,16 @@ def test_no_slot_is_kept_once_the_other_service_has_used_up_its_rate() -> None:
 
 
 def test_work_kept_back_for_older_work_starts_as_soon_as_its_rate_has_room_for_both() -> None:
-    bench = Bench(limits("slot", concurrent=1), limits("rated", rate=(2, 10)))
+    bench = Bench(limits("slot", concurrent=1), limits("rated", rate=(2, 1.5)))
     bench.submit("runs", services=["slot", "rated"])
     bench.after(1)
     bench.submit("both", services=["slot", "rated"])
     bench.submit("a", services=["rated"])
     assert bench.running == ["runs"]
     while "a" not in bench.running:
-        assert bench.now < START + 10
+        assert bench.now < START + 1.5
         bench.wake()
-    assert bench.now == START + 10
+    assert bench.now == START + 1.5
 
 
 def test_an_endless_stream_of_single_work_does_not_starve_work_that_needs_both() -> None:
@@ -299,7 +299,17 @@ def test_a_service_that_lets_nothing_start_because_of_its_rate_says_so_at_most_o
         bench.submit(queue=f"queue {number}")
     facts = bench.facts("service_rate_limited")
     assert len(facts) == 3
-    assert facts[-1] == {"service": "api", "until": START + 10, "details": "1/1 used"}
+    assert facts[-1] == {
+        "service": "api", "until": START + 10, "current_rate": 1, "limit": 1, "details": "1/1 used",
+    }  # fmt: skip
+
+
+def test_a_service_that_lacks_some_of_a_quantity_says_how_much_of_it_is_used() -> None:
+    bench = Bench(sells(tokens=(100, 60)))
+    bench.submit("a", cost=costs(tokens=80))
+    bench.submit("b", cost=costs(tokens=30))
+    [fact] = bench.facts("service_rate_limited")
+    assert (fact["current_rate"], fact["limit"]) == (80, 100)
 
 
 # --- Limits that change ---------------------------------------------------------------------------
@@ -397,9 +407,51 @@ def test_pausing_and_resuming_a_service_is_told() -> None:
     bench.pause("api")
     bench.resume("api")
     assert bench.facts("service_status") == [
-        {"service": "api", "paused": True},
-        {"service": "api", "paused": False},
+        {"service": "api", "paused": True, "available": False, "reason": "paused", "until": None},
+        {"service": "api", "paused": False, "available": True, "reason": None, "until": None},
     ]
+
+
+def availability(bench: Bench) -> list[tuple[bool, str | None]]:
+    return [(fact["available"], fact["reason"]) for fact in bench.facts("service_status")]
+
+
+def test_a_service_that_asks_to_be_left_alone_is_told_to_be_unavailable_until_that_is_over() -> None:
+    bench = Bench(limits(rate=(5, 60.0)))
+    bench.submit("a", "b")
+    bench.fail("a", "throttled", after=10.0)
+    bench.fail("b", "throttled", after=30.0)
+    assert availability(bench) == [(False, "throttled")]
+    [limited, _] = bench.facts("service_rate_limited")
+    assert (limited["current_rate"], limited["limit"], limited["until"]) == (2, 5, START + 10)
+    bench.after(10.0)
+    assert availability(bench) == [(False, "throttled")]  # it asked again since
+    bench.after(20.0)
+    assert availability(bench) == [(False, "throttled"), (True, None)]
+
+
+def test_a_service_is_told_to_be_unavailable_while_its_circuit_is_not_closed() -> None:
+    bench = Bench(limits(circuit_threshold=1, circuit_timeout=10.0))
+    bench.submit("a")
+    bench.fail("a")
+    assert availability(bench) == [(False, "circuit")]
+    bench.submit("b")
+    bench.after(10.0)
+    bench.fail("b")  # the probe
+    assert availability(bench) == [(False, "circuit")]
+    bench.submit("c")
+    bench.after(20.0)
+    bench.finish("c")
+    assert availability(bench) == [(False, "circuit"), (True, None)]
+
+
+def test_a_service_that_is_unavailable_for_two_reasons_is_available_when_both_are_over() -> None:
+    bench = Bench(limits(circuit_threshold=1, circuit_timeout=10.0))
+    bench.submit("a", "b")
+    bench.fail("a")
+    bench.pause("api")
+    bench.resume("api")
+    assert availability(bench) == [(False, "circuit"), (False, "paused"), (False, "circuit")]
 
 
 def test_a_paused_queue_starts_nothing_and_goes_on_when_resumed() -> None:

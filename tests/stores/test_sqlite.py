@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -594,6 +595,60 @@ async def test_grants_are_told_in_the_order_they_came(path: Path) -> None:
         await other.turn()
         assert other.changes is not None
         assert other.changes.grants == grants
+
+
+def test_starts_are_pruned_though_nobody_has_taken_a_turn_since(path: Path) -> None:
+    async def main() -> None:
+        cue = Cue(path, service_log_retention="10s")
+        cue.service("api", rate="5/min")
+
+        @cue.task(uses="api")
+        async def call(work: Any) -> None: ...
+
+        async with cue:
+            await cue.submit_many([{"task": "call"}] * 5)
+            await cue.join()
+            system: Any = cue._system
+            connection = system.store._tables.connection
+            system.store.prune()
+            assert connection.execute("SELECT count(*) FROM service_log").fetchall() == [(5,)]
+            await asyncio.sleep(100)
+            system.store.prune()
+            assert connection.execute("SELECT count(*) FROM service_log").fetchall() == [(1,)]
+        await cue.close()
+
+    run(main())
+
+
+async def test_the_lease_of_what_runs_is_renewed_while_its_process_lives(path: Path) -> None:
+    cue = Cue(path, lease=0.3)
+    is_over = asyncio.Event()
+
+    @cue.task
+    async def wait(work: Any) -> None:
+        await is_over.wait()
+
+    def lease() -> float:
+        connection = open_file(str(path), read_only=True)
+        try:
+            row: Any = connection.execute("SELECT lease_expires_at FROM work_units").fetchone()
+            return float(row[0])
+        finally:
+            connection.close()
+
+    def is_renewed_since(before: float) -> bool:
+        return lease() > before
+
+    async with cue:
+        work_id = await cue.submit(wait)
+        await anext(cue.events("started"))
+        for _ in range(3):
+            await until(partial(is_renewed_since, lease()))
+        is_over.set()
+        await cue.wait(work_id)
+        system: Any = cue._system
+        await until(lambda: not system.store._may_run)  # there is nothing to renew, which is found out once
+    await cue.close()
 
 
 def test_a_rate_longer_than_a_month_holds_after_a_restart(path: Path) -> None:

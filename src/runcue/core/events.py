@@ -23,7 +23,8 @@ EVENTS: dict[str, str] = {
     "progress": "A handler reported how far it is.",
     "stale_completion": "An attempt that no longer counts came back; its answer was dropped.",
     "queue_status": "How much is pending and running, every second while busy.",
-    "service_status": "A service was declared, changed, paused or resumed.",
+    "service_status": "A service was declared or changed; or it came to be `available`, or no longer is: paused, "
+    "throttled, circuit.",
     "service_rate_limited": "A service lets nothing start because of its rate or because it said so.",
     "circuit_opened": "Too many failures in a row: nothing starts on this service.",
     "circuit_half_open": "One probe is on its way to a service that failed.",

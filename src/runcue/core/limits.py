@@ -123,6 +123,7 @@ class Service:
         "held_by",
         "is_gate",
         "is_metered",
+        "is_out",
         "is_paused",
         "is_rated",
         "limits",
@@ -152,6 +153,7 @@ class Service:
         self.others = 0  # of the active, how many run in other processes
         self.share: int | None = None  # how many may run here while other processes want places, too
         self.is_paused = False
+        self.is_out = False  # when it was last told, or heard of, it was not available
         self.throttled_until = 0.0
         self.throttle_streak = 0
         self.windows: tuple[Window, ...] = ()
@@ -355,12 +357,27 @@ class Service:
         """The meter that allows least of a quantity at once."""
         return min((meter for meter in self.meters if meter.name == quantity), key=lambda meter: meter.limit)
 
-    def blocked(self, now: float, cost: Cost = ()) -> Blocked | None:
-        """Why nothing that costs so much may start now, most lasting reason first; None when something may."""
+    def outage(self, now: float) -> Blocked | None:
+        """Why it is not available, whatever its limits are; None when it is."""
         if self.is_paused:
             return Blocked("paused")
         if now < self.throttled_until:
             return Blocked("throttled", self.throttled_until, "the service asked to be left alone")
+        if self.breaker is not None and self.breaker.state != "closed":
+            return Blocked("circuit", self.breaker.changes_at(), self.breaker.state)
+        return None
+
+    def fullest(self, now: float) -> tuple[float | None, float | None]:
+        """How much is used of the rate or quantity of which least is left, and how much of it there is."""
+        limits: list[tuple[float, float]] = [(one.limit - one.room(now), one.limit) for one in self.windows]
+        limits += [(one.limit - one.room(now), one.limit) for one in self.meters]
+        return max(limits, key=lambda one: one[0] / one[1], default=(None, None))
+
+    def blocked(self, now: float, cost: Cost = ()) -> Blocked | None:
+        """Why nothing that costs so much may start now, most lasting reason first; None when something may."""
+        outage = self.outage(now)
+        if outage is not None and outage.reason != "circuit":
+            return outage
         if self.breaker is not None and self.breaker.room(now) <= 0:
             return Blocked("circuit", self.breaker.changes_at(), self.breaker.state)
         full = [window for window in self.windows if window.room(now) <= 0]

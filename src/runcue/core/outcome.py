@@ -340,7 +340,7 @@ def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float)
     service.narrow(now, now if record.started_at is None else record.started_at)
     ledger.changed[service] = None
     ledger.ready.wake_service(service, until)
-    ledger.tell("service_rate_limited", service=service.name, until=until, details=failure.message)
+    ledger.tell_throttled(service, until, failure.message)
     uses = (*record.services, *ledger.rules[record.spec.task].implicit)
     return None if service.name in uses else until
 

@@ -67,6 +67,8 @@ class Places(Mind):
         self._was_late_at = -math.inf
         self.epochs: dict[int, list[tuple[Service, Breaker, int]]] = {}
         self._told_limited_at: dict[str, float] = {}
+        self._throttled: dict[Service, None] = {}
+        """Services that asked to be left alone, as was told here: so is the end of that."""
         self.changed: dict[Service, None] = {}
         """Services of which something is to be written."""
 
@@ -184,7 +186,34 @@ class Places(Mind):
             assert service.breaker is not None
             self.changed[service] = None
             self.tell(CIRCUIT_EVENTS[news], service=service.name, failures=service.breaker.failures)
+            self.tell_availability(service)
             self.ready.touch(service)
+
+    def tell_availability(self, service: Service, is_told: bool = False, **data: Any) -> None:
+        """Tell it when a service came to be available or no longer is; with `is_told` in any case."""
+        outage = service.outage(self.now)
+        if is_told or service.is_out != (outage is not None):
+            service.is_out = outage is not None
+            reason, until = (None, None) if outage is None else (outage.reason, outage.until)
+            self.tell("service_status", service=service.name, available=outage is None, reason=reason,
+                      until=until, **data)  # fmt: skip
+
+    def tell_throttled(self, service: Service, until: float, details: str) -> None:
+        """The far side asked to be left alone until then."""
+        used, limit = service.fullest(self.now)
+        self.tell("service_rate_limited", service=service.name, until=until, current_rate=used, limit=limit,
+                  details=details)  # fmt: skip
+        self.tell_availability(service)
+        self._throttled[service] = None
+
+    def tell_recovered(self, service: Service) -> None:
+        """The time of that service has come: if it was told here that the far side asked for that, tell its end."""
+        if service in self._throttled:
+            if self.now < service.throttled_until:  # it asked again since
+                self.ready.wake_service(service, service.throttled_until)
+            else:
+                del self._throttled[service]
+                self.tell_availability(service)
 
     def tell_limited(self, service: Service, blocked: Blocked) -> None:
         """A service lets nothing start because of its rate: told at most once a second."""
@@ -194,8 +223,9 @@ class Places(Mind):
             told_at[service.name] = self.now
             while self.now - next(iter(told_at.values())) >= RATE_LIMITED_EVERY:  # of keys that are gone, too
                 del told_at[next(iter(told_at))]
-            self.tell("service_rate_limited", service=service.name, until=blocked.until,
-                      details=blocked.details)  # fmt: skip
+            used, limit = service.fullest(self.now)
+            self.tell("service_rate_limited", service=service.name, until=blocked.until, current_rate=used,
+                      limit=limit, details=blocked.details)  # fmt: skip
 
     @property
     def lag(self) -> float:

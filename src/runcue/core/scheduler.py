@@ -178,6 +178,7 @@ class Scheduler:
         for service in ledger.ready.due(now):
             if service.breaker is not None:
                 ledger.tell_circuit(service, service.breaker.expire(now))
+            ledger.tell_recovered(service)
         if may_start:
             self._start(allowance)
         ledger.forget()
@@ -315,7 +316,7 @@ class Scheduler:
             service.is_paused = item.paused
             ledger.changed[service] = None
             ledger.ready.touch(service)
-            ledger.tell("service_status", service=service.name, paused=item.paused)
+            ledger.tell_availability(service, is_told=True, paused=item.paused)
         if found is None:
             ledger.ready.pause_queue(item.name, item.paused)
             ledger.plan.queues[item.name] = item.paused

@@ -146,6 +146,7 @@ def _service_changed(ledger: Ledger, state: ServiceState) -> None:
     else:  # a key has the limits that its service has now
         state = replace(state, limits=service.limits)
     service.load(state)
+    service.is_out = service.outage(ledger.now) is not None  # whoever changed it has told so
     ledger.ready.touch(service)
     if service.breaker is not None and service.breaker.probe_deadline is not None:
         ledger.ready.wake_service(service, service.breaker.probe_deadline)

@@ -8,8 +8,8 @@ Rules:
 - `history` counts the rows of `attempts` that a work has, so that most need not be asked for theirs.
 - A shelf without `place` and `seq` is empty; its row stays to tell others so.
 - `forgotten` says how deleted work ended, `set_aside` where damaged work was (pruning.py, aside.py).
-- `lease_expires_at` is until when the owner's lease ran when the attempt began. Nobody renews it: on one host the
-  kernel's lock tells who lives.
+- `lease_expires_at` is until when the owner's lease runs; the owner renews it three times as often as it ends. Nobody
+  decides by it: on one host the kernel's lock tells who lives.
 - `extra` holds what few works or services have, as one JSON object: the cost of a work and which service it was
   started on; a service's quantities, keys and adaptive limit. `key` of service_log names a quantity.
 - Nothing reads or writes `override` and `adaptive` of services.

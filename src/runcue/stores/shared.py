@@ -115,6 +115,9 @@ class SharedStore:
         self._turns = Errands("runcue-store")
         self._hearing = Hearing(is_at_once=is_on_loop)
         self._pruning: asyncio.TimerHandle | None = None
+        self._may_run = False
+        """True when attempts of this process may be under way, whose leases are renewed."""
+        self._renewed_at = time.monotonic()
         self._is_closed = False
         self.worker = presence.new_worker_id()
 
@@ -206,6 +209,7 @@ class SharedStore:
             self._hearing.turn_over(is_written=is_written)
         if is_written:
             crashpoint("turn.committed")
+            self._may_run |= bool(plan.start)
             self._tell(plan)
         return plan
 
@@ -303,6 +307,24 @@ class SharedStore:
         elif self._is_lost():
             tell(self._loop, self._neighbours.notice)  # the turn that follows finds out what happened
         self._presence.beat()
+        if self._may_run and time.monotonic() - self._renewed_at >= self._lease / 3:
+            self._renewed_at = time.monotonic()
+            self._turns.put(self._renew_leases)
+
+    def _renew_leases(self) -> None:
+        """Say until when what runs here is ours. In the store's thread; a busy loop does not keep it from that."""
+
+        def job() -> int:
+            with self._batch():
+                renewed = self._tables.renew_leases(self.clock.now() + self._lease)
+                self._commit()
+            return renewed
+
+        if not self._is_closed:
+            try:
+                self._may_run = self._transact(job) > 0
+            except StoreError as error:  # there is another time
+                self._trouble("could not renew leases", error)
 
     # letting go of what is old ----------------------------------------------------------------------------
 
@@ -330,7 +352,8 @@ class SharedStore:
             kept = None if self._retention is None else now - self._retention
             tables = self._tables
             with self._batch():
-                done = prune(tables.connection, tables.head().now, kept, now - self._log_retention)
+                latest = max(tables.head().now, now)  # nobody may have taken a turn for long
+                done = prune(tables.connection, latest, kept, now - self._log_retention)
                 self._commit()
             return done
 

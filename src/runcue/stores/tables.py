@@ -36,6 +36,7 @@ OLD_ATTEMPTS = (
     "(SELECT id FROM attempts WHERE work_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)"
 )
 """Deletes all but the newest lines of a history."""
+RENEW = "UPDATE work_units SET lease_expires_at = ? WHERE shelf = ? RETURNING 1"
 LARGEST = 2**63 - 1
 LAST_GRANT = "SELECT coalesce(max(id), 0) FROM service_log"
 
@@ -346,6 +347,11 @@ class Tables(Records):
                 "AND NOT EXISTS (SELECT 1 FROM work_units WHERE shelf IN ('running/' || ?1, 'held/' || ?1))",
                 (self._me.id,),
             )
+
+    def renew_leases(self, until: float) -> int:
+        """What this worker runs is its own until then. How much that is."""
+        rows = self._execute(RENEW, (until, f"running/{self._me.id if self._me else ''}"))
+        return len(rows.fetchall())
 
     def forget(self) -> None:
         """The turn was not committed: everything has to be read anew."""
