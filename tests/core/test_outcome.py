@@ -244,7 +244,9 @@ def test_rate_limited_pauses_the_whole_service_for_that_time() -> None:
     bench.fail("a", "throttled", after=12)
     bench.submit("b")
     assert bench.running == []
-    assert bench.facts("service_rate_limited") == [{"service": "api", "until": START + 12, "details": "boom"}]
+    assert bench.facts("service_rate_limited") == [
+        {"service": "api", "until": START + 12, "current_rate": None, "limit": None, "details": "boom"}
+    ]
     bench.after(11.9)
     assert bench.started == []
     bench.after(0.1)
