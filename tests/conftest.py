@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import logging
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,23 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] 
 
 settings.register_profile("untimed", deadline=None)  # machines are shared, and slow at times
 settings.load_profile("untimed")
+
+INTERRUPTS = (signal.SIGINT, signal.SIGQUIT)
+"""What a shell without job control has its background jobs ignore."""
+
+
+def heed_interrupts() -> None:
+    """Let Ctrl-C have its meaning here, and in what is started from here, also where it is ignored (`make test &`).
+
+    Python installs no handler for what it was started to ignore, and children inherit that. SIGHUP stays as it is:
+    who says `nohup` wants the tests to go on.
+    """
+    for number in INTERRUPTS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+heed_interrupts()
 
 TOGETHER = ("tests/browser/",)
 """Folders whose tests share something dear, and are therefore done by one worker."""

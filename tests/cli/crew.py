@@ -179,6 +179,24 @@ class Supervisor:
                 end(pid)
 
 
+@contextmanager
+def ignoring(*numbers: signal.Signals) -> Iterator[None]:
+    """What is started in this block ignores these, as the background jobs of a script do with Ctrl-C."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def ignores(pid: int, number: signal.Signals) -> bool:
+    """True where that process ignores that signal."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = (line.split()[1] for line in lines if line.startswith("SigIgn:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def children_of(pid: int) -> list[int]:
     """The processes that this one started and that live."""
     found = []

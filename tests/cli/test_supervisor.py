@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import select
 import signal
@@ -14,10 +15,22 @@ from pathlib import Path
 
 import pytest
 
+from runcue.cli import worker
 from runcue.cli.lines import Log, Stream
 from runcue.cli.stopping import Post, send, standing
 from tests.cli.conftest import environment
-from tests.cli.crew import BOUND, QUEUECTL, Crew, Supervisor, children_of, gone, lives, until
+from tests.cli.crew import (
+    BOUND,
+    QUEUECTL,
+    Crew,
+    Supervisor,
+    children_of,
+    gone,
+    ignores,
+    ignoring,
+    lives,
+    until,
+)
 
 
 @pytest.fixture
@@ -110,10 +123,53 @@ def test_a_worker_that_was_told_to_leave_is_not_replaced(crew: Crew, tmp_path: P
 
 def test_a_terminal_that_is_closed_is_a_graceful_stop(crew: Crew) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may be run under nohup
-    supervisor = crew.start()
-    signal.signal(signal.SIGHUP, before)
+    try:
+        supervisor = crew.start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
     supervisor.signal(signal.SIGHUP)
     assert supervisor.wait() == 0
+
+
+def test_in_the_background_of_a_script_it_heeds_no_keyboard_and_ends_by_sigterm(
+    crew: Crew, tmp_path: Path
+) -> None:
+    crew.enqueue(slow(tmp_path))
+    with ignoring(signal.SIGINT, signal.SIGQUIT):
+        supervisor = crew.start()
+    until((tmp_path / "runs").exists, "the job starts")
+    assert ignores(supervisor.pid, signal.SIGINT)
+    supervisor.signal(signal.SIGINT)
+    supervisor.signal(signal.SIGQUIT)
+    supervisor.signal(signal.SIGTERM)
+    supervisor.until("Stopping when slow has ended.")
+    (tmp_path / "go").touch()
+    assert supervisor.wait() == 0
+    assert crew.jobs()["slow"]["state"] == "completed"
+
+
+def test_stop_now_also_reaches_what_heeds_no_keyboard(crew: Crew, tmp_path: Path) -> None:
+    crew.enqueue(slow(tmp_path))
+    with ignoring(signal.SIGINT, signal.SIGQUIT):
+        supervisor = crew.start()
+    until((tmp_path / "runs").exists, "the job starts")
+    assert crew.run("worker", "stop", "--now").returncode == 0
+    assert supervisor.wait() == 130
+    assert "Stopping now; what runs is put back." in supervisor.said()
+
+
+def test_a_worker_can_be_ended_before_it_is_up_whatever_its_supervisor_ignores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+    ours, theirs = os.pipe()
+    monkeypatch.setattr(sys, "argv", ["worker", json.dumps({"voice": theirs})])
+    monkeypatch.setattr(worker, "work", lambda orders, voice: [signal.getsignal(number) for number in told])
+    with ignoring(*told), pytest.raises(SystemExit) as ended:
+        worker.main()
+    os.close(ours)
+    os.close(theirs)
+    assert ended.value.code == [signal.SIG_DFL] * 3
 
 
 # deaths ---------------------------------------------------------------------------------------------------

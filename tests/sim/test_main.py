@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from html import escape
 from pathlib import Path
 
@@ -14,7 +16,9 @@ import runcue
 from runcue.sim import main as program
 from runcue.sim.main import invoke
 from runcue.sim.scenarios import SCENARIOS
+from runcue.sim.world import Outcome, Simulation
 from runcue.testing import run
+from tests.cli.crew import ignoring
 
 QUICK = ["--scenario", "single_queue", "--count", "20"]
 
@@ -336,6 +340,22 @@ def test_a_missing_extra_says_what_to_install(
 def test_at_a_speed_the_run_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--scenario", "burst", "--duration", "60s", "--report", "-"]
     assert out(capsys, *arguments) == out(capsys, *arguments, "--speed", "1000")
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_ctrl_c_ends_it_unless_it_was_started_to_ignore_that(
+    is_ignored: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Simulation.run
+
+    async def disturbed(simulation: Simulation) -> Outcome:
+        os.kill(os.getpid(), signal.SIGINT)
+        return await play(simulation)
+
+    monkeypatch.setattr(Simulation, "run", disturbed)
+    with ignoring(signal.SIGINT) if is_ignored else nullcontext():
+        code = invoke(QUICK)
+    assert (code, "throughput" in capfd.readouterr().out) == ((0, True) if is_ignored else (130, False))
 
 
 def test_recovery_in_real_time_kills_a_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,7 +193,7 @@ class Leaving:
         found = [one for one in standing(self._home.path) if one.host == os.uname().nodename]
         self.supervisors.update(one.path for one in found)
         for one in found:
-            self._tell(one.path, one.pid, signal.SIGQUIT if self._at_once else signal.SIGUSR1, one.lives)
+            self._tell(one.path, one.pid, signal.SIGUSR2 if self._at_once else signal.SIGUSR1, one.lives)
         return found
 
     def _here(self) -> list[dict[str, Any]]:

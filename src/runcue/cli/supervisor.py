@@ -6,10 +6,11 @@ Rules:
 - A worker that leaves with 0, or by SIGTERM, was told to: it is not replaced. One that dies is, after a pause that
   grows while it goes on dying. One that cannot even start makes the supervisor give up, with its reason.
 - SIGINT, SIGTERM: let them finish what they run. A second one: put back what runs. A third: kill. SIGUSR1 and SIGHUP
-  are always graceful, SIGQUIT is always at once. Signals in a row within a moment count as one: `timeout` and others
-  send theirs to the process and to its group.
-- What whoever started us wants to have ignored (`nohup`, a job in the background) stays ignored. Once all workers
-  have left no signal means anything any more: all that is left to do is to end, with the code that was earned.
+  are always graceful, SIGUSR2 and SIGQUIT always at once. Signals in a row within a moment count as one: `timeout`
+  and others send theirs to the process and to its group.
+- What whoever started us wants to have ignored (`nohup`, a job in the background) stays ignored, except for what
+  `worker stop` sends. Once all workers have left no signal means anything any more: all that is left to do is to
+  end, with the code that was earned.
 - Nothing here ever waits for anything but the next thing to happen.
 """
 
@@ -55,7 +56,9 @@ ONE_SIGNAL = 0.3
 
 COUNTED = (signal.SIGINT, signal.SIGTERM)
 """Signals of which a second one means more than the first."""
-HEEDED = (*COUNTED, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
+ORDERS = (signal.SIGUSR1, signal.SIGUSR2)
+"""What `worker stop` sends, and no terminal does."""
+HEEDED = (*COUNTED, signal.SIGHUP, signal.SIGQUIT, *ORDERS)
 
 HOPELESS = {BAD_INPUT, STORAGE, CONFIGURATION, CONFLICT}
 """Exit codes of a first start that need not be tried again: the worker said what somebody has to mend."""
@@ -71,7 +74,7 @@ class Signals:
         os.set_blocking(self._ours, False)
         os.set_blocking(self._theirs, False)
         for number in (*HEEDED, signal.SIGCHLD):
-            if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
+            if number in {*ORDERS, signal.SIGCHLD} or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _noted)
         signal.set_wakeup_fd(self._theirs, warn_on_full_buffer=False)
         return self
@@ -239,7 +242,7 @@ class Supervisor:
     # signals ----------------------------------------------------------------------------------------------
 
     def _heed(self, number: int) -> None:
-        if number == signal.SIGQUIT:
+        if number in {signal.SIGQUIT, signal.SIGUSR2}:
             self._stop(AT_ONCE)
         elif number in {signal.SIGHUP, signal.SIGUSR1}:
             self._stop(GRACEFUL)

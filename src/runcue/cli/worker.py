@@ -83,8 +83,10 @@ def main() -> None:
     """Be a worker; the supervisor's orders are the first argument."""
     import signal
 
-    # SIGINT means to leave: until there is somebody to heed it, at once.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # These mean to leave: until there is somebody to heed them, at once. The supervisor says so once, and may have
+    # been started to ignore some of them.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     orders = msgspec.json.decode(sys.argv[1], type=Orders)
     sys.exit(work(orders, Voice(orders.voice)))
 

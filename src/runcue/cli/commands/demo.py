@@ -105,10 +105,10 @@ def _workers(home: Home) -> Iterator[subprocess.Popen[bytes]]:
             stdin=subprocess.DEVNULL,
             stderr=errors,
         )
-    number = signal.SIGQUIT
+    number = signal.SIGUSR2  # at once
     try:
         yield process
-        number = signal.SIGTERM
+        number = signal.SIGUSR1
     finally:
         process.send_signal(number)
         process.wait()
