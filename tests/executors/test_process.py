@@ -448,6 +448,20 @@ async def test_a_keeper_that_was_just_killed_is_given_no_work() -> None:
         assert await asyncio.gather(*(pool.call(pool_tasks.whoami) for _ in range(4)))
 
 
+async def test_a_worker_whose_keeper_was_just_killed_is_given_no_work() -> None:
+    """The keeper's sockets are closed a moment before the kernel kills its workers."""
+    async with pool_of() as pool:
+        worker = await pool.call(pool_tasks.whoami)
+        keeper = pool.executor._keeper
+        assert keeper is not None
+        [pid] = filter(is_keeper, children_of(os.getpid()))
+        keeper.is_lost = True
+        try:
+            assert await pool.call(pool_tasks.whoami) != worker
+        finally:
+            os.kill(pid, signal.SIGKILL)
+
+
 async def test_where_no_process_can_be_started_the_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     async with pool_of() as pool:
         monkeypatch.setattr("multiprocessing.spawn._python_exe", b"/nowhere/python")

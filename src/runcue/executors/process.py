@@ -174,6 +174,9 @@ class ProcessExecutor:
     def _dispatch(self) -> None:
         """Give waiting calls to idle workers, or to new ones while there may be more."""
         while self._waiting and (self._idle or len(self._workers) < self._size):
+            if self._idle and self._idle[-1].keeper.is_lost:
+                self._idle.pop()  # it dies with its keeper, at any moment
+                continue
             call = self._waiting.popleft()
             try:
                 worker = self._idle.pop() if self._idle else self._start()
