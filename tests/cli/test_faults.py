@@ -194,7 +194,7 @@ def test_cl2_any_other_command_runs_to_the_byte(crew: Crew, tmp_path: Path) -> N
     for name, args in given.items():
         said = crew.run("enqueue", "--id", name, "--env", f"OUT={tmp_path / name}", "--env", path, *args)
         assert said.returncode == 0, said
-    command = f"printf %s '{long}' > {tmp_path}/long"
+    command = f"printf %s '{long}' > \"{tmp_path}/long\""
     assert len(command.encode()) > 2_000_000
     said = crew.run("enqueue", "-", input=json.dumps({"id": "long", "command": command}, ensure_ascii=False))
     assert said.returncode == 0, said.stderr
@@ -617,7 +617,7 @@ def test_cl8_of_eight_who_enqueue_or_retry_one_job_one_wins_and_it_runs_once(
     crew: Crew, quick: Quick, tmp_path: Path
 ) -> None:
     crew.start()
-    command = f"echo run >> {tmp_path}/runs; test -e {tmp_path}/mended"
+    command = f'echo run >> "{tmp_path}/runs"; test -e "{tmp_path}/mended"'
     for args in (
         ["enqueue", "--id", "one", "--max-retries", "1", "--command", command],
         ["dlq", "retry", "one"],
@@ -633,7 +633,7 @@ def test_cl8_of_eight_who_enqueue_or_retry_one_job_one_wins_and_it_runs_once(
 def test_cl9_a_number_of_workers_that_cannot_be_is_refused_and_disturbs_nobody(
     crew: Crew, tmp_path: Path
 ) -> None:
-    crew.enqueue({"id": "runs", "command": f"until test -e {tmp_path}/go; do sleep 0.05; done"})
+    crew.enqueue({"id": "runs", "command": f'until test -e "{tmp_path}/go"; do sleep 0.05; done'})
     supervisor = crew.start()
     crew.until_state("processing", "runs")
     before = crew.workers()
@@ -652,7 +652,7 @@ def test_cl9_a_number_of_workers_that_cannot_be_is_refused_and_disturbs_nobody(
 
 def test_jobs_that_are_added_while_workers_run_all_run_once(crew: Crew, quick: Quick, tmp_path: Path) -> None:
     crew.start("--count", "2")
-    command = f"echo $JOB >> {tmp_path}/runs"
+    command = f'echo $JOB >> "{tmp_path}/runs"'
     adding = [
         (crew.home, ["enqueue", "--id", f"j{number}", "--env", f"JOB={number}", "--command", command])
         for number in range(24)
@@ -804,7 +804,7 @@ def test_ctrl_c_ends_whatever_takes_long(args: list[str], crew: Crew) -> None:
 
 
 def test_ctrl_c_ends_the_waiting_for_workers_and_not_their_work(crew: Crew, tmp_path: Path) -> None:
-    crew.enqueue({"id": "runs", "command": f"until test -e {tmp_path}/go; do sleep 0.05; done"})
+    crew.enqueue({"id": "runs", "command": f'until test -e "{tmp_path}/go"; do sleep 0.05; done'})
     supervisor = crew.start()
     crew.until_state("processing", "runs")
     with on_a_terminal(crew.home, "worker", "stop") as (process, until_shown):
@@ -818,7 +818,7 @@ def test_ctrl_c_ends_the_waiting_for_workers_and_not_their_work(crew: Crew, tmp_
 
 
 def test_a_home_that_is_deleted_under_workers_is_told_and_they_leave(crew: Crew, tmp_path: Path) -> None:
-    crew.enqueue({"id": "runs", "command": f"echo $$ > {tmp_path}/pid; exec sleep 600"})
+    crew.enqueue({"id": "runs", "command": f'echo $$ > "{tmp_path}/pid"; exec sleep 600'})
     supervisor = crew.start()
     shell = int(
         until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the job to run")

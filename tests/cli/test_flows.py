@@ -30,7 +30,7 @@ def test_a_job_completes(crew: Crew) -> None:
 def test_a_failing_job_is_retried_lands_in_the_dlq_and_can_be_retried(crew: Crew, tmp_path: Path) -> None:
     mended = tmp_path / "mended"
     assert crew.run("config", "set", "backoff_base", "0.5").returncode == 0
-    crew.enqueue({"id": "bad", "command": f"echo no luck >&2; test -e {mended}", "max_retries": 3})
+    crew.enqueue({"id": "bad", "command": f'echo no luck >&2; test -e "{mended}"', "max_retries": 3})
     supervisor = crew.start()
     job = crew.until_state("dead")["bad"]
     assert (job["attempts"], job["max_retries"]) == (3, 3)
@@ -51,7 +51,7 @@ def test_a_failing_job_is_retried_lands_in_the_dlq_and_can_be_retried(crew: Crew
 
 
 def test_several_workers_never_run_one_job_twice(crew: Crew, tmp_path: Path) -> None:
-    crew.enqueue(*({"command": f"echo {n} >> {tmp_path}/ran"} for n in range(40)))
+    crew.enqueue(*({"command": f'echo {n} >> "{tmp_path}/ran"'} for n in range(40)))
     crew.start("--count", "2")
     crew.start("--count", "1")
     crew.until_state("completed")
@@ -73,7 +73,7 @@ def test_a_wrong_command_fails_gracefully(crew: Crew) -> None:
 
 def test_everything_survives_a_restart(crew: Crew, tmp_path: Path) -> None:
     crew.enqueue(
-        {"id": "first", "command": f"touch {tmp_path}/first"},
+        {"id": "first", "command": f'touch "{tmp_path}/first"'},
         {"id": "second", "command": "true", "after": ["first"], "queue": "later"},
         {"id": "dead", "command": "false", "max_retries": 1},
     )

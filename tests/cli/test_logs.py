@@ -173,7 +173,7 @@ def test_a_job_is_followed_to_its_end(inside: Inside, home: Path) -> None:
         "--id",
         "a",
         "--command",
-        f"echo one; echo two >&2; until test -e {go}; do sleep 0.02; done; echo three",
+        f'echo one; echo two >&2; until test -e "{go}"; do sleep 0.02; done; echo three',
     )
     with worker(home), subprocess.Popen(
         [sys.executable, "-m", "runcue.cli", "logs", "a", "--follow"],

@@ -168,7 +168,7 @@ def test_nobody_is_said_to_have_declared_what_is_set_by_hand(inside: Inside, hom
 def test_jobs_keep_to_a_services_limits(inside: Inside, home: Path) -> None:
     inside("service", "set", "one", "--concurrent", "1")
     log = home / "log"
-    script = f"echo start >> {log}; sleep 0.05; echo end >> {log}"
+    script = f'echo start >> "{log}"; sleep 0.05; echo end >> "{log}"'
     inside("enqueue", input="\n".join(json.dumps({"command": script, "uses": "one"}) for _ in range(4)))
     inside.work()
     assert log.read_text().split() == ["start", "end"] * 4

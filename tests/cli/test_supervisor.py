@@ -41,7 +41,10 @@ def crew(home: Path) -> Iterator[Crew]:
 
 def slow(folder: Path) -> dict[str, str]:
     """A job that can be seen to run, and ends when somebody makes the file `go`."""
-    return {"id": "slow", "command": f"touch {folder}/runs; until test -e {folder}/go; do sleep 0.05; done"}
+    return {
+        "id": "slow",
+        "command": f'touch "{folder}/runs"; until test -e "{folder}/go"; do sleep 0.05; done',
+    }
 
 
 # signals --------------------------------------------------------------------------------------------------
@@ -88,7 +91,7 @@ def test_signals_in_one_moment_are_one_and_a_later_one_stops_at_once(crew: Crew,
 
 def test_a_third_signal_kills_what_does_not_want_to_end(crew: Crew, tmp_path: Path) -> None:
     crew.enqueue(
-        {"id": "deaf", "command": f"trap '' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"}
+        {"id": "deaf", "command": f"trap '' TERM; echo $$ > \"{tmp_path}/pid\"; while :; do sleep 0.1; done"}
     )
     supervisor = crew.start()
     pid = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the job starts"))

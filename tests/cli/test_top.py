@@ -395,7 +395,9 @@ async def test_logs_follow_what_a_command_prints(tmp_path: Path) -> None:
     file = tmp_path / "c.db"
     gate = tmp_path / "gate"
     cue = runcue.Cue(file)
-    script = f"echo first; echo bad >&2; until [ -e {gate} ]; do sleep 0.05; done; printf 'last\\033[2J\\n'"
+    script = (
+        f"echo first; echo bad >&2; until [ -e \"{gate}\" ]; do sleep 0.05; done; printf 'last\\033[2J\\n'"
+    )
     cue.task("say", executor="subprocess")(lambda work: runcue.Command(script, shell=True))
     async with asyncio.timeout(BOUND), cue:
         await cue.submit("say", id="one")

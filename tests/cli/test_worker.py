@@ -48,7 +48,7 @@ def test_no_workers_and_too_many_are_refused_in_one_line(crew: Crew) -> None:
 
 def test_four_workers_run_each_of_200_jobs_exactly_once(crew: Crew, tmp_path: Path) -> None:
     file = tmp_path / "ran"
-    crew.enqueue(*({"id": f"job{n}", "command": f"echo job{n} $PPID >> {file}"} for n in range(200)))
+    crew.enqueue(*({"id": f"job{n}", "command": f'echo job{n} $PPID >> "{file}"'} for n in range(200)))
     supervisor = crew.start("--count", "4")
     crew.until_state("completed")
     supervisor.signal(signal.SIGTERM)
@@ -64,14 +64,15 @@ def test_a_killed_workers_job_runs_again_when_nothing_of_it_is_left(crew: Crew, 
     crew.enqueue(
         {
             "id": "long",
-            "command": f"""for old in $(cut -d" " -f2 {marks}); do
-                             grep -q "^State:.[^Z]" /proc/$old/status && echo "overlap $old" >> {marks}
+            "command": f"""for old in $(cut -d" " -f2 "{marks}"); do
+                             grep -q "^State:.[^Z]" /proc/$old/status && echo "overlap $old" >> "{marks}"
                            done
-                           echo "start $$" >> {marks}
-                           if ! test -e {marks}.again; then
-                             sh -c 'trap "" TERM; echo "child $$" >> {marks}; sleep 60 & wait'
+                           echo "start $$" >> "{marks}"
+                           if ! test -e "{marks}.again"; then
+                             sh -c 'trap "" TERM; echo "child $$" >> "{marks}"; sleep 60 & wait'
                            fi
-                           echo "end $$" >> {marks}""",
+                           echo "end $$" >> "{marks}"
+                        """,
         },
         *({"id": f"short{n}", "command": "true"} for n in range(5)),
     )
@@ -186,7 +187,7 @@ def test_list_shows_who_works_on_what(crew: Crew, tmp_path: Path) -> None:
     nobody = crew.run("worker", "list")
     assert (nobody.returncode, nobody.stdout) == (0, "")
     assert "No worker is running." in nobody.stderr
-    crew.enqueue({"id": "busy", "command": f"touch {tmp_path}/runs; sleep 60"})
+    crew.enqueue({"id": "busy", "command": f'touch "{tmp_path}/runs"; sleep 60'})
     supervisor = crew.start("--count", "2")
     until((tmp_path / "runs").exists, "the job starts")
     rows = json.loads(crew.run("worker", "list", "--json").stdout)

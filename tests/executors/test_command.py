@@ -602,7 +602,7 @@ async def test_in_memory_there_are_no_names_and_no_locks(tmp_path: Path) -> None
 
 
 async def test_what_is_left_in_its_group_is_killed_when_it_ends(place: Place, tmp_path: Path) -> None:
-    result = await place.run(["sh", "-c", f"sleep 600 & echo $! > {tmp_path}/pid; echo done"])
+    result = await place.run(["sh", "-c", f'sleep 600 & echo $! > "{tmp_path}/pid"; echo done'])
     assert result == {"stdout": "done\n", "stderr": "", "exit_code": 0}
     assert not lives(await number_in(tmp_path / "pid"))
 
@@ -638,10 +638,8 @@ async def test_a_group_is_forgotten_after_its_death_and_before_it_is_reaped(tmp_
 
 
 async def test_what_is_left_in_its_session_is_killed_when_it_ends(place: Place, tmp_path: Path) -> None:
-    inner = (
-        f"timeout 600 sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600' > /dev/null 2>&1"  # in its own group
-    )
-    wait = f"until [ -s {tmp_path}/pid ]; do sleep 0.01; done"
+    inner = f"timeout 600 sh -c 'echo $$ > \"{tmp_path}/pid\"; exec sleep 600' > /dev/null 2>&1"  # in its own group
+    wait = f'until [ -s "{tmp_path}/pid" ]; do sleep 0.01; done'
     result = await place.run(["sh", "-c", f"{inner} & {wait}; echo done"])
     assert result["stdout"] == "done\n"
     assert "left_running" not in result
@@ -691,9 +689,7 @@ async def test_what_left_its_group_and_holds_nothing_of_ours_may_clean_up(
     patient: Place, tmp_path: Path
 ) -> None:
     pid, ready, clean = tmp_path / "pid", tmp_path / "ready", tmp_path / "clean"
-    program = (
-        f"trap 'sleep 0.3; echo 1 > {clean}; exit' TERM; echo $$ > {ready}; while :; do sleep 0.01; done"
-    )
+    program = f'trap \'sleep 0.3; echo 1 > "{clean}"; exit\' TERM; echo $$ > "{ready}"; while :; do sleep 0.01; done'
     await cancelled(patient, apart(pid, "sh", "-c", program, seconds=600), pid, ready)
     assert clean.exists()
     assert not lives(await number_in(pid))
@@ -705,8 +701,8 @@ async def test_who_holds_something_of_ours_and_cannot_be_seen_is_told_and_hurts_
     monkeypatch.setattr(
         command_module, "holders", lambda marks: []
     )  # as of a process that may not be looked at
-    daemon = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600'"
-    result = await place.run(["sh", "-c", f"{daemon} & until [ -s {tmp_path}/pid ]; do sleep 0.01; done"])
+    daemon = f"setsid sh -c 'echo $$ > \"{tmp_path}/pid\"; exec sleep 600'"
+    result = await place.run(["sh", "-c", f'{daemon} & until [ -s "{tmp_path}/pid" ]; do sleep 0.01; done'])
     try:
         assert result["left_running"] == ["unknown"]
         assert (await place.run(["echo", "next"]))["stdout"] == "next\n"
@@ -715,9 +711,9 @@ async def test_who_holds_something_of_ours_and_cannot_be_seen_is_told_and_hurts_
 
 
 async def test_a_daemon_is_left_alone_and_named_and_nobody_waits_for_it(place: Place, tmp_path: Path) -> None:
-    daemon = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600'"
+    daemon = f"setsid sh -c 'echo $$ > \"{tmp_path}/pid\"; exec sleep 600'"
     result = await place.run(
-        ["sh", "-c", f"{daemon} & until [ -s {tmp_path}/pid ]; do sleep 0.01; done; echo done"]
+        ["sh", "-c", f'{daemon} & until [ -s "{tmp_path}/pid" ]; do sleep 0.01; done; echo done']
     )
     pid = await number_in(tmp_path / "pid")
     try:
@@ -779,7 +775,7 @@ async def cancelled(
 
 async def test_a_cancelled_command_is_asked_first_and_may_clean_up(place: Place, tmp_path: Path) -> None:
     pid, clean = tmp_path / "pid", tmp_path / "clean"
-    command = f"trap 'echo 1 > {clean}; exit 0' TERM; echo $$ > {pid}; while :; do sleep 0.01; done"
+    command = f'trap \'echo 1 > "{clean}"; exit 0\' TERM; echo $$ > "{pid}"; while :; do sleep 0.01; done'
     await cancelled(place, ["sh", "-c", command], pid)
     assert clean.exists()
     assert not lives(await number_in(pid))
@@ -787,13 +783,15 @@ async def test_a_cancelled_command_is_asked_first_and_may_clean_up(place: Place,
 
 async def test_what_does_not_hear_is_killed_after_the_grace_period(place: Place, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    await cancelled(place, ["sh", "-c", f"trap '' TERM; echo $$ > {pid}; while :; do sleep 0.01; done"], pid)
+    await cancelled(
+        place, ["sh", "-c", f"trap '' TERM; echo $$ > \"{pid}\"; while :; do sleep 0.01; done"], pid
+    )
     assert not lives(await number_in(pid))
 
 
 async def test_a_stopped_command_is_ended_too(patient: Place, tmp_path: Path) -> None:
     pid, clean = tmp_path / "pid", tmp_path / "clean"
-    command = f"trap 'echo 1 > {clean}; exit' TERM; echo $$ > {pid}; kill -STOP $$; sleep 600"
+    command = f'trap \'echo 1 > "{clean}"; exit\' TERM; echo $$ > "{pid}"; kill -STOP $$; sleep 600'
     await cancelled(patient, ["sh", "-c", command], pid, state="T")
     assert clean.exists()
     assert not lives(await number_in(pid))
@@ -801,7 +799,9 @@ async def test_a_stopped_command_is_ended_too(patient: Place, tmp_path: Path) ->
 
 async def test_cancelling_again_does_not_cut_the_cleaning_up_short(patient: Place, tmp_path: Path) -> None:
     pid, clean = tmp_path / "pid", tmp_path / "clean"
-    command = f"trap 'sleep 0.3; echo 1 > {clean}; exit' TERM; echo $$ > {pid}; while :; do sleep 0.01; done"
+    command = (
+        f'trap \'sleep 0.3; echo 1 > "{clean}"; exit\' TERM; echo $$ > "{pid}"; while :; do sleep 0.01; done'
+    )
     await cancelled(patient, ["sh", "-c", command], pid, cancels=5)
     assert clean.exists()
     assert not lives(await number_in(pid))
@@ -809,8 +809,8 @@ async def test_cancelling_again_does_not_cut_the_cleaning_up_short(patient: Plac
 
 async def test_a_descendant_that_does_not_hear_is_killed_with_the_rest(place: Place, tmp_path: Path) -> None:
     parent, child = tmp_path / "parent", tmp_path / "child"
-    deaf = f'trap "" TERM; echo $$ > {child}; while :; do sleep 0.01; done'
-    await cancelled(place, ["sh", "-c", f"sh -c '{deaf}' & echo $$ > {parent}; wait"], parent, child)
+    deaf = f'trap "" TERM; echo $$ > "{child}"; while :; do sleep 0.01; done'
+    await cancelled(place, ["sh", "-c", f"sh -c '{deaf}' & echo $$ > \"{parent}\"; wait"], parent, child)
     assert not lives(await number_in(parent))
     assert not lives(await number_in(child))
 
@@ -818,7 +818,7 @@ async def test_a_descendant_that_does_not_hear_is_killed_with_the_rest(place: Pl
 async def test_a_descendant_in_a_group_of_its_own_is_asked_and_ends(patient: Place, tmp_path: Path) -> None:
     child, clean = tmp_path / "child", tmp_path / "clean"
     inner = shlex.quote(
-        f"trap 'echo 1 > {clean}; exit' TERM; echo $$ > {child}; while :; do sleep 0.01; done"
+        f'trap \'echo 1 > "{clean}"; exit\' TERM; echo $$ > "{child}"; while :; do sleep 0.01; done'
     )
     await cancelled(patient, ["sh", "-c", f"timeout 600 sh -c {inner} & wait; echo"], child)
     assert clean.exists()
@@ -829,8 +829,8 @@ async def test_a_daemon_that_a_cancelled_command_leaves_is_told(
     place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     parent, child = tmp_path / "parent", tmp_path / "child"
-    daemon = f"setsid sh -c 'echo $$ > {child}; exec sleep 600'"
-    await cancelled(place, ["sh", "-c", f"{daemon} & echo $$ > {parent}; sleep 600"], parent, child)
+    daemon = f"setsid sh -c 'echo $$ > \"{child}\"; exec sleep 600'"
+    await cancelled(place, ["sh", "-c", f'{daemon} & echo $$ > "{parent}"; sleep 600'], parent, child)
     pid = await number_in(child)
     assert lives(pid)
     os.kill(pid, signal.SIGKILL)
@@ -862,7 +862,9 @@ def test_a_command_takes_no_virtual_time(tmp_path: Path) -> None:
         place = Place(tmp_path)
         began = loop.time()
         assert (await place.run(["sh", "-c", "sleep 0.1; echo x"]))["stdout"] == "x\n"
-        running = asyncio.create_task(place.run(["sh", "-c", f"trap '' TERM; echo $$ > {tmp_path}/pid; cat"]))
+        running = asyncio.create_task(
+            place.run(["sh", "-c", f"trap '' TERM; echo $$ > \"{tmp_path}/pid\"; cat"])
+        )
         reader = asyncio.create_task(until_held(tmp_path / "pid"))
         await reader
         running.cancel()
@@ -953,15 +955,16 @@ class Owner:
 
     def __init__(self, directory: Path, mode: str = "stay") -> None:
         self.directory = directory
-        write = f"echo $$ > {directory}/"
+        write = f'echo $$ > "{directory}"/'
         command = (
             f"trap '' TERM; (sh -c '{write}same; exec sleep 600') & "
             f"timeout 600 sh -c '{write}group; exec sleep 600' & "
             f"setsid sh -c '{write}session; exec sleep 600' & {write}leader; "
             f'{sys.executable} -S -W ignore -c "import subprocess as s; '
-            f"s.Popen(['sh', '-c', 'echo \\$\\$ > {directory}/python; exec sleep 600'], start_new_session=True)\"; "
-            f"for name in same group session python; do until [ -s {directory}/$name ]; do :; done; done; "
-            f"touch {directory}/all.ready; sleep 600; sleep 600"
+            f"s.Popen(['sh', '-c', 'echo \\$\\$ > \\\"{directory}/python\\\"; exec sleep 600'], "
+            'start_new_session=True)"; '
+            f'for name in same group session python; do until [ -s "{directory}/$name" ]; do :; done; done; '
+            f'touch "{directory}/all.ready"; sleep 600; sleep 600'
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", OWNER, str(directory), command, mode],
@@ -1023,8 +1026,8 @@ def test_after_kill_9_recovery_ends_who_has_only_the_output_left(owner: Owner) -
 async def test_a_daemon_of_a_command_that_is_over_is_left_alone_after_a_crash(
     place: Place, tmp_path: Path
 ) -> None:
-    daemon = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600'"
-    wait = f"until [ -s {tmp_path}/pid ]; do sleep 0.01; done"
+    daemon = f"setsid sh -c 'echo $$ > \"{tmp_path}/pid\"; exec sleep 600'"
+    wait = f'until [ -s "{tmp_path}/pid" ]; do sleep 0.01; done'
     await failure(place.run(["sh", "-c", f"{daemon} & {wait}; echo kept; exit 1"]))
     pid = await number_in(tmp_path / "pid")
     await place.run(["true"])  # there is a job whose lock is free
@@ -1063,7 +1066,7 @@ async def test_a_timeout_ends_the_command_and_frees_its_place(tmp_path: Path) ->
 
     @cue.task(executor="subprocess", uses="one", shell=True)
     def command(work: Work) -> str:
-        return f"trap '' TERM; echo $$ > {tmp_path}/{work.params['name']}; {work.params['then']}"
+        return f"trap '' TERM; echo $$ > \"{tmp_path}/{work.params['name']}\"; {work.params['then']}"
 
     async with cue, asyncio.timeout(BOUND):
         slow = await cue.submit(command, params={"name": "slow", "then": "sleep 600; sleep 600"}, timeout=0.2)
@@ -1095,9 +1098,9 @@ asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3] == "first"))
 
 
 def test_after_kill_9_the_work_runs_again_only_when_everything_of_it_is_dead(tmp_path: Path) -> None:
-    note = f"echo $$ >> {tmp_path}/pids; exec sleep 600"
+    note = f'echo $$ >> "{tmp_path}/pids"; exec sleep 600'
     command = (
-        f"if [ -e {tmp_path}/pids ]; then for pid in $(cat {tmp_path}/pids); do "
+        f'if [ -e "{tmp_path}/pids" ]; then for pid in $(cat "{tmp_path}/pids"); do '
         "grep -qs . /proc/$pid/maps && echo overlap $pid; done; echo second; exit 0; fi; "  # who has memory can run
         f"trap '' TERM; sh -c '{note}' & setsid sh -c '{note}' & timeout 600 sh -c '{note}' & {note}"
     )

@@ -273,7 +273,7 @@ def test_the_members_of_a_session_are_found_and_nobody_else(
 ) -> None:
     if not knows_pids:
         monkeypatch.setattr(jobs_module, "last_pid", lambda: None)
-    write = f"echo $$ > {tmp_path}/"
+    write = f'echo $$ > "{tmp_path}"/'
     leader = start("sh", "-c", f"timeout 600 sh -c '{write}inner; exec sleep 600' & {write}leader; wait")
     start("sleep", "600")
     inner = pid_in(tmp_path / "inner")
@@ -293,8 +293,8 @@ def test_who_is_born_while_members_are_looked_for_is_found(
     start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its parent is gone before it is looked at, and it came itself after the pids were counted."""
-    inner = f"(until [ -e {tmp_path}/begin ]; do :; done; sleep 600 & echo $! > {tmp_path}/child)"
-    leader = start("sh", "-c", f"{inner} & echo $! > {tmp_path}/parent")
+    inner = f'(until [ -e "{tmp_path}/begin" ]; do :; done; sleep 600 & echo $! > "{tmp_path}/child")'
+    leader = start("sh", "-c", f'{inner} & echo $! > "{tmp_path}/parent"')
     os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
     parent = pid_in(tmp_path / "parent")
     count = jobs_module.last_pid
@@ -342,7 +342,7 @@ def test_what_is_registered_dies_with_the_pipe_and_what_is_forgotten_lives(
 
 
 def test_groups_within_a_registered_session_die_with_it(reaper: Reaper, start: Start, tmp_path: Path) -> None:
-    leader = start("sh", "-c", f"timeout 600 sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600' & wait")
+    leader = start("sh", "-c", f"timeout 600 sh -c 'echo $$ > \"{tmp_path}/pid\"; exec sleep 600' & wait")
     reaper.register(leader.pid)
     inner = pid_in(tmp_path / "pid")
     found = process(inner)

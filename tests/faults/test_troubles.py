@@ -269,9 +269,8 @@ async def test_a_command_that_was_cancelled_has_its_grace_when_the_cue_is_closed
 
     @cue.task("slow", executor="subprocess", shell=True)
     def slow(work: Work) -> str:
-        return (
-            f"trap 'sleep 0.3; touch {done}; exit' TERM; touch {tmp_path}/begun; while :; do sleep 0.05; done"
-        )
+        trap = f"trap 'sleep 0.3; touch \"{done}\"; exit' TERM"
+        return f'{trap}; touch "{tmp_path}/begun"; while :; do sleep 0.05; done'
 
     async with cue:
         work_id = await cue.submit("slow")
