@@ -48,7 +48,7 @@ CALLS_DOWN: Final = 6
 """How much work there is for the service that is down: each probe of its circuit waits for longer."""
 LONGEST_BREAK: Final = 0.08
 """Seconds between two calls of a strand, at most: what is submitted shall be done within seconds."""
-DRAIN_WITHIN: Final = 40.0
+DRAIN_WITHIN: Final = 100.0
 DUMP: Final = "dump.json"
 MOST_ROWS: Final = 1_000_000
 
@@ -66,7 +66,7 @@ class Job(msgspec.Struct, frozen=True):
     """After so many a submitter ends."""
     crash_at: str = ""
     """What RUNCUE_CRASH_AT says to this process."""
-    lifetime: int = 120
+    lifetime: int = 300
     """Seconds after which the kernel ends it, whatever happens."""
     poison: bool = True
     """Whether there is work that kills its worker."""

@@ -151,15 +151,19 @@ class Seen:
         return run.end is None and run.actor in self.deaths
 
     def available(self, since: float, until: float) -> float:
-        """Seconds between the two in which a worker was up and nobody was stopped."""
+        """Seconds between the two in which a worker was up and nobody was stopped.
+
+        Only such as the machine gave the actors count: while they waited for a processor that others had, nobody can
+        say how long they would have taken.
+        """
         return self._served(until) - self._served(since)
 
     def _served(self, t: float) -> float:
-        moments, served, is_open = self.service_time
+        moments, served, paces = self.service_time
         place = bisect_right(moments, t) - 1
         if place < 0:
             return 0.0
-        return served[place] + (t - moments[place] if is_open[place] else 0.0)
+        return served[place] + (t - moments[place]) * paces[place]
 
     def _deaths(self) -> dict[str, Death]:
         last: dict[str, float] = {}
@@ -214,26 +218,30 @@ class Seen:
             pauses[target].append((t, NEVER))
         return pauses
 
-    def _service_time(self) -> tuple[list[float], list[float], list[bool]]:
-        """Moments at which it changes whether work can be taken up, and how long it could until then."""
-        steps: list[tuple[float, int, int]] = []
+    def _service_time(self) -> tuple[list[float], list[float], list[float]]:
+        """Moments at which it changes how quickly work can be taken up, how long it could so far, and the pace."""
+        steps: list[tuple[float, int, int, float]] = []
         for line in self.history:
             if line.op == "up":
                 death = self.deaths.get(line.actor)
                 downs = [x.t for x in self.history if x.op == "down" and x.actor == line.actor]
                 until = min([NEVER if death is None else death.after, *downs])
-                steps += [(line.t, 1, 0), (max(line.t, until), -1, 0)]
+                steps += [(line.t, 1, 0, 0.0), (max(line.t, until), -1, 0, 0.0)]
+            elif line.op == "share":
+                taken = 1.0 - line.data["share"]
+                steps += [(line.data["since"], 0, 0, taken), (line.t, 0, 0, -taken)]
         for spans in self.pauses.values():
             for begin, end in spans:
-                steps += [(begin, 0, 1), (end, 0, -1)]
+                steps += [(begin, 0, 1, 0.0), (end, 0, -1, 0.0)]
         steps.sort()
-        moments, served, is_open = [0.0], [0.0], [False]
+        moments, served, paces = [0.0], [0.0], [0.0]
         up = stopped = 0
-        for t, more_up, more_stopped in steps:
+        taken = 0.0
+        for t, more_up, more_stopped, more_taken in steps:
             if t == NEVER:
                 break
-            served.append(served[-1] + (t - moments[-1] if is_open[-1] else 0.0))
+            served.append(served[-1] + (t - moments[-1]) * paces[-1])
             moments.append(t)
-            up, stopped = up + more_up, stopped + more_stopped
-            is_open.append(up > 0 and stopped == 0)
-        return moments, served, is_open
+            up, stopped, taken = up + more_up, stopped + more_stopped, taken + more_taken
+            paces.append(1.0 - taken if up > 0 and stopped == 0 else 0.0)
+        return moments, served, paces

@@ -40,7 +40,7 @@ CRASHPOINTS: Final[dict[Role, tuple[str, ...]]] = {
 MOST_DRAINS: Final = 100
 MOST_BROKEN: Final = 10
 """A round in which so many actors failed by themselves is over."""
-BOUND: Final = 60.0
+BOUND: Final = 150.0
 """Seconds within which any process does what it is asked for; far more than it takes."""
 
 
@@ -231,7 +231,7 @@ class Round:
         self.herd.fork(job)
 
     def _torture(self) -> None:
-        end = now() + self.plan.seconds * 10
+        end = now() + BOUND
         pace = self.plan.seconds / self.plan.kills
         while self.kills < self.plan.kills and now() < end and len(self.broken) < MOST_BROKEN:
             self._listen(now() + self.random.expovariate(1 / pace))
@@ -284,12 +284,12 @@ class Round:
         return len(set().union(*submits))
 
     def _until_submitted(self) -> None:
-        """Wait until every submitter ended by itself; who dies before that is replaced."""
+        """Wait until submitters ended by themselves, and the crash point was passed; who dies before is replaced."""
         bound = now() + BOUND
         while (
             now() < bound
             and len(self.broken) < MOST_BROKEN
-            and (self.due or "submitter" in self.living.values())
+            and (self.due or "submitter" in self.living.values() or (self.plan.crash_at and not self.kills))
         ):
             self._listen(now() + 0.02)
             self._replace()
@@ -336,6 +336,10 @@ class Round:
                     return
             elif message["is"] == "signalled" and message["number"] == signal.SIGCONT:
                 self.log.write("info", "go", target=actor, t=message["t"])
+            elif message["is"] == "share":
+                self.log.write(
+                    "info", "share", t=message["t"], since=message["since"], share=message["share"]
+                )
 
     def _died(self, message: dict[str, Any], is_ending: bool) -> None:
         actor, status, t = message["actor"], message["status"], message["t"]

@@ -175,6 +175,20 @@ def test_the_time_in_which_nobody_could_work_is_no_recovery_time() -> None:
     assert story.found(Limits(recovery=0.5)) == ["I10"]
 
 
+def test_the_time_that_the_machine_gave_to_others_is_no_recovery_time() -> None:
+    story = Story().tell("worker", "info", "up").tell("other", "info", "up").submit("a").start("a")
+    story.tell("parent", "info", "death", target="worker")
+    for share in (0.1, 0.1, 1.0):
+        story.tell("parent", "info", "share", since=story.t, share=share, wait=2.0)
+    story.start("a", 2, "other", wait=0.5).tell(
+        "other", "info", "end", work="id-a", token="a.2", outcome="ok"
+    )
+    story.stored("a", attempt=2)
+    assert recoveries(Seen(story.lines, story.rows, Limits())) == pytest.approx([2 * 0.2 + 2 * 1.0 + 0.5])
+    assert story.found(Limits(recovery=3.0)) == []
+    assert story.found(Limits(recovery=2.8)) == ["I10"]
+
+
 def test_a_window_is_exceeded_wherever_it_begins() -> None:
     edge = [0.9, 0.95, 1.01, 1.02]
     assert windows_exceeded(edge, Rate(3, 1.0), 0.0) == [(0.9, pytest.approx(0.12))]

@@ -7,6 +7,7 @@ anybody else. When its input ends it kills and reaps whatever is left.
     {"do": "fork", "job": {…}}                      → {"is": "born", "actor": …, "t": …}
     {"do": "signal", "actor": …, "number": 9}       → {"is": "signalled", "actor": …, "number": 9, "t": …}
                                                     → {"is": "dead", "actor": …, "status": …, "t": …, "after": …}
+                                                    → {"is": "share", "actor": "", "t": …, "since": …, "share": 0.9}
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -30,6 +31,8 @@ from tests.torture import actors
 from tests.torture.history import now
 
 ERRORS: Final = "stderr.txt"
+LOOK_EVERY: Final = 0.05
+"""Seconds between two looks at how much of the machine the actors get."""
 PF_EXITING: Final = 0x4
 """Among the flags of a process in Linux: it is being shut down."""
 
@@ -42,6 +45,8 @@ class Zygote:
         self._pids: dict[str, int] = {}
         self._killed: dict[str, float] = {}
         self._input = b""
+        self._looked_at = 0.0
+        self._had: dict[int, Had] = {}
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(self._waker, False)
@@ -52,7 +57,8 @@ class Zygote:
         signal.set_wakeup_fd(self._waker)
         is_open = True
         while is_open:
-            readable, _, _ = select.select([0, self._wake], [], [])
+            readable, _, _ = select.select([0, self._wake], [], [], LOOK_EVERY if self._actors else None)
+            self._look()
             if self._wake in readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake, 4096)
@@ -129,9 +135,55 @@ class Zygote:
             del self._pids[actor]
             self._say("dead", actor, t=t, status=status, after=self._killed.pop(actor, None))
 
+    def _look(self) -> None:
+        """Say how much of the machine the actors got since the last look, from time to time."""
+        t = now()
+        if not self._actors:
+            self._looked_at, self._had = t, {}
+        elif t >= self._looked_at + LOOK_EVERY:
+            had = {pid: had_of(pid) for pid in self._actors}
+            before = [self._had.get(pid, Had()) for pid in had]
+            ran = sum(one.ran for one in had.values()) - sum(one.ran for one in before)
+            waited = sum(one.waited for one in had.values()) - sum(one.waited for one in before)
+            self._say(
+                "share", "", t=t, since=self._looked_at, share=share_of(t - self._looked_at, ran, waited)
+            )
+            self._looked_at, self._had = t, had
+
     def _say(self, what: str, actor: str, **more: Any) -> None:
         message = {"is": what, "actor": actor, "t": now()} | more
         os.write(1, msgspec.json.encode(message) + b"\n")
+
+
+class Had(NamedTuple):
+    """What a process had of the processors: seconds in which it ran, and in which it waited while others did."""
+
+    ran: float = 0.0
+    waited: float = 0.0
+
+
+def had_of(pid: int) -> Had:
+    """What all threads of a process had so far; nothing of one that is gone, and where the kernel does not count."""
+    ran = waited = 0
+    with contextlib.suppress(OSError):
+        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # that thread has ended
+                more_ran, more_waited, _ = map(int, file.read_text().split())
+                ran, waited = ran + more_ran, waited + more_waited
+    return Had(ran / 1e9, waited / 1e9)
+
+
+def share_of(seconds: float, ran: float, waited: float) -> float:
+    """The part of a stretch of time that the machine left to processes which ran and waited for so long in it.
+
+    What they neither ran nor waited they slept, and nobody kept them from anything. A thread that ended takes what it
+    had with it, so that there may be less than before.
+    """
+    wanted = max(ran, 0.0) + max(waited, 0.0)
+    if not wanted or not seconds:
+        return 1.0
+    asleep = max(0.0, seconds - wanted)
+    return (asleep + (seconds - asleep) * max(ran, 0.0) / wanted) / seconds
 
 
 def is_dying(pid: int) -> bool:
