@@ -46,6 +46,12 @@ def environment(home: Path, more: Mapping[str, str | None] | None = None) -> dic
     return found
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may keep temporary files below their home, where paths are said with a ~."""
+    monkeypatch.setenv("HOME", "/home/of-nobody")
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """The home of this test's queue; it does not exist yet."""

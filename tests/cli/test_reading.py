@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import apsw
@@ -442,16 +443,20 @@ def test_doctor_names_what_is_stuck_and_what_to_do(invoke: Invoke, stock: Path) 
     assert "5 things wait for somebody" in out
 
 
-def test_doctor_finds_a_home_that_others_may_use(invoke: Invoke, stock: Path, home: Path) -> None:
+@pytest.mark.parametrize("name", ["home", "a home"])
+def test_doctor_finds_a_home_that_others_may_use(
+    invoke: Invoke, stock: Path, tmp_path: Path, name: str
+) -> None:
+    home = tmp_path / name
     copy(stock, home)
     home.chmod(0o755)
     code, out, _ = invoke(home, "doctor")
     assert code == 0
-    assert f"chmod 700 {home}" in out
+    assert f"chmod 700 {quote(str(home))}" in out
     home.chmod(0o777)
     code, out, _ = invoke(home, "doctor")
     assert code == 4
-    assert f"chmod go-w {home}" in out
+    assert f"chmod go-w {quote(str(home))}" in out
 
 
 def test_doctor_finds_a_miscounted_file(invoke: Invoke, stock: Path, home: Path) -> None:

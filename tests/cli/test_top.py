@@ -554,6 +554,18 @@ async def test_a_damaged_file_is_told(file: Path) -> None:
         await shows(app, "! .*queue.db")
 
 
+async def test_a_long_path_leaves_room_for_what_is_wrong(file: Path, tmp_path: Path) -> None:
+    longer = tmp_path / "of a length which messages about it cut " / ("x" * 60) / file.name
+    longer.parent.mkdir(parents=True)
+    for one in file.parent.glob(f"{file.name}*"):
+        shutil.move(one, longer.parent)
+    async with watching(longer) as (app, _):
+        app.main._look.close()
+        longer.write_bytes(b"\xa5" * 8192)
+        await app.main.look()
+        await shows(app, "! 'queue.db' is")
+
+
 async def test_a_slow_disk_freezes_nothing_and_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     look = Look.look

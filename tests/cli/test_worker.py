@@ -19,7 +19,7 @@ from runcue.cli import worker
 from runcue.cli.commands.worker import command
 from tests.cli.crew import BOUND, Crew, end, gone, until
 
-GATED = 'echo "start $$" >> {0}; until test -e {0}.open; do sleep 0.05; done; echo "end $$" >> {0}'
+GATED = 'echo "start $$" >> "{0}"; until test -e "{0}.open"; do sleep 0.05; done; echo "end $$" >> "{0}"'
 """A job that can be seen to run, and ends when somebody opens its gate."""
 
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from shlex import quote
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -160,7 +161,7 @@ def test_show_tells_all_but_secrets(inside: Inside) -> None:
     failed = inside("show", "broken").out
     assert "has failed: its only attempt failed: ValueError: page is empty" in failed
     assert "Failed attempts" in failed
-    assert f"Run it again: runcue retry {inside.file} broken" in failed
+    assert f"Run it again: runcue retry {quote(str(inside.file))} broken" in failed
 
 
 @pytest.mark.parametrize("verb", ["status", "list", "show done", "show broken", "explain broken", "list --json",
@@ -254,7 +255,7 @@ def test_what_can_be_no_id_is_refused(inside: Inside, id: str) -> None:
 
 def test_a_service_and_a_queue_are_paused_and_resumed(inside: Inside) -> None:
     assert inside("pause", "api").out == (
-        f"Paused service api. Go on with: runcue resume {inside.file} api\n"
+        f"Paused service api. Go on with: runcue resume {quote(str(inside.file))} api\n"
     )
     with inside.reader() as reader:
         assert next(one for one in reader.services() if one["name"] == "api")["paused"]
@@ -375,7 +376,8 @@ def test_a_file_that_is_not_there_is_told_and_never_made(
     missing = tmp_path / "none" / "x.db"
     refused(inside(verb, *args, file=missing), 3, "is not there")
     assert not missing.parent.exists()
-    refused(inside(verb, *args, file=tmp_path / "queu.db"), 3, "did you mean", "queue.db?")
+    meant = quote(str(tmp_path / "queue.db"))
+    refused(inside(verb, *args, file=tmp_path / "queu.db"), 3, f"did you mean {meant}?\n")
     assert not (tmp_path / "queu.db").exists()
     empty = tmp_path / "empty.db"
     empty.touch()
@@ -385,7 +387,7 @@ def test_a_file_that_is_not_there_is_told_and_never_made(
 
 
 def test_top_wants_a_terminal(inside: Inside) -> None:
-    refused(inside("top"), 2, "top needs a terminal", f"runcue status {inside.file} --watch")
+    refused(inside("top"), 2, "top needs a terminal", f"runcue status {quote(str(inside.file))} --watch")
 
 
 def test_top_wants_a_terminal_that_can_be_drawn_on(inside: Inside, tmp_path: Path) -> None:
@@ -402,7 +404,7 @@ def test_top_wants_a_terminal_that_can_be_drawn_on(inside: Inside, tmp_path: Pat
     assert done.returncode == 2
     assert done.stdout.count("\n") == 1
     assert "\x1b" not in done.stdout
-    assert f"TERM is dumb. Try: runcue status {inside.file} --watch" in done.stdout
+    assert f"TERM is dumb. Try: runcue status {quote(str(inside.file))} --watch" in done.stdout
 
 
 def test_where_nothing_can_be_drawn_watching_prints(

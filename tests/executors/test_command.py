@@ -578,7 +578,7 @@ async def test_output_that_cannot_be_kept_is_told_once(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        await failure(place.run(["sh", "-c", f"echo x; rm -r {place.files}; exit 1"]))
+        await failure(place.run(["sh", "-c", f'echo x; rm -r "{place.files}"; exit 1']))
     [line] = caplog.messages
     assert line.startswith("what commands print is not kept as it should be")
 

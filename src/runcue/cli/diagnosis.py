@@ -88,7 +88,7 @@ def place(home: Home) -> Iterator[Finding]:
     open_to_others = [one for one in (path, path / DATABASE) if one.exists() and one.stat().st_mode & 0o077]
     for one in open_to_others:
         mode = "700" if one.is_dir() else "600"
-        yield warning(f"Other users may read {shown(one)}", f"Do: chmod {mode} {shown(one)}")
+        yield warning(f"Other users may read {shown(one)}", f"Do: chmod {mode} {quoted(str(one))}")
     for parent in path.parents:
         mode_bits = parent.stat().st_mode
         if mode_bits & stat.S_IWOTH and not mode_bits & stat.S_ISVTX:

@@ -79,7 +79,7 @@ class Home:
 
     def complaints(self) -> list[Failure]:
         """What is wrong with the home as it is there: nothing while it is missing."""
-        from runcue.cli.screen import shown
+        from runcue.cli.screen import quoted, shown
 
         found = []
         place = self.place()
@@ -113,7 +113,7 @@ class Home:
                 found.append(
                     misconfigured(
                         f"Others may write to {shown(path)} and could make you run anything. "
-                        f"Do: chmod go-w {shown(path)}, or use --insecure."
+                        f"Do: chmod go-w {quoted(str(path))}, or use --insecure."
                     )
                 )
         return found

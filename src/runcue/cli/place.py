@@ -122,11 +122,11 @@ class File:
         """There is no such file, or nothing in it yet."""
         path = Path(self.database)
         what = "is empty: it is no queue yet" if path.is_file() else "is not there"
-        return Failure(f"{shown(self.database)} {what}. Give the file of a queue{self._near(path)}.", STORAGE)
+        return Failure(f"{shown(self.database)} {what}. Give the file of a queue{self._near(path)}", STORAGE)
 
     @staticmethod
     def _near(path: Path) -> str:
-        """The file that may be meant, if one beside it has a name like that."""
+        """The end of a sentence: the file that may be meant, if one beside it has a name like that."""
         from difflib import get_close_matches  # only mistakes need it
 
         try:
@@ -134,9 +134,9 @@ class File:
                 one.name for one in path.parent.iterdir() if one.is_file() and one.name != path.name
             )
         except OSError:
-            return ""
+            return "."
         near = get_close_matches(path.name, names, n=1)
-        return f": did you mean {quoted(str(path.with_name(near[0])))}?" if near else ""
+        return f": did you mean {quoted(str(path.with_name(near[0])))}?" if near else "."
 
     @staticmethod
     def check_id(text: str) -> str:

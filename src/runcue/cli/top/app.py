@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -232,9 +233,10 @@ class Main(Screen[None]):
         from runcue.cli.main import failure_of
 
         text = clean(failure_of(error, self.place.words.program).text)
-        path = self.place.database
-        name = next((name for name in (shown(path), clean(path)) if name in text), "")
-        return text.replace(name, clean(Path(path).name), 1) if name else text
+        path, name = self.place.database, clean(Path(self.place.database).name)
+        ways = (shown(path), clean(path))  # and of a long one the end
+        spelled = "|".join([rf"(?<=')…[^']*/{re.escape(name)}(?=')", *map(re.escape, ways)])
+        return re.sub(spelled, lambda _: name, text, count=1)
 
     def say(self, words: str) -> None:
         """Tell what a key did."""
