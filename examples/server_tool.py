@@ -164,7 +164,7 @@ async def demo_hosts(folder: Path) -> AsyncIterator[None]:
             host = await stack.enter_async_context(Host(settings, name, home=home))
             with (settings / "config").open("a", encoding="utf-8") as config:
                 config.write(f"Host {name}\n  HostName 127.0.0.1\n  Port {host.port}\n  User demo\n")
-                config.write(f"  IdentityFile {host.client_key}\n")
+                config.write(f'  IdentityFile "{host.client_key}"\n')
             if name == DOWN_AT_FIRST:
                 await host.stop()
                 coming = asyncio.create_task(come_up(host))

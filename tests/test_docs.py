@@ -126,7 +126,9 @@ async def test_a_snippet_runs_with_hosts_that_speak_ssh(tmp_path: Path) -> None:
         for host in (web1, web2):
             with (home / "config").open("a", encoding="utf-8") as config:
                 config.write(f"Host {host.name}\n  HostName 127.0.0.1\n  Port {host.port}\n")
-                config.write(f"  IdentityFile {host.client_key}\n  UserKnownHostsFile {host.known_hosts}\n")
+                config.write(
+                    f'  IdentityFile "{host.client_key}"\n  UserKnownHostsFile "{host.known_hosts}"\n'
+                )
         await asyncio.to_thread(try_out, BESIDE["ssh"], tmp_path, HOME=str(home.parent), SSH_AUTH_SOCK="")
         assert (web1.commands, web2.commands) == (["df -h /"], ["df -h /"])
 

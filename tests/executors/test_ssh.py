@@ -572,7 +572,7 @@ def home(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True, mode=0o700)
     (home / ".ssh" / "config").write_text(
-        f"Host web1\n  HostName 127.0.0.1\n  Port {host.port}\n  User deploy\n  IdentityFile {host.client_key}\n"
+        f'Host web1\n  HostName 127.0.0.1\n  Port {host.port}\n  User deploy\n  IdentityFile "{host.client_key}"\n'
     )
     shutil.copy(host.known_hosts, home / ".ssh" / "known_hosts")
     monkeypatch.setenv("HOME", str(home))
@@ -600,7 +600,7 @@ async def test_a_key_with_a_passphrase_asks_nobody(host: Host, caller: Caller) -
     key = write_key(encrypted)
     encrypted.write_bytes(key.export_private_key("pkcs8-pem", passphrase="secret"))
     config = host.folder / "config"
-    config.write_text(f"IdentityFile {encrypted}\nIdentityAgent none\n")
+    config.write_text(f'IdentityFile "{encrypted}"\nIdentityAgent none\n')
     options = {"config": [str(config)], "known_hosts": str(host.known_hosts)}
     assert "it accepts no key of ours" in await failure_of(Caller(caller.host, options))
 
@@ -624,7 +624,7 @@ class Behind:
         self.config.write_text(
             entry("behind", self.host, "  ProxyJump jump\n")
             + entry("jump", self.jump, of_jump)
-            + f"Host *\n  IdentityFile {self.host.client_key}\n  UserKnownHostsFile {self.known_hosts}\n{of_all}"
+            + f'Host *\n  IdentityFile "{self.host.client_key}"\n  UserKnownHostsFile "{self.known_hosts}"\n{of_all}'
         )
         return Caller("behind", {"config": [str(self.config)]}, connect_timeout=5.0)
 
@@ -949,8 +949,8 @@ class Sshd:
         lines = [
             f"Port {self.port}",
             "ListenAddress 127.0.0.1",
-            f"HostKey {folder / 'sshd_key'}",
-            f"AuthorizedKeysFile {folder / 'id.pub'}",
+            f'HostKey "{folder / "sshd_key"}"',
+            f'AuthorizedKeysFile "{folder / "id.pub"}"',
             "StrictModes no",
             "PidFile none",
             "UsePAM no",
