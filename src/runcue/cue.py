@@ -25,6 +25,7 @@ from runcue.core.plan import Adjust, Cancel, Configure, Declare, Pause, Purge, R
 from runcue.core.state import Adaptive
 from runcue.errors import CueClosed, ForkedConnection, QueueFull, WrongThread
 from runcue.limiting import read_changes
+from runcue.loops import within
 from runcue.ports import Observer
 from runcue.registry import (
     Options,
@@ -195,7 +196,7 @@ class Cue:
             return ids
         submit.may_wait = system.may_wait()
         try:
-            async with asyncio.timeout(options.block_timeout):
+            async with within(options.block_timeout):
                 ids = await system.engine.request(submit)
                 return ids
         except (TimeoutError, asyncio.CancelledError) as error:

@@ -41,6 +41,7 @@ from runcue.errors import (
     StoreError,
 )
 from runcue.judge import Judge
+from runcue.loops import within
 from runcue.ports import Clock, Executor, Registered, Store, Turn
 from runcue.replies import Replies
 from runcue.running import Around, Words
@@ -230,10 +231,9 @@ class Engine:
     async def _until_quiet(self, timeout: float | None) -> bool:
         """True once no attempt that still counts is under way, or nobody wants to stop any more."""
         try:
-            async with asyncio.timeout(timeout):
+            async with within(timeout):
                 while self._is_stopping():
-                    if self._quiet is None:
-                        self._quiet = self._loop.create_future()
+                    self._quiet = self._quiet or self._loop.create_future()
                     await asyncio.shield(self._quiet)
         except TimeoutError:
             return False

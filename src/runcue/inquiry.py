@@ -17,6 +17,7 @@ from runcue.core.query import Query
 from runcue.core.scheduler import Scheduler
 from runcue.engine import Engine
 from runcue.errors import RuncueError, WorkCancelled, WorkFailed, WorkNotFound, WorkTimedOut
+from runcue.loops import within
 from runcue.ports import Store, Turn
 
 logger = logging.getLogger("runcue")
@@ -44,10 +45,9 @@ class Inquiry:
     @asynccontextmanager
     async def _within(self, timeout: float | None, what: str, advice: str) -> AsyncIterator[None]:
         """Within this somebody waits, so long at most; what is not done by then is said."""
-        limit = asyncio.timeout(timeout)
         hint = self._later_hint()
         try:
-            async with limit:
+            async with within(timeout) as limit:
                 yield
         except TimeoutError:
             if not limit.expired():

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 
@@ -42,6 +43,21 @@ def later(loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[]
     timer.daemon = True
     timer.start()
     return timer
+
+
+@asynccontextmanager
+async def within(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
+    """`asyncio.timeout`, which before Python 3.11.3 was a cancellation in a task that was being cancelled already."""
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield limit
+    except asyncio.CancelledError:
+        if limit.expired() and task is not None and task.cancelling() <= before:
+            raise TimeoutError from None
+        raise
 
 
 def tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: Any) -> None:

@@ -56,6 +56,35 @@ async def test_without_a_timeout_work_may_take_as_long_as_it_likes() -> None:
         assert (await cue.wait(await cue.submit("slow"))).state == "completed"
 
 
+async def test_stop_gives_up_what_runs_also_when_its_caller_is_being_cancelled() -> None:
+    """As at Ctrl-C. Before Python 3.11.3 a timeout was a cancellation there."""
+    cue = Cue()
+    seen: list[float] = []
+
+    @cue.task("slow")
+    async def slow(work: Work) -> None:
+        await asyncio.sleep(100)
+
+    async def program() -> None:
+        cue.start()
+        work_id = await cue.submit("slow")
+        try:
+            await asyncio.sleep(100)
+        finally:
+            with pytest.raises(TimeoutError, match="has not ended within 1 s"):
+                await cue.wait(work_id, timeout=1)
+            await cue.stop(2)
+            seen.append(clock())
+            await cue.close()
+
+    running = asyncio.create_task(program())
+    await asyncio.sleep(10)
+    running.cancel()
+    await asyncio.wait({running})
+    assert running.cancelled()
+    assert seen == [13]
+
+
 async def test_a_timeout_cancels_the_coroutine_and_fails_the_attempt() -> None:
     cue = Cue()
     seen: list[str] = []

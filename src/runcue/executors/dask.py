@@ -30,6 +30,7 @@ import msgspec
 from runcue.core.failure import describe
 from runcue.core.model import Work
 from runcue.errors import ConfigError, Permanent, Unreachable, WorkerLost
+from runcue.loops import within
 from runcue.ports import Clock, Entering, Handler, Registered, TooLate
 
 try:
@@ -192,7 +193,7 @@ async def _client(address: str, timeout: float) -> Any:
 async def _closed(client: Any) -> None:
     """Close a client, also when the scheduler says nothing to that."""
     try:
-        async with asyncio.timeout(CLOSE_TIMEOUT):
+        async with within(CLOSE_TIMEOUT):
             await client._close(fast=True)
     except (TimeoutError, OSError):
         comm = client.scheduler_comm

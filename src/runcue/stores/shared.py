@@ -25,7 +25,7 @@ from runcue.core.plan import Changes, Library, Plan
 from runcue.core.query import Query
 from runcue.core.state import Worker
 from runcue.errors import ForkedConnection, StoreError
-from runcue.loops import tell
+from runcue.loops import tell, within
 from runcue.ports import Clock, Decide
 from runcue.stores import codec, presence
 from runcue.stores.errands import Claim, Errands
@@ -380,7 +380,7 @@ class SharedStore:
             self._turns.close()
             return
         try:
-            async with asyncio.timeout(CLOSING):
+            async with within(CLOSING):
                 await self._turns.do(leave, is_last=True)
         except TimeoutError:
             logger.warning("%r is let go when its turn comes: others hold it", self._place)
