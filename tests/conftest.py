@@ -1,8 +1,11 @@
 """What holds for all tests."""
 
 import logging
+import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -28,6 +31,31 @@ def heed_interrupts() -> None:
 
 
 heed_interrupts()
+
+
+def more_time(limit: float, elapsed: float, load: float, cores: int) -> float:
+    """Seconds that a test still has: its limit is meant for a machine with no more to do than it has cores."""
+    return limit * max(1.0, load / cores) - elapsed
+
+
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, Any, Any]:
+    """Let a limit end what hangs, and not what waits for its turn on a busy machine."""
+    result = yield
+    give_up = signal.getsignal(signal.SIGALRM)
+    began = time.monotonic()
+
+    def look(number: int, frame: FrameType | None) -> None:
+        left = more_time(settings.timeout, time.monotonic() - began, os.getloadavg()[0], os.cpu_count() or 1)
+        if left > 0:
+            signal.setitimer(signal.ITIMER_REAL, left)
+        elif callable(give_up):
+            give_up(number, frame)
+
+    if settings.method == "signal" and callable(give_up):
+        signal.signal(signal.SIGALRM, look)
+    return result
+
 
 TOGETHER = ("tests/browser/",)
 """Folders whose tests share something dear, and are therefore done by one worker."""

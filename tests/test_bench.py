@@ -31,7 +31,6 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=50,
         check=False,
     )
 

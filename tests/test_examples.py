@@ -87,7 +87,7 @@ def test_the_demo_sums_up_what_it_did_when_interrupted(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=50)
     assert (process.returncode, errors) == (130, "")
     assert re.search(r"^Interrupted after .* s, \d+ works left for the next run$", output, re.MULTILINE)
     assert figure("completed", output) > 0
