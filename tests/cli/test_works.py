@@ -31,6 +31,7 @@ from runcue.cli.main import RUNCUE, program
 from runcue.cli.place import File
 from runcue.cli.reasons import Crew, sentence
 from runcue.cli.words import RUNCUE as WORDS
+from runcue.stores import presence
 from tests.cli.conftest import PATIENCE, environment
 from tests.cli.crew import RUNCUE as PROGRAM
 from tests.cli.crew import until
@@ -225,7 +226,11 @@ def test_nothing_that_a_terminal_obeys_comes_through(inside: Inside, verb: str) 
         ("parcel", "has failed: its only attempt failed"),
     ],
 )  # fmt: skip
-def test_explain_says_why_and_what_to_do(inside: Inside, id: str, words: str) -> None:
+def test_explain_says_why_and_what_to_do(
+    inside: Inside, id: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = presence.boottime()
+    monkeypatch.setattr(presence, "boottime", lambda: moment)
     told = inside("explain", id)
     assert told.code == 0
     assert words in told.out
