@@ -81,10 +81,10 @@ COVERED := tests/core tests/edge tests/throttling/test_headers.py \
 
 .PHONY: pytest
 ifeq ($(ARGS),)
-pytest: gate .cache/chromium/.ready ## The tests alone, and every branch of core/ taken
+pytest: gate .cache/chromium/.ready .cache/postgresql/.ready ## The tests alone, and every branch of core/ taken
 	$(BIN)/pytest $(PYTEST) $(COVERED:%=--ignore=%)
 else
-pytest: .venv/.test .cache/chromium/.ready
+pytest: .venv/.test .cache/chromium/.ready .cache/postgresql/.ready
 	$(BIN)/pytest $(PYTEST) $(ARGS)
 endif
 
@@ -139,7 +139,7 @@ clean: ## Remove the environment, caches and build results
 .PHONY: ready
 ready:
 	@mkdir -p .cache
-	@$(MAKE) -s -j 2 .venv/.test .cache/chromium/.ready
+	@$(MAKE) -s -j 2 .venv/.test .cache/chromium/.ready .cache/postgresql/.ready
 
 # An environment that was moved, copied or lost its interpreter is made anew.
 ifneq ($(shell test -x .venv/bin/python && cat .venv/.place 2>/dev/null),$(CURDIR))
@@ -150,8 +150,12 @@ endif
 	@tools/bootstrap.sh $(if $(wildcard .venv/.test),test,run)
 
 # A browser for the tests; where none can be had, they are skipped, but never where CI is set.
-.cache/chromium/.ready: tools/chromium.sh
+.cache/chromium/.ready: tools/chromium.sh tools/debian.sh
 	@tools/chromium.sh > /dev/null || test -z "$${CI:-}"
+
+# An old PostgreSQL besides the wheel's new one, fetched only where CI is set: elsewhere tests that want it are skipped.
+.cache/postgresql/.ready: tools/postgres.sh tools/debian.sh
+	@test -z "$${CI:-}" || tools/postgres.sh > /dev/null
 
 .venv/.test: pyproject.toml requirements/test.txt requirements/uv.txt tools/bootstrap.sh
 	@tools/bootstrap.sh test

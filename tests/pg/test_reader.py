@@ -90,9 +90,15 @@ async def filled(where: str | Path, **options: Any) -> runcue.Cue:
 
 
 def test_it_tells_what_a_cue_tells(pg: str) -> None:
+    tells_what_a_cue_tells(pg)
+
+
+def tells_what_a_cue_tells(url: str) -> None:
+    """Ask a Reader and a Cue everything there is to ask."""
+
     async def main() -> None:
-        cue = await filled(pg)
-        with runcue.Reader(pg) as reader:
+        cue = await filled(url)
+        with runcue.Reader(url) as reader:
             for work in await cue.list():
                 assert reader.get(work.id) == work
             assert reader.list() == await cue.list()

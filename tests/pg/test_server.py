@@ -169,6 +169,33 @@ def test_a_server_that_is_there_already_is_used(ours: Server, monkeypatch: pytes
     found.drop(dsn)
 
 
+def programs(folder: Path, version: str) -> Path:
+    """Programs that say no more than their version."""
+    folder.mkdir(parents=True)
+    for name in ("postgres", "initdb"):
+        (folder / name).write_text(f"#!/bin/sh\necho '{name} (PostgreSQL) {version}'\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def test_of_several_servers_the_oldest_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [programs(tmp_path / one, one) for one in ("18.1", "14.9 (Debian 14.9-1)", "15.18", "16beta2")]
+    monkeypatch.setattr(server, "installations", lambda: found)
+    assert server.oldest() == found[1]
+
+
+def test_a_new_server_is_not_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "installations", lambda: [programs(tmp_path / "bin", "16.2")])
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match=r"older than 16 .* tools/postgres\.sh"):
+        fixtures._started(is_oldest=True)
+
+
+def test_programs_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNCUE_TEST_PG_PROGRAMS", str(programs(tmp_path / "bin", "13.0")))
+    assert installations()[0] == tmp_path / "bin"
+
+
 def test_the_wheel_comes_before_the_system() -> None:
     assert installations(), "the test group brings programs"
     assert installations()[0].parent.name.startswith("pginstall")

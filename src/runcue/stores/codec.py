@@ -509,7 +509,7 @@ ATTEMPT: Final = ("work_id", "number", "at", "duration", "error", "worker")
 ATTEMPT_INSERT: Final = insert_into("attempts", ATTEMPT)
 ATTEMPT_SELECT: Final = (
     "SELECT number, at, duration, error, worker FROM "
-    "(SELECT * FROM attempts WHERE work_id = ? ORDER BY id DESC LIMIT ?) ORDER BY id"
+    "(SELECT * FROM attempts WHERE work_id = ? ORDER BY id DESC LIMIT ?) AS latest ORDER BY id"
 )
 """The lines of one work, oldest first; the limit is row[-1] of its row."""
 
