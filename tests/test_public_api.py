@@ -34,7 +34,7 @@ PUBLIC = {
     "Permanent", "RateLimited", "RetryLater", "Snooze",
     # raised by runcue
     "BadCommand", "CommandFailed", "ForkedConnection", "SchemaTooNew", "StorageBusy", "StorageCorrupt", "StorageFull",
-    "StorageReplaced", "Unreachable", "WorkerLost",
+    "StorageInsecure", "StorageReplaced", "Unreachable", "WorkerLost",
     "ConfigError", "CueClosed", "DependencyCycle", "DuplicateWork", "InvalidOption", "InvalidParams",
     "InvalidRate", "QueueFull", "RuncueError", "StoreError", "SubmitError", "UnknownOption", "UnknownService",
     "UnknownTask", "WorkCancelled", "WorkFailed", "WorkNotFound", "WorkTimedOut", "WrongThread",

@@ -42,6 +42,7 @@ ADVICE = {
     "StorageFull": "Make room. Work goes on by itself.",
     "StorageCorrupt": "Restore a backup, or save what can be read: `runcue.recover(path)`.",
     "StorageReplaced": "Restart the program, on the file that is there now.",
+    "StorageInsecure": "Run all processes as the owner of the files, and keep others from writing to them.",
     "StorageBusy": "Find out who holds it: a program stopped in a debugger, a backup, a long transaction.",
     "SchemaTooNew": "Run the newer version everywhere.",
     "ForkedConnection": "Start the child as a new process, or fork before the queue is first used.",

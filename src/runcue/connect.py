@@ -106,6 +106,7 @@ def _file_store(
         lease=options.lease,
         retention=options.retention,
         log_retention=options.service_log_retention,
+        insecure=options.insecure,
         clock=clock,
         end_leftovers=partial(end_leftovers, path),
         is_at_work=is_at_work,

@@ -347,6 +347,10 @@ class StorageBusy(StoreError):
     """True when the same may well succeed at once."""
 
 
+class StorageInsecure(StoreError):
+    """Says that files of the queue belong to another user, or that others may write to them; nothing is read."""
+
+
 class SchemaTooNew(StoreError):
     """Says that a newer runcue made this store; it is left untouched."""
 

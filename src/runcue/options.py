@@ -55,6 +55,13 @@ def whole(low: int, high: int = parse.HIGHEST_LIMIT) -> Check:
     return lambda value, name: parse.number(value, name, low, high, whole=True)
 
 
+def flag(value: object, name: str) -> bool:
+    """True or False, and nothing that is taken for one of them."""
+    if not isinstance(value, bool):
+        raise InvalidOption(name, value, "True or False")
+    return value
+
+
 def or_none(check: Check) -> Check:
     """That check, for what may also be None."""
     return lambda value, name: None if value is None else check(value, name)
@@ -97,6 +104,7 @@ CHECKS: Final[dict[str, Check]] = {
     "retention": or_none(pause),
     "service_log_retention": pause,
     "durability": lambda value, name: choice(value, name, DURABILITIES),
+    "insecure": flag,
     "dask": or_none(scheduler_address),
 }
 
@@ -121,12 +129,6 @@ def command(executor: str | None, **given: Any) -> CommandOptions:
     return CommandOptions(**said)
 
 
-def _flag(value: object, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidOption(name, value, "True or False")
-    return value
-
-
 def _folder(value: object, name: str) -> str:
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str) or not path or "\0" in path:
@@ -144,7 +146,7 @@ def _variables(value: object, name: str) -> dict[str, str]:
     return dict(value)
 
 
-COMMAND_CHECKS: Final[dict[str, Check]] = {"shell": _flag, "check": _flag, "cwd": _folder, "env": _variables}
+COMMAND_CHECKS: Final[dict[str, Check]] = {"shell": flag, "check": flag, "cwd": _folder, "env": _variables}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,6 +180,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     retention: float | None = 7 * 86400.0
     service_log_retention: float = 86400.0
     durability: str = "full"
+    insecure: bool = False
     dask: str | None = None
 
     @classmethod

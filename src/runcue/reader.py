@@ -26,7 +26,7 @@ from runcue.core.settings import Rule, Settings
 from runcue.core.state import Limits, Worker
 from runcue.errors import ConfigError, ForkedConnection, StoreError, WorkNotFound, quoted
 from runcue.masking import mask
-from runcue.options import choice, span, whole
+from runcue.options import choice, flag, span, whole
 from runcue.stores import jobs
 from runcue.stores.looks import FileLooks, Life, Looks
 from runcue.stores.postgres.address import DEFAULT, Address, address_of, is_address
@@ -56,14 +56,22 @@ class Reader:
 
     `with runcue.Reader("queue.db") as reader`, or `runcue.Reader("postgresql://user@host/database", name="default")`.
     A worker that has given no sign of life for `lease` seconds is shown as unresponsive, on another host as gone.
+    A file that belongs to another user or that others may write to is refused, unless `insecure`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, name: str = DEFAULT, lease: Duration = 30.0) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str = DEFAULT,
+        lease: Duration = 30.0,
+        insecure: bool = False,
+    ) -> None:
         self._lease = span(lease, "lease")
         self._pid = os.getpid()
         self._one_at_a_time = threading.Lock()
         self._is_closed = False
-        self._looks = _looks(path, parse.name(name, "queue"))
+        self._looks = _looks(path, parse.name(name, "queue"), flag(insecure, "insecure"))
         self._where = self._looks.where
 
     def __repr__(self) -> str:
@@ -353,7 +361,7 @@ class _Ahead:
         return found
 
 
-def _looks(path: object, name: str) -> Looks:
+def _looks(path: object, name: str, insecure: bool) -> Looks:
     """The queue at that path or address; the name is that of one among several in a database."""
     where = os.fspath(path) if isinstance(path, os.PathLike) else path
     if isinstance(where, str) and is_address(where):
@@ -363,7 +371,7 @@ def _looks(path: object, name: str) -> Looks:
             f"Cannot read {quoted(mask(where))}: a Reader reads a queue in a file or in PostgreSQL. Give its path, "
             "or an address such as 'postgresql://user@host/database'."
         )
-    return FileLooks(where)
+    return FileLooks(where, insecure=insecure)
 
 
 def _in_postgres(address: Address) -> Looks:

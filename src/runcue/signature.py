@@ -45,6 +45,7 @@ class CueOptions(TypedDict, total=False):
     retention: Duration | None
     service_log_retention: Duration
     durability: str
+    insecure: bool
     dask: str | None
 
 

@@ -459,6 +459,20 @@ def test_doctor_finds_a_home_that_others_may_use(
     assert f"chmod go-w {quote(str(home))}" in out
 
 
+def test_what_lies_beside_the_queue_and_is_open_to_others_is_refused(
+    invoke: Invoke, stock: Path, home: Path
+) -> None:
+    log = copy(stock, home) / "queue.db-wal"
+    log.touch()
+    log.chmod(0o666)
+    for verb in ("list", "doctor"):
+        code, out, err = invoke(home, verb)
+        assert code == 4
+        assert "Other users may write to" in out + err
+        assert "chmod go-w" in out + err
+    assert invoke(home, "--insecure", "list")[0] == 0
+
+
 def test_doctor_finds_a_miscounted_file(invoke: Invoke, stock: Path, home: Path) -> None:
     connection = apsw.Connection(str(copy(stock, home) / "queue.db"))
     connection.execute("UPDATE head SET pending = pending + 5")
@@ -490,7 +504,7 @@ class Rescue(msgspec.Struct):
 def test_recovery_says_what_was_kept_and_lost(
     invoke: Invoke, stock: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def recover(path: str, *, force: bool) -> Rescue:
+    def recover(path: str, *, force: bool, insecure: bool) -> Rescue:
         return Rescue(f"{path}.damaged", force, {"work_units": 3, "events": 0, "head": 1}, {"work_units": 1})
 
     monkeypatch.setattr(runcue, "recover", recover, raising=False)

@@ -79,6 +79,12 @@ def test_a_wrong_verb_gets_the_right_one(inside: Inside) -> None:
     refused(inside.run("statsu", "queue.db"), 2, "Did you mean 'status'?")
 
 
+def test_a_queue_that_others_may_write_to_is_refused(inside: Inside) -> None:
+    inside.file.chmod(0o622)
+    refused(inside("status"), 4, "chmod go-w")
+    refused(inside("pause", "api"), 4, "chmod go-w")
+
+
 def test_a_wrong_option_gets_the_right_one(inside: Inside) -> None:
     refused(inside("list", "--serch", "x"), 2, "Did you mean '--search'?")
 

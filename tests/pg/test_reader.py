@@ -228,6 +228,20 @@ async def test_the_files_of_this_host_are_where_its_processes_put_them(pg: str) 
     await store.close()
 
 
+async def test_a_folder_of_this_host_that_others_may_write_to_is_refused(pg: str, folder: Path) -> None:
+    store = PostgresStore(Address(pg), durability="full", lease=30.0)
+    await Hand(store, {}).write(pending(1))
+    Path(store.local).parent.chmod(0o777)
+    with runcue.Reader(pg) as reader:
+        for look in (reader.workers, lambda: reader.output("w1")):
+            with pytest.raises(runcue.StorageInsecure, match=r"chmod go-w.* Or set TMPDIR"):
+                look()
+    with pytest.raises(runcue.StorageInsecure, match=r"chmod go-w.* Or set TMPDIR"):
+        PostgresStore(Address(pg), durability="full", lease=30.0)
+    Path(store.local).parent.chmod(0o700)
+    await store.close()
+
+
 @pytest.fixture
 async def elsewhere(pg: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A worker that serves a queue, on a host whose files this one does not see."""

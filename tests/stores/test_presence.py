@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from runcue.errors import ForkedConnection, StorageFull, StorageReplaced, StoreError
+from runcue.errors import ForkedConnection, StorageFull, StorageInsecure, StorageReplaced, StoreError
 from runcue.stores import presence as module
 from runcue.stores.presence import (
     KEPT_WAKES,
@@ -704,7 +704,7 @@ def test_a_directory_that_others_may_write_to_is_refused(
 ) -> None:
     directory.mkdir()
     directory.chmod(mode)
-    with pytest.raises(StoreError, match=f"is writable by other users \\(mode {mode:04o}\\)") as caught:
+    with pytest.raises(StorageInsecure, match=f"Other users may write to .* \\(mode {mode:04o}\\)") as caught:
         opening(directory)
     assert caught.value.store == str(directory)
     assert list(directory.iterdir()) == []
@@ -715,7 +715,7 @@ def test_a_directory_of_another_user_is_refused(directory: Path, monkeypatch: py
     directory.mkdir(mode=0o700)
     stranger = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: stranger)
-    with pytest.raises(StoreError, match=f"belongs to user {stranger - 1}, .* as user {stranger}"):
+    with pytest.raises(StorageInsecure, match=f"belongs to user {stranger - 1}, .* as user {stranger}"):
         Presence(directory, "here")
     assert list(directory.iterdir()) == []
 

@@ -25,7 +25,9 @@ cue = runcue.Cue()
 runcue.Cue(
     Path(":memory:"), pool_size=4, lease=30, retention="7d", service_log_retention=86400, durability="full"
 )
-runcue.Cue(":memory:", max_queued=100, reject_policy="block", block_timeout="5s", age_step=None)
+runcue.Cue(
+    ":memory:", max_queued=100, reject_policy="block", block_timeout="5s", age_step=None, insecure=True
+)
 
 # services and tasks
 
@@ -263,7 +265,7 @@ def in_another_thread() -> None:
 
 
 def look_from_outside() -> None:
-    with runcue.Reader("queue.db", lease="30s") as reader:
+    with runcue.Reader("queue.db", lease="30s", insecure=True) as reader:
         assert_type(reader, runcue.Reader)
         assert_type(reader.get("a"), runcue.Work | None)
         assert_type(reader.list(state="failed", task="named", limit=10), list[runcue.Work])
@@ -344,6 +346,7 @@ def mistakes(error: BaseException) -> Callable[[], object] | str:
             runcue.StorageBusy()
             | runcue.StorageCorrupt()
             | runcue.StorageFull()
+            | runcue.StorageInsecure()
             | runcue.StorageReplaced()
             | runcue.SchemaTooNew()
             | runcue.ForkedConnection()

@@ -158,9 +158,9 @@ async def test_a_locked_file_holds_nobody_up(
     class Stuck:
         """A Reader of a file that somebody has locked: it waits."""
 
-        def __init__(self, path: str) -> None:
+        def __init__(self, path: str, *, name: str) -> None:
             locked.wait(20)
-            self.inner = real(path)
+            self.inner = real(path, name=name)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.inner, name)

@@ -146,6 +146,9 @@ def damage(error: Exception) -> Finding:
         return Finding("problem", text, "Install a newer runcue.", CONFIGURATION)
     if is_old(error):
         return Finding("problem", text.partition(". ")[0], BRING_UP_TO_DATE["queuectl"], CONFIGURATION)
+    if isinstance(error, library.StorageInsecure):
+        what, _, advice = text.partition(". ")
+        return Finding("problem", what, advice, CONFIGURATION)
     if isinstance(error, library.StorageBusy):
         return Finding("problem", text, "Try again in a moment.", BUSY)
     if not isinstance(error, library.StorageCorrupt) or "--recover" not in text:

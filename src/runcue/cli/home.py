@@ -152,7 +152,7 @@ class Home:
         """The queue, to look at: `with home.reader() as reader`. Only when it exists."""
         from runcue import Reader
 
-        return Reader(self.database)
+        return Reader(self.database, insecure=self.insecure)
 
     def cue(self) -> runcue.Cue:
         """The queue, to change something; nothing is started or deleted by that."""

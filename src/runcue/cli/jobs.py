@@ -190,6 +190,7 @@ def open_cue(home: Home, settings: Settings, **more: Any) -> Cue:
         retention=settings.retention,
         output_limit=settings.log_limit,
         max_params=MOST_PARAMS,
+        insecure=home.insecure,
         **more,
     )
 

@@ -336,7 +336,7 @@ def failure_of(error: Exception, name: str = "queuectl") -> Failure:
     if isinstance(error, library.StorageCorrupt):
         return Failure(saving(str(error), error.store, name), STORAGE)
     for kinds, code in (
-        (library.SchemaTooNew, CONFIGURATION),
+        ((library.SchemaTooNew, library.StorageInsecure), CONFIGURATION),
         (library.StorageBusy, BUSY),
         (library.StoreError, STORAGE),
         ((library.WorkNotFound, library.DuplicateWork, library.DependencyCycle), CONFLICT),

@@ -7,6 +7,7 @@ Rules:
   this process. Its header is read by SQLite's own file layer, which knows about that.
 - A missing or empty file becomes a new queue, for its owner alone. It gets its tables before it gets a write-ahead
   log, so that a header without our mark is never ours, wherever its maker was killed.
+- A file that belongs to somebody else, or that others may write to, is not read at all (owner.py).
 - A log without its file is the rest of a queue that was lost: no new one is made over it.
 """
 
@@ -37,6 +38,7 @@ from runcue.errors import (
     quoted,
 )
 from runcue.stores.inheritance import check_inherited, connect
+from runcue.stores.owner import accept_any, check_queue
 from runcue.stores.pairing import check_pair
 from runcue.stores.schema import ADVICE, VERSION, check_header, check_tables, migrate, shown, version_of
 
@@ -81,20 +83,32 @@ def open_file(
     path: str,
     *,
     read_only: bool = False,
+    insecure: bool = False,
     probe: Callable[[str], str | None] | None = None,
 ) -> apsw.Connection:
-    """A connection to the queue in that file, which is made or migrated unless `read_only`."""
+    """A connection to the queue in that file, which is made or migrated unless `read_only`.
+
+    With `insecure` it may be anybody's, and anybody may write to it.
+    """
     _check_library()
+    check_owner = accept_any if insecure else check_queue
     try:
         real = _resolved(path)
         check_inherited(real)
         _check_place(real, probe or file_system)
+        check_owner(path, real)
         check_pair(real)
         with _opening:  # no thread gets past here while another has the new file still open
             if not read_only:
                 _create(real)
+        check_owner(path, real)  # somebody else may have made it meanwhile
         connection = _opened_to_read(real) if read_only else _opened(real)
-        _warn_of_links(real)
+        try:
+            check_owner(path, real)
+            _warn_of_links(real)
+        except BaseException:
+            connection.close()
+            raise
     except (apsw.Error, OSError, UnicodeError) as error:
         raise translate(error, path) from error
     return connection

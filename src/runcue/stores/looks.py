@@ -25,6 +25,7 @@ from runcue.errors import StorageBusy, StorageReplaced, StoreError, quoted
 from runcue.stores import health, jobs, presence
 from runcue.stores.disk import Disk, untold
 from runcue.stores.file import identity, open_file, translate
+from runcue.stores.owner import check_queue
 from runcue.stores.schema import VERSION, check_tables, version_of
 from runcue.stores.tables import Tables
 
@@ -80,8 +81,10 @@ class Looks(Protocol):
 class FileLooks:
     """A queue in a file."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, insecure: bool = False) -> None:
+        """With `insecure` it may be anybody's, and anybody may write to it."""
         self.where = path
+        self._insecure = insecure
         self._disk: Disk | None = None
         self._connection: apsw.Connection | None = None
         self._still: Stamp | None = None
@@ -173,12 +176,12 @@ class FileLooks:
 
     def _connect(self) -> None:
         self.close()
-        self._still = stamp = _stillness(self.where)
-        self._connection = None if stamp is None else _as_it_stands(self.where)
         self._disk = None
+        self._still = stamp = _stillness(self.where)
+        self._connection = None if stamp is None else _as_it_stands(self.where, insecure=self._insecure)
         if self._connection is None:
             self._still = None
-            self._connection = open_file(self.where, read_only=True)
+            self._connection = open_file(self.where, read_only=True, insecure=self._insecure)
             self._disk = Disk(self.where)
 
     def _has_moved(self) -> bool:
@@ -213,11 +216,14 @@ def _stillness(path: str) -> Stamp | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _as_it_stands(path: str) -> apsw.Connection | None:
+def _as_it_stands(path: str, *, insecure: bool) -> apsw.Connection | None:
     """A connection that takes no lock and leaves no log; None when the file needs a closer look."""
-    name = f"file:{quote(os.path.realpath(path))}?immutable=1"
+    real = os.path.realpath(path)
+    name = f"file:{quote(real)}?immutable=1"
     connection = None
     try:
+        if not insecure:
+            check_queue(path, real)
         connection = apsw.Connection(name, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
         if version_of(connection) == VERSION:
             check_tables(connection)

@@ -30,6 +30,7 @@ from pathlib import Path
 from runcue.descriptors import close, forking, guard
 from runcue.errors import ForkedConnection, StorageBusy, StorageFull, StorageReplaced, StoreError, quoted
 from runcue.posix import need_posix
+from runcue.stores.owner import belongs_to_another, check_found, is_trusted
 
 try:
     import fcntl
@@ -89,7 +90,12 @@ if hasattr(time, "CLOCK_BOOTTIME"):
 
 def _open(path: str | Path, flags: int) -> int:
     with forking:
-        return guard(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
+        descriptor = guard(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
+    found = os.fstat(descriptor)
+    if not is_trusted(found.st_uid):
+        close(descriptor)
+        raise belongs_to_another(str(path), found.st_uid)
+    return descriptor
 
 
 def _make(path: Path, flags: int) -> int:
@@ -126,16 +132,12 @@ def make_directory(path: Path) -> None:
             found = path.lstat()
     except OSError as error:
         raise _failure("make the directory", path, error) from error
-    name = quoted(str(path))
-    mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
+        name = quoted(str(path))
         raise StoreError(f"{name} is not a directory. Move it away: this queue needs the name.", str(path))
     if found.st_uid != os.geteuid():
-        whose = f"user {found.st_uid}, and this process runs as user {os.geteuid()}"
-        raise StoreError(f"{name} belongs to {whose}. Run all processes of a queue as one user.", str(path))
-    if mode & 0o022:
-        advice = "Take that right away (chmod go-w) once you know what is in it."
-        raise StoreError(f"{name} is writable by other users (mode {mode:04o}). {advice}", str(path))
+        raise belongs_to_another(str(path), found.st_uid)
+    check_found(str(path), found)
 
 
 def _take(descriptor: int, timeout: float) -> bool:

@@ -28,6 +28,7 @@ from runcue.stores import presence
 from runcue.stores.copying import Copy, Shape, shapes
 from runcue.stores.file import MAGIC, bytes_in, open_file, translate
 from runcue.stores.mending import Mending
+from runcue.stores.owner import check_queue
 from runcue.stores.pages import Log, Pages, Tree
 from runcue.stores.schema import APPLICATION_ID, TABLES, check_header, shown
 
@@ -53,11 +54,12 @@ class Rescue(msgspec.Struct, frozen=True):
     """What was wrong and what follows from it, a sentence each."""
 
 
-def recover(path: str | os.PathLike[str], *, force: bool = False) -> Rescue:
+def recover(path: str | os.PathLike[str], *, force: bool = False, insecure: bool = False) -> Rescue:
     """Make a new queue file of what can be read of a damaged one, which is kept beside it.
 
     Raises StorageBusy while a process has the queue open, StorageCorrupt when nothing can be kept or the file is
-    not runcue's, SchemaTooNew when a newer runcue made it, and StoreError when it is not damaged, unless `force`.
+    not runcue's, SchemaTooNew when a newer runcue made it, StorageInsecure when it is not its owner's alone, unless
+    `insecure`, and StoreError when it is not damaged, unless `force`.
     """
     name = os.fspath(path)
     if not name or "\0" in name:
@@ -65,6 +67,8 @@ def recover(path: str | os.PathLike[str], *, force: bool = False) -> Rescue:
     try:
         real = os.path.realpath(name)
         _check_file(real)
+        if not insecure:
+            check_queue(name, real)
         _check_alone(real)
         with ExitStack() as stack:
             image, known = _Image(real, stack), shapes()

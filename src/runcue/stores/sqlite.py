@@ -100,6 +100,7 @@ class SqliteStore(SharedStore):
         lease: float,
         retention: float | None = None,
         log_retention: float = 86400.0,
+        insecure: bool = False,
         clock: Clock | None = None,
         end_leftovers: EndLeftovers | None = None,
         forget_files: Callable[[list[Deleted]], None] | None = None,
@@ -117,9 +118,10 @@ class SqliteStore(SharedStore):
         )
         self._path = path
         self._durability = durability
+        self._insecure = insecure
         self._disk: Disk | None = None
         with ExitStack() as made:
-            connection = open_file(path)
+            connection = open_file(path, insecure=insecure)
             made.callback(connection.close)
             try:
                 self._open(made, connection, clock)
@@ -269,7 +271,7 @@ class SqliteStore(SharedStore):
     def _renew(self) -> None:
         """Exchange a connection that had trouble with the disk for a new one."""
         check_same(self._path, self._identity)
-        connection, old = open_file(self._path), self._connection
+        connection, old = open_file(self._path, insecure=self._insecure), self._connection
         self._tables.use(connection)
         self._relieve(connection)
         self._is_doubtful = False

@@ -115,8 +115,7 @@ class Desk:
             raise Unavailable(self._slow)
         try:
             if self._reader is None:
-                named = {} if self._is_file else {"name": self._name}
-                self._reader = Reader(self._path, **named)
+                self._reader = Reader(self._path, name=DEFAULT if self._is_file else self._name)
                 self._was_there = True
             return question(self._reader)
         except StoreError as error:

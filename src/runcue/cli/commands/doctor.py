@@ -47,7 +47,6 @@ def _examine(home: Home) -> tuple[dict[str, Any], list[Finding]]:
     findings = [*look.old_versions(facts), *look.place(home)]
     if any(found.code for found in findings) and not home.insecure:
         return facts, findings
-    home = Home(str(home.place()), insecure=True)
     if not home.exists:
         return facts, [*findings, look.ok("There is no queue yet; the first job makes it")]
     try:
@@ -122,7 +121,7 @@ def _recover(home: Home, yes: bool, as_json: bool) -> None:
         )
     from runcue import recover
 
-    found = recover(home.database, force=_has_problems(home))
+    found = recover(home.database, force=_has_problems(home), insecure=home.insecure)
     if as_json:
         show_json(found)
         return

@@ -23,7 +23,7 @@ from runcue.stores.looks import Life, life_here
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import ONE_MOMENT, Link, cause_of, is_gone, translate
-from runcue.stores.postgres.place import boot_of, place_of
+from runcue.stores.postgres.place import boot_of, check_place, place_of
 from runcue.stores.postgres.tables import PostgresTables
 from runcue.stores.postgres.texts import escaped
 from runcue.stores.tables import Tables
@@ -57,7 +57,9 @@ class PostgresLooks:
     def beside(self) -> str:
         """A place of this host for that queue, which is there once a process of this user opened it here."""
         assert self._identity is not None, "it is known since the first look"
-        return place_of(self._identity)
+        local = place_of(self._identity)
+        check_place(local)
+        return local
 
     def read(self, look: Callable[[Tables], T]) -> T:
         """An answer that was true at one moment; asked once more when the connection was lost meanwhile."""

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -37,7 +36,7 @@ from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.beats import BEAT, Beats
 from runcue.stores.postgres.clock import ServerClock
 from runcue.stores.postgres.link import ONE_MOMENT, Link, cause_of, is_gone, is_passing, translate
-from runcue.stores.postgres.place import boot_of, place_of
+from runcue.stores.postgres.place import boot_of, make_place, place_of
 from runcue.stores.postgres.tables import BEGIN, PostgresTables
 from runcue.stores.pruning import Deleted
 from runcue.stores.shared import SharedStore, TableTurn, crashpoint
@@ -134,7 +133,7 @@ class PostgresStore(SharedStore):
         row = link.execute(f"SELECT {BEGIN} FROM head").fetchall()[0]
         self._identity = str(row[-3])
         self.local = place_of(self._identity)
-        presence.make_directory(Path(self.local).parent)
+        make_place(self.local)
         directory = presence.side_directory(self.local)
         self._presence = presence.Presence(directory, self.worker)
         made.callback(self._presence.close)
