@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, Final, Literal, TextIO, TypeAlias, overload
 
 import msgspec
 
+from runcue.address import is_address, plain
 from runcue.core.model import Work
 from runcue.errors import ConfigError, InvalidOption, SubmitError, quoted
 from runcue.handler import is_async, takes
@@ -92,7 +93,10 @@ class Paths(msgspec.Struct, frozen=True):
         found = None if paths is None else [_text(path) for path in paths]
         if found is None or None in found:
             raise SubmitError(f"{where} returned {quoted(answer)}, not a path or a list of paths.")
-        return [path for path in found if path is not None]
+        texts = [path for path in found if path is not None]
+        for path in filter(is_address, texts):
+            raise SubmitError(f"{where} returned {quoted(plain(path))}, which is an address and no path.")
+        return texts
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -171,6 +175,8 @@ def _paths(option: str, value: Any) -> Paths:
         template = _text(one)
         if template is None:
             raise InvalidOption(option, one, EXPECTED)
+        if is_address(template):
+            raise InvalidOption(option, plain(template), "paths of files on this host, and no address")
         parts = _place.split(template)
         if any("{" in text or "}" in text for text in parts[::2]):
             raise InvalidOption(option, one, "places that name a param, as in 'pages/{page}.png'")
@@ -229,6 +235,8 @@ def write_output(path: StrPath, mode: str = "w", *, encoding: str = "utf-8") -> 
     target = _text(path)
     if target is None:
         raise InvalidOption("path", path, "the path of a file, as text or a Path")
+    if is_address(target):
+        raise InvalidOption("path", plain(target), "the path of a file, and no address")
     return _writing(Path(target), mode, encoding if mode == "w" else None)
 
 

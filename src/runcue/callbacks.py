@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from runcue.address import is_address, plain
 from runcue.core.model import PriorityContext
 from runcue.core.parse import LONGEST_NAME, number
 from runcue.errors import ConfigError, InvalidOption
@@ -100,6 +101,8 @@ def _path(value: object, option: str, expected: str) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidOption(option, value, expected)
+    if is_address(text):
+        raise InvalidOption(option, plain(text), f"{expected}, and no address")
     return str(Path(text).absolute())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from runcue.address import advice, is_address, is_postgres, plain
 from runcue.bus import Bus
 from runcue.clock import SystemClock
 from runcue.complaints import Complaints, guarded
@@ -36,7 +36,7 @@ from runcue.ports import Clock, Executor, Observer, Store
 from runcue.posix import need_posix
 from runcue.registry import Registry
 from runcue.stores.memory import MemoryStore
-from runcue.stores.postgres.address import address_of, is_address
+from runcue.stores.postgres.address import address_of
 from runcue.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -55,18 +55,18 @@ def target_of(store: object) -> str | None:
     path = os.fspath(store) if isinstance(store, os.PathLike) else store
     if path is None or (isinstance(path, str) and path == MEMORY):
         return None
-    if isinstance(path, str) and path and ("://" not in path or is_address(path)):
+    if isinstance(path, str) and path and (is_postgres(path) or not is_address(path)):
         return path
-    shown = re.sub(r"//[^@/]*@", "//***@", path) if isinstance(path, str) else path  # no password in an error
+    shown = plain(path) if isinstance(path, str) else path
     raise ConfigError(
         f"Cannot open {quoted(shown)}: a queue is in memory, in a file or in PostgreSQL. "
-        "Use Cue(), Cue('queue.db') or Cue('postgresql://user@host/database')."
+        + (advice(store) or "Use Cue(), Cue('queue.db') or Cue('postgresql://user@host/database').")
     )
 
 
 def file_of(target: str | None) -> str | None:
     """The file that a queue is in, whatever the working directory is later on; None when it is in no file."""
-    return None if target is None or is_address(target) else str(Path(target).absolute())
+    return None if target is None or is_postgres(target) else str(Path(target).absolute())
 
 
 def _postgres_store(
@@ -230,7 +230,7 @@ class System:
         else:
             clock = None if isinstance(self.clock, SystemClock) else self.clock
             store: PostgresStore | SqliteStore
-            if is_address(target):
+            if is_postgres(target):
                 store = _postgres_store(target, options, clock, self._is_at_work)
                 target = store.local
             else:

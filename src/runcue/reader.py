@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from msgspec.structs import replace
 
 from runcue import given
+from runcue.address import advice, is_address, is_postgres, plain
 from runcue.core import parse
 from runcue.core.limits import Service
 from runcue.core.line import shelf_parts
@@ -25,11 +26,10 @@ from runcue.core.retry import Retry
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import Limits, Worker
 from runcue.errors import ConfigError, ForkedConnection, StoreError, WorkNotFound, quoted
-from runcue.masking import mask
 from runcue.options import choice, flag, span, whole
 from runcue.stores import jobs
 from runcue.stores.looks import FileLooks, Life, Looks
-from runcue.stores.postgres.address import DEFAULT, Address, address_of, is_address
+from runcue.stores.postgres.address import DEFAULT, Address, address_of
 from runcue.stores.tables import Tables
 
 if TYPE_CHECKING:
@@ -364,12 +364,13 @@ class _Ahead:
 def _looks(path: object, name: str, insecure: bool) -> Looks:
     """The queue at that path or address; the name is that of one among several in a database."""
     where = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if isinstance(where, str) and is_address(where):
+    if isinstance(where, str) and is_postgres(where):
         return _in_postgres(address_of(where, name))
-    if not isinstance(where, str) or where == ":memory:" or "://" in where:
+    if not isinstance(where, str) or where == ":memory:" or is_address(where):
+        shown = plain(where) if isinstance(where, str) else where
         raise ConfigError(
-            f"Cannot read {quoted(mask(where))}: a Reader reads a queue in a file or in PostgreSQL. Give its path, "
-            "or an address such as 'postgresql://user@host/database'."
+            f"Cannot read {quoted(shown)}: a Reader reads a queue in a file or in PostgreSQL. "
+            + (advice(path) or "Give its path, or an address such as 'postgresql://user@host/database'.")
         )
     return FileLooks(where, insecure=insecure)
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from runcue.address import is_address, plain
 from runcue.cli.failure import bad_input
 from runcue.cli.screen import clean, cut
 from runcue.cli.settings import seconds
@@ -204,6 +205,8 @@ def _folder(key: str, value: object) -> str:
     text = _text(key, value)
     if not text:
         refuse(key, text, "a folder")
+    if is_address(text):
+        refuse(key, plain(text), "a folder, and no address")
     return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111 (resolve() would follow links)
 
 

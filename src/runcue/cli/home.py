@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from runcue.address import file_in, is_address, is_postgres, plain
 from runcue.cli.failure import Failure, bad_input, misconfigured, not_found
 from runcue.cli.words import QUEUECTL
 
@@ -70,6 +71,8 @@ class Home:
         name = self._name or os.environ.get(VARIABLE) or "~/.queuectl"
         if "\0" in name:
             raise bad_input("A home's path cannot hold a NUL.")
+        if is_address(name):
+            raise _no_folder(name, "--home" if self._name else VARIABLE)
         try:
             return Path(os.path.abspath(Path(name).expanduser()))  # noqa: PTH100 (resolve() would follow links)
         except (OSError, RuntimeError) as error:
@@ -205,6 +208,23 @@ def home_of(context: click.Context) -> Home:
     home = context.find_object(Home)
     assert home is not None, "the top group finds the home before any command runs"
     return home
+
+
+def _no_folder(address: str, source: str) -> Failure:
+    """The home that was given is an address."""
+    from runcue.cli.screen import quoted
+
+    path = file_in(address)
+    if path is not None:
+        instead = f"Say {source}{'=' if source == VARIABLE else ' '}{quoted(path)}"
+    elif is_postgres(address):
+        instead = f"To look at a queue in PostgreSQL: runcue status {quoted(plain(address))}"
+    else:
+        instead = "Name a directory"
+    return bad_input(
+        f"{source} is the directory of a queue, and {plain(address)} is an address: queuectl keeps its queue in a "
+        f"file. {instead}."
+    )
 
 
 def _reason(error: Exception) -> str:

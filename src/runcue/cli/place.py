@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import click
 from msgspec.structs import replace
 
+from runcue.address import advice, is_address, is_postgres, plain
 from runcue.cli.failure import STORAGE, Failure, bad_input, is_old, misconfigured
 from runcue.cli.groups import Verb, verb
 from runcue.cli.screen import clean, moment, note, quoted, shown, typed
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MANY = 1_000_000
 """How many are meant where all are."""
-ADDRESSES = ("postgresql://", "postgres://")
 DEFAULT = "default"
 _NAME = "runcue.cli.place.name"
 """Where the context of a command keeps the name of the queue until its address is known."""
@@ -79,6 +79,11 @@ class File:
     def __init__(self, name: str) -> None:
         if not name or "\0" in name:
             raise bad_input("The first argument is the file of a queue, such as queue.db.")
+        if is_address(name) and not is_postgres(name):
+            instead = advice(name) or "Give a file, or an address such as postgresql://user@host/database."
+            raise bad_input(
+                f"{plain(name)} is no queue: there are queues in files and in PostgreSQL. {instead}"
+            )
         self.database = name
         self.words = replace(RUNCUE, place=typed(name))
 
@@ -271,7 +276,7 @@ def _keep_name(context: click.Context, _: click.Parameter, name: str | None) -> 
 def _place_of(context: click.Context, _: click.Parameter, where: str) -> File:
     """The place that was typed."""
     name: str | None = context.meta.get(_NAME)
-    if where.startswith(ADDRESSES):
+    if is_postgres(where):
         return Database(where, name or DEFAULT)
     if name is not None:
         raise bad_input("--name tells queues in PostgreSQL apart; a file holds one. Leave it out.")

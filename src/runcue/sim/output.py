@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from runcue.address import is_address, plain
 from runcue.sim.reading import BadConfig
 
 STDOUT = "-"
@@ -44,6 +45,8 @@ def write(target: str, content: bytes) -> None:
 
 
 def _check_file(option: str, target: str) -> None:
+    if is_address(target):
+        raise BadConfig(option, "a file, and no address", plain(target))
     path = Path(target)
     if target.endswith(os.sep) or path.is_dir():
         raise BadConfig(option, "a file", target)

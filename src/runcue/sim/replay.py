@@ -28,6 +28,7 @@ from statistics import median
 import msgspec
 
 import runcue
+from runcue.address import plain
 from runcue.sim.config import Behaviour, Config, Latency, RetryConfig, ServiceConfig, Workload
 from runcue.sim.limits import Adaptive
 from runcue.sim.mocks import ERROR, PERMANENT, RETURNED
@@ -153,6 +154,7 @@ class Recording(msgspec.Struct):
 
 def read(path: str | os.PathLike[str], *, most: int = MOST_WORKS) -> Recording:
     """What happened in that queue; `BadConfig` when there is nothing in it, or more than `most` works."""
+    where = plain(os.fspath(path))
     with runcue.Reader(path) as reader:
         reel = _Reel()
         total, known = sum(reader.count().values()), reader.services()
@@ -164,10 +166,10 @@ def read(path: str | os.PathLike[str], *, most: int = MOST_WORKS) -> Recording:
             if work is not None:
                 reel.add(_as_of(work, now), event.at)
             if len(reel) > most:
-                raise BadConfig("--replay", f"a queue of at most {most:,} works", str(path))
+                raise BadConfig("--replay", f"a queue of at most {most:,} works", where)
     if not len(reel):
-        raise BadConfig("--replay", "a queue in which something has happened", str(path))
-    return reel.finish(Path(path).stem, known, total)
+        raise BadConfig("--replay", "a queue in which something has happened", where)
+    return reel.finish(Path(where).stem, known, total)
 
 
 def check(recorded: Config, changed: Config) -> None:

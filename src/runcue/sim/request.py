@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 import runcue
+from runcue.address import is_address, plain
 from runcue.sim import conditions, output, pace, replay, report
 from runcue.sim.check import Asked, Checker, Violation
 from runcue.sim.compare import compare
@@ -243,7 +244,7 @@ def _try(request: Request) -> None:
 
 def _typed(given: dict[str, Any], seed: int) -> str:
     """What to type for this replay again, but for where its results go."""
-    parts = ["runcue-sim", "--replay", given["replay"], "--seed", str(seed)]
+    parts = ["runcue-sim", "--replay", plain(given["replay"]), "--seed", str(seed)]
     for name in ("duration", "count", "rate_limit", "concurrent"):
         if given[name] is not None:
             parts += [f"--{name.replace('_', '-')}", given[name]]
@@ -275,6 +276,8 @@ def _source(given: dict[str, Any]) -> tuple[Config, Recording | None]:
 
 def _text_of(path: str) -> str:
     """A file as text, and no more of it than a configuration may hold."""
+    if is_address(path):
+        raise BadConfig("--config", "a file, and no address", plain(path))
     if path == "-":
         data = sys.stdin.buffer.read(LARGEST_FILE + 1)
     else:

@@ -23,6 +23,7 @@ from urllib.parse import quote
 import apsw
 import msgspec
 
+from runcue.address import advice, is_address, plain
 from runcue.errors import StorageBusy, StorageCorrupt, StoreError
 from runcue.stores import presence
 from runcue.stores.copying import Copy, Shape, shapes
@@ -64,6 +65,11 @@ def recover(path: str | os.PathLike[str], *, force: bool = False, insecure: bool
     name = os.fspath(path)
     if not name or "\0" in name:
         raise StoreError(f"{shown(name)} is no name of a file. Give the path of the queue file.", name)
+    if is_address(name):
+        what = advice(path) or "Give the path of the queue file."
+        raise StoreError(
+            f"{shown(plain(name))} is an address, and only a file can be recovered. {what}", plain(name)
+        )
     try:
         real = os.path.realpath(name)
         _check_file(real)

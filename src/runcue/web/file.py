@@ -23,6 +23,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runcue import ForkedConnection, Reader, StorageReplaced, StoreError, mask
+from runcue.address import is_postgres
 from runcue.web.printed import AROUND, Part
 from runcue.web.shapes import Stream
 from runcue.web.source import (
@@ -51,7 +52,6 @@ PAUSE = 1.0
 GONE = "The file is gone. It is looked for again."
 REPLACED = "The file was replaced; looking again."
 OTHER_QUEUE = "There is another queue now; looking again."
-ADDRESSES = ("postgresql://", "postgres://")
 DEFAULT = "default"
 
 
@@ -85,7 +85,7 @@ class Desk:
     ) -> None:
         self._path = path
         self._name = name
-        self._is_file = not path.startswith(ADDRESSES)
+        self._is_file = not is_postgres(path)
         self._slow = slow.format(path=_shown(path))
         self._hand = Hand()
         self._reader: Reader | None = None
@@ -144,7 +144,7 @@ class Desk:
 
 def _shown(path: str) -> str:
     """A path as it is, an address without its password."""
-    return str(mask(path)) if path.startswith(ADDRESSES) else path
+    return str(mask(path)) if is_postgres(path) else path
 
 
 def _heard(late: asyncio.Future[Any]) -> None:

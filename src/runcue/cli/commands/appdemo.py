@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from runcue.address import is_address, plain
 from runcue.cli.failure import TIMED_OUT, Failure, bad_input, conflict, misconfigured
 from runcue.cli.groups import verb
 from runcue.cli.screen import clean, counted, listed, quoted, say, shown, span, styled
@@ -82,6 +83,8 @@ def _folder(keep: str | None) -> Iterator[Path]:
         return
     if not keep:
         raise bad_input("--keep is empty. Name a directory, or leave it out.")
+    if is_address(keep):
+        raise bad_input(f"--keep is a directory, and {plain(keep)} is an address. Name a directory.")
     folder = Path(keep)
     if (folder / FILE).exists():
         raise conflict(f"{shown(folder / FILE)} is there already. Choose another directory, or move it away.")

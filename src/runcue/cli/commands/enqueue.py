@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from runcue.address import is_address, plain
 from runcue.cli.completing import any_job, queue, service
 from runcue.cli.failure import BAD_INPUT, STORAGE, Failure, bad_input, conflict, not_found
 from runcue.cli.fields import LocalTime, check, said
@@ -285,6 +286,10 @@ def _from_file(file: str, given: dict[str, Any]) -> list[Numbered]:
         if sys.stdin is None:
             raise bad_input("stdin is closed: there is nothing to read.")
         return _from_lines(sys.stdin.buffer, "stdin", given)
+    if is_address(file):
+        raise bad_input(
+            f"{plain(file)} is an address, and --file reads files. Fetch it, and pipe it to --file -."
+        )
     try:
         with open(file, "rb") as lines:  # noqa: PTH123 (a Path refuses what open() explains)
             return _from_lines(lines, shown(file), given)

@@ -15,7 +15,6 @@ import msgspec
 
 from runcue.errors import ConfigError, quoted
 
-SCHEMES: Final = ("postgresql://", "postgres://")
 DEFAULT: Final = "default"
 SHORTEST: Final = 4
 """Signs that a secret must have to be looked for in a text: shorter ones are in every other word."""
@@ -68,11 +67,6 @@ class Address(msgspec.Struct, frozen=True):
 def _is_secret(field: re.Match[str]) -> bool:
     name = unquote(field["name"][1:-1]).lower()
     return any(word in name for word in ("pass", "pwd", "secret", "token"))
-
-
-def is_address(target: str) -> bool:
-    """Whether that names a PostgreSQL database."""
-    return target.startswith(SCHEMES)
 
 
 def address_of(url: str, name: str) -> Address:
