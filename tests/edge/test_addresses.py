@@ -23,7 +23,7 @@ ADDRESSES = [
     "file:x.db?mode=ro",
     "sqlite:///x.db",
 ]
-WANTING = {
+WANTING: dict[str, Callable[[Any], Any]] = {
     "Cue": Cue,
     "Reader": Reader,
     "recover": recover,
