@@ -147,10 +147,19 @@ class Reader:
         queue: str | None = None,
         ids: Iterable[str] | None = None,
         limit: int = 100,
+        before: str | None = None,
     ) -> builtins.list[dict[str, Any]]:
-        """Rows of the view `jobs`: the latest of that state (in its words), queue and these ids, newest first."""
-        most = given.rows(limit)
-        return self._read(lambda tables: self._looks.jobs(tables, state, queue, ids, most))
+        """Rows of the view `jobs`: the latest of that state (in its words), queue and these ids, newest first.
+
+        The next page is what comes `before` the last id of this one.
+        """
+        most, last = given.rows(limit), None if before is None else given.work_id(before)
+
+        def look(tables: Tables) -> builtins.list[dict[str, Any]]:
+            end = None if last is None else _there(tables, last).seq
+            return self._looks.jobs(tables, state, queue, ids, most, end)
+
+        return self._read(look)
 
     def job_counts(self) -> dict[str, int]:
         """How many works there are in each of the states of the view `jobs`, forgotten ones included."""

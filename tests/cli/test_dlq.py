@@ -68,7 +68,7 @@ def test_list_says_when_there_is_more(dead: Inside) -> None:
     assert "--limit" in told.err
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "1000000000000", "x"])
+@pytest.mark.parametrize("limit", ["-1", "1000000000000", "x"])
 def test_a_limit_that_makes_no_sense_is_refused(inside: Inside, limit: str) -> None:
     refused(inside("dlq", "list", "--limit", limit), 2, "limit")
 

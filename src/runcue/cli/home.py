@@ -191,6 +191,7 @@ class Home:
         queue: str | None = None,
         ids: Iterable[str] | None = None,
         limit: int = 100,
+        before: str | None = None,
         raw: bool = False,
     ) -> list[dict[str, Any]]:
         """Rows of the jobs view, newest first; secrets in commands and errors are hidden unless asked for."""
@@ -199,7 +200,7 @@ class Home:
         hide = hiding(raw)
         return [
             {**job, "command": hide(job["command"]), "last_error": hide(job["last_error"])}
-            for job in reader.jobs(state, queue=queue, ids=ids, limit=limit)
+            for job in reader.jobs(state, queue=queue, ids=ids, limit=limit, before=before)
         ]
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import runcue
 
 T = TypeVar("T")
-MANY = 1_000_000
+MANY = 1_000_000_000
 """How many are meant where all are."""
 DEFAULT = "default"
 _NAME = "runcue.cli.place.name"
@@ -68,9 +68,13 @@ class Place(Protocol):
         queue: str | None = None,
         ids: Iterable[str] | None = None,
         limit: int = 100,
+        before: str | None = None,
         raw: bool = False,
     ) -> list[dict[str, Any]]:
-        """The latest of that state, queue and these ids, newest first; with their secrets if `raw`."""
+        """The latest of that state, queue and these ids, newest first; with their secrets if `raw`.
+
+        The next page is what comes `before` the last id of this one.
+        """
 
 
 class File:
@@ -161,13 +165,14 @@ class File:
         queue: str | None = None,
         ids: Iterable[str] | None = None,
         limit: int = 100,
+        before: str | None = None,
         raw: bool = False,
     ) -> list[dict[str, Any]]:
         """The latest works, newest first."""
         if ids is not None:
             found = [work for one in ids if (work := reader.get(one)) is not None]
         else:
-            found = reader.list(state, limit=limit, queue=queue)
+            found = reader.list(state, limit=limit, queue=queue, before=before)
         return [row_of(work, raw=raw) for work in found]
 
 

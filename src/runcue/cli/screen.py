@@ -31,6 +31,8 @@ LONGEST_NAME = 40
 LESS = ("PRIO", "TRIES", "PID", "SINCE", "TOOK", "DIED", "CIRCUIT", "RATE", "COMMAND", "TASK", "QUEUES")
 """The columns that are left out first; then it is the last one each time."""
 
+PIECE = 65536
+"""How many characters of a long document are written at once."""
 FEW = 3
 """How many jobs are named where there may be many."""
 
@@ -336,15 +338,22 @@ def styled(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = 
 # shapes ---------------------------------------------------------------------------------------------------
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Rows of text, cleaned here: aligned under a heading on a terminal, tab-separated in a pipe."""
-    cells = [[clean(cell) for cell in row] for row in rows]
-    if not is_terminal():
-        for row in cells:
-            say("\t".join(row))
-        return
-    for line in aligned(columns, cells):
-        say(line)
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
+    """Rows of text, cleaned here: aligned under a heading on a terminal, tab-separated in a pipe. How many there are.
+
+    In a pipe each is written as it comes: there may be any number of them.
+    """
+    cells = ([clean(cell) for cell in row] for row in rows)
+    if is_terminal():
+        known = list(cells)
+        for line in aligned(columns, known) if known else ():
+            say(line)
+        return len(known)
+    number = 0
+    for row in cells:
+        say("\t".join(row))
+        number += 1
+    return number
 
 
 def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
@@ -421,9 +430,31 @@ def live() -> Iterator[Callable[[Sequence[str]], None]]:
 
 def show_json(value: object, *, pretty: bool = True) -> None:
     """One JSON document: on one line in a pipe, indented on a terminal; nothing in it that a terminal obeys."""
+    _write_json(_json_of(value, pretty=pretty and is_terminal()) + "\n")
+
+
+def show_json_array(values: Iterable[object]) -> int:
+    """The same for an array of any length, which is written as it comes. How many there are."""
+    pretty, number, text = is_terminal(), 0, "["
+    for value in values:
+        one = _json_of(value, pretty=pretty)
+        text += "," if number else ""
+        text += "\n  " + one.replace("\n", "\n  ") if pretty else one
+        number += 1
+        if len(text) > PIECE:
+            _write_json(text)
+            text = ""
+    _write_json(text + ("\n]\n" if pretty and number else "]\n"))
+    return number
+
+
+def _json_of(value: object, *, pretty: bool) -> str:
     data = msgspec.json.encode(value)
-    if pretty and is_terminal():
+    if pretty:
         data = msgspec.json.format(data, indent=2)
-    text = data.decode().translate(_JSON_SAFE)
+    return data.decode().translate(_JSON_SAFE)
+
+
+def _write_json(text: str) -> None:
     if sys.stdout is not None:
-        click.echo(text.encode() + b"\n", nl=False)
+        click.echo(text.encode(), nl=False)

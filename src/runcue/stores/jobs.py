@@ -39,12 +39,13 @@ RAW: Final = (
 """What `row_of` makes a row from."""
 
 
-def conditions(state: str | None, queue: str | None) -> tuple[list[str], list[object]]:
-    """What finds the jobs of that state and queue, and its bindings."""
+def conditions(state: str | None, queue: str | None, before: int | None) -> tuple[list[str], list[object]]:
+    """What finds the jobs of that state and queue that came before that one, and its bindings."""
     if state is not None and state not in WHERE:
         raise InvalidOption("state", state, f"one of {', '.join(WHERE)}")
-    where = [] if state is None else [WHERE[state]]
-    return ([*where, "queue = ?"], [queue]) if queue is not None else (where, [])
+    asked = {"queue = ?": queue, "seq < ?": before}
+    found = {where: value for where, value in asked.items() if value is not None}
+    return [*([] if state is None else [WHERE[state]]), *found], [*found.values()]
 
 
 def newest(select: str, where: list[str]) -> str:
@@ -53,10 +54,15 @@ def newest(select: str, where: list[str]) -> str:
 
 
 def find(
-    connection: apsw.Connection, state: str | None, queue: str | None, ids: Iterable[str] | None, limit: int
+    connection: apsw.Connection,
+    state: str | None,
+    queue: str | None,
+    ids: Iterable[str] | None,
+    limit: int,
+    before: int | None,
 ) -> list[dict[str, Any]]:
-    """The latest jobs of that state, queue and these ids, newest first."""
-    where, bindings = conditions(state, queue)
+    """The latest jobs of that state, queue and these ids that came before that one, newest first."""
+    where, bindings = conditions(state, queue, before)
     if ids is not None:
         where.append("id IN (SELECT value FROM json_each(?))")
         bindings.append(msgspec.json.encode(list(ids)).decode())

@@ -64,9 +64,15 @@ class Looks(Protocol):
         ...
 
     def jobs(
-        self, tables: Tables, state: str | None, queue: str | None, ids: Iterable[str] | None, limit: int
+        self,
+        tables: Tables,
+        state: str | None,
+        queue: str | None,
+        ids: Iterable[str] | None,
+        limit: int,
+        before: int | None,
     ) -> list[dict[str, Any]]:
-        """The latest jobs of that state, queue and these ids, newest first."""
+        """The latest jobs of that state, queue and these ids that came before that one, newest first."""
         ...
 
     def health(self, tables: Tables, head: Head) -> dict[str, Any]:
@@ -157,10 +163,16 @@ class FileLooks:
         ]
 
     def jobs(
-        self, tables: Tables, state: str | None, queue: str | None, ids: Iterable[str] | None, limit: int
+        self,
+        tables: Tables,
+        state: str | None,
+        queue: str | None,
+        ids: Iterable[str] | None,
+        limit: int,
+        before: int | None,
     ) -> list[dict[str, Any]]:
         """Rows of the view `jobs`."""
-        return jobs.find(tables.connection, state, queue, ids, limit)
+        return jobs.find(tables.connection, state, queue, ids, limit, before)
 
     def health(self, tables: Tables, head: Head) -> dict[str, Any]:
         """How the file is; reads all of it."""

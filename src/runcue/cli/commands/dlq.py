@@ -12,6 +12,7 @@ from runcue.cli.failure import Failure, bad_input, conflict
 from runcue.cli.fields import job_id
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home
+from runcue.cli.paging import Pages, by_id, limited, most_of
 from runcue.cli.place import MANY, ask, end, reading
 from runcue.cli.retrying import complaint, confirm, each, retried, summed, tell_skipped
 from runcue.cli.screen import counted
@@ -27,32 +28,43 @@ def command() -> None:
 
 
 @command.command("list", cls=Verb, examples=["queuectl dlq list", "queuectl dlq list --json | jq length"])
-@click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="At most so many jobs."
-)
+@limited("dead jobs")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects, as in the jobs view.")
 @click.pass_obj
-def list_dead(home: Home, limit: int, as_json: bool) -> None:
+def list_dead(home: Home, limit: int, everything: bool, as_json: bool) -> None:
     """List dead jobs, newest first, and why they died."""
-    from runcue.cli.screen import note, reason_of, show_json, table
+    from runcue.cli.screen import note, reason_of, show_json, show_json_array, table
 
-    jobs: list[dict[str, Any]] = []
-    if home.exists:
-        with home.reader() as reader:
-            jobs = home.rows(reader, "dead", limit=limit + 1)
-    if as_json:
-        show_json(jobs[:limit])
+    most = most_of(limit, everything)
+    if not home.exists:
+        if as_json:
+            show_json([])
+        else:
+            note("No dead jobs.")
         return
-    if not jobs:
+    with home.reader() as reader:
+        pages = Pages(
+            lambda limit, before: home.rows(reader, "dead", limit=limit, before=before), most, by_id
+        )
+        if as_json:
+            shown = show_json_array(pages.rows())
+        else:
+            shown = table(
+                ("ID", "TRIES", "DIED", "COMMAND", "ERROR"),
+                (
+                    (
+                        job["id"],
+                        str(job["attempts"]),
+                        _died(job),
+                        job["command"],
+                        reason_of(job["last_error"]),
+                    )
+                    for job in pages.rows()
+                ),
+            )
+    if not shown and not as_json:
         note("No dead jobs.")
-        return
-    rows = [
-        (job["id"], str(job["attempts"]), _died(job), job["command"], reason_of(job["last_error"]))
-        for job in jobs[:limit]
-    ]
-    table(("ID", "TRIES", "DIED", "COMMAND", "ERROR"), rows)
-    if len(jobs) > limit:
-        note(f"There are more than these {limit:,}: use --limit.")
+    pages.note(shown)
 
 
 @command.command("retry", cls=Verb, examples=["queuectl dlq retry job1", "queuectl dlq retry --all"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,16 +11,17 @@ from runcue.cli.completing import queue, service
 from runcue.cli.fields import unicode
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+from runcue.cli.paging import Pages, by_id, limited, most_of
 from runcue.cli.place import File, hiding, on_file, row_of
-from runcue.cli.words import QUEUECTL, RUNCUE
+from runcue.cli.words import QUEUECTL, RUNCUE, Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import runcue
+    from runcue.cli.reasons import Crew
 
 SHORT_COMMAND = 60
 SHORT_ERROR = 60
-MOST = click.IntRange(1, 100_000)
 RAW = "Show passwords, tokens and other secrets as they are."
 
 
@@ -34,19 +35,28 @@ RAW = "Show passwords, tokens and other secrets as they are."
 )
 @click.option("--state", type=click.Choice(QUEUECTL.states), help="Only jobs in this state.")
 @click.option("--queue", metavar="NAME", shell_complete=queue, help="Only jobs of this queue.")
-@click.option("--limit", metavar="N", type=MOST, default=50, show_default=True, help="At most so many jobs.")
+@limited("jobs")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects, as in the jobs view.")
 @click.option("--raw", is_flag=True, help=RAW)
 @click.pass_obj
-def command(home: Home, state: str | None, queue: str | None, limit: int, as_json: bool, raw: bool) -> None:
+def command(
+    home: Home,
+    state: str | None,
+    queue: str | None,
+    limit: int,
+    everything: bool,
+    as_json: bool,
+    raw: bool,
+) -> None:
     """List jobs, newest first, and why they wait.
 
     In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as
     ***, in JSON as well, unless --raw asks for them.
     """
-    from runcue.cli.reasons import Crew, waits
-    from runcue.cli.screen import note, show_json, table
+    from runcue.cli.reasons import Crew
+    from runcue.cli.screen import note, show_json, show_json_array, table
 
+    most = most_of(limit, everything)
     if queue is not None:
         unicode("queue", queue)
     if not home.exists:
@@ -56,20 +66,20 @@ def command(home: Home, state: str | None, queue: str | None, limit: int, as_jso
             note("No jobs yet. Start with: queuectl enqueue -- echo hello")
         return
     with home.reader() as reader:
-        found = home.rows(reader, state, queue=queue, limit=limit + 1, raw=raw)
-        jobs = found[:limit]
+        pages = Pages(
+            lambda limit, before: home.rows(reader, state, queue=queue, limit=limit, before=before, raw=raw),
+            most,
+            by_id,
+        )
         if as_json:
-            show_json(jobs)
-            return
-        told = waits(reader, jobs, reader.now(), Crew(reader.workers()))
-        reasons = {id: text for id, (_, text) in told.items()}
-    if not jobs:
+            shown = show_json_array(pages.rows())
+        else:
+            crew = Crew(reader.workers())
+            shown = table(HEADS, (row for page in pages for row in _rows(reader, page, crew, home.words)))
+    if not shown and not as_json:
         chosen = state is not None or queue is not None
         note("No such jobs." if chosen else "No jobs. Add one: queuectl enqueue -- echo hello")
-        return
-    table(HEADS, [_row(job, reasons) for job in jobs])
-    if len(found) > limit:
-        note(f"There are more than these {limit:,}: use --limit.")
+    pages.note(shown)
 
 
 @on_file(
@@ -84,39 +94,62 @@ def command(home: Home, state: str | None, queue: str | None, limit: int, as_jso
 @click.option("--task", metavar="NAME", help="Only works of this task.")
 @click.option("--queue", metavar="NAME", shell_complete=queue, help="Only works of this queue.")
 @click.option("--service", metavar="NAME", shell_complete=service, help="Only works that use this service.")
-@click.option("--search", metavar="TEXT", help="Only with this text in id, target, error or params.")
-@click.option("--limit", metavar="N", type=MOST, default=50, show_default=True, help="At most so many works.")
+@click.option(
+    "--search",
+    metavar="TEXT",
+    help="Only with this text in id, target, error or params; the newest 200,000 are searched.",
+)
+@limited("works")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects.")
 @click.option("--raw", is_flag=True, help=RAW)
-def list_file(place: File, limit: int, as_json: bool, raw: bool, **wanted: str | None) -> None:
+def list_file(
+    place: File, limit: int, everything: bool, as_json: bool, raw: bool, **wanted: str | None
+) -> None:
     """List works, newest first, and why they wait.
 
     In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as
     ***, in JSON as well, unless --raw asks for them.
     """
-    from runcue.cli.reasons import Crew, waits
-    from runcue.cli.screen import note, show_json, table
+    from runcue.cli.reasons import Crew
+    from runcue.cli.screen import note, show_json_array, table
 
+    most = most_of(limit, everything)
     for name, value in wanted.items():
         if value is not None:
             unicode(f"--{name}", value)
     if not place.exists:
         raise place.nothing()
     with place.reader() as reader:
-        found = reader.list(limit=limit + 1, **wanted)
-        works = found[:limit]
-        now, rows = reader.now(), [row_of(work, raw=raw) for work in works]
-        told = waits(reader, rows, now, Crew(reader.workers()), place.words)
-    if as_json:
-        show_json([{**summary(work, raw=raw), "why": _why(told.get(work.id), now)} for work in works])
-        return
-    if not works:
+        pages = Pages(
+            lambda limit, before: reader.list(limit=limit, before=before, **wanted),
+            most,
+            lambda work: work.id,
+        )
+        crew = Crew(reader.workers())
+        if as_json:
+            shown = show_json_array(
+                one for page in pages for one in _summaries(reader, page, crew, place.words, raw=raw)
+            )
+        else:
+            rows = ([row_of(work, raw=raw) for work in page] for page in pages)
+            shown = table(
+                WORK_HEADS, (row for page in rows for row in _rows(reader, page, crew, place.words))
+            )
+    if not shown and not as_json:
         note("No such works." if any(wanted.values()) else f"No works. {place.words.add}")
-        return
-    reasons = {id: text for id, (_, text) in told.items()}
-    table(WORK_HEADS, [_row(row, reasons) for row in rows])
-    if len(found) > limit:
-        note(f"There are more than these {limit:,}: use --limit.")
+    pages.note(shown)
+
+
+def _summaries(
+    reader: runcue.Reader, works: Sequence[runcue.Work], crew: Crew, words: Words, *, raw: bool
+) -> Iterator[dict[str, Any]]:
+    """Works of a list as data, and why each waits."""
+    from runcue.cli.reasons import waits
+
+    now = reader.now()
+    told = waits(reader, [row_of(work, raw=raw) for work in works], now, crew, words)
+    for work in works:
+        yield {**summary(work, raw=raw), "why": _why(told.get(work.id), now)}
 
 
 def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
@@ -155,7 +188,18 @@ HEADS = ("ID", "STATE", "TRIES", "PRIO", "COMMAND", "WAITING / ERROR")
 WORK_HEADS = (*HEADS[:4], "TASK", HEADS[-1])
 
 
-def _row(job: Mapping[str, Any], reasons: Mapping[str, str]) -> tuple[str, ...]:
+def _rows(
+    reader: runcue.Reader, jobs: Sequence[Mapping[str, Any]], crew: Crew, words: Words
+) -> Iterator[tuple[str, ...]]:
+    """Jobs as rows of a table, and why each waits."""
+    from runcue.cli.reasons import waits
+
+    told = waits(reader, jobs, reader.now(), crew, words)
+    for job in jobs:
+        yield _row(job, told[job["id"]][1] if job["id"] in told else "")
+
+
+def _row(job: Mapping[str, Any], said: str) -> tuple[str, ...]:
     from runcue.cli.reasons import tries
     from runcue.cli.screen import cut, is_terminal, reason_of
 
@@ -164,7 +208,6 @@ def _row(job: Mapping[str, Any], reasons: Mapping[str, str]) -> tuple[str, ...]:
         error = ""
     if is_terminal():
         command, error = cut(command, SHORT_COMMAND), cut(error, SHORT_ERROR)
-    said = reasons.get(job["id"], "")
     if said and error:
         said = f"{said}: {error}"
     return job["id"], job["state"], tries(job), f"{job['priority']:g}", command, said or error

@@ -122,10 +122,16 @@ class PostgresLooks:
         return ("alive", silent_for) if silent_for < lease else ("gone", None)
 
     def jobs(
-        self, tables: Tables, state: str | None, queue: str | None, ids: Iterable[str] | None, limit: int
+        self,
+        tables: Tables,
+        state: str | None,
+        queue: str | None,
+        ids: Iterable[str] | None,
+        limit: int,
+        before: int | None,
     ) -> list[dict[str, Any]]:
-        """The latest jobs of that state, queue and these ids, newest first."""
-        where, bindings = jobs.conditions(state, queue)
+        """The latest jobs of that state, queue and these ids that came before that one, newest first."""
+        where, bindings = jobs.conditions(state, queue, before)
         if ids is not None:
             where.append("id = ANY(?)")
             bindings.append([escaped(one) for one in ids])
