@@ -111,7 +111,62 @@ def test_circuit_transitions_are_kept_with_their_times() -> None:
 RANKED = "workload: {priorities: {0: 1, 5: 1}}"
 
 
-def test_a_start_before_an_older_and_more_urgent_work_is_an_inversion() -> None:
+HIGH, LOW = {"priority": 5.0}, {"priority": 0.0}
+
+
+def ran(*works: tuple[str, float, float, float, dict[str, float]]) -> Summary:
+    """What comes of works told as (name, queued, started, completed, more)."""
+    told = [
+        moment
+        for name, queued, started, completed, more in works
+        for moment in (
+            (queued, "queued", name, more),
+            (started, "started", name),
+            (completed, "completed", name),
+        )
+    ]
+    return summed(config(RANKED), *sorted(told, key=lambda moment: moment[0]))
+
+
+def test_a_work_that_finishes_before_an_older_and_more_urgent_one_is_an_inversion() -> None:
+    found = ran(("high", 0, 1, 9, HIGH), ("low", 2, 3, 4, LOW))
+    assert (found.inversions, found.inversion_pairs, found.out_of_order_starts) == (1, 1, 0)
+
+
+def test_an_inversion_is_one_however_many_older_works_are_passed_over() -> None:
+    found = ran(
+        ("high", 0, 1, 9, HIGH), ("other", 1, 1, 9, HIGH), ("low", 2, 3, 4, LOW), ("low-2", 2, 3, 4, LOW)
+    )
+    assert (found.inversions, found.inversion_pairs) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    "works",
+    [
+        [("high", 0, 1, 3, HIGH), ("low", 2, 2, 4, LOW)],  # it finished first
+        [("high", 2, 2, 9, HIGH), ("low", 1, 1, 4, LOW)],  # it is younger
+        [("high", 0, 1, 9, HIGH), ("low", 0, 1, 4, LOW)],  # they are of the same age
+        [("one", 0, 1, 9, LOW), ("two", 2, 3, 4, LOW)],  # neither is more urgent
+    ],
+)
+def test_what_is_no_inversion(works: list[Any]) -> None:
+    found = ran(*works)
+    assert (found.inversions, found.inversion_pairs) == (0, 0)
+
+
+def test_a_work_that_fails_for_good_finishes_and_one_that_is_skipped_or_cancelled_does_not() -> None:
+    found = summed(
+        config(RANKED), (0, "queued", "high", HIGH), (1, "started", "high"),
+        *[(2, "queued", name, LOW) for name in ("a", "b", "c", "d")],
+        (3, "started", "a"), (4, "failed", "a", {"final": False}),
+        (5, "started", "a"), (6, "failed", "a", {"final": True}),
+        (7, "skipped", "b"), (8, "cancelled", "c"), (9, "completed", "high"),
+        (10, "started", "d"), (11, "completed", "d"),
+    )  # fmt: skip
+    assert found.inversions == 1
+
+
+def test_a_start_before_an_older_and_more_urgent_work_that_could_start_is_out_of_order() -> None:
     high, low = {"priority": 5.0}, {"priority": 0.0}
     wrong = summed(
         config(RANKED), (0, "queued", "high", high), (1, "queued", "low", low), (2, "started", "low")
@@ -121,7 +176,7 @@ def test_a_start_before_an_older_and_more_urgent_work_is_an_inversion() -> None:
     )
     plain = summed(config(RANKED), (0, "queued", "high", high), (1, "queued", "low", low), (2, "started", "high"),
                    (2, "started", "low"))  # fmt: skip
-    assert (wrong.inversions, right.inversions, plain.inversions) == (1, 0, 0)
+    assert [one.out_of_order_starts for one in (wrong, right, plain)] == [1, 0, 0]
 
 
 SEVERAL = """
@@ -145,7 +200,7 @@ def test_who_waits_for_another_service_is_not_passed_over(high: str, low: str, e
         (1, "queued", "low", {"priority": 0.0, "task": low}),
         (2, "started", "low"),
     )
-    assert found.inversions == expected
+    assert found.out_of_order_starts == expected
 
 
 @pytest.mark.parametrize(("key", "expected"), [("ann", 1), ("bob", 0)])
@@ -156,7 +211,7 @@ def test_who_waits_for_another_key_is_not_passed_over(key: str, expected: int) -
         (1, "queued", "low", {"priority": 0.0, "keys": {"account": key}}),
         (2, "started", "low"),
     )
-    assert found.inversions == expected
+    assert found.out_of_order_starts == expected
 
 
 def test_a_work_takes_its_place_on_each_of_its_services() -> None:
@@ -184,7 +239,7 @@ def test_who_waits_for_something_else_is_not_passed_over() -> None:
         (4, "queued", "later", {"priority": 0.0}),
         (5, "started", "later"),     # now it could
     )  # fmt: skip
-    assert found.inversions == 1
+    assert found.out_of_order_starts == 1
 
 
 def test_an_attempt_that_ended_with_its_node_is_lost() -> None:
@@ -265,4 +320,22 @@ def test_every_scenario_shows_what_it_is_for(name: str) -> None:
         "dynamic": found.skipped > 0 and found.rebuilds > 0,
     }
     assert expected[name]
-    assert found.inversions == 0
+    assert found.out_of_order_starts == 0
+
+
+def test_inversions_of_a_run_are_those_of_its_events() -> None:
+    plan = scenario("priority_test", 60.0)
+    metrics, there = Metrics(plan), dict[str, tuple[float, float]]()
+    passed_over: list[int] = []
+
+    def listen(event: runcue.Event) -> None:
+        metrics(event)
+        if event.type == "queued":
+            there[event.work_id or ""] = event.at, event.data["priority"]
+        elif event.type in {"completed", "failed"} and event.final:
+            at, priority = there.pop(event.work_id or "")
+            passed_over.append(sum(older < at and high > priority for older, high in there.values()))
+
+    found = metrics.finish(simulate(plan, None, listen))
+    assert (found.inversions, found.inversion_pairs) == (sum(map(bool, passed_over)), sum(passed_over))
+    assert found.inversions > 0

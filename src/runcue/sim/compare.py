@@ -52,6 +52,7 @@ METRICS: dict[str, tuple[Read, Show]] = {
     "success after retry": (lambda summary: summary.success_after_retry, _share),
     "queue peak": (lambda summary: summary.depth_peak, _amount),
     "priority inversions": (lambda summary: summary.inversions, _amount),
+    "out-of-order starts": (lambda summary: summary.out_of_order_starts, _amount),
 }
 OF_SERVICE: dict[str, tuple[Callable[[Any], float], Show]] = {
     "rate-limited": (lambda service: service.rate_limited, span),

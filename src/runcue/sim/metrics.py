@@ -7,7 +7,9 @@
 Rules:
 - Latency is from submission to completion, wait from submission to the first start, run one attempt.
 - A work that uses several services waits for all of them, and takes its place on each.
-- A priority inversion is a first start while an older work of higher priority, which needs nothing more, waits for
+- A priority inversion is a work that finishes (completes, or fails for good) before an older one of higher priority,
+  whatever that one waits for or does.
+- An out-of-order start is a first start while an older work of higher priority, which needs nothing more, waits for
   the same services, with the same keys: one that uses another service too may be waiting for that.
 - Series have a point for each of some hundred stretches of time. Times are seconds from the beginning.
 """
@@ -24,6 +26,7 @@ import runcue
 from runcue.sim.config import Config
 from runcue.sim.gauges import Gauge, Series, ServiceSummary, halved
 from runcue.sim.histogram import Histogram, Level, Spread, rounded
+from runcue.sim.ranks import Ranks
 from runcue.sim.reading import pretty_rate, span
 from runcue.sim.world import Outcome, Simulation
 
@@ -81,6 +84,11 @@ class Summary(msgspec.Struct, kw_only=True):
     depth_mean: float
     depth_end: int
     inversions: int
+    """Works that finished before an older one of higher priority."""
+    inversion_pairs: int
+    """The same, with each of the older ones counted."""
+    out_of_order_starts: int
+    """First starts while an older work of higher priority could have started in their place."""
     services: dict[str, ServiceSummary]
     circuits: list[tuple[float, str, str]]
     """When which circuit became what."""
@@ -100,14 +108,11 @@ class Summary(msgspec.Struct, kw_only=True):
     latency_p99: Series
 
 
-Lane = dict[float, dict[str, float]]
-"""Works that are interchangeable as far as limits go and could start: by priority, since when they are queued."""
-
-
 class _Live:
     """A work that has not ended."""
 
     __slots__ = (
+        "age",
         "cost",
         "gauges",
         "has_retried",
@@ -123,14 +128,16 @@ class _Live:
     def __init__(
         self,
         queued_at: float,
+        age: int,
         priority: float,
         gauges: Sequence[Gauge],
-        lane: Lane,
+        lane: Ranks,
         lacks: int,
         cost: Mapping[str, float],
     ) -> None:
         self.cost = cost
         self.queued_at = queued_at
+        self.age = age
         self.priority = priority
         self.gauges = gauges
         self.lane = lane
@@ -149,7 +156,11 @@ class Metrics:
         self._services = {name: Gauge(service) for name, service in config.services.items()}
         self._gauges = {task: [self._services[name] for name in uses] for task, uses in config.uses().items()}
         self._sets = {task: tuple(sorted(uses)) for task, uses in config.uses().items()}
-        self._lanes: dict[object, Lane] = {}
+        self._ranks = Ranks()
+        """Works that have not ended."""
+        self._lanes: dict[object, Ranks] = {}
+        """Works that could start, by what makes them interchangeable as far as limits go."""
+        self._age, self._newest = 0, -math.inf
         self._live: dict[str, _Live] = {}
         self._dependents: dict[str, list[str]] = {}
         self._bin = 0
@@ -162,8 +173,8 @@ class Metrics:
         self._completed_here = self._failed_here = 0
         self._depth = Level()
         self._count = dict.fromkeys(
-            ("attempts", "retries", "retried", "recovered", "lost", "inversions", "completed", "skipped", "failed",
-             "cancelled", "queued"), 0)  # fmt: skip
+            ("attempts", "retries", "retried", "recovered", "lost", "inversions", "pairs", "out_of_order",
+             "completed", "skipped", "failed", "cancelled", "queued"), 0)  # fmt: skip
         self._series: dict[str, Series] = {
             name: [] for name in ("depth", "completed", "failed", "p50", "p95", "p99")
         }
@@ -199,9 +210,9 @@ class Metrics:
         if live is None:
             return
         if kind == "started":
-            self._started(live, at, work_id)
+            self._started(live, at)
             if event.data.get("refused"):
-                self._refused(live, at, work_id)
+                self._refused(live, at)
         elif kind in {"completed", "skipped", "failed", "cancelled"}:
             self._ended(kind, live, event, at, work_id)
         elif kind == "retrying":
@@ -216,34 +227,37 @@ class Metrics:
         task, data = event.task or "", event.data
         cost, keys = data.get("cost", NOTHING), data.get("keys")
         uses = self._sets.get(task, ())
-        lane = self._lanes.setdefault((uses, tuple(keys.items()) if keys else (), bool(cost)), {})
+        lane = self._lanes.setdefault((uses, tuple(keys.items()) if keys else (), bool(cost)), Ranks())
+        if at > self._newest:  # who came at the same moment is of the same age
+            self._age, self._newest = self._age + 1, at
         gauges, priority = self._gauges.get(task, ()), float(data.get("priority", 0.0))
-        live = _Live(at, priority, gauges, lane, len(needs), cost)
+        live = _Live(at, self._age, priority, gauges, lane, len(needs), cost)
         self._live[work_id] = live
+        self._ranks.come(live.age, priority)
         for need in needs:
             self._dependents.setdefault(need, []).append(work_id)
         self._depth.change(1, at)
         if not live.lacks:
-            self._wait_for(live, at, work_id)
+            self._wait_for(live, at)
 
     @staticmethod
-    def _wait_for(live: _Live, at: float, work_id: str) -> None:
+    def _wait_for(live: _Live, at: float) -> None:
         live.is_waiting = True
-        live.lane.setdefault(live.priority, {})[work_id] = live.queued_at
+        live.lane.come(live.age, live.priority)
         for gauge in live.gauges:
             gauge.come(at)
 
     @staticmethod
-    def _wait_no_more(live: _Live, at: float, work_id: str) -> None:
+    def _wait_no_more(live: _Live, at: float) -> None:
         if live.is_waiting:
             live.is_waiting = False
-            del live.lane[live.priority][work_id]
+            live.lane.go(live.age, live.priority)
             for gauge in live.gauges:
                 gauge.go(at)
 
-    def _started(self, live: _Live, at: float, work_id: str) -> None:
+    def _started(self, live: _Live, at: float) -> None:
         self._count["attempts"] += 1
-        self._wait_no_more(live, at, work_id)
+        self._wait_no_more(live, at)
         if live.is_running:  # its node died
             self._count["lost"] += 1
             for gauge in live.gauges:
@@ -255,26 +269,19 @@ class Metrics:
         if live.tries == 1:
             self._wait.add(at - live.queued_at)
             self._waits.setdefault(live.priority, Histogram()).add(at - live.queued_at)
-            self._count["inversions"] += self._is_inversion(live)
+            self._count["out_of_order"] += live.lane.above(live.age, live.priority) > 0
         for gauge in live.gauges:
             gauge.start(at)
             gauge.use(live.cost)
 
-    def _refused(self, live: _Live, at: float, work_id: str) -> None:
+    def _refused(self, live: _Live, at: float) -> None:
         """The far side would not have it: it waits again, and that attempt does not count."""
         live.is_running = False
         self._depth.change(1, at)
         for gauge in live.gauges:
             gauge.leave(at)
             gauge.use(dict.fromkeys(live.cost, 0.0), live.cost)
-        self._wait_for(live, at, work_id)
-
-    @staticmethod
-    def _is_inversion(live: _Live) -> bool:
-        return any(
-            priority > live.priority and some and next(iter(some.values())) < live.queued_at
-            for priority, some in live.lane.items()
-        )
+        self._wait_for(live, at)
 
     def _ended(self, kind: str, live: _Live, event: runcue.Event, at: float, work_id: str) -> None:
         if not live.is_running:
@@ -305,14 +312,19 @@ class Metrics:
             self._latency.add(at - live.queued_at)
             self._latency_here.add(at - live.queued_at)
             self._count["recovered"] += live.has_retried
-        self._wait_no_more(live, at, work_id)
+        self._wait_no_more(live, at)
+        self._ranks.go(live.age, live.priority)
+        if kind in {"completed", "failed"}:
+            passed_over = self._ranks.above(live.age, live.priority)
+            self._count["inversions"] += passed_over > 0
+            self._count["pairs"] += passed_over
         del self._live[work_id]
         for name in self._dependents.pop(work_id, ()):
             waiting = self._live.get(name)
             if waiting is not None:
                 waiting.lacks -= 1
                 if not waiting.lacks:
-                    self._wait_for(waiting, at, name)
+                    self._wait_for(waiting, at)
 
     # summing up -------------------------------------------------------------------------------------------
 
@@ -391,6 +403,8 @@ class Metrics:
             depth_mean=rounded(self._depth.total / max(took, 1e-9)),
             depth_end=self._depth.value,
             inversions=count["inversions"],
+            inversion_pairs=count["pairs"],
+            out_of_order_starts=count["out_of_order"],
             services=services,
             circuits=self._circuits,
             errors=dict(sorted(self._errors.items(), key=lambda pair: (-pair[1], pair[0]))),

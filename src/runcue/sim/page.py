@@ -204,6 +204,7 @@ def _figures(summary: Summary) -> str:
         ("success after retry", _percent(summary.success_after_retry) if summary.retried else "–", "", False),
         ("peak depth", f"{summary.depth_peak:,}", f"at {moment(summary.depth_peak_at)}", False),
         ("priority inversions", f"{summary.inversions:,}", "", False),
+        ("out-of-order starts", f"{summary.out_of_order_starts:,}", "", False),
     ]
     more = (
         ("unfinished", summary.unfinished, True), ("skipped", summary.skipped, False),

@@ -51,11 +51,7 @@ def lines(summary: Summary) -> list[str]:
         ("attempts", _joined(_attempts(summary))),
         ("queue", _queue(summary)),
     ]
-    if len(summary.waits) > 1:
-        worst = ", ".join(f"{span(spread.max)} at {priority}" for priority, spread in summary.waits.items())
-        rows.append(("priorities", f"{_none_or(summary.inversions, 'inversion')} · longest wait {worst}"))
-    else:
-        rows.append(("priorities", _none_or(summary.inversions, "inversion")))
+    rows.append(("priorities", _joined(_priorities(summary))))
     rows += [(name, _joined(_service(service))) for name, service in summary.services.items()]
     if summary.kills:
         rows.append(
@@ -95,6 +91,15 @@ def _works(summary: Summary) -> list[str]:
     found += [f"{summary.failed:,} failed"]
     found += [f"{summary.cancelled:,} cancelled"] if summary.cancelled else []
     return found + ([f"{summary.unfinished:,} unfinished"] if summary.unfinished else [])
+
+
+def _priorities(summary: Summary) -> list[str]:
+    if len(summary.waits) <= 1:
+        return [_none_or(summary.inversions, "inversion")]
+    worst = ", ".join(f"{span(spread.max)} at {priority}" for priority, spread in summary.waits.items())
+    found = [_none_or(summary.inversions, "inversion")]
+    found += [_none_or(summary.out_of_order_starts, "out-of-order start")]
+    return [*found, f"longest wait {worst}"]
 
 
 def _attempts(summary: Summary) -> list[str]:
