@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from runcue.core.failure import Failure, classify
 from runcue.core.model import Record
@@ -144,7 +145,8 @@ class Attempts:
             outcome = Outcome(record.id, record.token, None, LATE)
         except BaseException as error:  # noqa: BLE001 (whatever a handler raises is its outcome)
             said = error.result if isinstance(error, CommandFailed) else None
-            outcome = Outcome(record.id, record.token, said, classify(error, task.retry.retry_on), error)
+            failure = self._put_off(classify(error, task.retry.retry_on), task, record)
+            outcome = Outcome(record.id, record.token, said, failure, error)
         else:
             outcome = Outcome(record.id, record.token, result)
             if self._judge.artifacts:
@@ -162,6 +164,14 @@ class Attempts:
             self._put(Ended(record.id, record.token, not was_stopped))
         else:
             self._put(outcome)
+
+    def _put_off(self, failure: Failure, task: Registered, record: Record) -> Failure:
+        """The same, and when to go on, where that is for the application to say and there is another attempt."""
+        policy = record.spec.retry or task.retry
+        is_open = failure.after is None and failure.kind in {"error", "timeout"}
+        if task.retry_delay is None or not is_open or record.failures + 1 >= policy.max_attempts:
+            return failure
+        return replace(failure, after=self._judge.delay(task.retry_delay, record))
 
     def entered(self, run: Run, at: float, began: float | None) -> None:
         """The handler was entered: rates and the timeout count from here. Its call may have begun earlier."""
@@ -213,7 +223,9 @@ class Attempts:
             return
         timeout = TimeoutError(f"timeout after {limit:g} s")
         is_excluded = classify(timeout, self._tasks[record.spec.task].retry.retry_on).kind == "permanent"
-        failure = TIMEOUT_FOR_GOOD if is_excluded else TIMEOUT
+        failure = (
+            TIMEOUT_FOR_GOOD if is_excluded else self._put_off(TIMEOUT, self._tasks[record.spec.task], record)
+        )
         self._put(Outcome(record.id, record.token, None, failure, timeout, has_ended=False))
 
 

@@ -24,10 +24,13 @@ from math import isnan
 from time import perf_counter
 from typing import Any
 
+from msgspec.structs import replace
+
 from runcue.artifacts import UNSEEN, Artifacts, Finding
 from runcue.complaints import Complaints
 from runcue.core.asking import FEW, Allowance, Verdict
 from runcue.core.model import PriorityContext, Record, Work, view
+from runcue.core.parse import duration
 from runcue.core.plan import Plan
 from runcue.errors import StoreError
 from runcue.handler import is_async
@@ -53,6 +56,8 @@ FORGIVEN = 100
 """How many looks at files in a row have to be answered in time before they are looked at on the loop again."""
 FILES = "artifacts"
 """What the looking at declared files is called where callbacks have names."""
+
+DELAY = "retry_delay"
 
 NOTHING_DECLARED = Finding()
 
@@ -239,6 +244,15 @@ class Judge:
         except Exception as error:  # noqa: BLE001 (an application's function may raise anything)
             self._report(FILES, error)
             return ()
+
+    def delay(self, function: Callable[[Any], Any], record: Record) -> float | None:
+        """After how many seconds the next attempt starts, if the application says so; one has just failed."""
+        try:
+            answer = function(view(replace(record, failures=record.failures + 1)))
+            return None if answer is None else duration(answer, DELAY)
+        except Exception as error:  # noqa: BLE001 (an application's function may raise anything)
+            self._report(DELAY, error)
+            return None
 
     def allowance(self) -> Allowance:
         """How much may be asked now, so that asking stays within its share of the loop's time."""

@@ -161,6 +161,11 @@ class Registered(Protocol):
         ...
 
     @property
+    def retry_delay(self) -> Callable[[Any], Any] | None:
+        """Says after how many seconds, if that is not for `retry` to say."""
+        ...
+
+    @property
     def command(self) -> CommandOptions:
         """How to run the command that the handler returns, for executors that run commands."""
         ...

@@ -87,8 +87,8 @@ CALLBACKS: Final = {
 }
 """What each callback is called with."""
 
-TASK_OPTIONS: Final = ("name", "uses", "services", "executor", "retry", "timeout", "cost", "inputs", "outputs",
-                       "max_age", "shell", "check", "cwd", "env")  # fmt: skip
+TASK_OPTIONS: Final = ("name", "uses", "services", "executor", "retry", "retry_delay", "timeout", "cost",
+                       "inputs", "outputs", "max_age", "shell", "check", "cwd", "env")  # fmt: skip
 SUBMIT_OPTIONS: Final = ("task", "params", "target", "queue", "depends_on", "timeout", "dependency_timeout",
                          "idempotency_key", "on_failed", "id", "priority", "run_at", "delay",
                          "retry", "task_type")  # fmt: skip
@@ -123,6 +123,8 @@ class Task(msgspec.Struct, frozen=True):
     """The files that its work needs and makes."""
     cost: CostOf | None = None
     """How much of the quantities of its services a start is expected to use."""
+    retry_delay: Callable[[Any], Any] | None = None
+    """Says after how many seconds a failed attempt is followed by another, if that is not for `retry` to say."""
     is_plain: bool = True
     """True when nothing has to be worked out for each of its works."""
 
@@ -186,6 +188,7 @@ class Registry:
         services: Any = None,
         executor: str | None = None,
         retry: object = None,
+        retry_delay: Any = None,
         timeout: Seconds | None = None,
         cost: Any = None,
         inputs: Any = None,
@@ -214,6 +217,8 @@ class Registry:
             self._require(name for name in names if "{" not in name)
         is_checked = picks is not None or all(map(self._knows, names))
         policy = Retry.of(retry)
+        if retry_delay is not None and not _is_function_of_work(retry_delay):
+            raise InvalidOption("retry_delay", retry_delay, "a plain function of work that returns seconds")
         limit = self.options.default_timeout if timeout is None else span(timeout, "timeout")
         files = declared(inputs, outputs, or_none(span)(max_age, "max_age"))
         price = read_cost(cost)
@@ -227,15 +232,29 @@ class Registry:
                 if where == "process_pool":
                     module.check_importable(function)
             plain = () if picks is not None else names
-            self._add(Task(own, function, plain, picks, where, policy, limit, how, is_checked, files, price))
+            self._add(
+                Task(
+                    own,
+                    function,
+                    plain,
+                    picks,
+                    where,
+                    policy,
+                    limit,
+                    how,
+                    is_checked,
+                    files,
+                    price,
+                    retry_delay,
+                )
+            )
             return function
 
         return register if handler is None else register(handler)
 
     def around(self, function: Function) -> Function:
         """Enter what `function(work)` returns around each attempt; it is returned unchanged."""
-        offered: object = function
-        if not callable(offered) or is_async(offered) or not takes(offered, 1):
+        if not _is_function_of_work(function):
             raise InvalidOption("around", function, "a plain function of work that returns a context manager")
         self.arounds.append(function)
         return function
@@ -467,3 +486,7 @@ def _make_way(before: Task, task: Task) -> None:
             f"Task {quoted(task.name)} is registered already, with executor {before.executor!r}. "
             "Give the new one another name, or make a new Cue."
         )
+
+
+def _is_function_of_work(value: object) -> bool:
+    return callable(value) and not is_async(value) and takes(value, 1)

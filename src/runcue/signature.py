@@ -56,6 +56,7 @@ class TaskOptions(TypedDict, total=False):
     services: Sequence[str] | None
     executor: str | None
     retry: int | Retry | dict[str, Any] | None
+    retry_delay: Callable[[Any], Duration | None] | None
     timeout: Duration | None
     cost: Mapping[str, float] | Callable[[Any], Mapping[str, float]] | None
     inputs: Artifact | None

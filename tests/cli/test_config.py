@@ -136,8 +136,9 @@ def test_a_setting_is_kept_read_back_and_taken_back(queuectl: Run, home: Path) -
 
 def test_help_says_for_whom_a_setting_holds(queuectl: Run) -> None:
     said = " ".join(queuectl("config", "set", "--help").stdout.split())
-    assert "retention and log_limit" in said
-    assert "workers that are started later" in said
+    assert "max_retries and timeout hold for jobs that are enqueued from then on" in said
+    assert "backoff_base and max_delay for every job that fails from then on" in said
+    assert "retention and log_limit for workers that are started later" in said
 
 
 @pytest.mark.parametrize("value", ["-1", "abc"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,10 @@ from pathlib import Path
 import pytest
 
 import runcue
+from runcue.cli import screen
+from runcue.cli.home import Home
+from runcue.cli.jobs import open_cue
+from runcue.cli.settings import Settings
 from tests.cli.conftest import environment
 from tests.cli.inside import Inside, forget, refused
 
@@ -60,6 +66,21 @@ def test_list_as_json_has_the_columns_of_the_jobs_view(dead: Inside) -> None:
     assert [list(row) for row in found] == [COLUMNS] * 3
     assert {row["state"] for row in found} == {"dead"}
     assert len(json.loads(dead("dlq", "list", "--json", "--limit", "1").out)) == 1
+
+
+async def test_times_look_the_same_in_every_table(dead: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    async with open_cue(Home(str(dead.home)), Settings()) as cue:
+        await cue.services()
+        for moment, is_terminal in (
+            (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", True),
+            (r"[\d-]{10}T[\d:]{8}\.\d{3}Z", False),
+        ):
+            monkeypatch.setattr(screen, "is_terminal", lambda is_terminal=is_terminal: is_terminal)
+            for command, rows in ((("dlq", "list"), 3), (("worker", "list"), 1)):
+                told = await asyncio.to_thread(dead, *command)
+                assert len(re.findall(rf"(?<=\s){moment}(?=\s)", told.out)) == rows, (command, told)
+    await cue.close()
 
 
 def test_list_says_when_there_is_more(dead: Inside) -> None:

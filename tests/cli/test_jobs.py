@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+import runcue
 from runcue import Work
 from runcue.cli.failure import Failure
 from runcue.cli.fields import CHECKS, NO_LIMIT, LocalTime, check
 from runcue.cli.home import Home
-from runcue.cli.jobs import Job, command_of, options_of, parse_job
+from runcue.cli.jobs import Job, command_of, delay_of, open_cue, options_of, parse_job
 from runcue.cli.place import end
 from runcue.cli.screen import reason_of
 from runcue.cli.settings import Settings
@@ -317,3 +319,52 @@ def test_states_have_the_words_of_queuectl(state: str, failures: int, word: str)
 def test_a_reason_is_one_clean_line() -> None:
     assert reason_of("CommandFailed: exit code 3: \x1b[2J\nmore") == "exit code 3"
     assert reason_of(None) == "unknown"
+
+
+# retries ---------------------------------------------------------------------------------------------------
+
+
+async def pauses(
+    home: Path, *jobs: dict[str, Any], change: Callable[[runcue.Cue], Awaitable[object]]
+) -> dict[str, float]:
+    """How long the first retry of each of these jobs waits, where settings are changed while all of them run."""
+    place, found = Home(str(home)), dict[str, float]()
+    place.make()
+    cue, may_end = open_cue(place, Settings()), home / "may-end"
+    command = f"until test -e {may_end}; do sleep 0.01; done; exit 1"
+    async with asyncio.timeout(40), cue:
+        await cue.submit_many(options_of(parsed(command=command), Settings()) | job for job in jobs)
+        started = 0
+        async for event in cue.events():
+            started += event.type == "started"
+            if event.type == "started" and started == len(jobs):
+                await change(cue)
+                may_end.touch()
+            if event.type == "retrying":
+                found[event.work_id or ""] = round(event.data["next_retry_at"] - event.at, 3)
+                if len(found) == len(jobs):
+                    break
+    await cue.close()
+    return found
+
+
+async def test_a_retry_waits_as_the_settings_say_when_the_job_fails(home: Path) -> None:
+    found = await pauses(home, {"id": "a"}, change=lambda cue: cue.set_config({"backoff_base": "100"}))
+    assert found == {"a": 100.0}
+
+
+async def test_no_retry_waits_longer_than_the_settings_say_when_the_job_fails(home: Path) -> None:
+    values = {"backoff_base": "100", "max_delay": "50"}
+    assert await pauses(home, {"id": "a"}, change=lambda cue: cue.set_config(values)) == {"a": 50.0}
+
+
+async def test_a_job_that_a_program_gave_its_own_retries_keeps_them(home: Path) -> None:
+    own = runcue.Retry(2, backoff="fixed", base_delay=70, jitter=False)
+    jobs: list[dict[str, Any]] = [{"id": "own", "retry": own}, {"id": "plain"}]
+    found = await pauses(home, *jobs, change=lambda cue: cue.set_config({"backoff_base": "100"}))
+    assert found == {"own": 70.0, "plain": 100.0}
+
+
+def test_a_delay_that_no_number_can_hold_is_the_longest(home: Path) -> None:
+    work = Work("a", "shell", failures=10_000, retry=options_of(parsed(command="true"), Settings())["retry"])
+    assert delay_of(Home(str(home)), work) == Settings().max_delay

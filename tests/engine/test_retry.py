@@ -337,3 +337,82 @@ async def test_a_retry_on_that_raises_is_told_and_the_work_is_tried_again() -> N
     _, work = await ran(handler, retry=Retry(max_attempts=2, base_delay=0, retry_on=broken))
     assert (work.state, work.attempt) == (WorkState.FAILED, 2)
     assert work.error == "OSError: no (retry_on raised TypeError: no len())"
+
+
+# --- When, by a function --------------------------------------------------------------------------
+
+
+async def test_a_function_of_the_task_says_when_the_next_attempt_starts() -> None:
+    pauses = {1: 7, 2: "1m"}
+    handler = Flaky(OSError("no"), OSError("no"))
+    await ran(handler, retry=3, retry_delay=lambda work: pauses[work.failures])
+    assert gaps(handler.at) == [7, 60]
+
+
+async def test_it_is_asked_when_an_attempt_has_failed_and_another_follows() -> None:
+    asked: list[tuple[float, int]] = []
+    cue = Cue()
+
+    def pause(work: Work) -> float:
+        asked.append((clock(), work.failures))
+        return 5.0
+
+    @cue.task("call", retry_delay=pause)
+    async def call(work: Work) -> None:
+        await asyncio.sleep(10)
+        raise OSError("no")
+
+    began = clock()
+    async with cue:
+        await cue.wait(await cue.submit(call, retry=3))
+    assert asked == [(began + 10, 1), (began + 25, 2)]
+
+
+async def test_it_holds_after_a_timeout_too() -> None:
+    cue, at = Cue(), list[float]()
+
+    @cue.task("call", retry=2, timeout=10, retry_delay=lambda work: 5)
+    async def call(work: Work) -> None:
+        at.append(clock())
+        await asyncio.sleep(100)
+
+    async with cue:
+        await cue.wait(await cue.submit(call))
+    assert gaps(at) == [15]
+
+
+async def test_a_handler_that_says_when_is_believed_before_it() -> None:
+    handler = Flaky(runcue.RetryLater(after=30))
+    await ran(handler, retry=2, retry_delay=lambda work: 5)
+    assert gaps(handler.at) == [30]
+
+
+async def test_without_an_answer_the_policy_decides() -> None:
+    handler = Flaky(OSError("no"))
+    policy = Retry(2, "fixed", base_delay=4, jitter=False)
+    await ran(handler, retry=policy, retry_delay=lambda work: None)
+    assert gaps(handler.at) == [4]
+
+
+@pytest.mark.parametrize("answer", [-1, "soon", float("nan"), True, [5], ZeroDivisionError("mine")])
+async def test_nonsense_is_told_and_the_policy_decides(answer: Any) -> None:
+    def pause(work: Work) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    handler = Flaky(OSError("no"))
+    cue, work = await ran(handler, retry=Retry(2, "fixed", base_delay=4, jitter=False), retry_delay=pause)
+    assert (work.state, gaps(handler.at)) == ("completed", [4])
+    [event] = await told(cue, "callback_failed")
+    assert event.data["callback"] == "retry_delay"
+
+
+async def _slow(work: Work) -> float:
+    return 5.0
+
+
+@pytest.mark.parametrize("value", [5, "soon", lambda: 5, lambda work, more: 5, _slow])
+def test_what_is_no_function_of_work_is_refused(value: Any) -> None:
+    with pytest.raises(runcue.ConfigError, match=r"^Invalid retry_delay: .* a plain function of work"):
+        Cue().task("call", retry_delay=value)

@@ -68,7 +68,10 @@ async def anywhere(work: runcue.Work) -> None: ...
 async def by_keyword(work: runcue.Work) -> None: ...
 
 
-@cue.task(retry=runcue.Retry(max_attempts=3, backoff="linear", base_delay="1s", retry_on=[OSError]))
+@cue.task(
+    retry=runcue.Retry(max_attempts=3, backoff="linear", base_delay="1s", retry_on=[OSError]),
+    retry_delay=lambda work: "5m",
+)
 async def tuned(work: runcue.Work) -> None:
     if work.params:
         raise runcue.RetryLater(after=30)

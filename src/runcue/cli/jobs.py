@@ -3,7 +3,8 @@
 Rules:
 - Nothing is guessed. A key that is unknown or given twice, a wrong type or a value out of range is refused with one
   line that names the key and the rule.
-- What hangs on the moment is settled when a job is enqueued and kept with it: its folder, its retries, its timeout.
+- What hangs on the moment is settled when a job is enqueued and kept with it: its folder, how often it is tried, its
+  timeout. How long a retry waits is settled when the job fails, by what the settings say then.
 - No path is made from an id, and no text of a job reaches a shell but its command.
 """
 
@@ -12,13 +13,13 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import msgspec
 
 from runcue.cli.failure import bad_input
 from runcue.cli.fields import check, said
-from runcue.cli.settings import Settings
+from runcue.cli.settings import Settings, settings_of
 
 if TYPE_CHECKING:
     import json
@@ -32,6 +33,8 @@ TASK = "shell"
 """The name of the task that runs commands."""
 MOST_PARAMS = 16 * 1024 * 1024
 """Bytes that a job takes at most where it is kept; a line of input is shorter anyway."""
+BACKOFF: Final = "power"
+"""The kind of delays that all jobs have: `backoff_base ** attempts`."""
 KEEPING = Settings(retention=None)
 """What a Cue is opened with before the settings are known: it deletes nothing."""
 
@@ -135,7 +138,10 @@ def _merged(inside: dict[str, str], beside: dict[str, str]) -> dict[str, str]:
 
 
 def options_of(job: Job, settings: Settings) -> dict[str, Any]:
-    """The arguments of `Cue.submit` for that job; what it leaves open is settled now."""
+    """The arguments of `Cue.submit` for that job; what it leaves open is settled now.
+
+    Its delays are those of a worker that cannot read the settings when the job fails.
+    """
     params: dict[str, Any] = {"command": job.command}
     if job.argv is not None:
         params["argv"] = job.argv
@@ -165,7 +171,7 @@ def options_of(job: Job, settings: Settings) -> dict[str, Any]:
 def _retry(attempts: int, base: float, longest: float) -> Retry:
     from runcue import Retry
 
-    return Retry(max_attempts=attempts, backoff="power", base_delay=base, max_delay=longest, jitter=False)
+    return Retry(max_attempts=attempts, backoff=BACKOFF, base_delay=base, max_delay=longest, jitter=False)
 
 
 def here() -> str:
@@ -194,8 +200,26 @@ def open_cue(home: Home, settings: Settings, **more: Any) -> Cue:
         **more,
     )
 
-    cue.task(TASK, executor="subprocess", uses=_uses)(partial(command_of, str(home.path)))
+    cue.task(TASK, executor="subprocess", uses=_uses, retry_delay=partial(delay_of, home))(
+        partial(command_of, str(home.path))
+    )
     return cue
+
+
+def delay_of(home: Home, work: Work) -> float | None:
+    """How long a job that has just failed waits, by the settings of now; None when it has retries of its own."""
+    if not keeps_to_settings(work):
+        return None
+    settings = settings_of(home)
+    try:
+        return min(float(settings.backoff_base) ** work.failures, settings.max_delay)
+    except OverflowError:  # more than a float can hold
+        return settings.max_delay
+
+
+def keeps_to_settings(work: Work) -> bool:
+    """True for a job that was enqueued here; what another program submitted may have retries of its own."""
+    return work.retry is not None and work.retry.backoff == BACKOFF and not work.retry.jitter
 
 
 def _uses(work: Work) -> list[str]:

@@ -205,6 +205,11 @@ def moment(epoch: float | None) -> str:
     return found.strftime("%Y-%m-%dT%H:%M:%S.") + f"{found.microsecond // 1000:03}Z"
 
 
+def in_table(moment: str) -> str:
+    """A time of `moment` in a table: to the second on a terminal, which has little room; as it is in a pipe."""
+    return f"{moment[:10]} {moment[11:19]}Z" if moment and is_terminal() else moment
+
+
 # where to -------------------------------------------------------------------------------------------------
 
 

@@ -115,7 +115,9 @@ def _size_text(value: int) -> str:
 
 KEYS: dict[str, Key] = {
     "max_retries": Key(3, _whole(0, 1_000_000), _plain, "How often a job is tried in all (0 is 1)."),
-    "backoff_base": Key(2, _number(0.001, 1_000_000), _plain, "A retry waits base ** attempts seconds."),
+    "backoff_base": Key(
+        2, _number(0.001, 1_000_000), _plain, "A retry waits base ** failed attempts, in seconds."
+    ),
     "max_delay": Key(300, _duration(0, optional=False), _plain, "No retry waits longer, in seconds."),
     "timeout": Key(None, _duration(0.001, optional=True), _plain, "How long a job may run, in seconds."),
     "retention": Key(7 * DAY, _duration(0, optional=True), _length_text, "How long ended jobs are kept."),

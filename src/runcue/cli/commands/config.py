@@ -68,9 +68,10 @@ def get(home: Home, key: str, as_json: bool) -> None:
 @click.argument("value")
 @click.pass_obj
 def change(home: Home, key: str, value: str) -> None:
-    """Change one setting, for jobs that are enqueued from then on; `default` takes the change back.
+    """Change one setting; `default` takes the change back.
 
-    retention and log_limit are no property of a job: they hold for workers that are started later.
+    max_retries and timeout hold for jobs that are enqueued from then on, backoff_base and max_delay for every job
+    that fails from then on, retention and log_limit for workers that are started later.
     """
     from runcue.cli.jobs import ask
     from runcue.cli.screen import note

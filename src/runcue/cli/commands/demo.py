@@ -55,7 +55,6 @@ def _typed(text: str) -> None:
 
 def _enqueue(home: Home) -> None:
     from runcue.cli.jobs import Job, ask, options_of
-    from runcue.cli.settings import Settings
 
     jobs = [
         Job(id="hello", command="echo hello"),
@@ -68,7 +67,8 @@ def _enqueue(home: Home) -> None:
     async def submit(cue: Cue, settings: Settings) -> None:
         cue.service("api", rate=RATE)
         await cue.services()
-        await cue.submit_many(options_of(job, Settings(backoff_base=BACKOFF)) for job in jobs)
+        await cue.set_config({"backoff_base": str(BACKOFF)})
+        await cue.submit_many(options_of(job, settings) for job in jobs)
 
     _typed(f"service set api --rate {RATE}")
     for job in jobs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -33,7 +32,7 @@ def command() -> None:
 @click.pass_obj
 def list_dead(home: Home, limit: int, everything: bool, as_json: bool) -> None:
     """List dead jobs, newest first, and why they died."""
-    from runcue.cli.screen import note, reason_of, show_json, show_json_array, table
+    from runcue.cli.screen import in_table, note, reason_of, show_json, show_json_array, table
 
     most = most_of(limit, everything)
     if not home.exists:
@@ -55,7 +54,7 @@ def list_dead(home: Home, limit: int, everything: bool, as_json: bool) -> None:
                     (
                         job["id"],
                         str(job["attempts"]),
-                        _died(job),
+                        in_table(str(job["updated_at"])),
                         job["command"],
                         reason_of(job["last_error"]),
                     )
@@ -145,14 +144,6 @@ def _not_dead(home: Home, ids: Sequence[str]) -> list[Failure]:
     with reading(home) as reader:
         found = ((one, reader.get(one)) for one in ids)
         return [failure for one, work in found if (failure := complaint(home, one, work)) is not None]
-
-
-def _died(job: dict[str, Any]) -> str:
-    """When: to the second on a terminal, which has little room."""
-    from runcue.cli.screen import is_terminal
-
-    at = str(job["updated_at"])
-    return f"{at[:10]} {at[11:19]}" if is_terminal() else at
 
 
 async def _purged(cue: Cue, ids: Sequence[str]) -> list[Failure]:

@@ -17,6 +17,7 @@ from runcue.cli.place import File, Place, hiding, on_file
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import runcue
+    from runcue.cli.settings import Settings
 
 MASK = "***"
 
@@ -64,17 +65,26 @@ def page(place: Place, id: str, raw: bool = False) -> tuple[dict[str, Any], dict
     from runcue.cli.reasons import Crew, again, sentence
 
     with the_job(place, id, raw=raw) as (reader, work, job):
+        settings = _settings(reader, work)
         why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
         way = again(reader, work, place.words)
     text = sentence(why, job, now, crew, work.queue, way, place.words)
     if isinstance(place, File):
         found = {**_work_details(work, raw), "why": text}
         return found, _work_facts(found)
-    found = {**job, **_details(work, raw), "why": text}
+    found = {**job, **_details(work, settings, raw), "why": text}
     return found, _facts(found)
 
 
-def _details(work: runcue.Work, raw: bool) -> dict[str, Any]:
+def _settings(reader: runcue.Reader, work: runcue.Work) -> Settings | None:
+    """The settings that say how long the retries of a job wait; None where it has its own."""
+    from runcue.cli.jobs import keeps_to_settings
+    from runcue.cli.settings import Settings
+
+    return Settings.of(reader.config()) if keeps_to_settings(work) else None
+
+
+def _details(work: runcue.Work, settings: Settings | None, raw: bool) -> dict[str, Any]:
     """What the jobs view does not tell."""
     from runcue.cli.screen import moment
 
@@ -91,8 +101,8 @@ def _details(work: runcue.Work, raw: bool) -> dict[str, Any]:
         "after": list(work.depends_on),
         "key": hide(work.idempotency_key),
         "timeout": work.timeout,
-        "backoff_base": None if retry is None else retry.base_delay,
-        "max_delay": None if retry is None else retry.max_delay,
+        "backoff_base": settings.backoff_base if settings else retry and retry.base_delay,
+        "max_delay": settings.max_delay if settings else retry and retry.max_delay,
         "run_at": moment(work.run_at) or None,
         "started_at": moment(work.started_at) or None,
         "completed_at": moment(work.completed_at) or None,

@@ -10,7 +10,7 @@ from runcue.cli.failure import Failure
 from runcue.cli.fields import duration, unicode
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home, home_of
-from runcue.cli.screen import clean, counted, moment, note, say, show_json, shown, table
+from runcue.cli.screen import clean, counted, in_table, moment, note, say, show_json, shown, table
 from runcue.cli.worker import MOST_WORKERS, Orders
 
 TYPE_CHECKING = False
@@ -202,7 +202,7 @@ def list_workers(home: Home, as_json: bool) -> None:
                     row["id"],
                     str(row["pid"]),
                     _state(row),
-                    moment(row["started_at"]),
+                    in_table(moment(row["started_at"])),
                     "all" if row["queues"] is None else ", ".join(row["queues"]),
                     ", ".join(row["jobs"]) or "-",
                 )
