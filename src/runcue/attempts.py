@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from runcue.core.failure import Failure, classify
+from runcue.core.failure import Failure, classify, is_kind
+from runcue.core.headers import asked
 from runcue.core.model import Record
 from runcue.core.plan import Charge, Ended, Entered, Entry, Item, Outcome, Plan
 from runcue.errors import CommandFailed
@@ -141,16 +142,15 @@ class Attempts:
                 result = await run.executor.run(work, task, entering)
             if result is not None and not self._store.is_inline:
                 self._store.check_result(result)
-        except TooLate:
-            outcome = Outcome(record.id, record.token, None, LATE)
-        except BaseException as error:  # noqa: BLE001 (whatever a handler raises is its outcome)
-            said = error.result if isinstance(error, CommandFailed) else None
-            failure = self._put_off(classify(error, task.retry.retry_on), task, record)
-            outcome = Outcome(record.id, record.token, said, failure, error)
-        else:
             outcome = Outcome(record.id, record.token, result)
             if self._judge.artifacts:
                 outcome.makes = self._judge.makes(record)
+        except TooLate:
+            outcome = Outcome(record.id, record.token, None, LATE)
+        except BaseException as error:  # noqa: BLE001 (whatever a handler raises is its outcome)
+            said = asked(self._said, error) if is_kind(error, CommandFailed) else None
+            failure = self._put_off(classify(error, task.retry.retry_on), task, record)
+            outcome = Outcome(record.id, record.token, said, failure, error)
         if entering is not None and not run.has_entered and outcome.failure is not LATE:
             self.entered(run, self.clock.now(), entering.began)
         self.runs.pop(record.token, None)
@@ -160,7 +160,7 @@ class Attempts:
         if run.charged is not None:  # what other threads said of it may still be on its way
             self._put(Charge(record.token, dict(run.charged)))
         if run.is_given_up:
-            was_stopped = isinstance(outcome.error, asyncio.CancelledError)
+            was_stopped = is_kind(outcome.error, asyncio.CancelledError)
             self._put(Ended(record.id, record.token, not was_stopped))
         else:
             self._put(outcome)
@@ -172,6 +172,11 @@ class Attempts:
         if task.retry_delay is None or not is_open or record.failures + 1 >= policy.max_attempts:
             return failure
         return replace(failure, after=self._judge.delay(task.retry_delay, record))
+
+    def _said(self, error: CommandFailed) -> Any:
+        """What a command said before it failed, if that can be kept."""
+        self._store.check_result(error.result)
+        return error.result
 
     def entered(self, run: Run, at: float, began: float | None) -> None:
         """The handler was entered: rates and the timeout count from here. Its call may have begun earlier."""

@@ -61,7 +61,9 @@ class Bus:
         for listener in self.listeners:
             try:
                 listener(plan)
-            except Exception as error:  # noqa: BLE001 (such as a log handler's: it must not end the turns)
+            except KeyboardInterrupt:  # the user's, at the terminal
+                raise
+            except BaseException as error:  # noqa: BLE001 (such as a log handler's: it must not end the turns)
                 self._complain(listener, error)
         self._wake()
 
@@ -74,7 +76,7 @@ class Bus:
             self._amount_of_finals -= len(self._finals.popleft()[1])
 
     @staticmethod
-    def _complain(listener: Listener, error: Exception) -> None:
+    def _complain(listener: Listener, error: BaseException) -> None:
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"runcue: {listener!r} failed to hear what happened", "exception": error}
         )

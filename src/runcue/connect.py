@@ -20,6 +20,7 @@ from runcue.clock import SystemClock
 from runcue.complaints import Complaints, guarded
 from runcue.core.explain import OWN_POOL, POOL, THREADS
 from runcue.core.failure import describe
+from runcue.core.headers import asked
 from runcue.core.limits import Limits
 from runcue.core.places import HERE
 from runcue.core.plan import Declare, Lost, Plan, Tell
@@ -367,7 +368,7 @@ class System:
         function = self._registry.callbacks.get(kind, kind)  # declared files have no function
         data = {
             "callback": kind,
-            "function": getattr(function, "__qualname__", repr(function)),
+            "function": asked(getattr, function, "__qualname__") or quoted(function),
             "error": describe(error),
             "exception": error,
         }

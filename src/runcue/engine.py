@@ -257,6 +257,8 @@ class Engine:
             if isinstance(error, StoreError):
                 logger.error("no more turns: %s", error)
                 self._broken = error
+            elif isinstance(error, KeyboardInterrupt):  # the user's, at the terminal: the loop ends with it
+                self._broken = RuncueError("runcue takes no more turns: it was interrupted")
             else:
                 self._loop.call_exception_handler(
                     {"message": "runcue takes no more turns: this is a mistake in runcue", "exception": error}
@@ -374,7 +376,7 @@ class Engine:
     def _check(self) -> None:
         """Whoever asks for something when no more turns are taken gets the reason."""
         if self._broken is not None:
-            raise self._broken
+            raise self._broken.with_traceback(None)  # whose frames are those of everybody who asked before
 
     async def until_idle(self) -> None:
         """Wait until nothing is pending or running."""

@@ -34,7 +34,7 @@ def quoted(value: object) -> str:
             short = Repr()
             short.maxother = short.maxstring = short.maxlong = QUOTED_LENGTH
             text = short.repr(value)
-    except Exception:  # noqa: BLE001 (a __repr__ may raise anything; an int may be too long to be written)
+    except BaseException:  # noqa: BLE001 (a __repr__ may raise anything; an int may be too long to be written)
         text = f"<{type(value).__name__}>"
     if len(text) > QUOTED_LENGTH + 2:
         closing = text[0] if text[0] in "'\"" else ""

@@ -15,6 +15,7 @@ from typing import Any
 
 from runcue.complaints import Complaints
 from runcue.core.events import Told, told
+from runcue.core.failure import is_kind
 from runcue.core.model import Record, view
 from runcue.core.plan import Plan
 from runcue.errors import RuncueError
@@ -128,7 +129,7 @@ class Hooks:
             raise
         except BaseException as error:
             task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if is_kind(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # the loop ends
             self._report(kind, error)
         finally:

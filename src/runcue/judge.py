@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from runcue.artifacts import UNSEEN, Artifacts, Finding
 from runcue.complaints import Complaints
 from runcue.core.asking import FEW, Allowance, Verdict
+from runcue.core.failure import is_kind
 from runcue.core.model import PriorityContext, Record, Work, view
 from runcue.core.parse import duration
 from runcue.core.plan import Plan
@@ -131,7 +132,7 @@ class Question:
             raise
         except BaseException as error:
             task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if is_kind(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # the loop ends; what is not ours to hear does not come from the callback
             return self.fallback(error)
 
@@ -241,7 +242,7 @@ class Judge:
         declared = self.artifacts.get(record.spec.task)
         try:
             return () if declared is None else declared.makes(view(record))
-        except Exception as error:  # noqa: BLE001 (an application's function may raise anything)
+        except BaseException as error:  # noqa: BLE001 (an application's function may raise anything)
             self._report(FILES, error)
             return ()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -11,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from runcue.complaints import log_trouble
 from runcue.core.failure import clean
+from runcue.core.headers import asked
 from runcue.core.headers import read as read_headers
 from runcue.core.meters import checked
 from runcue.core.model import Record, Work, view
 from runcue.core.plan import Charge, Item, Observe, Tell
+from runcue.errors import quoted
 
 if TYPE_CHECKING:
     import asyncio
 
     from runcue.ports import Clock, Executor
-
-logger = logging.getLogger("runcue")
 
 LONGEST_TEXT = 1024
 """Bytes of what a handler says of its progress that are told."""
@@ -130,18 +130,16 @@ async def within(arounds: Sequence[Around], work: RunningWork, call: Callable[[]
             for around in arounds:
                 try:
                     stack.enter_context(around(work))
-                except Exception as error:
-                    logger.warning("%r cannot be put around work: %s", around, error, exc_info=error)
+                except BaseException as error:  # noqa: BLE001 (the application's code may raise anything)
+                    log_trouble(f"{quoted(around)} cannot be put around work", error)
             try:
                 result = await call()
             except BaseException as error:
                 raised = error
                 raise
-    except Exception as error:
+    except BaseException as error:  # noqa: BLE001 (the application's code may raise anything; the handler's is raised)
         if error is not raised:
-            logger.warning(
-                "what was put around work %s failed at its end: %s", work.id, error, exc_info=error
-            )
+            log_trouble(f"what was put around work {work.id} failed at its end", error)
     if raised is not None:
         raise raised
     return result
@@ -164,7 +162,8 @@ class Words:
         left = read_headers(headers, self._clock.wall())
         if left:
             said = [(one.quantity, one.remaining, one.resets_in) for one in left]
-            self._put(Observe(run.record.token, service, said))
+            name = None if service is None else str.__str__(str(service))
+            self._put(Observe(run.record.token, name, said))
 
     def progress(self, run: Run, fraction: float | None, text: str | None) -> None:
         """A handler said how far it is."""
@@ -173,6 +172,7 @@ class Words:
             return
         run.told_at = now
         record = run.record
-        said = None if text is None else clean(str(text), LONGEST_TEXT)
-        data = {"fraction": fraction if isinstance(fraction, (int, float)) else None, "text": said}
+        said = None if text is None else clean(str.__str__(str(text)), LONGEST_TEXT)
+        share = asked(float, fraction) if isinstance(fraction, (int, float)) else None
+        data = {"fraction": share, "text": said}
         self._put(Tell("progress", record.id, data, record.token))

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runcue.core.failure import MESSAGE_BYTES, Failure, classify, describe, traceback_text
+from runcue.core.failure import MESSAGE_BYTES, Failure, classify, describe, is_kind, traceback_text
 from runcue.errors import CommandFailed, Permanent, RateLimited, RetryLater, Snooze
+from tests import hostile
 
 DATE = "Sun, 06 Nov 1994 08:49:37 GMT"
 TWO_MINUTES_LATER = "Sun, 06 Nov 1994 08:51:37 GMT"
@@ -697,21 +698,39 @@ def test_a_chain_that_bites_its_tail_ends() -> None:
     assert "second" in failure.traceback
 
 
-def test_the_interrupt_of_a_user_is_not_swallowed() -> None:
+@pytest.mark.parametrize("way", ["raise", "raise odd"])
+def test_no_exception_gets_past_its_own_classification(way: str) -> None:
+    for number in hostile.NUMBERS:
+        failure = classify(raised(hostile.one(way, number)))
+        assert failure.kind == "error"
+        assert failure.message
+
+
+@pytest.mark.parametrize("way", ["raise", "raise odd"])
+def test_no_exception_of_retry_on_gets_past_either(way: str) -> None:
+    def retry_on(error: BaseException) -> bool:
+        raise error
+
+    for number in hostile.NUMBERS:
+        assert classify(raised(hostile.one(way, number)), retry_on).kind == "error"
+
+
+def test_an_interrupt_that_retry_on_raises_takes_nobodys_chance_away() -> None:
     def interrupted(error: BaseException) -> bool:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        classify(ValueError(), interrupted)
+    failure = classify(ValueError("oops"), interrupted)
+    assert (failure.kind, failure.message) == (
+        "error",
+        "ValueError: oops (retry_on raised KeyboardInterrupt)",
+    )
 
 
-def test_the_interrupt_of_a_user_in_the_text_of_an_error_is_not_swallowed() -> None:
-    class Slow(Exception):
-        def __str__(self) -> str:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        describe(Slow())
+def test_an_exception_is_of_the_class_that_it_was_made_from_whatever_it_says() -> None:
+    liar = type("Liar", (ValueError,), {"__class__": SystemExit})()
+    assert is_kind(liar, ValueError)
+    assert not is_kind(liar, SystemExit)
+    assert not is_kind(None, ValueError)
 
 
 @pytest.mark.parametrize("is_answer", [False, True])

@@ -31,6 +31,7 @@ from runcue.executors.jobs import Jobs, end_leftovers
 from runcue.executors.process import ProcessExecutor, check_importable
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
+from tests import hostile
 from tests.executors import pool_tasks
 from tests.executors.fakes import (
     BOUND,
@@ -548,6 +549,18 @@ async def test_whatever_a_function_raises_is_its_outcome_and_its_process_lives_o
     async with pool_of(1) as pool:
         before = await pool.call(pool_tasks.whoami)
         assert type(await pool.error(pool_tasks.fail, kind=kind)) is type_
+        assert await pool.call(pool_tasks.whoami) == before
+
+
+async def test_what_raises_when_it_is_looked_at_ends_its_call_and_its_process_lives_on() -> None:
+    """LU3."""
+    async with pool_of(1) as pool:
+        before = await pool.call(pool_tasks.whoami)
+        for number in hostile.NUMBERS:
+            for way in ("raise", "raise odd"):
+                await pool.error(hostile.misbehave, way=way, number=number)
+            with suppress(Permanent):  # what cannot be pickled; the rest comes as it is
+                await pool.call(hostile.misbehave, way="return", number=number)
         assert await pool.call(pool_tasks.whoami) == before
 
 

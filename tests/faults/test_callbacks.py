@@ -439,3 +439,27 @@ async def test_a_reader_that_raises_does_not_disturb_the_others() -> None:
     with pytest.raises(ZeroDivisionError):
         await choking
     assert sum(event.type == "completed" for event in seen) == 20
+
+
+# --- Ctrl-C ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["is_ready", "on_start"])
+def test_a_ctrl_c_inside_a_callback_ends_the_program_and_blames_nobody(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cue = Cue()
+    one_at_a_time(cue)
+
+    def interrupted(work: Work) -> bool:
+        raise KeyboardInterrupt
+
+    getattr(cue, kind)(interrupted)
+
+    async def program() -> None:
+        async with cue:
+            await cue.wait(await cue.submit("call"), timeout=PATIENCE)
+
+    with caplog.at_level(logging.ERROR), pytest.raises(KeyboardInterrupt):
+        asyncio.run(program())
+    assert caplog.messages == []

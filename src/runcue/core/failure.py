@@ -9,11 +9,13 @@
     error       everything else, also SystemExit and the like: the retry policy decides
 
 HTTP libraries are known by the shape of their exceptions; none is imported. An exception is foreign code: its
-attributes and its text may raise, be huge or be nonsense, so it is asked through `asked`. No clock is read.
+attributes, its class and its text may raise anything, be huge or be nonsense. So `classify` is the last resort of
+an attempt: nothing that an exception does gets past it. No clock is read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -86,7 +88,7 @@ def classify(error: BaseException, retry_on: RetryOn | type[BaseException] = Non
         meaning = _meaning(error, retry_on)
     except ConfigError as mistake:  # such as Snooze("soon"): the handler is wrong, and that is the news
         meaning, message = _Meaning("error"), describe(mistake)
-    except Exception:  # noqa: BLE001 (a class so strange that it cannot even be asked what it is)
+    except BaseException:  # noqa: BLE001 (an exception so strange that it cannot even be asked what it is)
         meaning = _Meaning("error")
     kind, after, service, is_answer, note = meaning
     if note:
@@ -103,8 +105,13 @@ def describe(error: BaseException) -> str:
 
 def traceback_text(error: BaseException) -> str:
     """Keep where an exception came from: the end of its traceback, at most 16 KiB."""
-    parts = asked(_whole_traceback, error) or asked(_own_traceback, error) or ()
-    return clean("".join(part[:MESSAGE_BYTES] for part in parts), TRACEBACK_BYTES, tail=True)
+    text = asked(_whole_traceback, error) or asked(_own_traceback, error) or describe(error)
+    return clean(text, TRACEBACK_BYTES, tail=True)
+
+
+def is_kind(error: BaseException | None, kind: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+    """True for an exception of that class. Unlike isinstance() it does not ask the exception, which might raise."""
+    return issubclass(type(error), kind)
 
 
 # --- Meaning --------------------------------------------------------------------------------------
@@ -142,8 +149,6 @@ def _is_retried(error: BaseException, retry_on: RetryOn | type[BaseException]) -
         return isinstance(error, retry_on), ""
     try:
         return bool(retry_on(error)), ""
-    except KeyboardInterrupt:  # the user's, at the terminal
-        raise
     except BaseException as mistake:  # noqa: BLE001 (an application's function may raise anything)
         return True, f" (retry_on raised {clean(describe(mistake), NOTE_BYTES)})"
 
@@ -165,7 +170,7 @@ def _pause(given: object) -> float | None:
 
 
 def _name_or_none(service: object) -> str | None:
-    return service if isinstance(service, str) else None
+    return str.__str__(service) if isinstance(service, str) else None
 
 
 # --- HTTP, by shape -------------------------------------------------------------------------------
@@ -202,19 +207,23 @@ def _headers(error: BaseException) -> dict[str, str]:
 # --- Foreign code and its text --------------------------------------------------------------------
 
 
-def _whole_traceback(error: BaseException) -> list[str] | None:
+def _whole_traceback(error: BaseException) -> str | None:
     """The traceback as Python would print it, with causes and groups, unless there are too many of them."""
     from traceback import TracebackException  # slow to import, and only failures need it
 
     if _has_many_relatives(error):
         return None
-    return list(TracebackException(type(error), error, error.__traceback__, limit=-FRAMES).format())
+    return _joined(TracebackException(type(error), error, error.__traceback__, limit=-FRAMES).format())
 
 
-def _own_traceback(error: BaseException) -> list[str]:
+def _own_traceback(error: BaseException) -> str:
     from traceback import format_tb
 
-    return [*format_tb(error.__traceback__, -FRAMES), describe(error)]
+    return _joined([*format_tb(error.__traceback__, -FRAMES), describe(error)])
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "".join(part[:MESSAGE_BYTES] for part in parts)
 
 
 def _has_many_relatives(error: BaseException) -> bool:

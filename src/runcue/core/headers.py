@@ -130,11 +130,9 @@ def clamped(wait: float) -> float | None:
 
 
 def asked(function: Callable[..., Any], *arguments: object) -> Any:
-    """Call what may be hostile: None for an answer if it raises."""
+    """Call what may be hostile: None for an answer if it raises, be it a KeyboardInterrupt of its own."""
     try:
         return function(*arguments)
-    except KeyboardInterrupt:  # the user's, at the terminal
-        raise
     except BaseException:  # noqa: BLE001 (a property or a __str__ may raise anything at all)
         return None
 

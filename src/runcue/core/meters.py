@@ -30,10 +30,11 @@ HAIR = 1e-9
 
 
 def amount(value: object) -> float | None:
-    """An amount of a quantity; None for what is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST:
+    """An amount of a quantity as a plain number, whatever class it has (NumPy's, say); None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value
+    plain = int(value) if isinstance(value, int) else float(value)
+    return plain if 0 <= plain <= MOST else None
 
 
 def checked(amounts: Mapping[str, object]) -> dict[str, float]:

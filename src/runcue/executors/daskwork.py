@@ -54,7 +54,7 @@ def call(topic: str, key: str, body: bytes) -> bytes:
         work.__dict__["_reporter"] = Teller(worker, topic, key)
         worker.log_event(topic, [BEGUN, key])
         result = function(work)
-        if isinstance(result, CoroutineType):
+        if type(result) is CoroutineType:
             result.close()
             raise TypeError(
                 "the handler returned a coroutine: declare it with `def`, or leave out the executor"

@@ -16,6 +16,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, NamedTuple
 
 from runcue.core.failure import describe, traceback_text
+from runcue.core.headers import asked
 from runcue.errors import Permanent
 
 LARGEST_ERROR = 1024 * 1024
@@ -54,7 +55,7 @@ def pack_result(result: object) -> bytes:
     """What a function returned, as bytes."""
     try:
         return pickle.dumps(result)
-    except Exception as error:
+    except BaseException as error:
         raise Permanent(
             f"its result cannot be sent to another process ({describe(error)}): return plain values"
         ) from error
@@ -71,14 +72,15 @@ def plain(value: object) -> int | float | str | None:
 
 def pack_error(error: BaseException, ours: str) -> bytes:
     """What a function raised, as bytes, whatever it is; frames of the file that called it are left out."""
-    error = error.with_traceback(_without(ours, error.__traceback__))
-    pickled, name, bases = _pickled(error), str.__str__(type(error).__name__), None
+    asked(lambda: error.with_traceback(_without(ours, error.__traceback__)))
+    pickled, bases = _pickled(error), None
     attributes = _plain_attributes(error)
-    if (response := _plain_attributes(_asked(error, "response"))) != {}:
+    if (response := _plain_attributes(asked(getattr, error, "response"))) != {}:
         attributes["response"] = SimpleNamespace(**response)
     if pickled is None:
-        bases = next(filter(None, map(_pickled_class, type(error).__mro__)), None)
-    message = describe(error).removeprefix(name).removeprefix(": ")
+        classes = asked(lambda: type(error).__mro__) or ()
+        bases = next((data for kind in classes if (data := asked(pickle.dumps, kind))), None)
+    name, _, message = describe(error).partition(": ")
     return pickle.dumps(Told(pickled, name, message, traceback_text(error), attributes, bases))
 
 
@@ -92,26 +94,16 @@ def _without(ours: str, traceback: TracebackType | None) -> TracebackType | None
 
 def _plain_attributes(holder: object) -> dict[str, Any]:
     """What the far side of an API said, as far as plain values tell it."""
-    found = {name: plain(_asked(holder, name)) for name in TOLD_ATTRIBUTES}
+    found = {name: asked(plain, asked(getattr, holder, name)) for name in TOLD_ATTRIBUTES}
     attributes: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
-    if headers := _headers(holder):
+    if headers := asked(_headers, holder):
         attributes["headers"] = headers
     return attributes
 
 
 def _headers(holder: Any) -> dict[str, str]:
-    try:
-        shown = islice(holder.headers.items(), MOST_HEADERS)
-        return {str.__str__(str(name)): str.__str__(str(value)) for name, value in shown}
-    except Exception:  # noqa: BLE001 (it has none, or they are of a strange kind)
-        return {}
-
-
-def _asked(holder: object, name: str) -> Any:
-    try:
-        return getattr(holder, name, None)
-    except Exception as error:  # noqa: BLE001 (a property may raise anything)
-        return error
+    shown = islice(holder.headers.items(), MOST_HEADERS)
+    return {str.__str__(str(name)): str.__str__(str(value)) for name, value in shown}
 
 
 def _pickled(error: BaseException) -> bytes | None:
@@ -123,13 +115,6 @@ def _pickled(error: BaseException) -> bytes | None:
     except BaseException:  # noqa: BLE001 (its own code is asked, and may raise anything; the words remain)
         return None
     return data
-
-
-def _pickled_class(kind: type) -> bytes | None:
-    try:
-        return pickle.dumps(kind)
-    except Exception:  # noqa: BLE001 (local to a function, or its metaclass has ideas)
-        return None
 
 
 # --- In the owner ---------------------------------------------------------------------------------------
@@ -148,19 +133,17 @@ def read_result(body: memoryview) -> Callable[[], Any]:
 def read_error(body: memoryview) -> Callable[[], Any]:
     """What a function raised: the exception itself, or one that looks like it, with its traceback as its cause."""
     told = Told(*pickle.loads(body))
-    error = _as_itself(told) or _look_alike(told)
-    error.__cause__ = RemoteTraceback(told.traceback)
-    return raising(error)
+    error = asked(_as_itself, told)
+    return raising(_look_alike(told) if error is None else error)
 
 
 def _as_itself(told: Told) -> BaseException | None:
     if told.pickled is None:
         return None
-    try:
-        error = pickle.loads(told.pickled)
-    except BaseException:  # noqa: BLE001 (it can be read there and not here: its words remain)
-        return None
-    return error if isinstance(error, BaseException) else None
+    error: BaseException = pickle.loads(told.pickled)
+    assert issubclass(type(error), BaseException)
+    error.__cause__ = RemoteTraceback(told.traceback)
+    return error
 
 
 def _look_alike(told: Told) -> BaseException:
@@ -173,10 +156,8 @@ def _look_alike(told: Told) -> BaseException:
     except BaseException:  # noqa: BLE001 (a class that cannot be derived from, or that wants more to be made)
         error = type(told.name, (RemoteError,), {"__module__": __name__})(told.message)
     for name, value in told.attributes.items():
-        try:
-            setattr(error, name, value)
-        except AttributeError:
-            continue  # a class of its own mind
+        asked(setattr, error, name, value)  # a class may have a mind of its own
+    asked(setattr, error, "__cause__", RemoteTraceback(told.traceback))
     return error
 
 

@@ -404,7 +404,7 @@ class Server:
         work.__dict__["_reporter"] = Reporter(self, number)
         self.send(BEGUN, number)
         result = function(work)
-        if isinstance(result, CoroutineType):
+        if type(result) is CoroutineType:
             result.close()
             raise TypeError(
                 "the handler returned a coroutine: declare it with `def`, or leave out the executor"
@@ -555,7 +555,7 @@ class PoolWork(Work, frozen=True, dict=True):
         """Learn from the headers of a response how much the service will still take, and until when."""
         reporter = self.__dict__.get("_reporter")
         if reporter is not None:
-            reporter.say("observe", texts(headers), None if service is None else str(service))
+            reporter.say("observe", texts(headers), None if service is None else plain(str(service)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Work, msgspec.structs.astuple(self)

@@ -60,7 +60,7 @@ class ThreadExecutor:
                     entered.check()
                     loop.call_soon_threadsafe(entered, self._clock.now())
                 result = context.run(task.handler, work)
-                if isinstance(result, CoroutineType):
+                if type(result) is CoroutineType:  # a result may raise when isinstance() asks it
                     result.close()
                     raise TypeError("the handler returned a coroutine: declare it with `async def`")
             except BaseException as raised:  # noqa: BLE001 (whatever a handler raises is its outcome)

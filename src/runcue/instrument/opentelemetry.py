@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from runcue.core.failure import describe
+from runcue.core.failure import describe, is_kind
 from runcue.core.model import Work
 from runcue.errors import ConfigError, RateLimited, Snooze
 
@@ -68,10 +68,10 @@ def _say(span: Span, error: BaseException) -> None:
     """How an attempt ended that did not return."""
     from opentelemetry.trace import Status, StatusCode
 
-    if isinstance(error, (Snooze, RateLimited)):
+    if is_kind(error, (Snooze, RateLimited)):
         span.set_attribute("runcue.outcome", "put off")
         return
-    if isinstance(error, CancelledError):
+    if is_kind(error, CancelledError):
         span.set_attribute("runcue.outcome", "given up")
         span.set_status(Status(StatusCode.ERROR, "given up: cancelled, timed out or stopped"))
         return
