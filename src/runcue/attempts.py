@@ -141,7 +141,7 @@ class Attempts:
             else:
                 result = await run.executor.run(work, task, entering)
             if result is not None and not self._store.is_inline:
-                self._store.check_result(result)
+                result = self._store.stored_result(result)
             outcome = Outcome(record.id, record.token, result)
             if self._judge.artifacts:
                 outcome.makes = self._judge.makes(record)
@@ -174,9 +174,8 @@ class Attempts:
         return replace(failure, after=self._judge.delay(task.retry_delay, record))
 
     def _said(self, error: CommandFailed) -> Any:
-        """What a command said before it failed, if that can be kept."""
-        self._store.check_result(error.result)
-        return error.result
+        """What a command said before it failed, as it is stored."""
+        return self._store.stored_result(error.result)
 
     def entered(self, run: Run, at: float, began: float | None) -> None:
         """The handler was entered: rates and the timeout count from here. Its call may have begun earlier."""

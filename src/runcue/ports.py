@@ -91,8 +91,8 @@ class Store(Protocol):
         """What the application keeps with its queue."""
         ...
 
-    def check_result(self, result: Any) -> None:
-        """Refuse a result that cannot be kept (not inline only: memory keeps anything)."""
+    def stored_result(self, result: Any) -> Any:
+        """A result as it is stored and read back; refuses what cannot be (memory keeps anything as it is)."""
         ...
 
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:

@@ -374,15 +374,14 @@ class Number(int):
 @pytest.mark.parametrize(
     "result",
     [None, True, 0, -(2**63), 2**64 - 1, 0.5, "", "ü 🎈", "x" * 20_000, [], {}, [1, [None, "a"]], {"a": {"b": [1.5]}},
-     (1, 2), {"a": (1,)}, Colour.RED],
+     (1, 2), {"a": (1,)}, Colour.RED, Number(3), {"a": Number(3)}],
     ids=repr,
 )  # fmt: skip
 def test_a_result_that_json_can_hold_is_taken_and_comes_back(result: Any) -> None:
-    codec.check_result(result)
+    kept = codec.stored_result(result)
     connection = database()
-    insert(connection, replace(PLAIN, result=result))
-    plain = msgspec.json.decode(msgspec.json.encode(result))
-    assert stored(connection, "w1").result == plain
+    insert(connection, replace(PLAIN, result=kept))
+    assert repr(stored(connection, "w1").result) == repr(kept)
 
 
 @pytest.mark.parametrize(
@@ -400,23 +399,21 @@ def test_a_result_that_json_can_hold_is_taken_and_comes_back(result: Any) -> Non
         (object(), "object"),
         (Decimal(1), "Decimal"),
         (PLAIN, "Record"),
-        (Number(3), "Number"),
-        ({"a": Number(3)}, "Number"),
     ],
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
 )
 def test_a_result_that_would_come_back_changed_is_refused(result: Any, told: str) -> None:
     with pytest.raises(Permanent, match=told) as caught:
-        codec.check_result(result)
+        codec.stored_result(result)
     assert str(caught.value).startswith("its result")
     assert "params" not in str(caught.value)
 
 
 @pytest.mark.parametrize("make", [str, lambda text: [text]], ids=["text", "list"])
 def test_a_result_that_is_too_large_is_refused(make: Callable[[str], Any]) -> None:
-    codec.check_result(make("x" * (codec.LARGEST_RESULT - 10)))
+    codec.stored_result(make("x" * (codec.LARGEST_RESULT - 10)))
     with pytest.raises(Permanent, match="more than 1,048,576"):
-        codec.check_result(make("x" * codec.LARGEST_RESULT))
+        codec.stored_result(make("x" * codec.LARGEST_RESULT))
 
 
 # --- Attempts -------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
+from runcue.core.failure import describe
 from runcue.core.model import Attempt, Record, Spec, WorkState
 from runcue.core.parse import LARGEST_INT, SMALLEST_INT, encode_params
 from runcue.core.retry import Retry, retry_of_work
@@ -147,8 +148,8 @@ LARGEST_RESULT: Final = 1024 * 1024
 SHORT: Final = 10_000
 
 
-def check_result(result: Any) -> None:
-    """Refuse a result that JSON would not give back as it is: the rules are those for params."""
+def stored_result(result: Any) -> Any:
+    """A result as JSON gives it back, in which nobody else has a hand; refuses what is none, by the rules for params."""
     kind = type(result)
     if (
         result is None
@@ -156,20 +157,22 @@ def check_result(result: Any) -> None:
         or (kind is int and SMALLEST_INT <= result <= LARGEST_INT)
         or (kind is str and len(result) <= SHORT and result.isascii())
     ):
-        return
+        return result
     try:
         data = encode_params({"result": result}, sys.maxsize)
-        if data != b'{"result":%b}' % _encode(result):  # what is stored is made without that rule
-            raise TypeError("it changes when it is read back")
     except InvalidParams as error:
         raise Permanent(f"its result cannot be kept: {str(error).removeprefix('params.')}") from error
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Permanent(f"its result is no JSON ({error}): return plain values, or a file's path") from error
+    except BaseException as error:
+        # Whatever a value raises when it is looked at, another attempt would pay for the same again.
+        raise Permanent(
+            f"its result is no JSON ({describe(error)}): return plain values, or a file's path"
+        ) from error
     size = len(data) - len(b'{"result":}')
     if size > LARGEST_RESULT:
         raise Permanent(
             f"its result takes {size:,} bytes, more than {LARGEST_RESULT:,}: return a file's path"
         )
+    return _decode(data)["result"]
 
 
 # --- Work: writing --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
@@ -112,8 +113,9 @@ class MemoryStore:
         """What the application keeps with its queue."""
         return dict(self._config)
 
-    def check_result(self, result: object) -> None:
-        """Anything can be kept."""
+    def stored_result(self, result: Any) -> Any:
+        """Anything can be kept as it is."""
+        return result
 
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Nobody else is here."""

@@ -281,9 +281,9 @@ class SharedStore:
         """What the application keeps with its queue."""
         return await self._read(lambda tables: tables.config())
 
-    def check_result(self, result: Any) -> None:
-        """Refuse a result that cannot be kept."""
-        codec.check_result(result)
+    def stored_result(self, result: Any) -> Any:
+        """A result as it is stored and read back; refuses what cannot be."""
+        return codec.stored_result(result)
 
     # the other processes ----------------------------------------------------------------------------------
 
