@@ -66,7 +66,7 @@ async def watched(cue: Cue, clients: int) -> AsyncIterator[None]:
     made = app(cue, token=TOKEN)
     with listen("127.0.0.1", 0, has_token=True) as listener:
         config = uvicorn.Config(made, log_level="warning", http="h11", timeout_graceful_shutdown=2)
-        server = Server(config, made.state.end_streams)
+        server = Server(config, made.state.end_streams, made.state.log_limit)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         port = listener.getsockname()[1]
         watching = await asyncio.create_subprocess_exec(

@@ -7,15 +7,20 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
+import uvicorn
 from websockets.asyncio.client import connect
 
 from runcue import Cue
 from runcue.web import connection, serving, table
+from runcue.web.loglimit import LogLimit
+from runcue.web.serving import Server, ended_by_signals
 from tests.web.conftest import BEARER, TOKEN, comes_in, served
 
 SHORT = 20
@@ -267,36 +272,136 @@ async def test_it_ends_soon_though_streams_are_open(path: Path) -> None:
                 continue
 
 
-@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
-async def test_serve_prints_its_link_and_ends_at_a_signal(path: Path, way: signal.Signals) -> None:
-    code = f"import runcue.web; runcue.web.serve({str(path)!r}, port=0)"
-    environment = {name: value for name, value in os.environ.items() if name != "RUNCUE_TOKEN"}
+# how it ends -----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def running(code: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A program that serves a dashboard, and is ended with the test."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         code,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=environment,
+        env={name: value for name, value in os.environ.items() if name != "RUNCUE_TOKEN"},
     )
-    assert process.stdout is not None
-    assert process.stderr is not None
     try:
-        async with asyncio.timeout(30):
-            link = (await process.stdout.readline()).decode().strip()
-            assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{43}", link)
-            async with httpx.AsyncClient(follow_redirects=True, timeout=40) as asker:
-                assert (await asker.get(link)).status_code == 200
-                async with asker.stream("GET", httpx.URL(link).join("live")) as live:
-                    assert await anext(live.aiter_lines()) == "event: status"
-                    process.send_signal(way)
-                    code_of_end = await process.wait()
-            assert code_of_end in (0, -way)
-            assert b"Traceback" not in await process.stderr.read()
+        async with asyncio.timeout(40):
+            yield process
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def line_of(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode().strip()
+
+
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
+async def test_serve_prints_its_link_and_ends_at_a_signal(path: Path, way: signal.Signals) -> None:
+    code = f"import runcue.web; runcue.web.serve({str(path)!r}, port=0)"
+    async with running(code) as process, httpx.AsyncClient(follow_redirects=True, timeout=40) as asker:
+        link = await line_of(process)
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{43}", link)
+        assert (await asker.get(link)).status_code == 200
+        async with asker.stream("GET", httpx.URL(link).join("live")) as live:
+            assert await anext(live.aiter_lines()) == "event: status"
+            process.send_signal(way)
+            assert await process.wait() == 0
+        assert process.stderr is not None
+        assert await process.stderr.read() == b""
+
+
+HELD_UP = """
+import asyncio, sys
+from runcue.cli.main import runcue
+from runcue.web.site import Site
+
+async def close(site):
+    print("closing", flush=True)
+    await asyncio.Event().wait()
+
+Site.close = close
+sys.argv = ["runcue", "dashboard", {path!r}, "--port", "0", "--no-browser"]
+runcue()
+"""
+WITHOUT_AN_ANSWER = """
+import sys, threading
+from runcue import Reader
+from runcue.cli.main import runcue
+
+def listed(reader, *_, **__):
+    print("asked", flush=True)
+    threading.Event().wait()
+
+Reader.list = listed
+sys.argv = ["runcue", "dashboard", {path!r}, "--port", "0", "--no-browser"]
+runcue()
+"""
+
+
+async def test_a_second_signal_ends_it_at_once(path: Path) -> None:
+    async with running(HELD_UP.format(path=str(path))) as process:
+        assert (await line_of(process)).startswith("http://")
+        process.send_signal(signal.SIGTERM)
+        assert await line_of(process) == "closing"
+        while process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), 0.1)
+        assert process.returncode == 130
+        assert process.stderr is not None
+        assert await process.stderr.read() == b"Ctrl-C ends it.\n"
+
+
+@pytest.fixture
+def heard() -> Iterator[list[int]]:
+    """The signals that come to whoever handled them before; SIGINT is ignored."""
+    found: list[int] = []
+    before = {number: signal.getsignal(number) for number in serving.SIGNALS}
+    signal.signal(signal.SIGTERM, lambda number, _: found.append(number))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield found
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_signals_that_come_together_are_one(heard: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(uvicorn.Config(None), lambda: None, LogLimit())  # type: ignore[arg-type]  # nothing is served
+    now = [1000.0]
+    monkeypatch.setattr(serving, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with ended_by_signals(server):
+        for _ in range(3):
+            signal.raise_signal(signal.SIGTERM)
+        assert (server.should_exit, heard) == (True, [])
+        now[0] += 1
+        signal.raise_signal(signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
+
+
+def test_a_signal_that_was_ignored_still_is(heard: list[int]) -> None:
+    server = Server(uvicorn.Config(None), lambda: None, LogLimit())  # type: ignore[arg-type]  # as above
+    with ended_by_signals(server):
+        signal.raise_signal(signal.SIGINT)
+        assert not server.should_exit
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    signal.raise_signal(signal.SIGTERM)
+    assert heard == [signal.SIGTERM]
+
+
+async def test_a_queue_that_does_not_answer_does_not_hold_it_up(path: Path) -> None:
+    async with running(WITHOUT_AN_ANSWER.format(path=str(path))) as process:
+        link = httpx.URL(await line_of(process))
+        bearer = {"Authorization": f"Bearer {link.params['token']}"}
+        async with httpx.AsyncClient(headers=bearer, base_url=link.join("/"), timeout=40) as asker:
+            asking = [asyncio.create_task(asker.get(name)) for name in ("status", "works")]
+            assert [await line_of(process), await line_of(process)] == ["asked"] * 2
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+            await asyncio.gather(*asking, return_exceptions=True)
 
 
 def test_a_file_that_is_no_queue_is_refused_before_anything_is_served(tmp_path: Path) -> None:

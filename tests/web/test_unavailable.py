@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from runcue import Cue, Reader, StorageReplaced
-from runcue.web import app, broadcast, file
+from runcue.web import app, broadcast, desk, file
 from runcue.web.source import Unavailable, at_home
 from tests.web.conftest import TOKEN, client, prepared
 
@@ -23,7 +23,7 @@ from tests.web.conftest import TOKEN, client, prepared
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcast, "PAUSE", 0.02)
     monkeypatch.setattr(broadcast, "LONGEST_PAUSE", 0.1)
-    monkeypatch.setattr(file, "PATIENCE", 0.3)
+    monkeypatch.setattr(desk, "PATIENCE", 0.3)
 
 
 @pytest.fixture
@@ -167,9 +167,9 @@ async def test_a_locked_file_holds_nobody_up(
 
     site = asker.made.routes[0].app.app._site  # type: ignore[attr-defined]
     real = Reader
-    monkeypatch.setattr(file, "Reader", Stuck)
-    desk = site.source._glances
-    await desk.ask(lambda reader: desk._let_go())
+    monkeypatch.setattr(desk, "Reader", Stuck)
+    glances = site.source._glances
+    await glances.ask(lambda reader: glances._let_go())
     assert "does not answer" in (await told_until(listener, "unavailable"))["error"]
     assert (await asker.get("/works")).status_code == 503
     path, cue = queue

@@ -149,7 +149,7 @@ SHORT: Final = 10_000
 
 
 def stored_result(result: Any) -> Any:
-    """A result as JSON gives it back, in which nobody else has a hand; refuses what is none, by the rules for params."""
+    """A copy of a result as JSON gives it back; refuses what is none, by the rules for params."""
     kind = type(result)
     if (
         result is None

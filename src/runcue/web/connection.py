@@ -1,21 +1,27 @@
-"""A connection that is cut off when it takes too long to ask for something.
+"""Connections that are cut off when they take too long to ask for something, or talk nonsense.
 
 A server has so many connections and no more, and whoever holds one needs no token for that. So each has a few seconds
 for the head of its next request, counted from when it came or from its last answer, however often a byte comes.
+A handshake that cannot be read is answered, and ends its connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+from codecs import getincrementaldecoder
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode
 
 if TYPE_CHECKING:
     import h11
+    from websockets.frames import Frame
 
 SLOWEST_HEAD = 5.0
 """Seconds."""
+UNREADABLE = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class Connection(H11Protocol):
@@ -62,3 +68,44 @@ class Connection(H11Protocol):
         if self._cut is not None:
             self._cut.cancel()
             self._cut = None
+
+
+class Talk(WebSocketsSansIOProtocol):
+    """A WebSocket to which events are told. What its client says is not kept, and only has to be well-formed."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._decoder = getincrementaldecoder("utf-8")()
+        self._is_text = False
+
+    def data_received(self, data: bytes) -> None:
+        """Something was read: of a handshake that makes no sense uvicorn takes no notice."""
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.transport.is_closing():
+            self.transport.write(b"".join(self.conn.data_to_send()) or UNREADABLE)
+            self.transport.close()
+
+    def handle_text(self, event: Frame) -> None:
+        """A text begins."""
+        self._is_text = True
+        self._heard(event)
+
+    def handle_bytes(self, event: Frame) -> None:
+        """Something begins that may be anything."""
+        self._is_text = False
+        self._heard(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        """It goes on."""
+        self._heard(event)
+
+    def _heard(self, event: Frame) -> None:
+        if not self._is_text or self.transport.is_closing():
+            return
+        try:
+            self._decoder.decode(event.data, final=event.fin)
+        except UnicodeDecodeError:
+            self.conn.fail(CloseCode.INVALID_DATA)
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+            self.transport.close()

@@ -1,29 +1,23 @@
 """A queue in a file or in PostgreSQL, looked at from outside with a Reader.
 
 Rules:
-- Readers work in threads of their own: one for glances, one for lists, which may take long (a search through
-  everything), and one for all else. None keeps the others waiting, and no worker ever waits for the dashboard.
-- An answer that does not come in time is not waited for, and a question that nobody waits for any more is not begun.
-- A file that is locked, damaged, gone or exchanged makes an answer Unavailable, and so does a server that cannot be
-  reached. The next question starts over with a new Reader, so that all is well again when they are.
+- There are three desks: one for glances, one for lists, which may take long (a search through everything), and one
+  for all else. None keeps the others waiting, and no worker ever waits for the dashboard.
 - Of an address the password is shown to nobody.
 - What changes something is done by the application's own Cue, or by one that is opened for a moment and starts
-  nothing.
+  nothing. It is done to its end, also when everything else ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runcue import ForkedConnection, Reader, StorageReplaced, StoreError, mask
-from runcue.address import is_postgres
+from runcue import Reader
+from runcue.web.desk import DEFAULT, Desk, without_password
 from runcue.web.printed import AROUND, Part
 from runcue.web.shapes import Stream
 from runcue.web.source import (
@@ -32,7 +26,6 @@ from runcue.web.source import (
     LOOKED_AT,
     SHOWN,
     Facts,
-    Unavailable,
     at_home,
     events_of,
     explained,
@@ -42,122 +35,18 @@ if TYPE_CHECKING:
     from runcue import Cue, Event, Explanation, Metrics, Work
 
 T = TypeVar("T")
-PATIENCE = 5.0
-"""Seconds until an answer that does not come makes the queue unavailable."""
 ATTEMPTS = 20
 """Of how many attempts the output is listed: the latest."""
 SOME_EVENTS = 256
 PAUSE = 1.0
 """Seconds between two looks for events."""
-GONE = "The file is gone. It is looked for again."
-REPLACED = "The file was replaced; looking again."
-OTHER_QUEUE = "There is another queue now; looking again."
-DEFAULT = "default"
-
-
-class Hand:
-    """A thread that does one thing at a time, and is there when it is needed."""
-
-    def __init__(self) -> None:
-        self._thread: ThreadPoolExecutor | None = None
-
-    def do(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Have it do that."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="runcue-web")
-        return asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-
-    def rest(self) -> None:
-        """No more for now; what is under way goes on to its end."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.shutdown(wait=False)
-
-
-class Desk:
-    """A Reader in a thread, which answers one question at a time."""
-
-    def __init__(
-        self,
-        path: str,
-        name: str = DEFAULT,
-        slow: str = "{path} does not answer: it is locked, or its disk or network is slow.",
-    ) -> None:
-        self._path = path
-        self._name = name
-        self._is_file = not is_postgres(path)
-        self._slow = slow.format(path=_shown(path))
-        self._hand = Hand()
-        self._reader: Reader | None = None
-        self._was_there = False
-        self._late: asyncio.Future[Any] | None = None
-
-    async def ask(self, question: Callable[[Reader], T]) -> T:
-        """The answer, or Unavailable when there is none in time."""
-        if self._late is not None and not self._late.done():
-            raise Unavailable(self._slow)
-        left = threading.Event()
-        answer = self._hand.do(self._answer, question, left)
-        try:
-            await asyncio.wait({answer}, timeout=PATIENCE)
-        finally:
-            if not answer.done():
-                left.set()
-                answer.add_done_callback(_heard)
-        if not answer.done():
-            self._late = answer
-            raise Unavailable(self._slow)
-        found: T = answer.result()
-        return found
-
-    def _answer(self, question: Callable[[Reader], T], left: threading.Event) -> T:
-        if left.is_set():
-            raise Unavailable(self._slow)
-        try:
-            if self._reader is None:
-                self._reader = Reader(self._path, name=DEFAULT if self._is_file else self._name)
-                self._was_there = True
-            return question(self._reader)
-        except StoreError as error:
-            self._let_go()
-            raise Unavailable(self._told(error)) from error
-
-    def _told(self, error: StoreError) -> str:
-        """What to tell of that: all is done here that has to be done about a file which is not what it was."""
-        if self._is_file and self._was_there and not os.path.lexists(self._path):
-            return GONE
-        if isinstance(error, (StorageReplaced, ForkedConnection)):
-            return REPLACED if self._is_file else OTHER_QUEUE
-        return str(error)
-
-    def _let_go(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
-
-    async def close(self) -> None:
-        """Let go of the queue, unless somebody waits for it in vain."""
-        if self._late is None or self._late.done():
-            await self._hand.do(self._let_go)
-        self._hand.rest()
-
-
-def _shown(path: str) -> str:
-    """A path as it is, an address without its password."""
-    return str(mask(path)) if is_postgres(path) else path
-
-
-def _heard(late: asyncio.Future[Any]) -> None:
-    """What came too late is nobody's error any more."""
-    if not late.cancelled():
-        late.exception()
 
 
 class InFile:
     """A queue in a file or at an address; with a Cue, when the application that runs it is the one that asks."""
 
     def __init__(self, path: str, cue: Cue | None = None, name: str = DEFAULT) -> None:
-        self.path: str | None = _shown(path)
+        self.path: str | None = without_password(path)
         self._file = path
         self._name = name
         self._cue = cue
@@ -166,7 +55,8 @@ class InFile:
         self._lists = Desk(
             path, name, "This takes too long in {path}. Narrow the filter: name a state, or search for less."
         )
-        self._hand = Hand()
+        self._one_change = asyncio.Lock()
+        """Held by the one change that is being made."""
         self._metrics: Metrics | None = None
         self._measured: Reader | None = None
         """Of whom these are, when nobody here has a Cue."""
@@ -292,7 +182,8 @@ class InFile:
         if self._cue is not None:
             return await at_home(self._cue, action)
         await self.now()  # a file that is not there is not made
-        return await self._hand.do(self._act, action)
+        async with self._one_change:
+            return await asyncio.to_thread(self._act, action)
 
     def _act(self, action: Callable[[Cue], Awaitable[T]]) -> T:
         from runcue import Cue
@@ -335,7 +226,6 @@ class InFile:
         await self._glances.close()
         await self._looks.close()
         await self._lists.close()
-        self._hand.rest()
 
 
 def _events_after(number: int, reader: Reader) -> list[Event]:

@@ -18,7 +18,6 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
-import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable
@@ -31,10 +30,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runcue import ConfigError
+from runcue.web.loglimit import LogLimit
 from runcue.web.rows import encoded
 from runcue.web.shapes import Error
-
-logger = logging.getLogger("runcue")
 
 SHORTEST_TOKEN = 16
 TRIES = 10
@@ -89,7 +87,9 @@ def refusal(status: int, reason: str, headers: dict[str, str] | None = None) -> 
 class Keeper:
     """The rules of one dashboard: its hosts and its token."""
 
-    def __init__(self, token: str, hosts: Iterable[str] = (), *, protect: bool, read_only: bool) -> None:
+    def __init__(
+        self, token: str, hosts: Iterable[str], log_limit: LogLimit, *, protect: bool, read_only: bool
+    ) -> None:
         if protect and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
             raise ConfigError(
                 f"The token has to be at least {SHORTEST_TOKEN} printable ASCII characters. "
@@ -97,6 +97,7 @@ class Keeper:
             )
         self._protect = protect
         self._read_only = read_only
+        self.log_limit = log_limit
         self._token = token.encode()
         self._hosts = {host.lower() for host in (*LOOPBACK, *hosts)}
         digest = hashlib.sha256(self._token).hexdigest()
@@ -210,7 +211,9 @@ class Keeper:
         self._wrong.move_to_end(peer)
         while len(self._wrong) > MOST_PEERS:
             self._wrong.popitem(last=False)
-        logger.warning("dashboard: a wrong %s from %s", "code" if is_code else "token", peer)
+        self.log_limit.warning(
+            "dashboard: a wrong code from %s" if is_code else "dashboard: a wrong token from %s", peer
+        )
         return False
 
     @staticmethod

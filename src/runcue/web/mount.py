@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from runcue import ConfigError, Cue
 from runcue.web.file import InFile
 from runcue.web.guard import CODE_LASTS, Guard, Keeper, refusal
+from runcue.web.loglimit import LogLimit
 from runcue.web.site import TABLE, Site
 from runcue.web.source import InMemory, Source
 from runcue.web.table import make_routes
@@ -83,6 +84,7 @@ def app(
     made.state.token = given
     made.state.make_code = site.keeper.make_code
     made.state.end_streams = site.end_streams
+    made.state.log_limit = site.keeper.log_limit
     return made
 
 
@@ -94,7 +96,7 @@ def known_token(token: str | None) -> str | None:
 def _keeper(token: str, read_only: bool, hosts: Iterable[str], protect: bool) -> Keeper:
     if isinstance(hosts, str):
         raise ConfigError(f"hosts is a list of names, such as [{hosts!r}].")
-    return Keeper(token, hosts, protect=protect, read_only=read_only)
+    return Keeper(token, hosts, LogLimit(), protect=protect, read_only=read_only)
 
 
 def _source(queue: Cue | str | os.PathLike[str], name: str = "default") -> Source:

@@ -1,40 +1,73 @@
 """Serves the dashboard of a queue in a file or at an address, for the command line.
 
-Only this machine can reach it unless another address is named, and that needs a token which somebody chose. When it
-is told to end, it sends everybody away at once instead of waiting for streams that never end.
+Rules:
+- Only this machine can reach it unless another address is named, and that needs a token which somebody chose.
+- It ends at SIGINT or SIGTERM: streams at once, since they have no end of their own, and other requests within GRACE.
+  A second signal is left to whoever handled signals before. One that was ignored, as in the background of a script,
+  still is.
+- What clients do is logged once a minute at most.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import socket
+import threading
+import time
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from urllib.parse import quote
 
 import uvicorn
 
 from runcue import ConfigError, Reader
-from runcue.web.connection import Connection
+from runcue.web.connection import Connection, Talk
+from runcue.web.loglimit import LogLimit
 from runcue.web.mount import VARIABLE, app, known_token
 
 MOST_CONNECTIONS = 300
+BACKLOG = 128
+"""Connections that wait to be taken; so often at most it is tried in vain when there are no descriptors left."""
 LONGEST_HEAD = 64 * 1024
 IDLE = 5
 """Seconds between two requests of a connection."""
 GRACE = 2
 """Seconds for requests under way when it ends."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ONE_SIGNAL = 0.3
+"""Seconds within which signals count as one: a terminal and whoever started us may both send it."""
+NOISY = ("uvicorn.error", "asyncio")
+"""Loggers to which others write what clients have done."""
 KEPT_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 """After how long a client that is gone without a word is noticed: seconds, and milliseconds in the last."""
 
 
 class Server(uvicorn.Server):
-    """A server that ends its streams first."""
+    """A server that ends its streams first, and says little."""
 
-    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None], limit: LogLimit) -> None:
         super().__init__(config)
         self._end_streams = end_streams
+        self._limit = limit
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone: uvicorn would send itself again what it has obeyed, and end by that."""
+        yield
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until `should_exit`."""
+        with self._limit.over(*NOISY):
+            await super().serve(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second."""
+        self._limit.tell_rest()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Send everybody away, and close."""
@@ -56,6 +89,8 @@ def serve(
 ) -> None:
     """Serve the dashboard of that file until SIGINT or SIGTERM; `say` is given the link (default: it is printed).
 
+    A second signal does what it would have done without `serve`: SIGINT raises KeyboardInterrupt.
+
     A `port` of 0 takes a free one. ConfigError for an address that others can reach without a token of your own;
     OSError when the address is taken; StoreError for a file that is no queue.
     """
@@ -64,13 +99,41 @@ def serve(
         server, link, once = make_server(
             path, listener, token=token, read_only=read_only, hosts=hosts, name=name
         )
-        (say or _print)(link)
-        if open_browser:
-            webbrowser.open(once)  # what a process is started with can be read by all on this machine
-        try:
+        with ended_by_signals(server):  # before anybody knows that there is something to be ended
+            (say or _print)(link)
+            if open_browser:
+                webbrowser.open(once)  # what a process is started with can be read by all on this machine
             server.run(sockets=[listener])
-        except KeyboardInterrupt:
-            return
+
+
+@contextmanager
+def ended_by_signals(server: Server) -> Iterator[None]:
+    """The first signal ends the server, the second does what it would have done without it."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    told_at = 0.0
+
+    def give_back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        nonlocal told_at
+        if not server.should_exit:
+            server.should_exit, told_at = True, time.monotonic()
+        elif time.monotonic() - told_at >= ONE_SIGNAL:
+            give_back()
+            signal.raise_signal(number)
+
+    if threading.current_thread() is not threading.main_thread():  # which no signal reaches
+        yield
+        return
+    for number in before:
+        signal.signal(number, heard)
+    try:
+        yield
+    finally:
+        give_back()
 
 
 def make_server(
@@ -90,12 +153,14 @@ def make_server(
     config = uvicorn.Config(
         made,
         http=Connection,
+        ws=Talk,
         log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=LONGEST_HEAD,
         limit_concurrency=MOST_CONNECTIONS,
+        backlog=BACKLOG,
         timeout_keep_alive=IDLE,
         timeout_graceful_shutdown=GRACE,
         ws_max_size=LONGEST_HEAD,
@@ -104,7 +169,7 @@ def make_server(
     shown = f"[{host}]" if ":" in host else host
     page = f"http://{shown}:{port}/"
     links = f"{page}?token={quote(made.state.token, safe='')}", f"{page}?code={made.state.make_code()}"
-    return Server(config, made.state.end_streams), *links
+    return Server(config, made.state.end_streams, made.state.log_limit), *links
 
 
 def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
@@ -122,7 +187,7 @@ def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
             if hasattr(socket, name):  # Linux; what comes in inherits them
                 listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         listener.bind((host, port))
-        listener.listen(128)
+        listener.listen(BACKLOG)
     except BaseException:
         listener.close()
         raise

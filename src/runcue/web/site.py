@@ -64,7 +64,7 @@ class Site:
         self.seats = Seats()
         self.overview = Overview(source, read_only)
         self.broadcast = Broadcast(self.overview)
-        self.events = Events(source, self.overview.clock)
+        self.events = Events(source, self.overview.clock, keeper.log_limit)
 
     def changed(self) -> None:
         """Something was changed from here: whoever watches sees it at once."""

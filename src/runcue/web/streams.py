@@ -25,6 +25,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from runcue import Event, RuncueError
 from runcue.web.guard import Refused
+from runcue.web.loglimit import LogLimit
 from runcue.web.rows import WallClock, encoded, event_line
 from runcue.web.shapes import EventsQuery
 from runcue.web.source import Source, Unavailable, told
@@ -119,9 +120,10 @@ async def live(broadcast: Broadcast) -> AsyncIterator[bytes]:
 class Events:
     """The events of a queue, for whoever wants them."""
 
-    def __init__(self, source: Source, clock: WallClock) -> None:
+    def __init__(self, source: Source, clock: WallClock, log_limit: LogLimit) -> None:
         self._source = source
         self._clock = clock
+        self._log_limit = log_limit
         self._over = asyncio.Event()
 
     def begin(self) -> None:
@@ -194,7 +196,7 @@ class Events:
         if isinstance(found, (TimeoutError, WebSocketDisconnect, OSError)):
             logger.info("dashboard: a WebSocket takes nothing any more and was let go")
         elif isinstance(found, Exception):
-            logger.error("dashboard: telling events to a WebSocket failed", exc_info=found)
+            self._log_limit.fault("dashboard: telling events to a WebSocket failed", found)
         if not hearing.done() or hearing.cancelled():
             await _close(socket)
 

@@ -7,7 +7,6 @@ went wrong is told in one line: 404 for what is not there, 400 for what cannot b
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +19,13 @@ from starlette.websockets import WebSocket
 
 from runcue import ConfigError, CueClosed, RuncueError, SubmitError, UnknownService, WorkNotFound
 from runcue.web.guard import Guard, Refused, answer, refusal
+from runcue.web.loglimit import LogLimit
 from runcue.web.rows import encoded
 from runcue.web.shapes import EventsQuery
 from runcue.web.source import Unavailable, told
 
 if TYPE_CHECKING:
     from runcue.web.site import Site
-
-logger = logging.getLogger("runcue")
 
 LARGEST_BODY = 1 << 20
 SLOWEST_BODY = 4.0
@@ -85,7 +83,7 @@ class Endpoint:
         except ClientDisconnect:
             return
         except Exception as error:  # noqa: BLE001 (whatever it is gets an answer; what is ours is logged)
-            response = excuse(error)
+            response = excuse(error, self._site.keeper.log_limit)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -114,7 +112,7 @@ class Door:
             types, since = await self._site.events.start_of(query, None)
             self._site.seats.check(peer)
         except Exception as error:  # noqa: BLE001 (as above)
-            await answer(excuse(error), scope, receive, send)
+            await answer(excuse(error, self._site.keeper.log_limit), scope, receive, send)
             return
         with self._site.seats.take(peer):
             await self._site.events.talk(socket, types, since)
@@ -153,7 +151,7 @@ def _too_large() -> Refused:
     return Refused(413, f"The body is larger than {LARGEST_BODY:,} bytes.", {"Connection": "close"})
 
 
-def excuse(error: Exception) -> Response:
+def excuse(error: Exception, log_limit: LogLimit) -> Response:
     """The answer that tells what went wrong."""
     match error:
         case Refused():
@@ -169,7 +167,7 @@ def excuse(error: Exception) -> Response:
             return refusal(400, str(error))
         case RuncueError():
             return refusal(503, told(error), {"Retry-After": "1"})
-    logger.error("dashboard: a request failed", exc_info=error)
+    log_limit.fault("dashboard: a request failed", error)
     return refusal(500, "The dashboard failed to answer; its log says why.")
 
 

@@ -5,15 +5,18 @@ What a token has to be, where one is needed, and what has to be installed `runcu
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
+from types import FrameType
 from typing import Any, TypeVar
 
 import click
 
-from runcue.cli.failure import Failure, bad_input, conflict, misconfigured
+from runcue.cli.failure import INTERRUPTED, Failure, bad_input, conflict, misconfigured
 from runcue.cli.fields import said
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
@@ -128,7 +131,7 @@ def _serve(
         if EXTRA not in str(error):
             raise
         raise misconfigured(str(error)) from error
-    with _refused(host, port, token):
+    with _refused(host, port, token), _ended_at_once():
         web.serve(
             place.address if isinstance(place, Database) else place.database,
             name=place.name if isinstance(place, Database) else "default",
@@ -140,6 +143,24 @@ def _serve(
             open_browser=not no_browser,
             say=_tell,
         )
+
+
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """What a second signal does, since `web.serve` is ended by the first: it waits for nothing, whatever hangs."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        os._exit(INTERRUPTED)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
