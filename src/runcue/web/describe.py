@@ -65,6 +65,8 @@ def _operation(line: Line, schema_of: dict[Any, Any], components: dict[str, Any]
         content = {line.kind: {"schema": schema_of[line.answer]}}
     elif line.kind.startswith("text/"):
         content = {line.kind: {"schema": {"type": "string"}}}
+    if line.fragment is not None:
+        content["text/html"] = {"schema": {"type": "string"}}
     errors = {
         str(status): {"description": text, "content": {JSON: {"schema": schema_of[Error]}}}
         for status, text in ERRORS.items()

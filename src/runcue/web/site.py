@@ -13,6 +13,7 @@ from runcue.web import actions
 from runcue.web.broadcast import Broadcast, Overview
 from runcue.web.describe import document
 from runcue.web.finding import some
+from runcue.web.fragments import status_fragment, works_fragment
 from runcue.web.graph import graph_of
 from runcue.web.guard import Refused
 from runcue.web.printed import shown
@@ -231,14 +232,14 @@ async def set_limits(call: Call) -> Service:
 TABLE = (
     Line("GET", "/", page, "The dashboard", query=LinkQuery, kind="text/html"),
     Line("GET", "/static/{name}", static, "A part of the page", kind="*/*"),
-    Line("GET", "/status", status, "Everything at a glance", Status),
+    Line("GET", "/status", status, "Everything at a glance", Status, fragment=status_fragment),
     Line("GET", "/live", stream_status, "The same as it changes (server-sent events)", kind=STREAM),
     Line("GET", "/services", services, "The services", Services),
     Line("GET", "/failures", failures, "The dead letters by error", Failures),
     Line("GET", "/events", stream_events, "What happens (server-sent events)", query=EventsQuery, kind=STREAM),
     Line("GET", "/metrics", metrics, "Numbers for Prometheus", kind="text/plain"),
     Line("GET", "/openapi.json", openapi, "This description", dict[str, Any]),
-    Line("GET", "/works", works, "A list of works, newest first", Works, query=WorksQuery),
+    Line("GET", "/works", works, "A list of works, newest first", Works, query=WorksQuery, fragment=works_fragment),
     *(
         Line("POST", f"/works/{verb}", _many(verb), f"{verb.title()} all works of a filter", Outcome, body=Bulk)
         for verb in actions.STATES

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from runcue import ConfigError, CueClosed, RuncueError, SubmitError, UnknownService, WorkNotFound
+from runcue.web.fragments import VARY, wants_html
 from runcue.web.guard import Guard, Refused, answer, refusal
 from runcue.web.loglimit import LogLimit
 from runcue.web.rows import encoded
@@ -57,7 +58,10 @@ Handler = Callable[[Call], Awaitable[Any]]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of the table. An address without `answer` answers with what its handler makes, of that kind."""
+    """One line of the table. An address without `answer` answers with what its handler makes, of that kind.
+
+    `fragment` makes HTML of the answer, for those who would rather have that.
+    """
 
     method: str
     path: str
@@ -67,6 +71,7 @@ class Line(msgspec.Struct, frozen=True):
     query: Any = None
     body: Any = None
     kind: str = JSON
+    fragment: Callable[[Any, Request], str] | None = None
 
 
 class Endpoint:
@@ -95,7 +100,12 @@ class Endpoint:
         query = read_query(request.query_params.multi_items(), line.query)
         body = None if line.body is None else await _read_body(request, line.body)
         found = await line.handler(Call(self._site, request, query, body))
-        return found if isinstance(found, Response) else Response(encoded(found), media_type=JSON)
+        if isinstance(found, Response):
+            return found
+        if line.fragment is not None and wants_html(request.headers):
+            html = line.fragment(found, request).encode("utf-8", "xmlcharrefreplace")
+            return HTMLResponse(html, headers=VARY)
+        return Response(encoded(found), media_type=JSON, headers=VARY if line.fragment else None)
 
 
 class Door:

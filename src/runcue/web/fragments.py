@@ -1,0 +1,127 @@
+"""Status and list as HTML, for pages that put such fragments together (htmx).
+
+They are small and plain: tables and lists whose ids and classes stay as they are, without script or style. Whatever
+is in a queue is text in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from html import escape
+from urllib.parse import urlencode
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+
+from runcue.web.shapes import Row, Service, Status, Works
+
+COLUMNS = ("id", "task", "target", "state", "attempt", "created", "note")
+VARY = {"Vary": "Accept, HX-Request"}
+_quality = re.compile(r";\s*q=([01](?:\.\d{1,3})?)\s*(?:;|\Z)").search
+
+
+def wants_html(headers: Headers) -> bool:
+    """True for who would rather have HTML than JSON: a browser that goes there, and htmx unless it asks for JSON."""
+    accepted = ",".join(headers.getlist("accept")).lower()
+    html, json = _wanted(accepted, "text/html"), _wanted(accepted, "application/json")
+    if headers.get("hx-request") == "true":
+        return html > 0 and html >= json
+    return html > json
+
+
+def _wanted(accepted: str, kind: str) -> float:
+    """How much that kind is wanted, from 0 to 1. Whatever names it most exactly counts."""
+    if not accepted.strip():
+        return 1.0
+    found = {}
+    for one in accepted.split(","):
+        quality = _quality(one)
+        found[one.partition(";")[0].strip()] = 1.0 if quality is None else float(quality[1])
+    names = (kind, f"{kind.partition('/')[0]}/*", "*/*")
+    return next((found[name] for name in names if name in found), 0.0)
+
+
+# what they show -------------------------------------------------------------------------------------------
+
+
+def status_fragment(found: Status, request: Request) -> str:
+    """How a queue stands: counts, services, what units wait for, and dead letters by error."""
+    counts = {state: getattr(found.counts, state) for state in found.counts.__struct_fields__}
+    cells = [_tag("td", _text(count), class_=f"runcue-{state}") for state, count in counts.items()]
+    services = [_cells(_service(one)) for one in found.services]
+    if found.services_more:
+        services.append(_cells([f"and {found.services_more:,} more", "", "", ""]))
+    return _tag(
+        "section",
+        _table("runcue-counts", counts, [_tag("tr", *cells)]),
+        _table("runcue-services", ("service", "running", "used", "state"), services),
+        _list("runcue-waiting", (f"{one.count:,} × {one.text}" for one in found.waiting.reasons)),
+        _list(
+            "runcue-failures", (f"{one.count:,} × {one.task}: {one.error}" for one in found.failures.groups)
+        ),
+        id="runcue-status",
+    )
+
+
+def _service(one: Service) -> list[str]:
+    running = f"{one.running}" if one.concurrent is None else f"{one.running} of {one.concurrent:g}"
+    used = [f"{rate.used:.12g} of {rate.rate}" for rate in one.rates]
+    used += [f"{part.used:.12g} of {part.limit:.12g} {part.name}" for part in one.quantities]
+    state = "paused" if one.paused else (one.blocked or "available")
+    return [one.name, running, ", ".join(used), state.replace("_", " ")]
+
+
+def works_fragment(found: Works, request: Request) -> str:
+    """A page of the list, and the link to the one that follows."""
+    rows = [_work(one) for one in found.works]
+    older = []
+    if found.next is not None:
+        asked = [(name, value) for name, value in request.query_params.multi_items() if name != "before"]
+        following = f"{request.url.path}?{urlencode([*asked, ('before', found.next)], errors='replace')}"
+        older = [_tag("a", "older", id="runcue-older", href=following)]
+    return _tag("section", _table("runcue-list", COLUMNS, rows), *older, id="runcue-works")
+
+
+def _work(one: Row) -> str:
+    created = datetime.fromtimestamp(one.created_at, UTC)
+    note = one.error or ("" if one.why is None else one.why.text) or ("skipped" if one.skipped else "")
+    cells = [_tag("td", _text(text)) for text in (one.id, one.task, one.target or "", one.state, one.attempt)]
+    moment = _tag("time", f"{created:%Y-%m-%d %H:%M:%S} UTC", datetime=f"{created:%Y-%m-%dT%H:%M:%SZ}")
+    return _tag(
+        "tr",
+        *cells,
+        _tag("td", moment),
+        _tag("td", _text(note)),
+        class_=f"runcue-{one.state}",
+        data_id=one.id,
+    )
+
+
+# how it is written ----------------------------------------------------------------------------------------
+
+
+def _tag(name: str, *inside: str, **attributes: str) -> str:
+    """An element. What is inside is HTML already; values of attributes are any text."""
+    given = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_text(value)}"' for key, value in attributes.items()
+    )
+    return f"<{name}{given}>{''.join(inside)}</{name}>"
+
+
+def _text(value: object) -> str:
+    return escape(str(value))
+
+
+def _cells(texts: Iterable[str]) -> str:
+    return _tag("tr", *(_tag("td", _text(text)) for text in texts))
+
+
+def _table(id: str, columns: Iterable[str], rows: Iterable[str]) -> str:
+    head = _tag("tr", *(_tag("th", _text(name), scope="col") for name in columns))
+    return _tag("table", _tag("thead", head), _tag("tbody", *rows), id=id)
+
+
+def _list(id: str, texts: Iterable[str]) -> str:
+    return _tag("ul", *(_tag("li", _text(text)) for text in texts), id=id)
