@@ -231,7 +231,7 @@ async def test_payloads_are_text_where_the_page_repeats_what_was_asked(trap: Tra
     await trap.page.evaluate(
         "id => { location.hash = `#/works/${encodeURIComponent(id)}` }", f"no {NAMES[2]}"
     )
-    await expect(trap.page.locator("main")).to_contain_text("There is no work")
+    await expect(trap.page.locator("main")).to_contain_text("There is no unit")
     await expect(trap.page.locator("main")).to_contain_text(NAMES[2])
     await trap.holds()
 

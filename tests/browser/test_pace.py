@@ -61,7 +61,7 @@ async def test_a_thousand_works_a_second_leave_the_page_to_who_looks_at_it(
     try:
         seen = await advanced(inside, 0)
         seen = await advanced(inside, seen + PACE)
-        await inside.get_by_role("link", name="Works", exact=True).click()
+        await inside.get_by_role("link", name="Work", exact=True).click()
         await expect(inside.locator("[data-row]")).to_have_count(50)
         await inside.keyboard.press("?")
         await expect(inside.locator("dialog")).to_contain_text("freeze the page")

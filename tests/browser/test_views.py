@@ -40,7 +40,7 @@ async def test_an_empty_queue_says_so_everywhere(inside: Page, stage: Stage, mis
     await go(inside, stage, "#/works?search=nowhere")
     await shown(inside, "Nothing matches.")
     await go(inside, stage, "#/works/nobody")
-    await shown(inside, "There is no work 'nobody'")
+    await shown(inside, "There is no unit 'nobody'")
 
 
 async def test_the_overview_shows_what_runs_what_waits_and_why(inside: Page, stage: Stage) -> None:
@@ -118,7 +118,7 @@ async def test_a_work_says_why_it_waits_and_shows_its_graph(inside: Page, stage:
     first = await stage.cue.submit("hold")
     then = await stage.cue.submit("quick", depends_on=[first], params={"page": 3})
     await go(inside, stage, f"#/works/{then}")
-    await expect(inside.locator(".callout")).to_contain_text("It waits for other works")
+    await expect(inside.locator(".callout")).to_contain_text("It waits for other units")
     await expect(inside.locator(".graph .node")).to_have_count(2)
     await expect(inside.locator(".graph .wire")).to_have_count(1)
     await expect(inside.get_by_role("region", name="Params")).to_contain_text('"page": 3')

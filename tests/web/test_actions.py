@@ -102,7 +102,7 @@ async def test_a_group_of_dead_letters_is_an_action_of_its_own(memory: Stage) ->
 async def test_an_action_takes_no_state_it_is_not_for(memory: Stage) -> None:
     answer = await asked(memory, "/works/purge", {"filter": {"state": "pending"}})
     assert answer.status_code == 400
-    assert answer.json()["error"] == "purge takes work that is failed, not pending."
+    assert answer.json()["error"] == "purge takes units that are failed, not pending."
 
 
 async def test_what_is_too_much_for_one_action_is_said(

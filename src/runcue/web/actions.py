@@ -41,13 +41,13 @@ async def one(source: Source, verb: str, work_id: str, cascade: bool) -> bool:
     if await source.get(work_id) is None:
         raise no_work(work_id)
     changed = await source.act(lambda cue: _do(cue, verb, work_id, cascade))
-    logger.info("dashboard: %s of work %r: %s", verb, work_id, "done" if changed else "nothing to do")
+    logger.info("dashboard: %s of unit %r: %s", verb, work_id, "done" if changed else "nothing to do")
     return changed
 
 
 def no_work(work_id: str) -> Refused:
     """The answer for an id that has no record."""
-    return Refused(404, f"There is no work {work_id[:128]!r}, or it is no longer kept.")
+    return Refused(404, f"There is no unit {work_id[:128]!r}, or it is no longer kept.")
 
 
 def _do(cue: Cue, verb: str, work_id: str, cascade: bool) -> Awaitable[bool]:
@@ -72,7 +72,7 @@ async def many(source: Source, verb: str, bulk: Bulk) -> Outcome:
         return await (_retried(cue, needs) if verb == "retry" else _changed(cue, verb, ids))
 
     changed = await source.act(do) if ids else 0
-    logger.info("dashboard: %s of %d works, %d changed", verb, len(ids), changed)
+    logger.info("dashboard: %s of %d units, %d changed", verb, len(ids), changed)
     return Outcome(changed=changed, skipped=len(ids) - changed, left=left)
 
 
@@ -146,7 +146,7 @@ async def _tried(cue: Cue, verb: str, work_id: str) -> bool | None:
     try:
         return await _do(cue, verb, work_id, False)
     except (SubmitError, WorkNotFound) as error:
-        logger.info("dashboard: no %s of work %r: %s", verb, work_id, error)
+        logger.info("dashboard: no %s of unit %r: %s", verb, work_id, error)
         return None
 
 
@@ -161,7 +161,7 @@ async def _each(ids: Sequence[str], question: Callable[[str], Awaitable[T]]) -> 
 def _states(verb: str, wanted: Filter) -> tuple[str, ...]:
     takes = STATES[verb]
     if wanted.state is not None and wanted.state not in takes:
-        raise Refused(400, f"{verb} takes work that is {' or '.join(takes)}, not {wanted.state}.")
+        raise Refused(400, f"{verb} takes units that are {' or '.join(takes)}, not {wanted.state}.")
     return takes if wanted.state is None else (wanted.state,)
 
 

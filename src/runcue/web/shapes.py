@@ -32,7 +32,7 @@ class Given(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Why(Shape):
-    """Why a work waits, in few words and exactly, and until when."""
+    """Why a unit waits, in few words and exactly, and until when."""
 
     reason: str
     text: str
@@ -45,7 +45,7 @@ class Why(Shape):
 
 
 class Row(Shape):
-    """A work in a list."""
+    """A unit in a list."""
 
     id: str
     task: str
@@ -79,7 +79,7 @@ class Try(Shape):
 
 
 class Detail(Row):
-    """A work with everything that is known of it."""
+    """A unit with everything that is known of it."""
 
     params: Any
     result: Any
@@ -93,7 +93,7 @@ class Detail(Row):
 
 
 class Node(Shape):
-    """A work in a graph; task and state are null when it is not kept, or was never submitted."""
+    """A unit in a graph; task and state are null when it is not kept, or was never submitted."""
 
     id: str
     task: str | None
@@ -101,7 +101,7 @@ class Node(Shape):
 
 
 class Graph(Shape):
-    """What a work needs and what needs it, both ways; an edge is [needed, work]."""
+    """What a unit needs and what needs it, both ways; an edge is [needed, unit]."""
 
     nodes: list[Node]
     edges: list[tuple[str, str]]
@@ -117,7 +117,7 @@ class Stream(Shape):
 
 
 class WorkPage(Shape):
-    """All about one work."""
+    """All about one unit."""
 
     work: Detail
     graph: Graph
@@ -204,7 +204,7 @@ class Queue(Shape):
 
 
 class Counts(Shape):
-    """How many works there are in each state."""
+    """How many units there are in each state."""
 
     pending: int
     running: int
@@ -214,7 +214,7 @@ class Counts(Shape):
 
 
 class Pace(Shape):
-    """Works that ended per second, over the last ten seconds."""
+    """Units that ended per second, over the last ten seconds."""
 
     completed: float
     failed: float
@@ -256,7 +256,7 @@ class Worker(Shape):
 
 
 class Reason(Shape):
-    """How many of the works that were looked at wait for the same, and when the first may go on."""
+    """How many of the units that were looked at wait for the same, and when the first may go on."""
 
     text: str
     count: int
@@ -264,7 +264,7 @@ class Reason(Shape):
 
 
 class Waiting(Shape):
-    """What waits, and for what; the reasons are those of the latest `looked_at` works."""
+    """What waits, and for what; the reasons are those of the latest `looked_at` units."""
 
     rows: list[Row]
     reasons: list[Reason]
@@ -312,7 +312,7 @@ class Status(Shape):
 
 
 class WorksQuery(Given):
-    """Which works a list shows."""
+    """Which units a list shows."""
 
     state: State | None = None
     task: Name | None = None
@@ -347,7 +347,7 @@ class LinkQuery(Given):
 
 
 class Filter(Given):
-    """Which works an action is about; `error_group` is the error of a group of dead letters."""
+    """Which units an action is about; `error_group` is the error of a group of dead letters."""
 
     state: State | None = None
     task: Name | None = None
@@ -358,14 +358,14 @@ class Filter(Given):
 
 
 class Bulk(Given):
-    """An action on all works of a filter; with `dry_run` it is only counted."""
+    """An action on all units of a filter; with `dry_run` it is only counted."""
 
     filter: Filter
     dry_run: bool = False
 
 
 class One(Given):
-    """An action on one work; `cascade` takes those along that depend on it."""
+    """An action on one unit; `cascade` takes those along that depend on it."""
 
     cascade: bool = False
 
@@ -396,7 +396,7 @@ class Changed(Shape):
 
 
 class Outcome(Shape):
-    """How many works an action changed, how many could not be or had moved on, and how many it left for the next.
+    """How many units an action changed, how many could not be or had moved on, and how many it left for the next.
 
     `left` is null when there are more, but nobody counted them. With `dry_run` how many it would be about, and some
     of them; `more` when these are only the first.

@@ -239,17 +239,17 @@ TABLE = (
     Line("GET", "/events", stream_events, "What happens (server-sent events)", query=EventsQuery, kind=STREAM),
     Line("GET", "/metrics", metrics, "Numbers for Prometheus", kind="text/plain"),
     Line("GET", "/openapi.json", openapi, "This description", dict[str, Any]),
-    Line("GET", "/works", works, "A list of works, newest first", Works, query=WorksQuery, fragment=works_fragment),
+    Line("GET", "/works", works, "A list of units, newest first", Works, query=WorksQuery, fragment=works_fragment),
     *(
-        Line("POST", f"/works/{verb}", _many(verb), f"{verb.title()} all works of a filter", Outcome, body=Bulk)
+        Line("POST", f"/works/{verb}", _many(verb), f"{verb.title()} all units of a filter", Outcome, body=Bulk)
         for verb in actions.STATES
     ),
     *(
-        Line("POST", f"/works/{{name:path}}/{verb}", _one(verb), f"{verb.title()} one work", Changed, body=One)
+        Line("POST", f"/works/{{name:path}}/{verb}", _one(verb), f"{verb.title()} one unit", Changed, body=One)
         for verb in actions.STATES
     ),
     Line("GET", "/works/{name:path}/output", output, "What a command printed", Output, query=OutputQuery),
-    Line("GET", "/works/{name:path}", work, "All about one work", WorkPage),
+    Line("GET", "/works/{name:path}", work, "All about one unit", WorkPage),
     *(
         Line("POST", f"/{kind}s/{{name:path}}/{verb}", _hold(kind, verb == "pause"), f"{verb.title()} a {kind}",
              Paused, body=Nothing)

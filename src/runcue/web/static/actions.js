@@ -57,9 +57,9 @@ export function one(name, work, changed) {
   const loss =
     name === "purge"
       ? "It is deleted without a trace."
-      : "It does not run, and works that depend on it are told.";
+      : "It does not run, and units that depend on it are told.";
   return confirm({
-    title: `${verb.word} this work?`,
+    title: `${verb.word} this unit?`,
     body: [
       h("p", null, h("strong", null, work.task), " ", h("code", null, work.id)),
       h("p.muted", null, loss),
@@ -81,10 +81,10 @@ export async function many(name, filter, about, changed = () => {}) {
     return;
   }
   if (!found.count) {
-    say(`Nothing to ${verb.word.toLowerCase()}: no work of this selection is ${verb.states.join(" or ")}.`);
+    say(`Nothing to ${verb.word.toLowerCase()}: no unit of this selection is ${verb.states.join(" or ")}.`);
     return;
   }
-  const total = found.more ? `the first ${number(found.count)} works` : count(found.count, "work");
+  const total = found.more ? `the first ${number(found.count)} units` : count(found.count, "unit");
   confirm({
     title: `${verb.word} ${total}?`,
     body: [

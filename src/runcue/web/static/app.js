@@ -18,7 +18,7 @@ import { workers } from "./workers.js";
 const TICK = 1000;
 const PLACES = [
   ["", "Overview", overview],
-  ["works", "Works", (changed, rest, query) => (rest ? work(rest, changed) : works(query, changed))],
+  ["works", "Work", (changed, rest, query) => (rest ? work(rest, changed) : works(query, changed))],
   ["services", "Services", services],
   ["workers", "Workers", workers],
 ];

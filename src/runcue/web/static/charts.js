@@ -62,7 +62,7 @@ export function throughput(history) {
         : null,
     );
   });
-  return frame("Completed and failed works each second", bars, `peak ${pace(peak)}/s`, windowOf(history));
+  return frame("Completed and failed units each second", bars, `peak ${pace(peak)}/s`, windowOf(history));
 }
 
 /** An area of how many works wait, with a line of how many run. */
@@ -75,7 +75,7 @@ export function depth(history) {
     h("path.edge", { key: "edge", d: line(pending, peak || 1, false) }),
     h("path.second", { key: "second", d: line(running, peak || 1, false) }),
   ];
-  return frame("Pending and running works over time", shapes, `peak ${number(peak)}`, windowOf(history));
+  return frame("Pending and running units over time", shapes, `peak ${number(peak)}`, windowOf(history));
 }
 
 function line(values, top, isClosed) {

@@ -74,7 +74,7 @@ export function bytes(size) {
   return size < 1_000_000 ? `${(size / 1000).toFixed(1)} kB` : `${(size / 1_000_000).toFixed(1)} MB`;
 }
 
-/** "1 work", "2 works". */
+/** "1 unit", "2 units". */
 export function count(value, noun) {
   return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 }

@@ -9,8 +9,8 @@ const SOON = 1200;
 const KEYS = [
   ["/", "search"],
   ["g o", "overview"],
-  ["g w", "works"],
-  ["g f", "failed works"],
+  ["g w", "work"],
+  ["g f", "failed work"],
   ["g s", "services"],
   ["g k", "workers"],
   ["j k", "down and up a list"],

@@ -13,6 +13,7 @@ import { line as workerLine } from "./workers.js";
 
 const STATES = ["running", "pending", "completed", "failed", "cancelled"];
 const MOST_REASONS = 6;
+const MOST_LOOKED_AT = 200;
 const MOST_PAUSED = 4;
 
 /** The page; `changed` draws it again. */
@@ -34,7 +35,7 @@ export function overview(changed) {
 function counts(found) {
   return h(
     "nav.counts.card",
-    { "aria-label": "Works by state" },
+    { "aria-label": "Units by state" },
     STATES.map((state) =>
       h(
         "a",
@@ -107,9 +108,9 @@ function waiting(status, changed) {
   const { rows: works, reasons, looked_at: looked } = status.waiting;
   const total = status.counts.pending;
   const note = total
-    ? looked < total
+    ? total > MOST_LOOKED_AT
       ? `the newest ${number(looked)} of ${number(total)}`
-      : count(total, "work")
+      : count(total, "unit")
     : "";
   return panel(
     "Waiting",
@@ -124,7 +125,7 @@ function waiting(status, changed) {
             .map((one) => because(one, looked, status.at)),
         )
       : null,
-    rows("Waiting works", works.slice(0, 8), {
+    rows("Waiting units", works.slice(0, 8), {
       empty: "Nothing waits. What is submitted starts at once.",
       changed,
     }),
@@ -137,7 +138,7 @@ function folded(reasons) {
   if (others.length < 2) return reasons;
   const rest = reasons.filter((one) => !others.includes(one));
   const count = others.reduce((sum, one) => sum + one.count, 0);
-  return [...rest, { text: "after other works", count, seconds: null }].sort((a, b) => b.count - a.count);
+  return [...rest, { text: "after other units", count, seconds: null }].sort((a, b) => b.count - a.count);
 }
 
 function because(one, looked, at) {
@@ -157,12 +158,12 @@ function running(status, changed) {
   const works = status.running;
   const total = status.counts.running;
   const note =
-    total > works.length ? `${number(works.length)} of ${number(total)}` : total ? count(total, "work") : "";
+    total > works.length ? `${number(works.length)} of ${number(total)}` : total ? count(total, "unit") : "";
   return panel(
     "Running",
     listOf({ state: "running" }),
     note,
-    rows("Running works", works.slice(0, 12), { empty: idle(status), changed }),
+    rows("Running units", works.slice(0, 12), { empty: idle(status), changed }),
   );
 }
 
@@ -178,7 +179,7 @@ function recent(status, changed) {
     "Recent",
     null,
     "latest first",
-    rows("Recent works", status.recent.slice(0, 10), { empty: "Nothing has ended yet.", changed }),
+    rows("Recent units", status.recent.slice(0, 10), { empty: "Nothing has ended yet.", changed }),
   );
 }
 
@@ -221,7 +222,7 @@ function dead(failures) {
 
 function group(one) {
   const filter = { state: "failed", task: one.task, error_group: one.error };
-  const about = `Failed works of ${one.task} with this error: ${one.error}`;
+  const about = `Failed units of ${one.task} with this error: ${one.error}`;
   return h(
     "li.group",
     { key: `${one.task} ${one.error}` },
@@ -231,7 +232,7 @@ function group(one) {
       null,
       h(
         "a.times",
-        { href: listOf({ state: "failed", task: one.task }), title: `the failed works of ${one.task}` },
+        { href: listOf({ state: "failed", task: one.task }), title: `the failed units of ${one.task}` },
         `${number(one.count)} ×`,
       ),
       h("span.task", null, one.task),

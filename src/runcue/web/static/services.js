@@ -114,7 +114,7 @@ function card(service) {
     h(
       "footer",
       null,
-      h("a.button.quiet", { href: listOf({ service: service.name }) }, "Works"),
+      h("a.button.quiet", { href: listOf({ service: service.name }) }, "Work"),
       isReadOnly()
         ? h("span.note", null, "read-only")
         : [
@@ -244,9 +244,9 @@ function limits(service) {
           "Holds at once and for all processes, until the program declares other limits than now.",
         ),
         error ? h("p.bad", { role: "alert" }, error) : null,
-        field("rate", "Rates", rates(service), "60/min, 1000/day; nothing: no limit"),
+        field("rate", "Rates", rates(service), "such as 60/min, 1000/day; empty: no limit"),
         service.quantities.map((one) =>
-          field(`quantity ${one.name}`, one.name, `${one.limit}${per(one)}`, "nothing: no limit"),
+          field(`quantity ${one.name}`, one.name, `${one.limit}${per(one)}`, "empty: no limit"),
         ),
         service.adaptive
           ? h(
@@ -254,7 +254,7 @@ function limits(service) {
               null,
               `Places: found by itself, between ${service.adaptive.min} and ${service.adaptive.max}.`,
             )
-          : field("concurrent", "At once", text(service.concurrent), "nothing: no limit", "numeric"),
+          : field("concurrent", "At once", text(service.concurrent), "empty: no limit", "numeric"),
         h(
           "div.pair",
           null,
@@ -262,7 +262,7 @@ function limits(service) {
             "circuit_threshold",
             "Circuit opens after",
             text(service.circuit_threshold),
-            "failures in a row",
+            "failures in a row; empty: never",
             "numeric",
           ),
           field("circuit_timeout", "and stays open for", text(service.circuit_timeout), "seconds", "decimal"),

@@ -80,7 +80,7 @@ export function work(id, changed) {
   const fresh = Math.max(pause, SHARE * shown.took);
   const isOld = !live.isFrozen && !shown.isMissing && Date.now() - shown.at > fresh;
   if (isOther || (isOld && !shown.isLoading)) load(id, changed);
-  const crumbs = h("p.crumbs", null, h("a", { href: "#/works" }, icon("back"), "Works"));
+  const crumbs = h("p.crumbs", null, h("a", { href: "#/works" }, icon("back"), "Work"));
   if (!shown.found) {
     const text = shown.error || "Loading …";
     return [
@@ -187,7 +187,7 @@ function sentence(one) {
   const seconds = left(why);
   const until = seconds === null ? "" : seconds < 0.5 ? ", until now" : `, for another ${whole(seconds)}`;
   const ahead = why.ahead
-    ? ` ${why.ahead === 1 ? "One work is" : `${number(why.ahead)} works are`} ahead of it.`
+    ? ` ${why.ahead === 1 ? "One unit is" : `${number(why.ahead)} units are`} ahead of it.`
     : "";
   const needs = why.waits_for.map((id, index) => [
     index ? ", " : "",
@@ -219,7 +219,7 @@ function because(why) {
     case "circuit":
       return `because the circuit of ${why.service} is ${why.details || "open"}`;
     case "dependency":
-      return `for other works${details}`;
+      return `for other units${details}`;
     case "retry":
       return `to be tried again${details}`;
     case "scheduled":
@@ -274,7 +274,7 @@ function facts(one) {
     moment("runs at", one.run_at),
     moment("started", one.started_at),
     moment("ended", one.completed_at),
-    moment("tried again", one.state === "pending" ? one.next_retry_at : null),
+    moment("retry due", one.state === "pending" ? one.next_retry_at : null),
     fact("took", one.duration === null || one.duration === undefined ? null : span(one.duration)),
     fact("timeout", one.timeout ? span(one.timeout) : null),
     fact("retry", one.retry ? (typeof one.retry === "string" ? one.retry : JSON.stringify(one.retry)) : null),

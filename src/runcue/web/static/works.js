@@ -109,7 +109,7 @@ export function works(query, changed) {
     h(
       "div.page-head",
       null,
-      h("h1", null, "Works"),
+      h("h1", null, "Work"),
       h(
         "p.muted",
         null,
@@ -126,7 +126,7 @@ export function works(query, changed) {
     shown.error ? h("p.bad", { role: "alert" }, shown.error) : null,
     h(
       "section.card.panel",
-      { "aria-label": "Works" },
+      { "aria-label": "Work" },
       h(
         "header",
         null,
@@ -135,7 +135,7 @@ export function works(query, changed) {
       ),
       shown.isLoading && !shown.works.length
         ? h("div.empty", null, "Loading …")
-        : rows("Works", shown.works, { empty: advice(filter), changed }),
+        : rows("Units", shown.works, { empty: advice(filter), changed }),
       shown.next
         ? h(
             "div.more",
@@ -153,7 +153,7 @@ export function works(query, changed) {
 
 function summary() {
   if (!shown.works.length) return "";
-  return shown.next ? `the latest ${number(shown.works.length)}` : count(shown.works.length, "work");
+  return shown.next ? `the latest ${number(shown.works.length)}` : count(shown.works.length, "unit");
 }
 
 function advice(filter) {
@@ -246,7 +246,7 @@ function bulk(filter, changed) {
     ([, verb]) => !filter.state || verb.states.includes(filter.state),
   );
   const words = Object.entries(filter).map(([name, value]) => `${name} ${value}`);
-  const about = words.length ? `All works with ${words.join(", ")}.` : "All works of this queue.";
+  const about = words.length ? `All units with ${words.join(", ")}.` : "All units of this queue.";
   const acted = () => {
     stale();
     changed();
