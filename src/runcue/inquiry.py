@@ -46,11 +46,12 @@ class Inquiry:
     async def _within(self, timeout: float | None, what: str, advice: str) -> AsyncIterator[None]:
         """Within this somebody waits, so long at most; what is not done by then is said."""
         hint = self._later_hint()
+        limit: asyncio.Timeout | None = None
         try:
             async with within(timeout) as limit:
                 yield
         except TimeoutError:
-            if not limit.expired():
+            if limit is None or not limit.expired():
                 raise
             why = self._standstill()
             late = f"{what} within {timeout:g} s"

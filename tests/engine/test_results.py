@@ -87,7 +87,7 @@ async def test_wait_and_get_tell_the_same_of_work_however_it_ended() -> None:
             {"task": "fail"},
             {"task": "fail", "retry": 3, "priority": 2, "target": "x"},
         ):
-            work_id = await cue.submit(**submission)  # type: ignore[arg-type]
+            work_id = await cue.submit(**submission)
             assert await cue.wait(work_id) == await cue.get(work_id)
         work_id = await cue.submit("give", run_at=2_000_000_000)
         waiting = asyncio.ensure_future(cue.wait(work_id))
@@ -99,7 +99,7 @@ async def test_wait_and_get_tell_the_same_of_work_however_it_ended() -> None:
 @pytest.mark.file
 async def test_a_result_that_raises_when_it_is_looked_at_is_refused_for_good() -> None:
     class Hostile:
-        __class__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
+        __class__ = property(lambda self: 1 / 0)
 
     cue = Cue()
     cue.task("give", retry=3)(giving(Hostile()))

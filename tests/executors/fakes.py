@@ -52,6 +52,7 @@ class FakeTask:
         self.handler = handler
         self.executor = executor
         self.retry = retry if retry is not None else Retry()
+        self.retry_delay = None
         self.command = CommandOptions(**command)
 
 

@@ -314,7 +314,7 @@ def test_rows_of_jobs_are_those_of_the_view(tmp_path: Path) -> None:
         connection.execute("UPDATE work_units SET created_at = 1700000000.0006, token = 7 WHERE id = 'p2'")
         connection.execute("UPDATE work_units SET params = '{\"command\": {\"a\": [1]}}' WHERE id = 'after'")
         raw = connection.execute(jobs.newest(jobs.RAW, []), (100,)).fetchall()
-        told = {row["id"]: row for row in jobs.find(connection, None, None, None, 100)}
+        told = {row["id"]: row for row in jobs.find(connection, None, None, None, 100, None)}
     for row in map(jobs.row_of, raw):
         seen = told[row["id"]]
         for name in ("created_at", "updated_at", "next_run_at"):  # SQLite counts them with fewer digits
