@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from runcue import given
 from runcue.address import advice, is_address, is_postgres, plain
 from runcue.core import parse
-from runcue.core.limits import Service
 from runcue.core.line import shelf_parts
 from runcue.core.model import Record, Work, WorkState, view
 from runcue.core.retry import Retry
@@ -320,7 +319,7 @@ class Reader:
         ledger.begin(now, wall, library)
         for record in records:
             for name in record.spec.services:  # its program may not have declared them here yet
-                ledger.ready.services[name] = Service(Limits(name))
+                ledger.ready.services.declare(Limits(name))
         catch_up(ledger, changes)
         ledger.recall_starts()
         serving = [worker for worker in changes.workers or () if worker.is_serving]

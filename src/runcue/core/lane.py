@@ -105,6 +105,13 @@ class Lane:
             lane.chosen = member
         return lane
 
+    def may_hold(self, now: float) -> bool:
+        """True when places in other services may be kept for its first work now."""
+        key = self.rank, self.seq
+        if self.hold is None or self.hold.key != key:
+            self.hold = Hold(key, now)
+        return self.hold.allows(now)
+
     def cost(self) -> Cost:
         """What its first work is expected to use of each quantity."""
         candidates, entries = self.candidates, self.entries

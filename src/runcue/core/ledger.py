@@ -30,7 +30,7 @@ from runcue.core.model import Record, Spec, WorkState
 from runcue.core.plan import Outcome, Plan, Submit
 from runcue.core.risk import Risk
 from runcue.core.settings import Rule, Settings
-from runcue.core.state import NO_HEAD, Grant, Head
+from runcue.core.state import NO_HEAD, Head
 from runcue.core.waiting import BLOCKED, LATER, WALL, Waiting
 
 STRICT_STEP = 1e10
@@ -309,11 +309,8 @@ class Ledger(Waiting):
                 is_metered = True
                 service.spend_budget("", amount)
         granted = rated, now, now + self.slack(rated) if rated else now
-        if rated and not self.is_whole:  # nobody else has to know
-            windowed = [service.name for service in rated if service.windows]
-            plan.grants += [
-                Grant(name, granted[2], 1, "", record.id) for name in windowed for record in batch
-            ]
+        if rated:
+            self.log_starts(rated, batch, granted[2])
         for record in batch:
             token += 1
             running = started(record, token, now, worker, shelf)

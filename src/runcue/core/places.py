@@ -236,6 +236,14 @@ class Places(Mind):
         """How long after its grant a call may begin. It has to be possible, or nothing would ever begin."""
         return max(min(service.slack for service in services), SAFE * self.lag)
 
+    def log_starts(self, services: list[Service], records: list[Record], counted_at: float) -> None:
+        """Have other processes count these starts."""
+        if not self.is_whole:
+            names = [service.name for service in services if service.windows]
+            self.plan.grants += [
+                Grant(name, counted_at, 1, "", record.id) for name in names for record in records
+            ]
+
     def entered(self, entries: list[Entry]) -> None:
         """Granted starts entered their handlers: their windows count from then on."""
         touched: list[Service] = []

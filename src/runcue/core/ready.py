@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
 
-from runcue.core.lane import ACTIVE, ASKING, EMPTY, Hold, Lane
+from runcue.core.lane import ACTIVE, ASKING, EMPTY, Lane
 from runcue.core.limits import UNLIMITED, Blocked, Limits, Service
 from runcue.core.line import Key, Line, Page, shelf_name
 from runcue.core.meters import together
@@ -416,7 +416,7 @@ class Ready:
             # not of what keys share: one whose own places are taken would keep the other keys from theirs
             others = tuple(one for one in lane.services if one is not blocker and one is not lane.gate)
             is_free = others and all(self._may_hold(service, lane, now) for service in others)
-            if is_free and self._hold_of(lane, now).allows(now):
+            if is_free and lane.may_hold(now):
                 lane.holds = others
                 self._holders[lane] = None
                 for service in others:
@@ -424,13 +424,6 @@ class Ready:
                         self._unhold(service.held_by)
                     service.held_by = lane
                 self._end_hold_later(lane)
-
-    @staticmethod
-    def _hold_of(lane: Lane, now: float) -> Hold:
-        key = lane.rank, lane.seq
-        if lane.hold is None or lane.hold.key != key:
-            lane.hold = Hold(key, now)
-        return lane.hold
 
     def _end_hold_later(self, lane: Lane) -> None:
         assert lane.hold is not None
