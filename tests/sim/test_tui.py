@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.binding import Binding
 from textual.pilot import Pilot
 
 import runcue
@@ -210,32 +211,62 @@ async def test_p_holds_arrivals_back_and_lets_them_go_on() -> None:
         assert app.player.simulation.submitted > before
 
 
-async def test_k_kills_a_task_that_runs() -> None:
-    async with watching() as (app, pilot):
+@pytest.mark.parametrize("more", ["", "store: file\nnodes: 2\n"])
+@pytest.mark.parametrize("key", ["k", "K"])
+async def test_k_kills_a_task_that_runs(key: str, more: str) -> None:
+    async with watching(Player(config(more=more))) as (app, pilot):
         await pilot.press("tab", "tab")
         while not app.player.simulation.services["mock_ssh"].running:
             await app.step(0.25)
-        await pilot.press("k")
+        await pilot.press(key)
+        await pilot.pause()
+        assert "killed a task of mock_ssh" in "\n".join(screen_of(app))
         await app.step(2)
         assert app.scene is not None
         assert any("was killed" in (event.error or "") for event in app.scene.recent)
 
 
-async def test_capital_k_kills_a_node_and_brings_it_back() -> None:
+async def test_k_says_when_nothing_runs_that_it_could_kill() -> None:
+    async with watching() as (app, pilot):
+        await pilot.press("k")
+        await pilot.pause()
+        assert "no task is running there" in "\n".join(screen_of(app))
+
+
+def test_a_key_does_the_same_in_either_case_and_a_capital_takes_at_most_a_bigger_step() -> None:
+    actions = {
+        key: str(binding.action).partition("(")[0]
+        for binding in Watch.BINDINGS
+        if isinstance(binding, Binding)
+        for key in binding.key.split(",")
+    }
+    shown = "".join(text for row in words.control_rows(Scene(0.0, 1.0, {}, []), 1.0) for text, _ in row)
+    letters = re.findall(r"\[([A-Z])\]", shown)
+    assert letters == [*"ELRPCKSQ"]
+    assert {key: actions.get(key.swapcase()) for key in actions if len(key) == 1} == {
+        key: action for key, action in actions.items() if len(key) == 1
+    }
+    assert {actions[letter] for letter in letters} == {
+        "error", "latency", "arrivals", "pause", "failure", "kill", "save", "leave"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["n", "N"])
+async def test_n_kills_a_node_and_brings_it_back(key: str) -> None:
     player = Player(config(more="store: file\nnodes: 2\n"))
     async with watching(player) as (app, pilot):
         await app.step(10)
-        await pilot.press("K")
+        await pilot.press(key)
         assert app.scene is not None
         assert app.scene.nodes == "1/2"
         await app.step(5)
-        await pilot.press("K")
+        await pilot.press(key)
         assert app.scene.nodes == "2/2"
 
 
 async def test_a_queue_in_memory_says_that_it_has_no_node_to_kill() -> None:
     async with watching() as (app, pilot):
-        await pilot.press("K")
+        await pilot.press("n")
         await pilot.pause()
         assert "store: file" in "\n".join(screen_of(app))
 

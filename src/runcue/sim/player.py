@@ -184,11 +184,9 @@ class Player:
         else:
             self.simulation.pause()
 
-    def kill_task(self) -> None:
-        """Let one running task die."""
-        for name in self._mocks():
-            if self.simulation.services[name].break_one():
-                return
+    def kill_task(self) -> str | None:
+        """Let one running task die; the service that it ran on, if there was one."""
+        return next((name for name in self._mocks() if self.simulation.services[name].break_one()), None)
 
     def kill_node(self) -> None:
         """Let a node die, or put another in the place of one that is dead."""

@@ -4,7 +4,8 @@ Rules:
 - The simulation lives in one thread of its own, on virtual time (player.py); the screen tells it how far to go.
 - 80 columns and 24 lines are enough. Colour says nothing that a word does not say; NO_COLOR and terminals without
   Unicode are respected.
-- A small letter is a small step, a capital a big one; the arrow keys turn what was turned last, both ways.
+- A key does the same in either case. Where it turns something, a small letter is a small step, a capital a big one;
+  the arrow keys turn what was turned last, both ways.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ up down    turn what was turned last up or down; with shift in big steps
 c          let services fail every call, or answer again
 p          pause arrivals, or go on
 k          kill one running task
-K          kill a node, or start a dead one again (store: file)
+n          kill a node, or start a dead one again (store: file)
 s          save the figures so far as JSON, in this folder
 tab        choose one service for E L C K, or all
 + -        run faster or slower
@@ -111,11 +112,11 @@ class Watch(App[None]):
         Binding("up", "again(1, 0)", priority=True), Binding("down", "again(-1, 0)", priority=True),
         Binding("shift+up", "again(1, 1)", priority=True), Binding("shift+down", "again(-1, 1)", priority=True),
         Binding("c,C", "failure", priority=True), Binding("p,P", "pause", priority=True),
-        Binding("k", "kill", priority=True), Binding("K", "kill_node", priority=True),
+        Binding("k,K", "kill", priority=True), Binding("n,N", "kill_node", priority=True),
         Binding("s,S", "save", priority=True), Binding("tab", "choose(1)", priority=True),
         Binding("shift+tab", "choose(-1)", priority=True), Binding("plus,equals_sign", "speed(1)", priority=True),
         Binding("minus", "speed(-1)", priority=True), Binding("space", "stop", priority=True),
-        Binding("question_mark,h", "help", priority=True), Binding("q,Q,ctrl+c", "leave", priority=True),
+        Binding("question_mark,h,H", "help", priority=True), Binding("q,Q,ctrl+c", "leave", priority=True),
     ]  # fmt: skip
 
     def __init__(
@@ -275,7 +276,9 @@ class Watch(App[None]):
 
     async def action_kill(self) -> None:
         """Let one running task die."""
-        await self.turn(Player.kill_task)
+        found: list[str | None] = []
+        await self.turn(lambda player: found.append(player.kill_task()))
+        self.say(f"killed a task of {clean(found[0])}" if found and found[0] else "no task is running there")
 
     async def action_kill_node(self) -> None:
         """Let a node die, or come back."""
