@@ -21,14 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.binding import Binding
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widgets import Input
 
 import runcue
 from runcue.cli.home import Home
 from runcue.cli.place import File, Place
 from runcue.cli.top import lines
-from runcue.cli.top.app import Top
+from runcue.cli.top.app import Main, Top
 from runcue.cli.top.boxes import Box, Live, Logs, Question
 from runcue.cli.top.look import Item, Look, Scene, Wish
 from runcue.cli.top.table import Table
@@ -479,6 +481,27 @@ async def test_a_service_is_paused_and_resumed(file: Path) -> None:
         await choose(app, "later")
         await pilot.press("p")
         await shows(app, "uses no service")
+
+
+@pytest.mark.parametrize("screen", [Main, Box, Logs, Question])
+def test_a_key_does_the_same_with_caps_lock(screen: type[Screen[Any]]) -> None:
+    actions = {
+        key: binding.action
+        for binding in screen.BINDINGS
+        if isinstance(binding, Binding)
+        for key in binding.key.split(",")
+        if len(key) == 1 and key.isalpha() and key not in "jk"  # those move, as in vi
+    }
+    assert {key: actions.get(key.swapcase()) for key in actions} == actions
+
+
+async def test_the_footer_names_each_key_once(file: Path) -> None:
+    async with watching(file) as (app, _):
+        footer = await shows(app, "Quit")
+        assert footer.splitlines()[-1].split() == [
+            "/", "Filter", "d", "Details", "l", "Logs", "r", "Retry", "c", "Cancel", "p", "Pause", "s", "Sort", "tab",
+            "View", "?", "Help", "q", "Quit",
+        ]  # fmt: skip
 
 
 async def test_help_opens_and_closes_and_q_leaves(file: Path) -> None:

@@ -84,19 +84,19 @@ class Main(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
-        Binding("enter,d", "details", "Details", key_display="d"),
-        Binding("l", "logs", "Logs"),
-        Binding("r", "retry", "Retry"),
-        Binding("c", "cancel", "Cancel"),
-        Binding("p", "pause", "Pause"),
-        Binding("s", "sort", "Sort"),
-        Binding("v", "view(1)", "View", key_display="tab"),
+        Binding("enter,d,D", "details", "Details", key_display="d"),
+        Binding("l,L", "logs", "Logs"),
+        Binding("r,R", "retry", "Retry"),
+        Binding("c,C", "cancel", "Cancel"),
+        Binding("p,P", "pause", "Pause"),
+        Binding("s,S", "sort", "Sort"),
+        Binding("v,V", "view(1)", "View", key_display="tab"),
         Binding("tab", "view(1)", show=False, priority=True),
         Binding("shift+tab", "view(-1)", show=False, priority=True),
         *(Binding(str(number), f"choose('{name}')", show=False) for number, name in enumerate(VIEWS, 1)),
         Binding("escape", "back", show=False),
         Binding("question_mark", "help", "Help", key_display="?"),
-        Binding("q", "leave", "Quit"),
+        Binding("q,Q", "leave", "Quit"),
         Binding("ctrl+c", "leave", show=False),
     ]
 

@@ -37,7 +37,7 @@ class Box(ModalScreen[None]):
     """Text in a frame that can be scrolled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,enter,d", "dismiss", "Close", priority=True),
+        Binding("escape,q,Q,question_mark,enter,d,D", "dismiss", "Close", priority=True),
         Binding("up,k", "scroll(-1)", show=False), Binding("down,j", "scroll(1)", show=False),
         Binding("pageup", "scroll(-10)", show=False), Binding("pagedown,space", "scroll(10)", show=False),
     ]  # fmt: skip
@@ -115,7 +115,7 @@ class Logs(Live):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "other", priority=True),
-        Binding("l", "dismiss", priority=True),
+        Binding("l,L", "dismiss", priority=True),
     ]
 
     def __init__(self, id: str, ask: Callable[[str], str], *, is_unicode: bool) -> None:
@@ -139,8 +139,8 @@ class Question(ModalScreen[bool]):
     """Yes or no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", priority=True),
-        Binding("n,escape,q", "answer(False)", priority=True),
+        Binding("y,Y", "answer(True)", priority=True),
+        Binding("n,N,escape,q,Q", "answer(False)", priority=True),
     ]
 
     def __init__(self, text: str, yes: str, *, is_unicode: bool) -> None:
