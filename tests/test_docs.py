@@ -83,6 +83,11 @@ ALONE = [one for one in ALL if not one.is_fragment and one.beside is None]
 BESIDE = {one.beside: one for one in ALL if one.beside is not None}
 
 
+def usual() -> dict[str, str]:
+    """The environment, but for what changes how Python prints: few readers have that set."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
 def try_out(snippet: Snippet, folder: Path, **environment: str) -> None:
     """Run a snippet in a folder, and compare what it prints with what the page says."""
     for name, text in snippet.files.items():
@@ -92,7 +97,7 @@ def try_out(snippet: Snippet, folder: Path, **environment: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", *([snippet.file] if snippet.file else ["-c", snippet.code])],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(runcue.__file__).parent.parent), **environment},
+        env={**usual(), "PYTHONPATH": str(Path(runcue.__file__).parent.parent), **environment},
         capture_output=True,
         text=True,
         timeout=BOUND,
