@@ -37,7 +37,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 REFERENCE = DOCS / "reference.md"
-BOUND = 30
+BOUND = 300
+"""Seconds after which a program hangs."""
 
 BLOCK = re.compile(
     r"(?:(?P<fragment><!-- fragment -->\n+)|<!-- file: (?P<file>[\w.]+) -->\n+|<!-- with: (?P<beside>\w+) -->\n+)?"

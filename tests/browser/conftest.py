@@ -12,7 +12,7 @@ from tests.browser.chromium import ADVICE, chromium, found
 from tests.browser.mishaps import Mishaps
 from tests.browser.stage import Stage, play
 
-PATIENCE = 30_000
+PATIENCE = 300_000
 """Milliseconds that a page may take for anything."""
 WATCH = """
 window.reports = [];

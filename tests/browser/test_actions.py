@@ -13,7 +13,7 @@ from tests.browser.stage import LINK, TOKEN, Stage, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PATIENCE = 30.0
+PATIENCE = 300.0
 
 
 async def service(stage: Stage, name: str) -> dict[str, object]:

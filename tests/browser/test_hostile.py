@@ -269,5 +269,5 @@ async def test_a_page_of_another_name_that_points_here_reads_nothing(
         assert read[1:] == ["nothing", "nothing"]
     finally:
         await other.close()
-    services = await asyncio.wait_for(stage.cue.services(), 10)
+    services = await asyncio.wait_for(stage.cue.services(), 300)
     assert not any(one["paused"] for one in services)

@@ -79,7 +79,7 @@ async def test_a_hidden_page_lets_go_of_its_stream(inside: Page, stage: Stage) -
     async with inside.expect_event("requestfailed", lambda request: request.url.endswith("/live")):
         await inside.evaluate(hide % "true")
         await inside.evaluate(tell)
-    await stage.cue.wait(await stage.cue.submit("quick"), 10)
+    await stage.cue.wait(await stage.cue.submit("quick"), 300)
     await expect(inside.locator('[data-count="completed"]')).to_have_text("0")
     await inside.evaluate(hide % "false")
     await inside.evaluate(tell)

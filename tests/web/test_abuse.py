@@ -19,10 +19,8 @@ import pytest
 from runcue import Cue
 from runcue.web import app, loglimit, serving
 from runcue.web.loglimit import LogLimit
-from tests.web.conftest import BEARER, TOKEN, comes_in, served, until
+from tests.web.conftest import BEARER, PATIENCE, TOKEN, comes_in, served, until
 
-SHORT = 20
-"""Seconds within which each has its answer."""
 LOGGERS = ("uvicorn.error", "asyncio", "runcue", "sse_starlette.sse")
 AUTHORIZATION = f"Authorization: {BEARER['Authorization']}"
 
@@ -73,7 +71,7 @@ async def answered(port: int, *pieces: bytes, is_over: bool = True) -> bytes:
     """What the server says to these bytes until it closes the connection; `is_over` when nothing more will come."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        async with asyncio.timeout(SHORT):
+        async with asyncio.timeout(PATIENCE):
             for piece in pieces:
                 writer.write(piece)
                 await writer.drain()
@@ -90,7 +88,7 @@ async def talked(port: int, said: bytes) -> bytes:
     """What a WebSocket answers to these bytes until it is closed."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        async with asyncio.timeout(SHORT):
+        async with asyncio.timeout(PATIENCE):
             writer.write(HANDSHAKE)
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
             writer.write(said)
@@ -103,7 +101,7 @@ async def talked(port: int, said: bytes) -> bytes:
 
 def vanish(port: int, said: bytes, *, hears: bool = False) -> None:
     """Say that, perhaps hear the beginning of the answer, and be gone without a word."""
-    with socket.create_connection(("127.0.0.1", port), SHORT) as asker:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as asker:
         asker.sendall(said)
         if hears:
             asker.recv(100)
@@ -232,7 +230,7 @@ async def test_clients_that_vanish_are_not_worth_a_word(tmp_path: Path) -> None:
         await asyncio.to_thread(vanish, port, request("GET /status HTTP/1.1") * 20)
         await asyncio.to_thread(vanish, port, half)
         await answered(port, half)
-        asker = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=40)
+        asker = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=PATIENCE)
         async with asker:
             await comes_in(asker)
     assert terminal.lines == []

@@ -8,7 +8,7 @@ import pytest
 
 from runcue import WorkState
 from runcue.web import actions, finding
-from tests.web.conftest import Stage, client
+from tests.web.conftest import PATIENCE, Stage, client
 
 
 async def asked(stage: Stage, path: str, body: Any = None, method: str = "POST") -> httpx.Response:
@@ -91,7 +91,7 @@ async def test_without_a_state_an_action_takes_all_it_can(stage: Stage) -> None:
 
 async def test_a_group_of_dead_letters_is_an_action_of_its_own(memory: Stage) -> None:
     other = await memory.cue.submit("call", params={"fail": "something else"})
-    await memory.cue.wait(other, 10)
+    await memory.cue.wait(other, PATIENCE)
     group = "Permanent: no page # at postgres://user:***@host/db"
     wanted = {"filter": {"state": "failed", "task": "call", "error_group": group}}
     assert (await asked(memory, "/works/purge", wanted | {"dry_run": True})).json()["count"] == 2
@@ -129,7 +129,7 @@ async def chain(stage: Stage) -> list[str]:
     for _ in range(3):
         ids.append(await stage.cue.submit("call", params={"fail": "chain"}, depends_on=ids[-1:]))
     for work_id in ids:
-        await stage.cue.wait(work_id, 10)
+        await stage.cue.wait(work_id, PATIENCE)
     return ids
 
 
@@ -169,7 +169,7 @@ async def test_work_whose_key_is_taken_is_skipped_with_what_runs_after_it_and_th
     keyed: dict[str, Any] = {"params": {"fail": "key"}, "idempotency_key": "k"}
     taken = await stage.cue.submit("call", **keyed)
     after = await stage.cue.submit("call", depends_on=[taken])
-    await stage.cue.wait(after, 10)
+    await stage.cue.wait(after, PATIENCE)
     await stage.cue.pause("api")
     assert await stage.cue.submit("call", **keyed) != taken
     answer = await asked(stage, "/works/retry", {"filter": {"state": "failed"}})

@@ -9,7 +9,7 @@ from starlette.routing import Mount
 
 from runcue import Cue
 from runcue.web import app, routes
-from tests.web.conftest import BEARER, CANARY, TOKEN, Stage, client
+from tests.web.conftest import BEARER, CANARY, PATIENCE, TOKEN, Stage, client
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 HTMX = {"HX-Request": "true"}
@@ -202,7 +202,7 @@ async def test_whatever_is_in_a_queue_is_text(hostile: str) -> None:
         async def fail(work: Any) -> None:
             raise ValueError(hostile)
 
-        await cue.wait(await cue.submit(fail, id="1", target=hostile), 10)
+        await cue.wait(await cue.submit(fail, id="1", target=hostile), PATIENCE)
         for path in FRAGMENTS:
             seen = await fragment(app(cue, token=TOKEN), path)
             assert hostile in seen.cells

@@ -12,7 +12,7 @@ from runcue.web import app, finding, rows, source
 from runcue.web.broadcast import Past
 from runcue.web.rows import encoded, shown
 from runcue.web.shapes import Counts
-from tests.web.conftest import CANARY, TOKEN, Stage, client
+from tests.web.conftest import CANARY, PATIENCE, TOKEN, Stage, client
 
 
 async def answer_of(stage: Stage, path: str, **params: Any) -> Any:
@@ -342,7 +342,7 @@ async def test_results_that_are_no_json_are_shown(memory: Stage) -> None:
         return {"lock": asyncio.Lock(), "text": "\ud800", "nan": float("nan")}
 
     work_id = await cue.submit("odd")
-    await cue.wait(work_id, 10)
+    await cue.wait(work_id, PATIENCE)
     async with client(memory.app) as asker:
         answer = await asker.get(f"/works/{work_id}")
     assert answer.status_code == 200
@@ -363,7 +363,7 @@ async def test_a_cue_on_another_loop_is_asked_there(tmp_path: Path) -> None:
             return 1
 
         async with cue:
-            await cue.wait(await cue.submit("call"), 10)
+            await cue.wait(await cue.submit("call"), PATIENCE)
             cues.append(cue)
             ready.set()
             await asyncio.to_thread(over.wait, 30)

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from runcue import ConfigError, Cue
 from runcue.web import app, routes
-from tests.web.conftest import BEARER, TOKEN, client
+from tests.web.conftest import BEARER, PATIENCE, TOKEN, client
 
 
 def in_starlette(cue: Cue) -> ASGIApp:
@@ -51,7 +51,7 @@ async def test_it_works_under_a_prefix(mount: object) -> None:
 
     async with cue:
         work_id = await cue.submit("call")
-        await cue.wait(work_id, 10)
+        await cue.wait(work_id, PATIENCE)
         made: ASGIApp = mount(cue)
         async with client(made, headers={}, base_url="http://localhost/ops/runcue") as asker:
             assert (await asker.get("/status")).status_code == 401

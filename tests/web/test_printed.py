@@ -10,7 +10,7 @@ from runcue import Cue
 from runcue.web import app
 from runcue.web.printed import AROUND, HIDDEN, Part, shown
 from runcue.web.shapes import Output
-from tests.web.conftest import TOKEN, client
+from tests.web.conftest import PATIENCE, TOKEN, client
 
 CANARY = "CANARY7"
 """Of which no two characters next to each other occur in anything else here."""
@@ -137,7 +137,7 @@ async def test_a_command_that_runs_and_then_is_done(tmp_path: Path) -> None:
         async def output(**query: int) -> Any:
             return (await asker.get(f"/works/{work_id}/output", params=query)).json()
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while size < len("begin\npassword=CANA"):
                 size = (await output()).get("size", 0)
         answer = await output()

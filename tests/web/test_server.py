@@ -21,10 +21,7 @@ from runcue import Cue
 from runcue.web import connection, serving, table
 from runcue.web.loglimit import LogLimit
 from runcue.web.serving import Server, ended_by_signals
-from tests.web.conftest import BEARER, TOKEN, comes_in, served
-
-SHORT = 20
-"""Seconds within which each has its answer."""
+from tests.web.conftest import BEARER, PATIENCE, TOKEN, comes_in, served
 
 
 @pytest.fixture
@@ -46,7 +43,7 @@ async def raw(port: int, *pieces: bytes) -> bytes:
     """What the server says to these bytes until it closes the connection, or has said enough."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        async with asyncio.timeout(SHORT):
+        async with asyncio.timeout(PATIENCE):
             for piece in pieces:
                 writer.write(piece)
                 await writer.drain()
@@ -111,7 +108,7 @@ async def test_http_1_0_is_fine_when_it_names_the_host(port: int) -> None:
 
 def pour(port: int, head: bytes, chunk: bytes, times: int) -> tuple[int, bytes]:
     """How often a chunk could be sent before the server hung up, and what it had said."""
-    with socket.create_connection(("127.0.0.1", port), SHORT) as asker:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as asker:
         asker.sendall(head)
         for sent in range(times):
             try:
@@ -157,7 +154,7 @@ async def cut_off(port: int, *pieces: bytes, drip: bytes = b"") -> bytes:
         writer.write(piece)
     said = bytearray()
     try:
-        async with asyncio.timeout(SHORT):
+        async with asyncio.timeout(PATIENCE):
             while not reader.at_eof():
                 if drip:
                     writer.write(drip)
@@ -203,7 +200,7 @@ async def test_after_a_flood_of_idle_connections_it_answers_again(
         for _, writer in idle[::2]:
             writer.write(HALF)
         answers = [status(await raw(port, request("GET /status HTTP/1.1")))]
-        async with asyncio.timeout(SHORT):
+        async with asyncio.timeout(PATIENCE):
             while answers[-1] != 200:
                 answers.append(status(await raw(port, request("GET /status HTTP/1.1"))))
             for reader, writer in idle:
@@ -222,10 +219,10 @@ async def test_who_is_being_answered_is_not_cut_off(path: Path, monkeypatch: pyt
 
     async with (
         served(path) as (_, port),
-        httpx.AsyncClient(headers=BEARER, base_url=f"http://127.0.0.1:{port}", timeout=40) as asker,
+        httpx.AsyncClient(headers=BEARER, base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as asker,
         asker.stream("GET", "/events?types=queued") as events,
         connect(f"ws://127.0.0.1:{port}/ws?types=queued", additional_headers=BEARER) as talk,
-        asyncio.timeout(40),
+        asyncio.timeout(PATIENCE),
     ):
         assert await cut_off(port) == b""  # who came later
         await cue.submit("call")
@@ -249,7 +246,7 @@ async def test_clients_that_come_and_go_leave_nothing_behind(path: Path) -> None
                 )  # gone without a word
             asker.close()
         async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=40
+            base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=PATIENCE
         ) as asker2:
             await comes_in(asker2)
         assert server.started
@@ -258,14 +255,14 @@ async def test_clients_that_come_and_go_leave_nothing_behind(path: Path) -> None
 async def test_it_ends_soon_though_streams_are_open(path: Path) -> None:
     async with (
         served(path) as (server, port),
-        httpx.AsyncClient(headers=BEARER, base_url=f"http://127.0.0.1:{port}", timeout=40) as asker,
+        httpx.AsyncClient(headers=BEARER, base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as asker,
         asker.stream("GET", "/live") as live,
         asker.stream("GET", "/events") as events,
     ):
         lines = live.aiter_lines()
         assert await anext(lines) == "event: status"
         server.should_exit = True
-        async with asyncio.timeout(SHORT):
+        async with asyncio.timeout(PATIENCE):
             async for _ in lines:
                 continue
             async for _ in events.aiter_lines():
@@ -287,7 +284,7 @@ async def running(code: str) -> AsyncIterator[asyncio.subprocess.Process]:
         env={name: value for name, value in os.environ.items() if name != "RUNCUE_TOKEN"},
     )
     try:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE):
             yield process
     finally:
         if process.returncode is None:
@@ -303,7 +300,7 @@ async def line_of(process: asyncio.subprocess.Process) -> str:
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
 async def test_serve_prints_its_link_and_ends_at_a_signal(path: Path, way: signal.Signals) -> None:
     code = f"import runcue.web; runcue.web.serve({str(path)!r}, port=0)"
-    async with running(code) as process, httpx.AsyncClient(follow_redirects=True, timeout=40) as asker:
+    async with running(code) as process, httpx.AsyncClient(follow_redirects=True, timeout=PATIENCE) as asker:
         link = await line_of(process)
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{43}", link)
         assert (await asker.get(link)).status_code == 200
@@ -396,7 +393,7 @@ async def test_a_queue_that_does_not_answer_does_not_hold_it_up(path: Path) -> N
     async with running(WITHOUT_AN_ANSWER.format(path=str(path))) as process:
         link = httpx.URL(await line_of(process))
         bearer = {"Authorization": f"Bearer {link.params['token']}"}
-        async with httpx.AsyncClient(headers=bearer, base_url=link.join("/"), timeout=40) as asker:
+        async with httpx.AsyncClient(headers=bearer, base_url=link.join("/"), timeout=PATIENCE) as asker:
             asking = [asyncio.create_task(asker.get(name)) for name in ("status", "works")]
             assert [await line_of(process), await line_of(process)] == ["asked"] * 2
             process.send_signal(signal.SIGTERM)

@@ -13,12 +13,11 @@ import httpx
 import pytest
 
 from runcue import Cue
-from tests.web.conftest import BEARER, TOKEN, Stage, client, comes_in
+from tests.web.conftest import BEARER, PATIENCE, TOKEN, Stage, client, comes_in
 
 RUNCUE = "from runcue.cli.main import runcue; runcue()"
 MANY = 1000
 MEGABYTE = 1 << 20
-PATIENCE = 30.0
 
 
 class Dashboard:
@@ -33,13 +32,18 @@ class Dashboard:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
     async def ask(self) -> tuple[int, asyncio.StreamWriter]:
-        """The status of one who wants to hear events, and the connection, which stays open."""
+        """The status of one who wants to hear events, and the connection, which stays open.
+
+        Whoever is too slow to ask is cut off, on a busy machine, too: that is 0.
+        """
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         head = f"GET /events HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
         writer.write(head.encode())
-        found = re.match(rb"HTTP/1\.1 (\d+)", await reader.readline())
-        assert found is not None
-        return int(found[1]), writer
+        try:
+            found = re.match(rb"HTTP/1\.1 (\d+)", await reader.readline())
+        except ConnectionError:
+            found = None
+        return 0 if found is None else int(found[1]), writer
 
     async def storm(self) -> Counter[int]:
         """What a thousand at once are told; then all of them leave without a word."""
@@ -81,15 +85,15 @@ async def test_of_a_thousand_who_listen_a_few_are_served_and_nothing_is_left_of_
     dashboard: Dashboard,
 ) -> None:
     async with httpx.AsyncClient(
-        headers=BEARER, base_url=f"http://127.0.0.1:{dashboard.port}", timeout=40
+        headers=BEARER, base_url=f"http://127.0.0.1:{dashboard.port}", timeout=PATIENCE
     ) as asker:
         first = await dashboard.storm()
-        assert first.keys() <= {200, 503}
-        assert first[503] >= MANY - 10, "they all come from one address"
+        assert first.keys() <= {0, 200, 503}
+        assert first[200] <= 10, "they all come from one address"
         await comes_in(asker)
         before = dashboard.memory()
         for _ in range(2):
-            assert (await dashboard.storm())[503] >= MANY - 10
+            assert (await dashboard.storm())[200] <= 10
             await comes_in(asker)
         assert dashboard.memory() < before + 10 * MEGABYTE
 

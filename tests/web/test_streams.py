@@ -21,7 +21,7 @@ from runcue.web.guard import Refused
 from runcue.web.shapes import EventsQuery
 from runcue.web.site import Site
 from runcue.web.source import InMemory
-from tests.web.conftest import BEARER, CANARY, Stage, comes_in, prepared, served, staged, until
+from tests.web.conftest import BEARER, CANARY, PATIENCE, Stage, comes_in, prepared, served, staged, until
 
 Told = tuple[str, str | None, Any]
 """The name, the id and the data of an event."""
@@ -41,7 +41,7 @@ class Stream:
     async def next(self) -> Told:
         """The next event, within forty seconds."""
         fields: dict[str, str] = {}
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE):
             async for line in self._lines:
                 if line.startswith(":"):
                     continue
@@ -67,9 +67,9 @@ async def opened(port: int, path: str, **headers: str) -> AsyncIterator[Stream]:
     """A stream of a real server."""
     async with (
         httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", headers={**BEARER, **headers}, timeout=40
+            base_url=f"http://127.0.0.1:{port}", headers={**BEARER, **headers}, timeout=PATIENCE
         ) as asker,
-        asker.stream("GET", path, timeout=40) as answer,
+        asker.stream("GET", path, timeout=PATIENCE) as answer,
     ):
         assert answer.status_code == 200, await answer.aread()
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -96,7 +96,7 @@ async def test_the_live_overview_begins_at_once_and_follows_what_happens(live: t
         assert first["counts"]["completed"] == 1
         assert "history" not in first
         assert set(first["sample"]) == {"at", "pending", "running", "completed", "failed"}
-        await stage.cue.wait(await stage.cue.submit("call"), 10)
+        await stage.cue.wait(await stage.cue.submit("call"), PATIENCE)
         await stream.until("status", lambda status: status["counts"]["completed"] == 2)
 
 
@@ -110,7 +110,7 @@ async def test_an_action_is_told_at_once_to_all(
         await one.next()
         await other.next()
         async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=40
+            base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=PATIENCE
         ) as asker:
             await asker.post("/services/api/pause", json={})
         for stream in (one, other):
@@ -170,7 +170,7 @@ async def test_nothing_is_told_twice_unless_time_has_passed(monkeypatch: pytest.
     await until(lambda: source.asked > 5)
     assert not following.done()
     monkeypatch.setattr(broadcast, "HEARTBEAT", 0.0)
-    await asyncio.wait_for(following, 40)
+    await asyncio.wait_for(following, PATIENCE)
     await listener.aclose()
     await cue.close()
 
@@ -222,7 +222,7 @@ def site_of(stage: Stage) -> Site:
 
 async def bounded(site: Site, types: list[str] | None, since: int, last: int) -> AsyncIterator[Any]:
     """Events up to that number. The queue tells of itself now and then, so that there is always one more."""
-    ended = asyncio.ensure_future(asyncio.wait_for(asyncio.Event().wait(), 40))
+    ended = asyncio.ensure_future(asyncio.wait_for(asyncio.Event().wait(), PATIENCE))
     stream = site.source.events(types, since)
     try:
         while True:
@@ -296,7 +296,7 @@ async def test_a_websocket_tells_the_same(live: tuple[Stage, int]) -> None:
     stage, port = live
     async with connect(f"ws://127.0.0.1:{port}/ws?types=queued", additional_headers=BEARER) as talk:
         work_id = await stage.cue.submit("call")
-        told = json.loads(await asyncio.wait_for(talk.recv(), 40))
+        told = json.loads(await asyncio.wait_for(talk.recv(), PATIENCE))
     assert (told["name"], told["work_id"]) == ("work_queued", work_id)
 
 
@@ -341,7 +341,7 @@ async def test_what_goes_wrong_in_a_websocket_is_logged(
     async with connect(f"ws://127.0.0.1:{port}/ws", additional_headers=BEARER) as talk:
         await stage.cue.submit("call")
         with pytest.raises(ConnectionClosed):
-            await asyncio.wait_for(talk.recv(), 40)
+            await asyncio.wait_for(talk.recv(), PATIENCE)
     assert "telling events to a WebSocket failed" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
@@ -351,7 +351,9 @@ async def test_what_goes_wrong_in_a_websocket_is_logged(
 
 async def test_an_address_has_ten_connections_and_gets_them_back(live: tuple[Stage, int]) -> None:
     _, port = live
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=40) as asker:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=PATIENCE
+    ) as asker:
         for path in ("/live", "/events"):
             opens = [asker.stream("GET", path) for _ in range(10)]
             answers = [await one.__aenter__() for one in opens]
@@ -389,7 +391,7 @@ async def test_a_client_that_takes_nothing_is_let_go(
     texts = [
         {"task": "echo", "params": {"text": "x" * 50_000}}
     ] * 120  # more than the buffers of a connection hold
-    await stage.cue.join(await stage.cue.submit_many(texts), timeout=30)
+    await stage.cue.join(await stage.cue.submit_many(texts), timeout=PATIENCE)
     asker = socket.socket()
     asker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     asker.connect(("127.0.0.1", port))

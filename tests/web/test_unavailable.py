@@ -16,14 +16,14 @@ import pytest
 from runcue import Cue, Reader, StorageReplaced
 from runcue.web import app, broadcast, desk, file
 from runcue.web.source import Unavailable, at_home
-from tests.web.conftest import TOKEN, client, prepared
+from tests.web.conftest import PATIENCE, TOKEN, client, prepared
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcast, "PAUSE", 0.02)
     monkeypatch.setattr(broadcast, "LONGEST_PAUSE", 0.1)
-    monkeypatch.setattr(desk, "PATIENCE", 0.3)
+    monkeypatch.setattr(desk, "PATIENCE", PATIENCE)  # who is asked on a busy machine may take that long
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def queue(tmp_path: Path) -> AsyncIterator[tuple[Path, Cue]]:
     path = tmp_path / "q.db"
     cue = prepared(str(path))
     async with cue:
-        await cue.wait(await cue.submit("call"), 10)
+        await cue.wait(await cue.submit("call"), PATIENCE)
         yield path, cue
     await cue.close()
 
@@ -60,7 +60,7 @@ def tellings(asker: Any) -> Any:
 
 
 async def told_until(listener: Any, wanted: str) -> Any:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE):
         async for name, data in listener:
             if name == wanted:
                 return json.loads(data)
@@ -159,7 +159,7 @@ async def test_a_locked_file_holds_nobody_up(
         """A Reader of a file that somebody has locked: it waits."""
 
         def __init__(self, path: str, *, name: str) -> None:
-            locked.wait(20)
+            locked.wait(PATIENCE)
             self.inner = real(path, name=name)
 
         def __getattr__(self, name: str) -> Any:
@@ -168,12 +168,14 @@ async def test_a_locked_file_holds_nobody_up(
     site = asker.made.routes[0].app.app._site  # type: ignore[attr-defined]
     real = Reader
     monkeypatch.setattr(desk, "Reader", Stuck)
+    monkeypatch.setattr(desk, "PATIENCE", 0.3)
     glances = site.source._glances
     await glances.ask(lambda reader: glances._let_go())
     assert "does not answer" in (await told_until(listener, "unavailable"))["error"]
     assert (await asker.get("/works")).status_code == 503
+    monkeypatch.setattr(desk, "PATIENCE", PATIENCE)
     path, cue = queue
-    await cue.wait(await cue.submit("call"), 10)  # the work goes on
+    await cue.wait(await cue.submit("call"), PATIENCE)  # the work goes on
     locked.set()
     assert (await told_until(listener, "status"))["counts"]["completed"] == 2
     await listener.aclose()
@@ -263,7 +265,7 @@ async def test_a_loop_that_ends_while_it_is_asked_keeps_nobody_waiting(
     async def live() -> None:
         await cue.count()
         here.call_soon_threadsafe(asked.set)
-        await asyncio.to_thread(end.wait, 20)
+        await asyncio.to_thread(end.wait, PATIENCE)
         if way == "stop":
             loop.stop()
             await asyncio.Event().wait()
@@ -276,7 +278,7 @@ async def test_a_loop_that_ends_while_it_is_asked_keeps_nobody_waiting(
         else:
             task = loop.create_task(live())
             loop.run_forever()
-            answered.wait(20)
+            answered.wait(PATIENCE)
             task.cancel()
             for one in asyncio.all_tasks(loop):
                 one.cancel()
@@ -291,7 +293,7 @@ async def test_a_loop_that_ends_while_it_is_asked_keeps_nobody_waiting(
         end.set()
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE):
         with pytest.raises(Unavailable, match="has ended"):
             await at_home(cue, forever)
         answered.set()
@@ -330,20 +332,22 @@ async def test_a_list_that_takes_long_is_cut_off_and_holds_nobody_up(
     def slow(self: Reader, *given: Any, **more: Any) -> Any:
         if more.get("search") is not None:
             calls.append(more["search"])
-            go_on.wait(20)
+            go_on.wait(PATIENCE)
         return real(self, *given, **more)
 
     monkeypatch.setattr(Reader, "list", slow)
+    monkeypatch.setattr(desk, "PATIENCE", 0.3)
     try:
         first, second = await asyncio.gather(asker.get("/works?search=one"), asker.get("/works?search=two"))
         for answer in (first, second):
             assert answer.status_code == 503
             assert "Narrow the filter" in answer.json()["error"]
+        monkeypatch.setattr(desk, "PATIENCE", PATIENCE)
         assert (await asker.get("/works/x")).status_code == 404
         assert (await asker.get("/status")).status_code == 200
     finally:
         go_on.set()
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE):
         while (await asker.get("/works")).status_code != 200:
             continue
     assert calls == ["one"]  # nobody waited for the other any more
