@@ -67,7 +67,6 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
         ("soon", None),
         (float("nan"), None),
         (True, None),
-        (timedelta(-1), None),
         ([12], None),
     ],
 )
@@ -87,10 +86,16 @@ def test_a_service_that_is_no_name_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_as", "seconds"), [(30, 30.0), ("5m", 300.0), (timedelta(1), 86400.0), (-1, 0.0)]
+    ("given_as", "seconds"), [(30, 30.0), ("5m", 300.0), (timedelta(1), 86400.0), (0, 0.0)]
 )
 def test_a_snooze_runs_again_after_its_time(given_as: Any, seconds: float) -> None:
     assert meaning(Snooze(given_as)) == ("snoozed", seconds)
+
+
+@pytest.mark.parametrize("moment", [0, -1, "0s", timedelta(-1), timedelta(0), float("-inf")])
+@pytest.mark.parametrize("steer", [Snooze, RetryLater, RateLimited])
+def test_a_moment_that_is_past_means_at_once(steer: Callable[[Any], Exception], moment: Any) -> None:
+    assert classify(steer(moment)).after == 0.0
 
 
 def test_a_later_retry_is_an_error_with_its_own_time() -> None:

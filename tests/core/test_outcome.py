@@ -8,10 +8,11 @@ import pytest
 from runcue.clock import SystemClock
 from runcue.core.asking import Questions
 from runcue.core.events import told
-from runcue.core.failure import Failure
+from runcue.core.failure import Failure, Kind
 from runcue.core.ledger import Ledger
+from runcue.core.limits import FIRST_THROTTLE
 from runcue.core.model import Attempt, Record
-from runcue.core.outcome import STOPPED
+from runcue.core.outcome import SHORTEST_PAUSE, STOPPED
 from runcue.core.plan import Cancel, Ended, Entered, Lacks, Outcome, Pause, Plan, Revive, Verdicts
 from runcue.core.retry import Retry
 from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFound
@@ -188,10 +189,16 @@ def test_a_snooze_runs_again_later_under_the_same_number_and_counts_no_attempt()
     assert (bench.record("a").failures, bench.record("a").history) == (0, ())
 
 
-def test_a_snooze_without_a_time_runs_again_at_once() -> None:
+@pytest.mark.parametrize("after", [None, 0.0, 0.001])
+@pytest.mark.parametrize("kind", ["snoozed", "throttled"])
+def test_work_that_asks_to_run_again_at_once_does_so_after_a_moment_and_does_not_spin(
+    kind: Kind, after: float | None
+) -> None:
     bench = Bench()
     bench.submit("a")
-    bench.fail("a", "snoozed")
+    bench.fail("a", kind, after=after)
+    assert bench.started == []
+    bench.after(SHORTEST_PAUSE if after is not None or kind == "snoozed" else FIRST_THROTTLE)
     assert bench.started == ["a"]
 
 
@@ -201,6 +208,7 @@ def test_attempts_are_numbered_by_the_starts_that_count() -> None:
     numbers = [bench.record("a").attempt]
     for kind in ("snoozed", "error", "snoozed", "throttled", "error"):
         bench.fail("a", kind, after=0)
+        bench.after(SHORTEST_PAUSE)
         numbers.append(bench.record("a").attempt)
     assert numbers == [1, 1, 2, 2, 2, 3]
 

@@ -416,3 +416,30 @@ async def _slow(work: Work) -> float:
 def test_what_is_no_function_of_work_is_refused(value: Any) -> None:
     with pytest.raises(runcue.ConfigError, match=r"^Invalid retry_delay: .* a plain function of work"):
         Cue().task("call", retry_delay=value)
+
+
+@pytest.mark.memory
+@pytest.mark.parametrize("again", [runcue.Snooze, runcue.RateLimited])
+@pytest.mark.parametrize("after", [-1, 0, "0s"])
+async def test_work_that_always_asks_to_run_again_at_once_does_not_spin(
+    again: type[Exception], after: float | str
+) -> None:
+    cue = Cue()
+    starts: list[float] = []
+
+    @cue.task("call")
+    async def call(work: Work) -> None:
+        starts.append(clock())
+        assert len(starts) <= 100, "it spins"
+        raise again(after)
+
+    async with cue:
+        await cue.submit("call")
+        await asyncio.sleep(1)
+    assert 10 <= len(starts) <= 21
+
+
+async def test_a_later_retry_comes_at_once_if_it_is_asked_for_as_its_attempts_are_counted() -> None:
+    handler = Flaky(runcue.RetryLater(0), runcue.RetryLater(-5))
+    _, work = await ran(handler, retry=3)
+    assert (work.state, handler.at) == ("completed", [0, 0, 0])

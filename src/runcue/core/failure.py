@@ -16,6 +16,7 @@ an attempt: nothing that an exception does gets past it. No clock is read.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -155,7 +156,8 @@ def _is_retried(error: BaseException, retry_on: RetryOn | type[BaseException]) -
 
 def _wait(after: object, name: str) -> float:
     """The time a handler asked for; a computed moment that has already passed means at once."""
-    is_past = isinstance(after, (int, float)) and after < 0
+    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    is_past = isinstance(seconds, (int, float)) and seconds < 0
     return 0.0 if is_past else duration(after, name)
 
 

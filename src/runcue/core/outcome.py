@@ -22,6 +22,8 @@ from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFo
 
 STOPPED = "stopped"
 """The reason of a cancellation that comes from stop()."""
+SHORTEST_PAUSE = 0.05
+"""Seconds for which work is put off at least where no attempt is counted: who always says "at once" must not spin."""
 
 
 def take_results(ledger: Ledger, outcomes: Iterable[Outcome]) -> None:
@@ -70,9 +72,8 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         ledger.put_back(record, "return")
     elif failure.kind == "snoozed":
         ledger.judge_circuits(token, None)
-        ledger.put_back(
-            record, "return", next_retry_at=ledger.now + (failure.after or 0), throttled_since=None
-        )
+        until = ledger.now + max(SHORTEST_PAUSE, failure.after or 0.0)
+        ledger.put_back(record, "return", next_retry_at=until, throttled_since=None)
     else:
         _failed(ledger, record, failure, outcome)
 
@@ -328,15 +329,16 @@ def _throttled(ledger: Ledger, record: Record, failure: Failure, exception: Base
 def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float) -> float | None:
     """Let the service wait that said so. Until when the work has to wait on its own account, if it has to."""
     now = ledger.now
+    after = None if failure.after is None else max(SHORTEST_PAUSE, failure.after)
     find = ledger.ready.services.find
     names = (*filter(None, (failure.service,)), *record.services)
     known = (find(name) for name in names)
     service = next((one for one in known if one is not None and not isinstance(one, Group)), None)
     if service is None:
-        if failure.after is not None:
-            return now + failure.after
+        if after is not None:
+            return now + after
         return now + min(FIRST_THROTTLE + put_off_for, LONGEST_THROTTLE)  # as long again: 1, 2, 4, …
-    until = service.throttle(now, failure.after)
+    until = service.throttle(now, after)
     service.narrow(now, now if record.started_at is None else record.started_at)
     ledger.changed[service] = None
     ledger.ready.wake_service(service, until)
