@@ -45,6 +45,42 @@ def test_a_retry_is_itself() -> None:
     assert Retry.of(retry) is retry
 
 
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_a_policy_that_was_given_as_a_count_is_equal_to_it(count: int) -> None:
+    policy = Retry.of(count)
+    assert policy == count
+    assert count == policy
+    assert policy != count + 1
+    assert {count: "found"}[policy] == "found"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "other", [{"backoff": "fixed"}, {"base_delay": 1}, {"jitter": False}, {"retry_on": OSError}], ids=repr
+)
+def test_a_policy_that_says_more_is_equal_to_no_count(other: dict[str, Any]) -> None:
+    assert Retry(max_attempts=3, **other) != 3
+    assert Retry(max_attempts=3, **other) != Retry(max_attempts=3)
+
+
+FIELDS = {
+    "max_attempts": st.integers(1, 4),
+    "backoff": st.sampled_from(BACKOFFS),
+    "base_delay": st.sampled_from([0.25, 1.0]),
+    "max_delay": st.sampled_from([300.0, 60.0]),
+    "jitter": st.booleans(),
+    "retry_on": st.sampled_from([None, OSError]),
+}
+
+
+@given(st.fixed_dictionaries({}, optional=FIELDS))
+def test_what_is_equal_has_the_same_hash(fields: dict[str, Any]) -> None:
+    policy = Retry(**fields)
+    assert (policy, hash(policy)) == (Retry(**fields), hash(Retry(**fields)))
+    for other in (3, 3.0, True, 1, 0, None, "3", Retry(), Retry(1)):
+        assert (policy == other) == (other == policy)
+        assert hash(policy) == hash(other) or policy != other
+
+
 def test_without_fields_there_are_three_attempts_with_exponential_backoff() -> None:
     assert Retry() == Retry(
         max_attempts=3, backoff="exponential", base_delay=0.25, max_delay=300.0, jitter=True, retry_on=None

@@ -223,6 +223,17 @@ def test_a_task_without_a_name_has_its_handlers() -> None:
     assert known.get_task(upload).service == "api"
 
 
+@pytest.mark.parametrize(
+    ("given", "count"), [({"retry": 3}, 3), ({"retry": 1}, 1), ({"retry": 0}, 1), ({}, 1)]
+)
+def test_the_retry_of_a_task_is_equal_to_the_number_of_its_attempts(
+    given: dict[str, int], count: int
+) -> None:
+    known = registry()
+    known.task("t", **given)(handler)
+    assert known.get_task("t").retry == count
+
+
 def test_a_name_may_be_given_by_keyword() -> None:
     cue = runcue.Cue()
 

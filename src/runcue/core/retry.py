@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, assert_never, get_args
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import astuple, force_setattr
 
 from runcue.core.parse import duration, number, reject_unknown
 from runcue.errors import InvalidOption
@@ -66,6 +66,19 @@ class Retry(msgspec.Struct, frozen=True):
         force_setattr(self, "base_delay", duration(self.base_delay, "base_delay"))
         force_setattr(self, "max_delay", duration(self.max_delay, "max_delay"))
         force_setattr(self, "retry_on", _chooser(self.retry_on))
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to a policy with the same fields; one that says no more than a count, as `retry=3`, also to that."""
+        if isinstance(other, Retry):
+            return self._key() == other._key()
+        return self._key() == other if isinstance(other, (int, float)) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> object:
+        attempts, *others = astuple(self)
+        return attempts if tuple(others) == self.__struct_defaults__[1:] else (attempts, *others)
 
     @classmethod
     def of(cls, value: object) -> Retry:
