@@ -245,15 +245,18 @@ class DependencyCycle(SubmitError):
 class DuplicateWork(SubmitError):
     """Says that an id or an idempotency key is taken, and by which work."""
 
-    def __init__(self, work_id: str, key: str | None = None, state: str | None = None) -> None:
+    def __init__(
+        self, work_id: str, key: str | None = None, state: str | None = None, differs: str | None = None
+    ) -> None:
         self.work_id = work_id
         self.key = key
         self.state = state
+        self.differs = differs
         holder = f"Idempotency key {quoted(key)} belongs to work {quoted(work_id)}"
         if key is None:
             message = f"Work {quoted(work_id)} exists already. Give another id, or none to have one made."
         elif state is None:
-            message = f"{holder}, which has another task or other params. Use another key for other work."
+            message = f"{holder}, which has {differs}. Use another key for other work."
         else:
             message = (
                 f"{holder}, which is {state}. Use on_failed='resubmit' to run it anew or 'return' for its id."

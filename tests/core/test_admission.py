@@ -209,6 +209,51 @@ def test_the_order_of_keys_does_not_matter_at_any_depth() -> None:
     assert bench.submit("new", key="k", params=b'{"b":2,"a":{"y":[{"q":2,"p":1}],"x":1}}') == ["old"]
 
 
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize(("old", "new"), [(["x"], ["y"]), (["x"], ["x", "y"]), (["x"], []), ([], ["x"])])
+def test_a_key_with_other_dependencies_is_refused(is_done: bool, old: list[str], new: list[str]) -> None:
+    bench = Bench()
+    bench.submit("x", "y")
+    bench.submit("old", key="k", needs=old)
+    if is_done:
+        bench.finish("x")
+        bench.finish("old")
+    with pytest.raises(DuplicateWork, match="other depends_on") as caught:
+        bench.submit("new", key="k", needs=new)
+    assert (caught.value.work_id, caught.value.key) == ("old", "k")
+    assert bench.states().keys() == {"x", "y", "old"}
+
+
+def test_the_order_of_dependencies_does_not_matter() -> None:
+    bench = Bench()
+    bench.submit("old", key="k", needs=["x", "y"])
+    assert bench.submit("new", key="k", needs=["y", "x"]) == ["old"]
+
+
+def test_work_that_takes_over_a_key_may_have_other_dependencies() -> None:
+    bench = Bench()
+    bench.submit("x", key="x")
+    bench.submit("old", key="k", needs=["x"])
+    bench.fail("x")
+    assert bench.submit("x2", key="x") == ["x2"]
+    assert bench.submit("new", key="k", needs=["x2"]) == ["new"]
+
+
+def test_the_id_of_failed_work_with_other_dependencies_is_not_returned() -> None:
+    bench = Bench()
+    bench.submit("old", key="k", needs=["x"])
+    bench.cancel("old")
+    with pytest.raises(DuplicateWork, match="other depends_on"):
+        bench.submit("new", key="k", needs=["y"], on_failed="return")
+
+
+def test_a_key_given_twice_in_one_submission_with_other_dependencies_is_refused() -> None:
+    bench = Bench()
+    with pytest.raises(DuplicateWork, match="other depends_on"):
+        bench.submit(bench.spec("a", key="k"), bench.spec("b", key="k", needs=["x"]))
+    assert bench.states() == {}
+
+
 def test_a_key_given_twice_in_one_submission_with_other_params_is_refused() -> None:
     bench = Bench()
     one, two = bench.spec("a", key="k"), bench.spec("b", key="k", params=b'{"x":1}')

@@ -211,7 +211,7 @@ def test_a_long_cycle_is_cut_in_the_message_and_whole_in_the_field() -> None:
 def test_a_taken_id_a_taken_key_and_other_work_under_a_key_are_told_apart() -> None:
     assert "Work 'w1' exists already" in str(DuplicateWork("w1"))
     assert "which is failed. Use on_failed='resubmit'" in str(DuplicateWork("w1", key="k", state="failed"))
-    assert "another task or other params" in str(DuplicateWork("w1", key="k"))
+    assert "which has other params" in str(DuplicateWork("w1", key="k", differs="other params"))
 
 
 def test_a_closed_cue_names_what_was_tried() -> None:

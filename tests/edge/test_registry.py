@@ -227,7 +227,7 @@ def test_a_task_without_a_name_has_its_handlers() -> None:
     ("given", "count"), [({"retry": 3}, 3), ({"retry": 1}, 1), ({"retry": 0}, 1), ({}, 1)]
 )
 def test_the_retry_of_a_task_is_equal_to_the_number_of_its_attempts(
-    given: dict[str, int], count: int
+    given: dict[str, Any], count: int
 ) -> None:
     known = registry()
     known.task("t", **given)(handler)

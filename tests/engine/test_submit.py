@@ -403,6 +403,48 @@ async def test_a_key_with_another_task_or_other_params_is_refused(other: dict[st
     assert await total(cue) == 1
 
 
+async def test_a_key_with_other_dependencies_is_refused_one_by_one_and_among_many() -> None:
+    cue = made()
+    await cue.submit("echo", id="a")
+    await cue.submit("echo", idempotency_key="k", depends_on=["a"])
+    with pytest.raises(runcue.DuplicateWork, match="other depends_on"):
+        await cue.submit("echo", idempotency_key="k")
+    with pytest.raises(runcue.DuplicateWork, match="other depends_on"):
+        await cue.submit_many([{"task": "echo"}, {"task": "echo", "idempotency_key": "k", "depends_on": "b"}])
+    assert await total(cue) == 2
+
+
+async def test_a_run_that_is_repeated_gets_the_same_work_whatever_became_of_its_dependencies(
+    store: str,
+) -> None:
+    cue = Cue(keep_finished=3) if store == "memory" else Cue(retention="1d")
+
+    @cue.task("echo")
+    async def echo(work: Work) -> None:
+        if work.params.get("fails"):
+            raise ValueError("no")
+
+    async def run() -> list[str]:
+        after = ["done", "lost", "done"]
+        return [
+            await cue.submit("echo", idempotency_key="k", depends_on=after, on_failed="return"),
+            await cue.submit("echo", idempotency_key="l", depends_on=["done"]),
+        ]
+
+    await cue.submit("echo", id="done")
+    await cue.submit("echo", id="lost", params={"fails": True})
+    first = await run()
+    async with cue:
+        await cue.join()
+        assert await run() == first
+        await cue.purge("lost")
+        if store == "memory":
+            await cue.submit("echo")
+            await cue.join()
+            assert await cue.get("done") is None
+        assert await run() == first
+
+
 async def test_the_order_of_params_does_not_make_them_other_params() -> None:
     cue = made()
     first = await cue.submit("echo", params={"a": 1, "b": 2}, idempotency_key="k")

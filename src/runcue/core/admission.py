@@ -130,19 +130,28 @@ def _by_key(ledger: Ledger, spec: Spec, key: str) -> str | None:
     if known is None:
         return None
     known = ledger.latest(known.id) or known
-    _is_same(known.spec, spec)
-    if known.state not in (WorkState.FAILED, WorkState.CANCELLED) or spec.on_failed == "return":
-        return known.id
-    if spec.on_failed == "reject":
+    is_lost = known.state in (WorkState.FAILED, WorkState.CANCELLED)
+    # What failed with its dependencies is run anew after those, which were, and have other ids by now.
+    is_run_anew = is_lost and spec.on_failed == "resubmit"
+    _is_same(known.spec, spec, is_run_anew)
+    if is_run_anew:
+        return None
+    if is_lost and spec.on_failed == "reject":
         raise DuplicateWork(known.id, key, known.state.value)
-    return None
+    return known.id
 
 
-def _is_same(known: Spec, spec: Spec) -> bool:
-    same_params = known.params == spec.params or _canonical(known.params) == _canonical(spec.params)
-    if known.task != spec.task or not same_params:
-        raise DuplicateWork(known.id, spec.idempotency_key)
-    return True
+def _is_same(known: Spec, spec: Spec, is_run_anew: bool = False) -> bool:
+    """True, or an error that says in what a submission differs from the one whose key it has."""
+    if known.task != spec.task:
+        differs = "another task"
+    elif known.params != spec.params and _canonical(known.params) != _canonical(spec.params):
+        differs = "other params"
+    elif not is_run_anew and set(known.depends_on) != set(spec.depends_on):
+        differs = "other depends_on"
+    else:
+        return True
+    raise DuplicateWork(known.id, spec.idempotency_key, differs=differs)
 
 
 def _canonical(params: bytes) -> bytes:
