@@ -38,7 +38,7 @@ from runcue.posix import need_posix
 from runcue.registry import Registry
 from runcue.stores.memory import MemoryStore
 from runcue.stores.postgres.address import address_of
-from runcue.watchdog import Watchdog
+from runcue.watchdog import Watchdog, watched
 
 if TYPE_CHECKING:
     from runcue.executors.jobs import Jobs
@@ -271,7 +271,11 @@ class System:
         for limits in registry.services.values():
             self.engine.put(Declare(limits, is_quiet=True))
         if not self.store.is_inline:
-            self.store.listen(self.engine.wake, lambda worker: self.engine.put(Lost(worker)))
+            try:
+                self.store.listen(self.engine.wake, lambda worker: self.engine.put(Lost(worker)))
+            except BaseException:
+                self.store.abandon()
+                raise
             self.engine.take_turns()
         self.inquiry = Inquiry(self.engine, self.store)
         self._registry = registry
@@ -298,7 +302,7 @@ class System:
             self.store.serve(queues)
         self.engine.start(queues)
         if self._watchdog is None and not hasattr(self.loop, "hold"):
-            self._watchdog = Watchdog(self.loop, self._who)
+            self._watchdog = watched(self.loop, self._who)
 
     async def stop(self, timeout: float | None) -> None:
         """Stop gracefully."""

@@ -18,6 +18,15 @@ logger = logging.getLogger("runcue")
 PATIENCE = 1.0
 
 
+def watched(loop: asyncio.AbstractEventLoop, who: Callable[[], str | None]) -> Watchdog | None:
+    """A watchdog; None, and a word about it, where there is no room for its thread: work goes on without."""
+    try:
+        return Watchdog(loop, who)
+    except RuntimeError as error:
+        logger.warning("nobody watches whether something holds the event loop: %s", error)
+        return None
+
+
 class Watchdog:
     """Watches one loop from outside."""
 

@@ -53,7 +53,12 @@ class Cluster:
         # Where nobody closes it, it ends all the same.
         self._let_go = weakref.finalize(self, _close_all, self._pipe)
         arguments = (size, jobs, token, theirs, weakref.ref(self))
-        threading.Thread(target=_keep, args=arguments, name="runcue-dask", daemon=True).start()
+        try:
+            threading.Thread(target=_keep, args=arguments, name="runcue-dask", daemon=True).start()
+        except RuntimeError:  # no room for it: the attempt fails, and the next one tries again
+            self._let_go()
+            os.close(theirs)
+            raise
 
     async def close(self) -> None:
         """End it, and return when nothing of it is left; a cluster that hangs is killed."""

@@ -324,7 +324,11 @@ class Side:
         self._finished = asyncio.Event()
         self._runner = asyncio.Runner(loop_factory=OwnLoop)
         self.loop = self._runner.get_loop()
-        threading.Thread(target=self._run, name="runcue-ssh", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="runcue-ssh", daemon=True).start()
+        except RuntimeError:  # no room for it: the attempt fails, and the next one tries again
+            self.loop.close()
+            raise
 
     def submit(self, remote: Remote) -> Future[Result]:
         """Run a command. A connection outlives the work that opened it, and so must not hold on to its context."""

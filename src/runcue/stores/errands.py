@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from runcue.loops import tell
+from runcue.stores.lack import start_thread
 
 logger = logging.getLogger("runcue")
 
@@ -55,7 +56,8 @@ class Errands:
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._is_started = False
+        self.is_started = False
+        """False as long as there is no thread."""
         self._guard = threading.Lock()
         self._awaited = 0
         self._done = 0
@@ -101,13 +103,20 @@ class Errands:
                 self._lending = None
 
     def put(self, errand: Callable[[], None]) -> None:
-        """Have an errand done that raises nothing and that nobody waits for. From any thread."""
-        if not self._is_started:
+        """Have an errand done that raises nothing and that nobody waits for. From any thread.
+
+        StoreError when no thread can be started for it; nothing is done then.
+        """
+        if not self.is_started:
             with self._guard:
-                if not self._is_started:
-                    threading.Thread(target=self._work, name=self._name, daemon=True).start()
-                    self._is_started = True
+                if not self.is_started:
+                    start_thread(self._work, self._name)
+                    self.is_started = True
         self._waiting.put(errand)
+
+    def after_all(self, errand: Callable[[], None]) -> None:
+        """Have an errand done after those that it was given so far; here and now, where there is no thread."""
+        (self.put if self.is_started else _do)(errand)
 
     def close(self) -> None:
         """End the thread once it has done what it was given so far."""
@@ -130,6 +139,10 @@ class Errands:
             except Exception:  # those that wait behind it are done all the same
                 logger.exception("an errand of %s failed: this is a mistake in runcue", self._name)
             del errand  # and with it what it answered, which an idle thread must not keep
+
+
+def _do(errand: Callable[[], None]) -> None:
+    errand()
 
 
 def _give_up(future: asyncio.Future[Any], claim: Claim) -> None:

@@ -38,6 +38,7 @@ from runcue.errors import (
     quoted,
 )
 from runcue.stores.inheritance import check_inherited, connect
+from runcue.stores.lack import no_files, no_memory
 from runcue.stores.owner import accept_any, check_queue
 from runcue.stores.pairing import check_pair
 from runcue.stores.schema import ADVICE, VERSION, check_header, check_tables, migrate, shown, version_of
@@ -439,12 +440,19 @@ def translate(error: Exception, path: str, connection: apsw.Connection | None = 
     number, said = None, str(error)
     if isinstance(error, OSError):
         number, said = error.errno, error.strerror or said
-    elif isinstance(error, apsw.IOError) and connection is not None:
+    elif isinstance(error, apsw.IOError | apsw.CantOpenError) and connection is not None:
         number = connection.system_errno
     if isinstance(error, RuncueError):
         return error
     if isinstance(error, apsw.FullError) or number in NO_ROOM:
         return StorageFull(f"No room left to write {shown(path)} ({said}). Free some space.", path)
+    if (
+        isinstance(error, OSError | apsw.CantOpenError)
+        and (lack := no_files(number, shown(path), path)) is not None
+    ):
+        return lack
+    if isinstance(error, MemoryError | apsw.NoMemError):
+        return no_memory(shown(path), path)
     if isinstance(error, apsw.CorruptError | apsw.NotADBError | UnicodeDecodeError):
         return StorageCorrupt(
             f"{shown(path)} is damaged ({said}). {ADVICE}",

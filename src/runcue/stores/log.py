@@ -3,8 +3,8 @@
 Left to itself SQLite has the commit that makes the log long enough copy all of it. Here a thread with a connection of
 its own copies it, which hinders nobody. What was committed meanwhile is little: the next commit copies that, and the
 log starts over. A commit copies everything itself only when the log has grown `TOO_LONG`: the thread cannot keep up,
-or has trouble. Nothing is copied of a log that could not be synced: half of that in the file, and the log that would
-complete it gone, the file would be damaged.
+or has trouble. Whatever that is, it is logged and tried again: no commit fails of it. Nothing is copied of a log that
+could not be synced: half of that in the file, and the log that would complete it gone, the file would be damaged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Final
 
 import apsw
 
-from runcue.errors import StoreError
 from runcue.stores.disk import Disk
 from runcue.stores.errands import Errands
 from runcue.stores.file import CHECKPOINT_PAGES, open_beside
@@ -58,19 +57,25 @@ class Log:
 
     def _grown(self, connection: apsw.Connection, name: str, pages: int) -> int:
         """A commit was written; the log has so many pages now. In the thread that committed."""
+        try:
+            self._see_to(connection, pages)
+        except apsw.BusyError:
+            pass  # another process is at it
+        except Exception as error:  # noqa: BLE001 (the commit is done, whatever this is, and the next one tries again)
+            self._trouble("the log cannot be copied into the file", error)
+        return apsw.SQLITE_OK
+
+    def _see_to(self, connection: apsw.Connection, pages: int) -> None:
         if pages >= TOO_LONG or (self._is_copied and not self._is_copying):
             self._is_copied = False
-            try:
-                self._copy_by(connection)
-            except apsw.BusyError:
-                pass  # another process is at it
-            except (apsw.Error, OSError) as error:
-                # The commit is done all the same, and the next one tries again.
-                self._trouble("the log cannot be copied into the file", error)
+            self._copy_by(connection)
         elif pages >= CHECKPOINT_PAGES and not self._is_copying:
             self._is_copying = True
-            self._errands.put(self._copy)
-        return apsw.SQLITE_OK
+            try:
+                self._errands.put(self._copy)
+            except BaseException:
+                self._is_copying = False
+                raise
 
     def _copy(self) -> None:
         with self._guard:
@@ -84,7 +89,7 @@ class Log:
                     self._is_copied = True
             except apsw.BusyError:
                 pass  # another process is at it
-            except (apsw.Error, OSError, StoreError) as error:
+            except Exception as error:  # noqa: BLE001 (whatever it is, a commit has it done once more)
                 self._trouble("the log cannot be copied beside the turns", error)
                 self._let_go()
             finally:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 
 from runcue.errors import StoreError
 from runcue.loops import tell
+from runcue.stores.lack import start_thread
 from runcue.stores.presence import URGENT, Presence
 
 logger = logging.getLogger("runcue")
@@ -91,7 +91,12 @@ class Neighbours:
     def hear_again(self) -> None:
         """The turn is over."""
         if self._is_listening and not self._is_closed and not self._loop.is_closed():
-            self._loop.add_reader(self._presence.fileno(), self._poked)
+            try:
+                self._loop.add_reader(self._presence.fileno(), self._poked)
+            except (
+                OSError
+            ) as error:  # no room for it: tried again after the next turn, and they are looked at meanwhile
+                self._trouble("cannot listen to the other processes", error)
 
     def meet(self) -> None:
         """After a turn: begin to look around if somebody else is there."""
@@ -141,7 +146,11 @@ class Neighbours:
         if worker not in self._watches:
             watch = self._watches[worker] = None if pid == os.getpid() else self._presence.watch(pid)
             if watch is not None:
-                self._loop.add_reader(watch, self._hinted, worker)
+                try:
+                    self._loop.add_reader(watch, self._hinted, worker)
+                except OSError:  # no room for it: the lock tells it a little later
+                    self._watches[worker] = None
+                    os.close(watch)
 
     def _hinted(self, worker: str) -> None:
         """The process that had the pid of that worker has ended."""
@@ -170,10 +179,11 @@ class Neighbours:
             self._ended(worker, self._is_over(self._end_leftovers, worker))
         else:
             self._ending.add(worker)
-            thread = threading.Thread(
-                target=self._end, args=(self._end_leftovers, worker), name="runcue-leftovers", daemon=True
-            )
-            thread.start()
+            try:
+                start_thread(self._end, "runcue-leftovers", self._end_leftovers, worker)
+            except StoreError as error:  # the next look tries again
+                self._ending.discard(worker)
+                self._trouble("cannot end what a dead process left running", error)
 
     def _end(self, end_leftovers: EndLeftovers, worker: str) -> None:
         is_over = self._is_over(end_leftovers, worker)

@@ -30,6 +30,7 @@ from pathlib import Path
 from runcue.descriptors import close, forking, guard
 from runcue.errors import ForkedConnection, StorageBusy, StorageFull, StorageReplaced, StoreError, quoted
 from runcue.posix import need_posix
+from runcue.stores.lack import no_files, start_thread
 from runcue.stores.owner import belongs_to_another, check_found, is_trusted
 
 try:
@@ -116,6 +117,8 @@ def _failure(action: str, path: str | Path, error: OSError) -> StoreError:
     reason = error.strerror or str(error)
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return StorageFull(f"Cannot {action} {quoted(str(path))}: {reason}. Free some space.", str(path))
+    if (lack := no_files(error.errno, quoted(str(path)), str(path))) is not None:
+        return lack
     advice = "Every process on this queue needs to write there: check who may, or move the queue's file."
     return StoreError(f"Cannot {action} {quoted(str(path))}: {reason}. {advice}", str(path))
 
@@ -533,14 +536,13 @@ class Heart:
         self._every = every
         self._pid = os.getpid()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="runcue-heart", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._work, "runcue-heart")
 
     def _work(self) -> None:
         while not self._closed.wait(self._every):
             try:
                 self._beat()
-            except (OSError, StoreError) as error:  # the next one may come off
+            except Exception as error:  # noqa: BLE001 (whatever it is, the next one may come off)
                 self._trouble("cannot give a sign of life", error)
 
     def close(self) -> None:

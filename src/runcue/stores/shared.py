@@ -24,12 +24,13 @@ from runcue.core.model import Record, WorkState
 from runcue.core.plan import Changes, Library, Plan
 from runcue.core.query import Query
 from runcue.core.state import Worker
-from runcue.errors import ForkedConnection, StoreError
+from runcue.errors import ForkedConnection, StoreError, quoted
 from runcue.loops import tell, within
 from runcue.ports import Clock, Decide
 from runcue.stores import codec, presence
 from runcue.stores.errands import Claim, Errands
 from runcue.stores.hearing import Hearing
+from runcue.stores.lack import no_memory
 from runcue.stores.neighbours import EndLeftovers, Neighbours, Trouble
 from runcue.stores.pruning import Deleted, prune
 from runcue.stores.tables import Tables
@@ -202,8 +203,10 @@ class SharedStore:
                 raise claim.late()
             plan = self._transact(job)
             is_written = plan.writes
-        except BaseException:
+        except BaseException as error:
             self._tables.forget()
+            if isinstance(error, MemoryError):  # another time there may be some
+                raise no_memory(quoted(self._place), self._place) from error
             raise
         finally:
             self._hearing.turn_over(is_written=is_written)
@@ -301,8 +304,8 @@ class SharedStore:
         """Every now and then, in the heart's thread: is everything still there?"""
         if self._loop.is_closed():
             if not self._is_closed and not self._is_at_work():
-                self._is_closed = True
                 self._turns.put(self._sign_off)
+                self._is_closed = True
                 return
         elif self._is_lost():
             tell(self._loop, self._neighbours.notice)  # the turn that follows finds out what happened
@@ -330,7 +333,14 @@ class SharedStore:
 
     def _prune_in(self, seconds: float) -> None:
         if not self._is_closed and not self._is_on_loop:
-            self._pruning = self._loop.call_later(seconds, self._turns.put, self._prune_quietly)
+            self._pruning = self._loop.call_later(seconds, self._prune_soon)
+
+    def _prune_soon(self) -> None:
+        try:
+            self._turns.put(self._prune_quietly)
+        except StoreError as error:  # there is another time
+            self._trouble("could not let go of old work", error)
+            self._prune_in(PRUNE_EVERY)
 
     def _prune_quietly(self) -> None:
         began, is_full = time.monotonic(), False
@@ -375,7 +385,7 @@ class SharedStore:
         """Let go of the queue. With `still_running` the worker counts as alive until the process ends."""
         self._rest()
         leave = self._leave if still_running else self._sign_off
-        if self._is_on_loop:
+        if self._is_on_loop or not self._turns.is_started:
             leave()
             self._turns.close()
             return

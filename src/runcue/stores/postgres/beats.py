@@ -14,15 +14,13 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import psycopg
-
 from runcue.errors import StoreError
 from runcue.loops import tell
+from runcue.stores.lack import start_thread
 from runcue.stores.neighbours import Trouble
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, translate
@@ -86,13 +84,19 @@ class Beats:
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._is_closed = False
-        self._waking, self._waker = os.pipe()
+        try:
+            self._waking, self._waker = os.pipe()
+        except OSError as error:
+            raise translate(error, address) from error
         for end in (self._waking, self._waker):
             os.set_blocking(end, False)
         self.are_others_elsewhere = False
         """Whether somebody can be reached by NOTIFY alone."""
-        self._thread = threading.Thread(target=self._work, name="runcue-beats", daemon=True)
-        self._thread.start()
+        try:
+            self._thread = start_thread(self._work, "runcue-beats")
+        except StoreError:
+            self._close_pipe()
+            raise
 
     def close(self) -> None:
         """End the thread. In a forked child: nothing, there is none."""
@@ -102,8 +106,11 @@ class Beats:
         os.write(self._waker, b".")
         self._thread.join(CLOSING)
         if not self._thread.is_alive():
-            os.close(self._waking)
-            os.close(self._waker)
+            self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        os.close(self._waking)
+        os.close(self._waker)
 
     def _work(self) -> None:
         """Live on one connection after the other, whatever happens."""
@@ -112,7 +119,7 @@ class Beats:
             try:
                 self._live()
                 pause = FIRST_PAUSE
-            except (psycopg.Error, StoreError, OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 (who gives no sign of life passes for dead, whatever it is)
                 self._trouble("signs of life cannot be given", translate(error, self._address))
                 _readable(pause, self._waking)
                 pause = min(2 * pause, LONGEST_PAUSE)

@@ -28,6 +28,7 @@ from psycopg.pq import ExecStatus
 from psycopg.types.string import TextLoader
 
 from runcue.errors import RuncueError, StorageBusy, StorageFull, StoreError
+from runcue.stores.lack import no_files
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.bulk import BULKS
 from runcue.stores.postgres.texts import escaped, unescaped
@@ -94,8 +95,8 @@ class Link:
             )
         except (psycopg.Error, UnicodeError, ValueError) as error:
             raise translate(error, address) from cause_of(error, address)
-        _watch.over(self)
         try:
+            _watch.over(self)
             with self.timed(ANSWER):
                 self._settle(durability, read_only)
         except BaseException as error:
@@ -321,6 +322,9 @@ def translate(error: Exception, address: Address) -> Exception:
     if isinstance(error, errors.DiskFull | errors.OutOfMemory | errors.ConfigurationLimitExceeded):
         return StorageFull(f"{where} has no room left ({said}). Free some space there.", where)
     code = getattr(error, "sqlstate", None) or ""
+    is_our_side = isinstance(error, OSError) or (isinstance(error, psycopg.OperationalError) and not code)
+    if is_our_side and (lack := no_files(getattr(error, "errno", None), where, where)) is not None:
+        return lack
     if is_passing(error):
         problem = StorageBusy(
             f"{where} undid what was under way, because of another session ({said}). Try again.", where

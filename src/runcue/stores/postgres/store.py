@@ -445,6 +445,6 @@ class PostgresStore(SharedStore):
             self._look_no_more()
             self._link.close()
         else:
-            self._looking.put(self._look_no_more)
-            self._turns.put(self._link.close)
+            self._looking.after_all(self._look_no_more)
+            self._turns.after_all(self._link.close)
         self._looking.close()

@@ -12,6 +12,8 @@ import time
 from typing import Final, Protocol
 from weakref import WeakSet
 
+from runcue.stores.lack import start_thread
+
 logger = logging.getLogger("runcue")
 
 PAUSE: Final = 1.0
@@ -56,8 +58,8 @@ class Watch:
         with self._guard:
             self._links.add(link)
             if self._pid != os.getpid():
+                start_thread(self._work, "runcue-links")
                 self._pid = os.getpid()
-                threading.Thread(target=self._work, name="runcue-links", daemon=True).start()
 
     def _work(self) -> None:
         while True:
