@@ -101,7 +101,7 @@ def _file_store(
     need_posix("A queue in a file")
     from runcue.stores.sqlite import SqliteStore  # it brings a library that memory does without
 
-    return SqliteStore(
+    store = SqliteStore(
         path,
         durability=options.durability,
         lease=options.lease,
@@ -109,10 +109,11 @@ def _file_store(
         log_retention=options.service_log_retention,
         insecure=options.insecure,
         clock=clock,
-        end_leftovers=partial(end_leftovers, path),
+        end_leftovers=lambda worker: end_leftovers(store.local, worker),
         is_at_work=is_at_work,
-        forget_files=partial(forget_output, path),
+        forget_files=lambda works: forget_output(store.local, works),
     )
+    return store
 
 
 def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
@@ -233,10 +234,9 @@ class System:
             store: PostgresStore | SqliteStore
             if is_postgres(target):
                 store = _postgres_store(target, options, clock, self._is_at_work)
-                target = store.local
             else:
-                target = str(Path(target).absolute())  # whatever the working directory is later on
                 store = _file_store(target, options, clock, self._is_at_work)
+            target = store.local
             self.store, self.clock, worker = store, store.clock, store.worker
             told = store.told
         self.bus = Bus(options.keep_finished, None if self.store.is_inline else self.store.events, told)

@@ -96,12 +96,8 @@ class FileLooks:
         self._still: Stamp | None = None
         """How the file looked when it was opened as it stands; None when it is read through its log."""
         self._connect()
+        self.beside = os.path.realpath(path)  # wherever a link led
         self._identity = identity(path)
-
-    @property
-    def beside(self) -> str:
-        """The file itself."""
-        return str(Path(self.where).absolute())
 
     def read(self, look: Callable[[Tables], T]) -> T:
         """An answer that was true at one moment."""

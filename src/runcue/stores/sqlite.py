@@ -116,13 +116,15 @@ class SqliteStore(SharedStore):
             forget_files=forget_files,
             is_at_work=is_at_work,
         )
-        self._path = path
         self._durability = durability
         self._insecure = insecure
         self._disk: Disk | None = None
         with ExitStack() as made:
             connection = open_file(path, insecure=insecure)
             made.callback(connection.close)
+            self.local = self._path = (
+                connection.filename
+            )  # wherever a link led: all that belongs to it lies there
             try:
                 self._open(made, connection, clock)
             except (apsw.Error, OSError) as error:
