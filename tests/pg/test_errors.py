@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 import runcue
-from runcue.stores.postgres import schema
+from runcue.stores.postgres import link, schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, translate
-from tests.pg.server import GUARDED, PASSWORD, Server
+from tests.pg.server import GUARDED, PASSWORD, Server, database_of
 
 
 async def refusal(url: str, kind: type[Exception] = runcue.StoreError, **options: Any) -> str:
@@ -47,6 +47,49 @@ async def test_a_wrong_password_is_refused_and_none_is_shown(pg: str, pg_server:
     assert "password authentication failed" in text
     assert "swordfish" not in text
     assert "***" in text
+
+
+async def test_a_statement_timeout_that_is_too_short_for_anything_is_named(
+    pg: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin(pg, f"ALTER DATABASE {database_of(pg)} SET statement_timeout = '1ms'")
+    monkeypatch.setattr(link, "FIRST", "SELECT pg_sleep(60)")
+    text = await refusal(pg)
+    assert "the statement_timeout of this user, database or server is too short" in text
+    assert "another session" not in text
+    assert "ALTER ROLE" in text
+
+
+def test_a_short_statement_timeout_counts_for_the_very_first_statement_alone(
+    pg: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin(pg, f"ALTER DATABASE {database_of(pg)} SET statement_timeout = '200ms'")
+    monkeypatch.setattr(link, "FIRST", f"{link.FIRST}, pg_sleep(0.4)")
+    made = Link(Address(pg))
+    assert made.execute("SHOW statement_timeout").fetchone() == ("1min",)
+    made.close()
+
+
+def test_a_statement_that_took_too_long_was_ended_by_no_other_session(pg: str) -> None:
+    made = Link(Address(pg))
+    made.execute("SET statement_timeout = 10")
+    with pytest.raises(psycopg.errors.QueryCanceled) as raised:
+        made.execute("SELECT pg_sleep(60)")
+    problem = translate(raised.value, made.address)
+    assert isinstance(problem, runcue.StorageBusy)
+    assert not problem.is_passing
+    assert "another session" not in str(problem)
+    made.close()
+
+
+def test_a_session_may_be_idle_for_as_long_as_it_likes(pg: str) -> None:
+    with psycopg.connect(pg) as connection:
+        if connection.info.server_version < 140000:
+            pytest.skip("this server ends no session for being idle")
+    admin(pg, f"ALTER DATABASE {database_of(pg)} SET idle_session_timeout = '1h'")
+    made = Link(Address(pg))
+    assert made.execute("SHOW idle_session_timeout").fetchone() == ("0",)
+    made.close()
 
 
 async def test_nobody_there_is_said_with_the_address(unused: int) -> None:

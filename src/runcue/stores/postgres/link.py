@@ -3,6 +3,7 @@
 Rules:
 - Within `piped()` statements are sent without waiting for their answers; reading an answer waits for all that was
   sent so far. So a turn costs two or three round trips, however many statements it has.
+- The server may have been told to end every statement after a moment: that is changed before anything else is sent.
 - Nobody waits without end: for a connection, a lock, a statement or a silent network there are limits. What the
   server cannot limit because it is not heard is `timed` here, and cut by a thread that watches.
 - A session that stands still inside a turn is ended by the server, so that a stopped process does not hold up others.
@@ -42,6 +43,9 @@ LOCKED: Final = 12.0
 """Seconds to wait for a lock before looking who holds it."""
 STATEMENT: Final = 60.0
 """Seconds that one statement may take."""
+FIRST: Final = f"SET statement_timeout = {STATEMENT * 1000:.0f}; SELECT current_setting('synchronous_commit')"
+"""What every session begins with: the limit of this user, database or server may be too short for anything."""
+FIRST_TRIES: Final = 5
 STANDSTILL: Final = 10.0
 """Seconds that a session may stand still inside a turn before the server ends it."""
 ANSWER: Final = 15.0
@@ -106,9 +110,9 @@ class Link:
             raise
 
     def _settle(self, durability: str, read_only: bool) -> None:
+        synchronous_commit = self._begun()
         settings = {
             "search_path": sql.Identifier(self.address.schema).as_string(),
-            "statement_timeout": f"{STATEMENT * 1000:.0f}",
             "lock_timeout": f"{LOCKED * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{STANDSTILL * 1000:.0f}",
             "default_transaction_isolation": "read committed",
@@ -126,21 +130,34 @@ class Link:
             "max_parallel_workers_per_gather": "0",
             "default_transaction_read_only": "on" if read_only else "off",
         }
+        if self.raw.info.server_version >= 140000:
+            settings["idle_session_timeout"] = "0"  # between two turns a session has nothing to do
         if self.raw.info.server_version >= 170000:
             settings["transaction_timeout"] = f"{STATEMENT * 1000:.0f}"
         if durability == "relaxed":
             settings["synchronous_commit"] = "off"
-        elif self._setting("synchronous_commit") == "off":  # what was accepted must last
+        elif synchronous_commit == "off":  # what was accepted must last
             settings["synchronous_commit"] = "on"
         given = [text for setting in settings.items() for text in setting]
         calls = (f"set_config(${number}, ${number + 1}, false)" for number in range(1, len(given), 2))
         self.raw.execute(f"SELECT {', '.join(calls)}", given)
         self.raw.adapters.register_loader("text", _Text)
 
-    def _setting(self, name: str) -> str:
-        row = self.raw.execute("SELECT current_setting($1)", (name,)).fetchone()
-        assert row is not None
-        return str(row[0])
+    def _begun(self) -> str:
+        """Have statements take as long as they need, whatever was set for this user; whether commits are synced."""
+        tries_left = FIRST_TRIES
+        while True:
+            try:
+                cursor = self.raw.execute(FIRST)
+            except errors.QueryCanceled as error:
+                tries_left -= 1
+                if not tries_left:
+                    raise _too_short(self.address, error) from error
+            else:
+                cursor.nextset()
+                row = cursor.fetchone()
+                assert row is not None
+                return str(row[0])
 
     # statements -------------------------------------------------------------------------------------------
 
@@ -325,6 +342,12 @@ def translate(error: Exception, address: Address) -> Exception:
     is_our_side = isinstance(error, OSError) or (isinstance(error, psycopg.OperationalError) and not code)
     if is_our_side and (lack := no_files(getattr(error, "errno", None), where, where)) is not None:
         return lack
+    if _is_late(error):
+        return StorageBusy(
+            f"{where} ended a statement that took more than {STATEMENT:g} s ({said}). See what it waits for: a slow "
+            "disk, or a session that holds its locks.",
+            where,
+        )
     if is_passing(error):
         problem = StorageBusy(
             f"{where} undid what was under way, because of another session ({said}). Try again.", where
@@ -376,6 +399,21 @@ def _too_much(address: Address, said: str) -> StoreError:
     return StoreError(f"That is too much for {where} at once ({said}). Submit it in smaller parts.", where)
 
 
+def _too_short(address: Address, error: Exception) -> StoreError:
+    said = address.scrubbed(" ".join(str(error).split())).rstrip(".")
+    where = address.shown
+    return StoreError(
+        f"{where} ends every statement before it is done ({said}): the statement_timeout of this user, database or "
+        "server is too short. Raise it: ALTER ROLE … SET statement_timeout = '1s'.",
+        where,
+    )
+
+
+def _is_late(error: BaseException) -> bool:
+    """Whether a statement took longer than it may, as far as the server says that in English."""
+    return isinstance(error, errors.QueryCanceled) and "statement timeout" in str(error)
+
+
 def cause_of(error: Exception, address: Address) -> Exception | None:
     """What may be shown as the cause of an error of ours: nothing, where that would tell a password."""
     said = str(error)
@@ -385,7 +423,7 @@ def cause_of(error: Exception, address: Address) -> Exception | None:
 def is_passing(error: BaseException) -> bool:
     """Whether that came from what another session did at that moment, so that the same may succeed at once."""
     code = getattr(error, "sqlstate", None) or ""
-    return isinstance(error, errors.QueryCanceled) or code.startswith("40")
+    return (isinstance(error, errors.QueryCanceled) and not _is_late(error)) or code.startswith("40")
 
 
 def is_gone(error: BaseException) -> bool:
