@@ -1,11 +1,16 @@
 """Tests are run from terminals, in the background and by programs, on quiet machines and on busy ones."""
 
+import os
 import signal
+import stat
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests.cli.crew import ignoring
-from tests.conftest import heed_interrupts, more_time
+from tests.conftest import heed_interrupts, more_time, write_for_ourselves
 
 LOOK = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
 
@@ -23,6 +28,17 @@ def test_a_terminal_that_ends_ends_no_tests_under_nohup() -> None:
     with ignoring(signal.SIGHUP):
         heed_interrupts()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o644), (0o022, 0o644), (0o077, 0o600)])
+def test_files_of_tests_are_not_for_others_to_write(umask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        write_for_ourselves()
+        (tmp_path / "file").touch()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
 def test_a_test_has_longer_on_a_busy_machine_and_no_shorter_on_a_quiet_one() -> None:
