@@ -36,6 +36,10 @@ test: ready ## Everything: format, lint, types, imports, tests (ARGS="-k name" g
 .PHONY: check
 check: test ## The same
 
+.PHONY: test-all
+test-all: ## The same with every example of every test (tests/sample.py says what make test leaves out)
+	@RUNCUE_ALL=1 $(MAKE) test
+
 .PHONY: bench
 bench: .venv/.run ## Measure; prints ratios from one run
 	@$(BIN)/python -m bench $(ARGS)
@@ -46,7 +50,7 @@ torture: .venv/.test ## Kill processes that share one file, and check (ARGS="--k
 	@$(BIN)/python -m tests.torture --report .cache/torture.json $(ARGS)
 
 .PHONY: postgres
-postgres: .venv/.test ## All tests of the engine on PostgreSQL (make test takes every third)
+postgres: .venv/.test ## All tests of the engine on PostgreSQL (make test takes every ninth)
 	RUNCUE_ALL=1 $(BIN)/pytest $(PYTEST) tests/engine tests/pg $(ARGS)
 
 .PHONY: format

@@ -12,7 +12,11 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it brings no types
 
-settings.register_profile("untimed", deadline=None)  # machines are shared, and slow at times
+from tests.sample import ALL, fewer, left_out
+
+settings.register_profile(
+    "untimed", deadline=None, max_examples=fewer(100, 30)
+)  # machines are shared, and slow at times
 settings.load_profile("untimed")
 
 INTERRUPTS = (signal.SIGINT, signal.SIGQUIT)
@@ -61,6 +65,15 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None
     if settings.method == "signal" and callable(give_up):
         signal.signal(signal.SIGALRM, look)
     return result
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to `make test-all` what is more of the same (tests/sample.py)."""
+    out = set() if ALL else left_out(item.nodeid for item in items)
+    if out:
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
+        items[:] = [item for item in items if item.nodeid not in out]
 
 
 TOGETHER = ("tests/browser/", "tests/pg/test_oldest.py")

@@ -1,6 +1,5 @@
 """Every test of the engine runs on virtual time, and on each store: in memory, in a file and in PostgreSQL."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import count
@@ -21,6 +20,7 @@ from runcue.stores.sqlite import SqliteStore
 from runcue.testing import VirtualLoop
 from tests.pg.fixtures import pg_server
 from tests.pg.server import Given, Server
+from tests.sample import ALL
 
 __all__ = ["pg_server"]
 
@@ -47,13 +47,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _is_for_postgres(function: Any) -> bool:
-    """Every third test, by its name, and with `make postgres` every one.
+    """Every ninth test, by its name, and with `make postgres` and `make test-all` every one.
 
     Tests that make up many examples open a queue for each, and PostgreSQL has few connections.
     """
     if hasattr(function, "hypothesis") or function.__name__ in LARGE:
         return False
-    return bool(os.environ.get("RUNCUE_ALL")) or crc32(function.__name__.encode()) % 3 == 0
+    return ALL or crc32(function.__name__.encode()) % 9 == 0
 
 
 @cache

@@ -12,10 +12,11 @@ import runcue
 from runcue.core import limits
 from runcue.sim import swarm, trial
 from runcue.sim.promise import Violation
+from tests.sample import fewer
 
-SEEDS = 2000
+SEEDS = fewer(2000, 300)
 """In every run of the tests, in processes of their own."""
-CHUNK = 250
+CHUNK = fewer(250, 100)
 
 
 @pytest.mark.timeout(300)

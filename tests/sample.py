@@ -1,0 +1,53 @@
+"""Which tests `make test` leaves to `make test-all`: more of what it shows with one example.
+
+A test that is given many examples (a matrix of commands and states, of ways to fail) takes a process or a server for
+each of them. `make test` takes every n-th of them, and of every test at least the first. `make test-all` takes all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Final
+
+ALL: Final = bool(os.environ.get("RUNCUE_ALL"))
+"""True for `make test-all`, `make postgres`, and by hand with RUNCUE_ALL=1."""
+
+EVERY: Final = {
+    "tests/acceptance/": 1,
+    "tests/browser/": 2,
+    "tests/cli/": 4,
+    "tests/executors/": 3,
+    "tests/faults/": 4,
+    "tests/packaging/": 1,
+    "tests/pg/": 3,
+    "tests/sim/": 3,
+    "tests/stores/test_contract.py": 2,
+    "tests/stores/test_traces.py": 3,
+    "tests/throttling/": 3,
+    "tests/torture/test_short.py": 3,
+    "tests/web/": 3,
+}
+"""Of the examples of a test there, every how many-th `make test` takes."""
+LONG: Final = frozenset({
+    "tests/test_bench.py::test_a_measure_gives_figures_and_says_what_it_timed",
+})  # fmt: skip
+"""Tests of which `make test` takes the first example only."""
+
+
+def left_out(nodeids: Iterable[str]) -> set[str]:
+    """Those of these tests that `make test` leaves out."""
+    found: set[str] = set()
+    seen: dict[str, int] = {}
+    for nodeid in nodeids:
+        function, bracket, _ = nodeid.partition("[")
+        number = seen[function] = seen.get(function, -1) + 1
+        every = next((every for place, every in EVERY.items() if nodeid.startswith(place)), 1)
+        if bracket and number and (function in LONG or number % every):
+            found.add(nodeid)
+    return found
+
+
+def fewer(amount: int, in_a_sample: int) -> int:
+    """So many of something where all tests are run, else as few as that."""
+    return amount if ALL else in_a_sample
