@@ -93,9 +93,7 @@ class Neighbours:
         if self._is_listening and not self._is_closed and not self._loop.is_closed():
             try:
                 self._loop.add_reader(self._presence.fileno(), self._poked)
-            except (
-                OSError
-            ) as error:  # no room for it: tried again after the next turn, and they are looked at meanwhile
+            except OSError as error:  # tried again after the next turn; they are looked at meanwhile
                 self._trouble("cannot listen to the other processes", error)
 
     def meet(self) -> None:

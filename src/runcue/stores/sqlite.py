@@ -122,9 +122,7 @@ class SqliteStore(SharedStore):
         with ExitStack() as made:
             connection = open_file(path, insecure=insecure)
             made.callback(connection.close)
-            self.local = self._path = (
-                connection.filename
-            )  # wherever a link led: all that belongs to it lies there
+            self.local = self._path = connection.filename  # wherever a link led: all of it lies there
             try:
                 self._open(made, connection, clock)
             except (apsw.Error, OSError) as error:
