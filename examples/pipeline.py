@@ -1,6 +1,6 @@
 """A document pipeline: split → extract → summarise, on mock services, with a live view.
 
-    python examples/pipeline.py [--fresh] [--plain]
+    python examples/pipeline.py [--fresh] [--plain] [--folder DIR]
 
 Every step leaves a file. A step whose file is there is skipped, so a second run only does what is missing;
 nothing else has to be remembered. Ctrl-C stops: what runs is finished, and the next run goes on from there.
@@ -9,10 +9,8 @@ nothing else has to be remembered. Ctrl-C stops: what runs is finished, and the 
 import argparse
 import asyncio
 import logging
-import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +26,7 @@ from examples.view import Tally, summary, watch
 DOCUMENTS = {
     f"{kind}-{number}": 8 + number for kind in ("report", "letter", "memo") for number in range(1, 5)
 }
-FOLDER = Path(tempfile.gettempdir()) / f"runcue-demo-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+FOLDER = Path(__file__).resolve().parent.parent / ".cache" / "demo"  # `make clean` takes it away
 OCR_STARTS = 15  # in any second. A real service would say "60/min"; the demo has no minute to wait.
 
 # ---------------------------------------------------------------------------------------------- services
@@ -150,12 +148,22 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A document pipeline on mock services.")
     parser.add_argument("--fresh", action="store_true", help="forget earlier runs and do everything again")
     parser.add_argument("--plain", action="store_true", help="one line a second instead of the live view")
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help="where the files go (default: %(default)s)"
+    )
     arguments = parser.parse_args()
+    FOLDER = arguments.folder
     if FOLDER.is_symlink():
         sys.exit(f"{FOLDER} leads elsewhere. Remove it: the demo writes into a folder of its own.")
     if arguments.fresh and FOLDER.exists():
         shutil.rmtree(FOLDER)
-    FOLDER.mkdir(mode=0o700, exist_ok=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    if any(FOLDER.iterdir()):
+        print(
+            f"An earlier run is in {FOLDER}, and what it finished is skipped. "
+            "From the beginning: make demo ARGS=--fresh",
+            flush=True,
+        )
     try:
         sys.exit(asyncio.run(main(arguments.plain)))
     except KeyboardInterrupt:  # pressed twice

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import tiles
+from examples import pipeline, tiles
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "examples.md"
@@ -65,8 +65,9 @@ def test_the_limits_are_kept_and_the_circuit_opens_and_closes(tmp_path: Path) ->
 
 
 def test_the_demo_does_everything_once_and_skips_it_the_second_time(tmp_path: Path) -> None:
-    first = run("pipeline.py", tmp_path)
+    first = run("pipeline.py", tmp_path, "--folder", "out")
     assert "\x1b" not in first
+    assert "earlier run" not in first
     assert [figure(name, first) for name in ("documents", "completed", "skipped", "failed")] == [
         12,
         148,
@@ -77,13 +78,20 @@ def test_the_demo_does_everything_once_and_skips_it_the_second_time(tmp_path: Pa
     assert figure("busiest", first) <= 15
     assert "letter-2/7: Permanent: no text on this page" in first
 
-    second = run("pipeline.py", tmp_path)
+    second = run("pipeline.py", tmp_path, "--folder", "out")
+    assert second.splitlines()[0] == (
+        "An earlier run is in out, and what it finished is skipped. From the beginning: make demo ARGS=--fresh"
+    )
     assert [figure(name, second) for name in ("completed", "skipped", "failed")] == [0, 148, 2]
     assert "what is done is skipped" in second
 
 
+def test_the_demo_keeps_what_it_makes_under_the_checkout() -> None:
+    assert pipeline.FOLDER == ROOT / ".cache" / "demo"
+
+
 def test_the_demo_sums_up_what_it_did_when_interrupted(tmp_path: Path) -> None:
-    with started("pipeline.py", tmp_path) as process:
+    with started("pipeline.py", tmp_path, "--folder", "out") as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
