@@ -79,7 +79,7 @@ def test_the_reference_shows_what_a_terminal_shows() -> None:
         [sys.executable, "-m", "runcue.cli", "service", "set", "--help"],
         capture_output=True,
         text=True,
-        timeout=45,
+        timeout=240,
         check=True,
     ).stdout
     assert f"#### queuectl service set\n\n```text\n{shown}```\n" in cli_reference.page()

@@ -33,7 +33,7 @@ def started(name: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def run(name: str, folder: Path, *arguments: str) -> str:
     """What an example prints; it must end well and complain about nothing."""
     with started(name, folder, *arguments) as process:
-        output, errors = process.communicate(timeout=50)
+        output, errors = process.communicate(timeout=240)
     assert (process.returncode, errors) == (0, "")
     return output
 
@@ -95,7 +95,7 @@ def test_the_demo_sums_up_what_it_did_when_interrupted(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=50)
+        output, errors = process.communicate(timeout=240)
     assert (process.returncode, errors) == (130, "")
     assert re.search(r"^Interrupted after .* s, \d+ works left for the next run$", output, re.MULTILINE)
     assert figure("completed", output) > 0
@@ -232,7 +232,7 @@ def test_the_picture_of_the_docs_is_that_of_the_example() -> None:
 
 def test_where_no_picture_can_be_written_it_says_so(tmp_path: Path) -> None:
     with started("tiles.py", tmp_path, str(tmp_path)) as process:
-        output, errors = process.communicate(timeout=50)
+        output, errors = process.communicate(timeout=240)
     assert process.returncode == 1
     assert errors == f"{tmp_path} is a folder. Name a file to write.\n"
     assert output == ""
@@ -241,7 +241,7 @@ def test_where_no_picture_can_be_written_it_says_so(tmp_path: Path) -> None:
 def test_no_folder_is_made_for_the_picture(tmp_path: Path) -> None:
     folder = tmp_path / "nowhere"
     with started("tiles.py", tmp_path, str(folder / "x.png")) as process:
-        output, errors = process.communicate(timeout=50)
+        output, errors = process.communicate(timeout=240)
     assert (process.returncode, output) == (1, "")
     assert errors == f"{folder} is no folder. Make it, or name a file elsewhere.\n"
     assert not folder.exists()
@@ -255,7 +255,7 @@ def test_the_durable_one_that_is_interrupted_says_how_to_go_on(tmp_path: Path) -
         assert process.stdout is not None
         assert process.stdout.readline().startswith("read page ")
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=40)
+        output, errors = process.communicate(timeout=240)
     assert (process.returncode, errors) == (130, "")
     assert output.splitlines()[-1] == "stopped; run it again to go on"
 
@@ -274,6 +274,6 @@ def test_interrupted_it_ends_quietly_and_leaves_nothing(name: str, sign: str, tm
         assert process.stdout is not None
         assert process.stdout.readline().startswith(sign)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=40)
+        _, errors = process.communicate(timeout=240)
     assert (process.returncode, errors) == (130, "")
     assert list(tmp_path.iterdir()) == []

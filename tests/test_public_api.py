@@ -79,7 +79,7 @@ def modules_after(statement: str) -> set[str]:
     """The modules in a fresh interpreter after one statement."""
     code = f"{statement}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True
     )
     return set(done.stdout.split())
 

@@ -45,7 +45,7 @@ def test_results_are_in_order_whatever_ends_first() -> None:
 
     def step(item: int) -> int:
         if item == 0:
-            assert last.wait(30)
+            assert last.wait(240)
         ended.append(item)
         if item == 4:
             last.set()
@@ -90,7 +90,7 @@ def test_items_that_come_late_do_not_hold_up_those_before() -> None:
 
     def items() -> Iterator[int]:
         yield 1
-        assert has_run.wait(30)
+        assert has_run.wait(240)
         yield 2
 
     def step(item: int) -> int:
@@ -242,8 +242,8 @@ def test_a_function_that_cannot_be_stopped_does_not_keep_a_failure_from_being_ra
     def step(item: int) -> None:
         if item == 0:
             begun.set()
-            release.wait(30)
-        begun.wait(30)
+            release.wait(240)
+        begun.wait(240)
         raise ValueError("no")
 
     with pytest.raises(runcue.WorkFailed):

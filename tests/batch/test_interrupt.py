@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-BOUND = 50.0
+BOUND = 240.0
 
 
 def run(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ import runcue
 from runcue import Cue, Work, WorkState
 from runcue.testing import settle
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 """Real seconds after which a thread gives up on what should have come at once."""
 
 

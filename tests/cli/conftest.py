@@ -31,7 +31,7 @@ LEFT_OUT = (
     "PYTHONIOENCODING",
     "TERM",
 )
-PATIENCE = 45.0
+PATIENCE = 240.0
 
 
 def environment(home: Path, more: Mapping[str, str | None] | None = None) -> dict[str, str]:

@@ -39,7 +39,7 @@ def worker(home: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            process.communicate(timeout=45)
+            process.communicate(timeout=240)
 
 
 FORGETTING = """
@@ -63,7 +63,7 @@ asyncio.run(forget(Home(sys.argv[1])))
 
 def forget(home: Path) -> None:
     """Have what has completed or was cancelled deleted, as if its time had come."""
-    subprocess.run([sys.executable, "-c", FORGETTING, str(home)], check=True, timeout=45)
+    subprocess.run([sys.executable, "-c", FORGETTING, str(home)], check=True, timeout=240)
 
 
 class Told(NamedTuple):
@@ -105,7 +105,7 @@ class Inside:
 
     async def _work(self) -> None:
         cue = open_cue(Home(str(self.home)), Settings(), max_running=2)
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(240):
             async with cue:
                 await cue.join()
             await cue.close()

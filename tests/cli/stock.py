@@ -70,7 +70,7 @@ async def _make(home: Path) -> None:
         ]
         await cue.submit_many(first)
         await cue.cancel("dropped")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             await cue.join(["done", "dead1", "nasty", "broken"])
             wanted = {("again", "retrying"), ("stuck", "started")}
             async for event in cue.events():

@@ -184,7 +184,7 @@ def test_what_was_enqueued_is_said_even_where_nothing_can_be_printed(home: Path)
             stderr=subprocess.PIPE,
             text=True,
             env=environment(home),
-            timeout=45,
+            timeout=240,
             check=False,
         )
     assert done.returncode == 3

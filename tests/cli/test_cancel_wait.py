@@ -160,7 +160,7 @@ def test_a_job_that_was_purged_meanwhile_has_failed(inside: Inside, vanishing: C
     inside("enqueue", "--id", "a", "--max-retries", "0", "--", "false")
     inside.work()
     purge = [sys.executable, "-m", "runcue.cli", "dlq", "purge", "a", "--yes"]
-    vanishing("a", lambda: subprocess.run(purge, check=True, capture_output=True, timeout=45))
+    vanishing("a", lambda: subprocess.run(purge, check=True, capture_output=True, timeout=240))
     assert inside("wait", "a") == (1, "a is gone: it was purged\n", "")
 
 
@@ -171,7 +171,7 @@ def test_a_job_that_may_have_been_cancelled_has_not_completed(
 
     def end() -> None:
         cancel = [sys.executable, "-m", "runcue.cli", "cancel", "a"]
-        subprocess.run(cancel, check=True, capture_output=True, timeout=45)
+        subprocess.run(cancel, check=True, capture_output=True, timeout=240)
         forget(home)
 
     vanishing("a", end)
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_the_waiting(home: Path, queuectl: Run) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "done cancelled\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=45)
+        out, err = process.communicate(timeout=240)
     assert (process.returncode, out, err) == (130, "", "")
 
 

@@ -212,7 +212,7 @@ def test_eight_at_once_retry_a_job_once(dead: Inside, home: Path) -> None:
         )
         for _ in range(8)
     ]
-    told = [(*process.communicate(timeout=45), process.returncode) for process in started]
+    told = [(*process.communicate(timeout=240), process.returncode) for process in started]
     assert sorted(code for _, _, code in told) == [0, *[6] * 7], told
     dead.work()
     with runcue.Reader(home / "queue.db") as reader:
@@ -255,7 +255,7 @@ def test_purge_asks_on_a_terminal(dead: Inside, home: Path, answer: bytes, code:
     os.write(ours, answer)
     done = subprocess.run(
         [sys.executable, "-m", "runcue.cli", "dlq", "purge"],
-        env=environment(home), stdin=theirs, capture_output=True, timeout=45, check=False,
+        env=environment(home), stdin=theirs, capture_output=True, timeout=240, check=False,
     )  # fmt: skip
     os.close(theirs)
     os.close(ours)

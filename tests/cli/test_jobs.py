@@ -332,7 +332,7 @@ async def pauses(
     place.make()
     cue, may_end = open_cue(place, Settings()), home / "may-end"
     command = f"until test -e {may_end}; do sleep 0.01; done; exit 1"
-    async with asyncio.timeout(40), cue:
+    async with asyncio.timeout(240), cue:
         await cue.submit_many(options_of(parsed(command=command), Settings()) | job for job in jobs)
         started = 0
         async for event in cue.events():

@@ -58,8 +58,13 @@ def test_a_terminal_gets_nothing_that_it_would_obey(inside: Inside, home: Path) 
     ours, theirs = pty.openpty()
     done = subprocess.run(
         [sys.executable, "-m", "runcue.cli", "logs", "a"],
-        env=environment(home, {"TERM": "xterm"}), stdin=theirs, stdout=theirs, stderr=theirs, timeout=45, check=False,
-    )  # fmt: skip
+        env=environment(home, {"TERM": "xterm"}),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        timeout=240,
+        check=False,
+    )
     os.close(theirs)
     shown = os.read(ours, 10_000)
     os.close(ours)
@@ -75,7 +80,7 @@ def test_raw_is_what_the_job_printed(inside: Inside, home: Path) -> None:
     nasty(inside)
     done = subprocess.run(
         [sys.executable, "-m", "runcue.cli", "logs", "a", "--raw"],
-        env=environment(home), capture_output=True, timeout=45, check=False,
+        env=environment(home), capture_output=True, timeout=240, check=False,
     )  # fmt: skip
     printed = subprocess.run(
         ["/bin/sh", "-c", f"printf '{NASTY}\\n\\tend\\n'"], capture_output=True, check=True
@@ -182,7 +187,7 @@ def test_a_job_is_followed_to_its_end(inside: Inside, home: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "one\n"
         go.touch()
-        out, err = process.communicate(timeout=45)
+        out, err = process.communicate(timeout=240)
     assert (process.returncode, out, err) == (0, "three\n", "two\n")
 
 

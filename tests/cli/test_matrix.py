@@ -46,7 +46,7 @@ for line in orders:
             order = batch.pop(0)
             pid = os.fork()
             if pid == 0:
-                signal.alarm(45)
+                signal.alarm(240)
                 os.environ["QUEUECTL_HOME"] = order["home"]
                 if order["patience"]:
                     file.OPENING = file.PATIENCE = sqlite.PATIENCE = order["patience"]
@@ -136,7 +136,7 @@ class Quick:
     def close(self) -> None:
         """End it."""
         self._orders.close()
-        self._process.wait(45)
+        self._process.wait(240)
         self._answers.close()
 
 
@@ -477,7 +477,7 @@ def test_a_lock_that_is_let_go_of_in_time_is_waited_for(settled: Path, home: Pat
         with crew.begun("enqueue", "--id", "patient", "--", "true") as adding:
             until(lambda: _has_open(adding.pid, home / "queue.db"), "to open the queue")
             holding.__exit__(None, None, None)
-            assert adding.communicate(timeout=45) == ("Enqueued patient\n", "")
+            assert adding.communicate(timeout=240) == ("Enqueued patient\n", "")
 
 
 def _has_open(pid: int, file: Path) -> bool:

@@ -96,7 +96,7 @@ def test_a_worker_says_none(inside: Inside, heard: tuple[Voice, Callable[[], str
     async def run() -> None:
         cue = open_cue(Home(str(inside.home)), Settings(), max_running=1)
         _Teller(cue, voice)
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(240):
             async with cue:
                 await cue.join(["dies", "again"])
             await cue.close()

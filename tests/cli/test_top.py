@@ -38,7 +38,7 @@ from tests.cli.conftest import environment
 from tests.cli.crew import RUNCUE
 from tests.cli.works import CANARY
 
-BOUND = 45.0
+BOUND = 240.0
 NEVER = threading.Event()
 LOCKING = """
 import apsw, sys

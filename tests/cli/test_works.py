@@ -366,7 +366,7 @@ def test_what_a_command_printed_is_shown(
     async def run() -> None:
         cue = runcue.Cue(tmp_path / "c.db")
         cue.task("say", executor="subprocess")(lambda work: runcue.Command(["echo", "hello\x1b[2J"]))
-        async with asyncio.timeout(40), cue:
+        async with asyncio.timeout(240), cue:
             await cue.submit("say", id="one")
             await cue.join()
         await cue.close()

@@ -80,7 +80,7 @@ async def _make(path: Path) -> None:
         ]
         await cue.submit_many(first)
         await cue.cancel("dropped")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             await cue.join(["done", "broken", "nasty", "parcel"])
             wanted = {("again", "retrying"), ("stuck", "started")}
             async for event in cue.events():

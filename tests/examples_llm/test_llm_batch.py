@@ -23,7 +23,7 @@ from examples.llm_batch.batch import prompts
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUNS = 3
-BOUND = 100
+BOUND = 240
 FEW = 300
 MOST_AT_ONCE = 100
 opener = build_opener(ProxyHandler({}))
@@ -96,7 +96,7 @@ def served(folder: Path, *arguments: str) -> Iterator[str]:
 
 
 def stats(url: str) -> dict[str, Any]:
-    with opener.open(f"{url}/stats", timeout=30) as response:
+    with opener.open(f"{url}/stats", timeout=240) as response:
         found: dict[str, Any] = json.load(response)
     return found
 

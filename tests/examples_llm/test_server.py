@@ -143,7 +143,7 @@ async def test_it_speaks_http(clock: Clock) -> None:
         sent = None if data is None else json.dumps(data).encode()
         request = Request(f"{url}{path}", data=sent, headers={"Idempotency-Key": "a"})
         try:
-            with opener.open(request, timeout=30) as response:
+            with opener.open(request, timeout=240) as response:
                 return (
                     response.status,
                     json.load(response),

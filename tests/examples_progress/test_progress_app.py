@@ -27,7 +27,7 @@ from tests.browser.mishaps import Mishaps
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "0123456789abcdef-token"
 QUICK, ENDLESS = 0.01, 100_000
-BOUND = 50
+BOUND = 240
 """Seconds that anything may take."""
 FILM = ["beach", "dusty attic", "blank frame", "market"]
 

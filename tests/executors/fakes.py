@@ -17,7 +17,7 @@ from runcue import Work
 from runcue.core.retry import Retry
 from runcue.ports import CommandOptions, Handler, Registered, TooLate
 
-BOUND = 40.0
+BOUND = 240.0
 """How long a condition is waited for before a test fails: far longer than it ever takes."""
 
 

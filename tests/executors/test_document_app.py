@@ -33,7 +33,7 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def run(folder: Path) -> str:
     """What it prints; it must end well and complain about nothing."""
     with started(folder) as process:
-        output, errors = process.communicate(timeout=50)
+        output, errors = process.communicate(timeout=240)
     assert (process.returncode, errors) == (0, "")
     return output
 
@@ -89,11 +89,11 @@ def test_it_does_not_begin_anew_while_another_one_runs(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert "6 documents" in process.stdout.readline()
         with started(tmp_path, "--fresh") as second:
-            output, errors = second.communicate(timeout=50)
+            output, errors = second.communicate(timeout=240)
         assert (second.returncode, output, errors.count("\n")) == (1, "", 1)
         assert errors.startswith("Another one is at work in ")
         process.kill()
     with started(tmp_path, "--fresh") as third:
-        output, errors = third.communicate(timeout=50)
+        output, errors = third.communicate(timeout=240)
     assert (third.returncode, errors) == (0, "")
     assert "dealt with before" not in output

@@ -18,7 +18,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
         env={**os.environ, "TMPDIR": str(folder), "HOME": str(folder), "PYTHONWARNINGS": "error"},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=240,
         check=False,
     )
     assert done.stderr == ""
@@ -53,7 +53,7 @@ def test_it_can_be_interrupted_and_leaves_nothing(tmp_path: Path) -> None:
         assert begun.stdout is not None
         assert begun.stdout.readline()
         begun.send_signal(signal.SIGINT)
-        _, errors = begun.communicate(timeout=50)
+        _, errors = begun.communicate(timeout=240)
     finally:
         begun.kill()
     assert (begun.returncode, errors) == (130, "")

@@ -35,7 +35,7 @@ from runcue.stores import log, presence, shared, sqlite
 from tests.torture.history import Log
 
 LONGEST_LINE = 1 << 24
-LIFETIME = 120
+LIFETIME = 600
 """Seconds after which the kernel ends a program, whatever happens."""
 
 
@@ -269,11 +269,11 @@ class Program:
 
 
 def _told_by_child(cue: runcue.Cue, way: str) -> str:
-    """What a forked child gets when it uses that Cue; it may hang for two seconds."""
+    """What a forked child gets when it uses that Cue; one that hangs is ended after a minute."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(2)
+        signal.alarm(60)
         os.write(write, _used(cue, way).encode())
         os._exit(0)
     os.close(write)

@@ -15,7 +15,7 @@ import runcue
 from runcue import Cue, Work
 from tests.acceptance.patience import becomes_true
 
-PATIENCE = 40
+PATIENCE = 240
 SOURCE = str(Path(runcue.__file__).parent.parent)
 
 
@@ -160,7 +160,7 @@ async def main():
             await cue.submit_many({"task": "cut", "params": {"n": n}} for n in range(40))
         print("ready", flush=True)
         sys.stdin.readline()
-        await cue.join(timeout=60)
+        await cue.join(timeout=240)
     await cue.close()
 
 asyncio.run(main())

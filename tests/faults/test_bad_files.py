@@ -31,7 +31,7 @@ from runcue.stores import codec, schema
 from runcue.stores import file as files
 from runcue.stores.file import identity, open_file, translate
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 # --- Other processes ------------------------------------------------------------------------------
 

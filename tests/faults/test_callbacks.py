@@ -12,7 +12,7 @@ import pytest
 from runcue import Cue, Event, PriorityContext, Work
 from runcue.ownthread import MOST_STUCK, Overrun, OwnThread
 
-PATIENCE = 40
+PATIENCE = 240
 
 
 def one_at_a_time(cue: Cue) -> list[str]:

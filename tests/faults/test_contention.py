@@ -178,7 +178,7 @@ loop = asyncio.new_event_loop()
 loop.run_until_complete(cue.submit("note"))
 child = os.fork()
 if child == 0:
-    signal.alarm(2)
+    signal.alarm(60)
     try:
         loop.run_until_complete(cue.submit("note"))
     except RuncueError as error:
@@ -209,7 +209,7 @@ loop.run_until_complete(cue.submit("note"))
 PARENT
 child = os.fork()
 if child == 0:
-    signal.alarm(20)
+    signal.alarm(60)
     try:
         CHILD
     except RuncueError as error:

@@ -138,13 +138,13 @@ def test_work_of_a_program_that_died_is_done_and_accepted_once(
         with traced(actor, f"trace={call}", kill):
             try:
                 actor.ask("start")
-                actor.ask("join", ids=["a", "b", "c"], timeout=30)
+                actor.ask("join", ids=["a", "b", "c"], timeout=240)
             except EOFError:
                 assert actor.is_dead
         is_over = not actor.is_dead
         actor.kill()
         other.ask("start")
-        other.ask("join", ids=["a", "b", "c"], timeout=30)
+        other.ask("join", ids=["a", "b", "c"], timeout=240)
         told = other.ask("events", types=["completed"], amount=4)
         assert sorted(event[2] for event in told) == ["a", "b", "before", "c"]
         works = {work["id"]: work for work in other.ask("list")}
@@ -187,7 +187,7 @@ def test_work_that_stands_beside_a_killer_is_done_all_the_same(stage: Stage, tmp
     for _ in range(3):
         assert os.WTERMSIG(scene.running().wait()) == signal.SIGKILL
     survivor = scene.running()
-    survivor.ask("join", timeout=30)
+    survivor.ask("join", timeout=240)
     assert survivor.ask("get", work_id="good")["state"] == "completed"
 
 
@@ -355,7 +355,7 @@ def test_a_queue_file_is_opened_by_nobody_but_sqlite(stage: Stage, tmp_path: Pat
     output = tmp_path / "trace"
     with traced(actor, "trace=open,openat,openat2,creat", output=output, options="-s 4096"):
         actor.ask("start")
-        actor.ask("join", timeout=30)
+        actor.ask("join", timeout=240)
         actor.ask("list")
         actor.ask("count")
         actor.ask("close")

@@ -13,7 +13,7 @@ import pytest
 import runcue
 from runcue import Cue, Work, WorkState
 
-PATIENCE = 40
+PATIENCE = 240
 
 
 @pytest.fixture
@@ -322,7 +322,11 @@ print(asyncio.run(main()) or "ended")
 def test_the_interpreter_exits_without_stop(leave: str) -> None:
     script = NO_STOP.replace("LEAVE", leave)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
 

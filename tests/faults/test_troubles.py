@@ -13,7 +13,7 @@ from runcue import Cue, Work, WorkState
 from runcue.errors import RuncueError, StorageFull, StorageReplaced
 from runcue.ports import Decide
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 
 async def soon(condition: Callable[[], Awaitable[bool]]) -> None:

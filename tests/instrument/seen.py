@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from runcue import Cue
 
-BOUND = 40
+BOUND = 240
 """Seconds within which whatever a test waits for has to happen."""
 
 

@@ -26,7 +26,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-BOUND = 60
+BOUND = 240
 
 Bare = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -32,7 +32,7 @@ async def use(store):
 
     async with cue:
         ids = [await cue.submit(task, params={"n": 7}) for task in ("double", "triple", "say")]
-        found = [await cue.result(one, timeout=40) for one in ids]
+        found = [await cue.result(one, timeout=240) for one in ids]
     await cue.close()
     return [*found[:2], found[2]["stdout"].strip()]
 
@@ -115,7 +115,7 @@ async def main():
         return ["true"]
 
     async with cue:
-        await cue.result(await cue.submit("any"), timeout=40)
+        await cue.result(await cue.submit("any"), timeout=240)
 
 asyncio.run(main())
 """

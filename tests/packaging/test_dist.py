@@ -65,7 +65,7 @@ def test_nothing_that_git_tracks_is_left_out_of_the_sdist(built: Built) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("this is no clone")
     listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, timeout=30, text=True
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, timeout=240, text=True
     )
     tracked = {name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()}
     with tarfile.open(built.sdist) as archive:

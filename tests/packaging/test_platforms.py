@@ -67,7 +67,7 @@ import runcue, runcue.testing
 def told(action):
     try:
         found = action()
-        return asyncio.run(asyncio.wait_for(found, 40)) if asyncio.iscoroutine(found) else found
+        return asyncio.run(asyncio.wait_for(found, 240)) if asyncio.iscoroutine(found) else found
     except (Exception, SystemExit) as error:
         return f"{type(error).__name__}: {error}"
 
@@ -84,7 +84,7 @@ async def in_memory():
         return 2
 
     async with cue:
-        return [await cue.result(await cue.submit(task), timeout=30) for task in (one, two)]
+        return [await cue.result(await cue.submit(task), timeout=240) for task in (one, two)]
 
 async def opened(target):
     async with runcue.Cue(target):
@@ -143,8 +143,8 @@ async def commands():
         def hang(work):
             return ["/bin/sh", "-c", "sleep 600 & sleep 600"]
 
-        said = await cue.result(await cue.submit(say), timeout=30)
-        hung = await cue.wait(await cue.submit(hang), timeout=30)
+        said = await cue.result(await cue.submit(say), timeout=240)
+        hung = await cue.wait(await cue.submit(hang), timeout=240)
         return [said["stdout"], hung.state.value]
 
 def read():

@@ -26,7 +26,7 @@ from typing import Any
 
 LOOK = 1.0
 """Seconds between two looks at whether the process that started this one is still there."""
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds that a shutdown may take before it is made one."""
 PR_SET_PDEATHSIG = 1
 IPC_RMID = 0

@@ -26,7 +26,7 @@ from typing import Literal, Self
 from tests.pg.server import moved
 
 COMMIT = r"(?:commit|end)(?:\s+(?:work|transaction))?"
-PATIENCE = 30.0
+PATIENCE = 240.0
 """Seconds that anything may take on a busy machine."""
 CHUNK = 1 << 16
 ENCRYPTION = {80877103, 80877104}

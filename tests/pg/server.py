@@ -49,7 +49,7 @@ FETCHED = Path(__file__).resolve().parents[2] / ".cache" / "postgresql"
 """Where tools/postgres.sh puts what it fetched."""
 STRICT = 16
 """Servers before this version are stricter: they want an alias for each sub-select, for one."""
-PATIENCE = 30.0
+PATIENCE = 240.0
 """Seconds that anything may take on a busy machine."""
 LOOK = 0.01
 """Seconds between two looks at whether a server is ready."""

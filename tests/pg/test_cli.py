@@ -21,7 +21,7 @@ from runcue.web import app
 from tests.cli.works import Inside, refused
 from tests.pg.server import GUARDED, PASSWORD, Server
 
-BOUND = 30.0
+BOUND = 240.0
 TOKEN = "0123456789abcdef-token"
 
 

@@ -363,6 +363,6 @@ async def test_what_another_session_undid_is_done_again_and_nobody_knows(
     caplog.clear()
     admin(pg, UNDO.format(code=code))
     async with cue:
-        assert await cue.result(await cue.submit("note"), timeout=30) == 7
+        assert await cue.result(await cue.submit("note"), timeout=240) == 7
     assert not caplog.records
     await cue.close()

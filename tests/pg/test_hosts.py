@@ -18,7 +18,7 @@ from runcue.stores.postgres.store import PostgresStore
 from runcue.testing.hand import Hand, pending
 from tests.pg.proxy import Proxy
 
-BOUND = 30.0
+BOUND = 240.0
 
 
 class Host:

@@ -11,7 +11,7 @@ from runcue.testing import contract
 from tests.pg.test_reader import tells_what_a_cue_tells
 from tests.pg.test_store import is_as_in_memory, opened
 
-BOUND = 30.0
+BOUND = 240.0
 
 
 async def test_a_unit_that_failed_more_than_once_is_read_with_its_attempts(pg_oldest: str) -> None:

@@ -24,7 +24,7 @@ from tests.pg.server import Server
 PGBOUNCER = shutil.which(
     "pgbouncer", path=f"{os.defpath}:/usr/sbin:/usr/local/bin:{os.environ.get('PATH', '')}"
 )
-BOUND = 20.0
+BOUND = 240.0
 
 
 class Session:

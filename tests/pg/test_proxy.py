@@ -9,7 +9,7 @@ import pytest
 from tests.pg.proxy import COMMIT, Proxy, pattern, says
 from tests.pg.server import Databases
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 Change = Callable[[psycopg.Connection], None]
 
 

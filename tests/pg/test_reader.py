@@ -28,7 +28,7 @@ from tests.pg.proxy import Proxy
 from tests.pg.server import GUARDED, PASSWORD, Server
 from tests.stores.beside import hanging
 
-BOUND = 30.0
+BOUND = 240.0
 
 
 @pytest.fixture(autouse=True)

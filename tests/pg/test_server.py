@@ -14,7 +14,7 @@ from tests.pg import fixtures, server
 from tests.pg.server import GUARDED, PASSWORD, Databases, Server, installations, moved, named
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 30.0
+PATIENCE = 240.0
 CHILD = """
 import sys
 from tests.pg.server import Server

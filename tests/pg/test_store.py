@@ -30,7 +30,7 @@ from tests.stores.beside import until
 from tests.stores.test_traces import compare
 from tests.stores.traces import TRAITS, make, played
 
-BOUND = 30.0
+BOUND = 240.0
 
 
 def opened(url: str, **options: Any) -> PostgresStore:

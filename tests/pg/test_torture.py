@@ -15,7 +15,7 @@ from tests.torture.checker import Grant, Storage
 from tests.torture.history import now
 from tests.torture.swarm import Herd, Plan, Result, Round, play, sweep
 
-BOUND = 60.0
+BOUND = 240.0
 
 
 class Database:

@@ -35,7 +35,7 @@ from tests.torture.seen import Rate
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "examples" / "many_workers" / "demo.py"
-BOUND = 80.0
+BOUND = 240.0
 PATIENT = 0.005
 """Seconds by which a handler may write down its start later than it began."""
 BUSY = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'runcue' AND state != 'idle'"
@@ -222,7 +222,7 @@ def test_the_example_shows_that_the_limits_were_kept(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

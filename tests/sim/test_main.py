@@ -386,8 +386,13 @@ def test_every_exit_code_is_in_the_help_and_in_the_guide(capsys: pytest.CaptureF
 def test_a_closed_stream_is_no_mistake(closed: str, tmp_path: Path) -> None:
     line = f'exec "$0" -m runcue.sim --count 5 --report results.json {closed}'
     ended = subprocess.run(
-        ["/bin/sh", "-c", line, sys.executable], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=50
-    )  # fmt: skip
+        ["/bin/sh", "-c", line, sys.executable],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+        timeout=240,
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert json.loads((tmp_path / "results.json").read_bytes())["summary"]["completed"] == 5
 
@@ -395,7 +400,7 @@ def test_a_closed_stream_is_no_mistake(closed: str, tmp_path: Path) -> None:
 def test_it_is_a_program(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "runcue.sim", *QUICK],
-        capture_output=True, text=True, cwd=tmp_path, check=False, timeout=50, env={"PYTHONIOENCODING": "ascii"},
+        capture_output=True, text=True, cwd=tmp_path, check=False, timeout=240, env={"PYTHONIOENCODING": "ascii"},
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "single_queue - seed 1" in ended.stdout

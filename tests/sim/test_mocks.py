@@ -22,7 +22,7 @@ async def outcomes(mock: MockService, ids: list[str], attempt: int = 1) -> dict[
 
     async def one(work_id: str) -> str:
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await mock.call(work_id, attempt)
         except (OSError, runcue.Permanent) as error:
             return type(error).__name__

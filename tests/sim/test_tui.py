@@ -446,7 +446,7 @@ def test_it_runs_in_a_real_terminal_leaves_it_as_it_was_and_reports_how_far_it_c
         shown = until(ours, b"work_completed")
         os.write(ours, b"q")
         shown += until(ours, b"before its end")
-        assert child.wait(30) == 0
+        assert child.wait(240) == 0
         assert b"Recent Events" in shown
         assert b"\x1b[?1049l" in shown
         assert termios.tcgetattr(theirs)[:4] == before[:4]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 """Seconds that anything here may take: far longer than it ever does."""
 
 HANGING = """

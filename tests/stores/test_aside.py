@@ -18,7 +18,7 @@ from runcue.testing import run
 from runcue.testing.hand import NOW, Hand, pending
 
 SHELF = "ready/call"
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from runcue import Cue, Work
 from runcue.core.plan import Plan
 from runcue.stores import neighbours
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 
 class Handler:

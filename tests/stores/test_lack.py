@@ -24,7 +24,7 @@ from tests.stores.room import NO_THREAD, Room, no_descriptors, room
 
 __all__ = ["room"]
 
-BOUND = 30.0
+BOUND = 240.0
 
 
 def queue(path: Path) -> runcue.Cue:

@@ -9,7 +9,7 @@ import pytest
 
 import runcue
 
-BOUND = 30.0
+BOUND = 240.0
 
 
 @pytest.fixture

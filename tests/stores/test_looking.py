@@ -22,7 +22,7 @@ from runcue.stores.presence import Turnstile, is_alive, side_directory
 from runcue.stores.sqlite import SqliteStore
 from runcue.testing.hand import NOW, Hand, pending
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 
 def opened(path: Path, **options: Any) -> SqliteStore:

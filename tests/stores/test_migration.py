@@ -21,7 +21,7 @@ from runcue.stores import inheritance, schema
 from runcue.stores.file import open_file
 from runcue.testing import run, settle
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 OPENER = """
 import asyncio, sys

@@ -8,7 +8,7 @@ from runcue.core.events import Event
 from runcue.core.model import Record, Spec, WorkState
 from runcue.waiters import Waiters
 
-PATIENCE = 20.0
+PATIENCE = 240.0
 
 
 def record(state: WorkState) -> Record:

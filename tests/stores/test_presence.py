@@ -35,7 +35,7 @@ from runcue.stores.presence import (
     workers,
 )
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 PEER = """
 import os, select, signal, subprocess, sys, time

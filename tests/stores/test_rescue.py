@@ -20,7 +20,7 @@ from runcue.stores.mending import LEAP
 from runcue.stores.pages import Leaf, Log, Pages
 from runcue.stores.rescue import Rescue, recover
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 SIZE = 4096
 SHAPES = shapes()
 COPIED = ("work_units", "attempts", "forgotten", "services", "service_log", "workers", "events", "paused_queues",

@@ -146,8 +146,8 @@ def test_a_result_that_is_no_json_fails_its_attempt_and_nothing_else(tmp_path: P
             return object() if work.id == "odd" else "fine"
 
         async with cue:
-            odd = await cue.wait(await cue.submit(make, id="odd"), timeout=10)
-            good = await cue.wait(await cue.submit(make), timeout=10)
+            odd = await cue.wait(await cue.submit(make, id="odd"), timeout=240)
+            good = await cue.wait(await cue.submit(make), timeout=240)
         await cue.close()
         return odd, good
 

@@ -18,7 +18,7 @@ import requests
 Plain: TypeAlias = Callable[[str], object]
 Asynchronous: TypeAlias = Callable[[str], Awaitable[object]]
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 ASKED: Any = [{"role": "user", "content": "How many?"}]
 
 

@@ -65,7 +65,7 @@ class FarSide:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(30)
+        self._thread.join(240)
 
 
 class _Server(ThreadingHTTPServer):

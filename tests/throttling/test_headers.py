@@ -298,7 +298,7 @@ def test_headers_of_real_responses_are_read(far_side: FarSide) -> None:
     far_side.answers.extend([Answer(200, TOLD)] * 3)
     expected = [Left("tokens", 9, 30.0), Left("", 0, 5.0)]
     assert read_now(httpx.get(far_side.url, trust_env=False).headers) == expected
-    assert read_now(requests.get(far_side.url, timeout=30).headers) == expected
+    assert read_now(requests.get(far_side.url, timeout=240).headers) == expected
     assert read_now(asyncio.run(headers_of_aiohttp(far_side.url))) == expected
 
 

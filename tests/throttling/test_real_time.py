@@ -8,7 +8,7 @@ from runcue import Cue, Work
 from tests.throttling.clients import ASYNCHRONOUS, PLAIN
 from tests.throttling.farside import Answer, FarSide
 
-BOUND = 50.0
+BOUND = 240.0
 PAUSE = 0.3
 
 
