@@ -65,7 +65,7 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
 async def caller(host: Host) -> AsyncIterator[Caller]:
     """Closed at the end; then neither a connection nor a thread may be left."""
     before = threads()
-    caller = Caller(f"127.0.0.1:{host.port}", host.options, connect_timeout=5.0)
+    caller = Caller(f"127.0.0.1:{host.port}", host.options, connect_timeout=BOUND)
     yield caller
     while Caller.made:
         await Caller.made.pop().executor.close()
@@ -626,7 +626,7 @@ class Behind:
             + entry("jump", self.jump, of_jump)
             + f'Host *\n  IdentityFile "{self.host.client_key}"\n  UserKnownHostsFile "{self.known_hosts}"\n{of_all}'
         )
-        return Caller("behind", {"config": [str(self.config)]}, connect_timeout=5.0)
+        return Caller("behind", {"config": [str(self.config)]}, connect_timeout=BOUND)
 
 
 @pytest.fixture

@@ -22,11 +22,12 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 import runcue
+from tests.given import Had, had_of, share_of
 from tests.torture import actors
 from tests.torture.history import now
 
@@ -153,37 +154,6 @@ class Zygote:
     def _say(self, what: str, actor: str, **more: Any) -> None:
         message = {"is": what, "actor": actor, "t": now()} | more
         os.write(1, msgspec.json.encode(message) + b"\n")
-
-
-class Had(NamedTuple):
-    """What a process had of the processors: seconds in which it ran, and in which it waited while others did."""
-
-    ran: float = 0.0
-    waited: float = 0.0
-
-
-def had_of(pid: int) -> Had:
-    """What all threads of a process had so far; nothing of one that is gone, and where the kernel does not count."""
-    ran = waited = 0
-    with contextlib.suppress(OSError):
-        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError):  # that thread has ended
-                more_ran, more_waited, _ = map(int, file.read_text().split())
-                ran, waited = ran + more_ran, waited + more_waited
-    return Had(ran / 1e9, waited / 1e9)
-
-
-def share_of(seconds: float, ran: float, waited: float) -> float:
-    """The part of a stretch of time that the machine left to processes which ran and waited for so long in it.
-
-    What they neither ran nor waited they slept, and nobody kept them from anything. A thread that ended takes what it
-    had with it, so that there may be less than before.
-    """
-    wanted = max(ran, 0.0) + max(waited, 0.0)
-    if not wanted or not seconds:
-        return 1.0
-    asleep = max(0.0, seconds - wanted)
-    return (asleep + (seconds - asleep) * max(ran, 0.0) / wanted) / seconds
 
 
 def is_dying(pid: int) -> bool:
