@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, Never, Self, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -33,7 +33,7 @@ from runcue.registry import (
     Task,
 )
 from runcue.signature import CueOptions, Duration, RateValue, SubmitOptions, TaskOptions
-from runcue.sync import Sync
+from runcue.sync import Sync, elsewhere
 
 logger = logging.getLogger("runcue")
 
@@ -165,9 +165,13 @@ class Cue:
     # work -------------------------------------------------------------------------------------------------
 
     async def submit(
-        self, task: str | Callable[..., Any] | None = None, **options: Unpack[SubmitOptions]
+        self,
+        task: str | Callable[..., Any] | None = None,
+        *misplaced: Never,
+        **options: Unpack[SubmitOptions],
     ) -> str:
         """Accept one piece of work; its id."""
+        given.nothing_else(task, misplaced)
         system = self._open("submit")
         spec = self._registry.spec(task, make_id=system.id_maker(), **options)
         return (await self._accept(system, [spec]))[0]
@@ -450,8 +454,5 @@ class Cue:
         if self._system is None:
             self._system = System(self._registry, self._target)
         elif self._system.loop is not loop:
-            raise WrongThread(
-                f"Cannot {action}: this Cue belongs to another event loop. "
-                "Use cue.sync from other threads, and one Cue for each loop."
-            )
+            raise WrongThread(f"Cannot {action}: this Cue belongs to {elsewhere(self._system.loop)}.")
         return self._system

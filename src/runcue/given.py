@@ -28,6 +28,17 @@ def work_id(value: object) -> str:
     raise InvalidOption("id", value, expected)
 
 
+def nothing_else(task: object, misplaced: tuple[object, ...]) -> None:
+    """Refuse what `submit` was given by position besides the task, and show how it is given."""
+    if misplaced:
+        name = quoted(task) if isinstance(task, str) else getattr(task, "__name__", "task")
+        params = quoted(misplaced[0]) if len(misplaced) == 1 and isinstance(misplaced[0], dict) else "{…}"
+        raise SubmitError(
+            "submit() takes only the task by position; what the handler is to get goes into params: "
+            f"submit({name}, params={params})."
+        )
+
+
 def work_ids(value: object) -> list[str] | None:
     """Read the ids that `join` waits for; None is all work."""
     if value is None:

@@ -393,7 +393,8 @@ class Registry:
 
     def _item(self, item: object, make_id: Callable[[], str]) -> Spec:
         if not isinstance(item, dict):
-            raise SubmitError(f"expected a dict of submit's arguments, got {quoted(item)}.")
+            form = "{'task': 'echo', 'params': {…}}"
+            raise SubmitError(f"expected a dict of submit's arguments, such as {form}, got {quoted(item)}.")
         if not item.keys() <= _submit_options:
             parse.reject_unknown(item, SUBMIT_OPTIONS, "submit()")
         return self.spec(make_id=make_id, **item)

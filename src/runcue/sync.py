@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from runcue import given
 from runcue.errors import ForkedConnection, WrongThread
@@ -21,9 +21,14 @@ class Sync:
     def __init__(self, cue: Cue) -> None:
         self._cue = cue
 
-    def submit(self, task: str | Callable[..., Any] | None = None, **options: Unpack[SubmitOptions]) -> str:
+    def submit(
+        self,
+        task: str | Callable[..., Any] | None = None,
+        *misplaced: Never,
+        **options: Unpack[SubmitOptions],
+    ) -> str:
         """Submit work from another thread; the id once it is accepted."""
-        return str(self._call(self._cue.submit(task, **options)))
+        return str(self._call(self._cue.submit(task, *misplaced, **options)))
 
     def get(self, work_id: str) -> Work | None:
         """One work, or None."""
@@ -56,14 +61,29 @@ class Sync:
             running = None
         problem = None
         if loop is None:
-            problem = "this Cue has no event loop yet: start() it, or await one of its methods first"
+            problem = (
+                "it hands over to the event loop of the Cue, and no event loop runs it yet. Run the Cue first, with "
+                "`async with cue` inside asyncio.run(…), and call cue.sync from other threads meanwhile"
+            )
         elif loop.is_closed():
-            problem = "the event loop of this Cue is closed"
+            problem = "the event loop of the Cue is closed. Call it while `async with cue` is under way"
         elif running is loop:
             problem = (
-                "cue.sync would wait for the very thread it is called on: await the method of Cue instead"
+                "it would wait for the very thread it is called on. Use await and the method of Cue instead"
             )
+        elif not loop.is_running():
+            problem = "the event loop of the Cue is not running. Call it from another thread while it is"
         if problem is not None or loop is None:
             coroutine.close()
             raise WrongThread(f"Cannot call cue.sync here: {problem}.")
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+def elsewhere(loop: asyncio.AbstractEventLoop) -> str:
+    """Where a Cue belongs that was used on another loop, and what to do instead."""
+    if loop.is_closed():
+        return (
+            "an event loop that is closed (that of an earlier asyncio.run(), say). "
+            "Do everything in one asyncio.run(), or make a new Cue for each"
+        )
+    return "another event loop. Use cue.sync from other threads, and one Cue for each loop"

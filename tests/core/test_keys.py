@@ -279,7 +279,7 @@ def test_nobody_gets_two_before_a_key_that_waits_gets_one(
         elif step == "finish" and bench.running:
             bench.finish(bench.running[number % len(bench.running)])
         elif step == "retry" and bench.running:
-            bench.fail(bench.running[number % len(bench.running)], "snoozed", after=0)
+            bench.fail(bench.running[number % len(bench.running)], "late")
         elif step == "cancel":
             pending = [work_id for work_id, state in bench.states().items() if state == "pending"]
             if pending:

@@ -9,6 +9,7 @@ from runcue.core.asking import Questions
 from runcue.core.events import told
 from runcue.core.failure import Failure
 from runcue.core.limits import Limits
+from runcue.core.outcome import SHORTEST_PAUSE
 from runcue.core.parse import Rate
 from runcue.core.plan import Cancel, Declare, Entered, Outcome, Pause, Plan, Revive, Tell
 from runcue.core.retry import Retry
@@ -813,7 +814,7 @@ def test_a_probe_that_proves_nothing_returns_its_place(loss: str) -> None:
         bench.end("a")
     else:
         bench.fail("a", loss, after=0)  # type: ignore[arg-type]
-    bench.turn()
+    bench.after(SHORTEST_PAUSE)
     assert len(bench.running) == 1
     assert len(bench.facts("circuit_opened")) == 1
 

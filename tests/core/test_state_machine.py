@@ -19,6 +19,7 @@ from runcue.core.failure import Failure
 from runcue.core.ledger import STRICT_STEP
 from runcue.core.limits import Limits
 from runcue.core.model import Spec
+from runcue.core.outcome import SHORTEST_PAUSE
 from runcue.core.parse import Rate
 from runcue.core.plan import Cancel, Declare, Ended, Entered, Item, Outcome, Pause, Plan, Revive
 from runcue.core.retry import Retry
@@ -333,7 +334,8 @@ class Model:
         elif kind == "throttled":
             self._throttled(work, after)
         elif kind == "snoozed":
-            work.state, work.due_at, work.throttled_since = "pending", self.now + (after or 0), None
+            pause = max(after or 0, SHORTEST_PAUSE)
+            work.state, work.due_at, work.throttled_since = "pending", self.now + pause, None
         else:
             work.failures += 1
             work.spent, work.throttled_since, work.error = work.attempt, None, "boom"

@@ -403,6 +403,38 @@ async def test_a_key_with_another_task_or_other_params_is_refused(other: dict[st
     assert await total(cue) == 1
 
 
+@pytest.mark.memory
+@pytest.mark.parametrize(
+    ("misplaced", "advice"),
+    [
+        (({"page": 1},), r"submit\('echo', params=\{'page': 1\}\)"),
+        (("page", 1), r"submit\('echo', params=\{…\}\)"),
+    ],
+)
+@pytest.mark.parametrize("is_function", [False, True])
+async def test_params_that_are_given_by_position_are_refused_with_the_right_call(
+    misplaced: tuple[Any, ...], advice: str, is_function: bool
+) -> None:
+    cue = Cue()
+
+    @cue.task("echo")
+    async def echo(work: Work) -> None: ...
+
+    with pytest.raises(runcue.SubmitError, match=advice.replace("'echo'", "echo") if is_function else advice):
+        await cue.submit(echo if is_function else "echo", *misplaced)
+    async with cue:
+        with pytest.raises(runcue.SubmitError, match="params="):
+            await asyncio.to_thread(cue.sync.submit, "echo", *misplaced)
+    assert await total(cue) == 0
+
+
+@pytest.mark.memory
+async def test_a_tuple_among_many_is_refused_with_the_right_form() -> None:
+    cue = made()
+    with pytest.raises(runcue.SubmitError, match=r"items\[0\]: .*\{'task': 'echo', 'params': \{…\}\}"):
+        await cue.submit_many([("echo", {"page": 1})])  # type: ignore[list-item]
+
+
 async def test_a_key_with_other_dependencies_is_refused_one_by_one_and_among_many() -> None:
     cue = made()
     await cue.submit("echo", id="a")

@@ -119,13 +119,15 @@ async def test_on_the_loops_own_thread_it_is_a_clear_error() -> None:
         lambda: cue.sync.cancel(work_id),
         lambda: cue.sync.wait(work_id),
     ):
-        with pytest.raises(runcue.WrongThread, match="await the method of Cue"):
+        with pytest.raises(runcue.WrongThread, match="await and the method of Cue"):
             blocking()
     assert (await cue.count())[WorkState.PENDING] == 1
 
 
 def test_before_there_is_a_loop_it_is_a_clear_error() -> None:
-    with pytest.raises(runcue.WrongThread, match="no event loop yet"):
+    with pytest.raises(
+        runcue.WrongThread, match=r"no event loop runs it yet.*`async with cue`.*asyncio\.run"
+    ):
         Cue().sync.get("a")
 
 
@@ -136,8 +138,18 @@ def test_after_the_loop_is_closed_it_is_a_clear_error() -> None:
         await cue.count()
 
     asyncio.run(main())
-    with pytest.raises(runcue.WrongThread, match="closed"):
+    with pytest.raises(runcue.WrongThread, match=r"closed.*while `async with cue` is under way"):
         cue.sync.get("a")
+
+
+def test_a_loop_that_stands_still_is_not_waited_for() -> None:
+    cue = Cue()
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(cue.count())
+    with pytest.raises(runcue.WrongThread, match="not running"):
+        cue.sync.get("a")
+    loop.run_until_complete(cue.close())
+    loop.close()
 
 
 async def test_another_loop_in_another_thread_is_a_clear_error() -> None:

@@ -39,6 +39,7 @@ cue.observe(print)  # type: ignore[arg-type]
 
 async def ask(work: runcue.Work) -> None:
     await cue.submit("named", parms={})  # type: ignore[call-arg]
+    await cue.submit("named", {"page": 1})  # type: ignore[arg-type]
     await cue.submit("named", params=5)  # type: ignore[arg-type]
     await cue.submit("named", priority="high")  # type: ignore[arg-type]
     await cue.submit("named", depends_on=5)  # type: ignore[arg-type]
