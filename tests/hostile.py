@@ -4,6 +4,8 @@ In a module of its own, so that worker processes can import it.
 """
 
 import asyncio
+from functools import cache
+from itertools import product
 from typing import Any
 
 from runcue import Work
@@ -45,24 +47,38 @@ def _class(name: str, base: type, bomb: type[BaseException], spot: str, is_in_cl
     return made
 
 
-def _all(base: type, label: str) -> list[type]:
-    spots = [*((spot, False) for spot in (*PROPERTIES, *METHODS)), *((spot, True) for spot in OF_ITS_CLASS)]
+SPOTS = [*((spot, False) for spot in (*PROPERTIES, *METHODS)), *((spot, True) for spot in OF_ITS_CLASS)]
+NUMBERS = range(len(SPOTS) * len(BOMBS))
+
+
+@cache
+def classes(way: str) -> list[type]:
+    """Everything hostile, by what is done with it. Made when it is used: libraries that look at all exceptions there
+    are when they are imported would not bear it."""
+    base = BASES[way]
     made = []
-    for number, (spot, bomb) in enumerate((spot, bomb) for spot in spots for bomb in BOMBS):
-        name = f"Hostile{label}{number}"
-        made.append(_class(name, base, bomb, *spot))
-        globals()[name] = made[-1]  # so that pickle finds it
+    for number, ((spot, is_in_class), bomb) in enumerate(product(SPOTS, BOMBS)):
+        name = f"Hostile{base.__name__}{number}"
+        made.append(_class(name, base, bomb, spot, is_in_class))
+        globals()[name] = made[-1]
     return made
 
 
-CLASSES = {way: _all(base, base.__name__) for way, base in BASES.items()}
-"""Everything hostile, by what is done with it."""
-NUMBERS = range(len(CLASSES["return"]))
+def __getattr__(name: str) -> type:
+    """Pickle finds them here, also where none was made yet."""
+    if name.startswith("Hostile"):
+        for way in BASES:
+            classes(way)
+        if name in globals():
+            found: type = globals()[name]
+            return found
+    raise AttributeError(name)
 
 
 def one(way: str, number: int) -> Any:
     """A hostile exception or value."""
-    return CLASSES[way][number]("hello") if way.startswith("raise") else CLASSES[way][number]()
+    kind = classes(way)[number]
+    return kind("hello") if way.startswith("raise") else kind()
 
 
 def misbehave(work: Work) -> Any:
