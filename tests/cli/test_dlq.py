@@ -55,7 +55,7 @@ def test_list_shows_dead_jobs_and_why_they_died(dead: Inside) -> None:
     told = dead("dlq", "list")
     assert (told.code, told.err) == (0, "")
     rows = {row[0]: row for row in (line.split("\t") for line in told.out.splitlines())}
-    assert rows["one"][1] == "1"
+    assert rows["one"][1] == "1/1"
     assert rows["one"][3:] == ["echo bye; exit 1", "exit code 1: bye"]
     assert rows["three"][3:] == ["true", "prerequisite_failed"]
     assert set(rows) == {"one", "two", "three"}

@@ -337,7 +337,7 @@ def test_status_fits_one_screen(on_terminal: Watch, stock: Path) -> None:
     assert lines[0].startswith(
         "Jobs    4 pending · 1 processing · 1 completed · 1 failed · 3 dead · 1 cancelled"
     )
-    assert lines[1] == "Workers none · 1 gone"
+    assert lines[1] == "Workers none · 1 died (what it ran is run again)"
     assert any(line.startswith("SERVICE") for line in lines)
     assert "queuectl worker start" in lines[-1]
 

@@ -151,8 +151,8 @@ async def test_everything_fits_on_80_by_24(file: Path) -> None:
             "/ Filter d Details l Logs r Retry c Cancel p Pause s Sort tab View ? Help q Quit",
         ]  # fmt: skip
         drawn = (
-            r"api +\[░{10}\] 0/4 running +1/1 h +◐ RATE \d", r"depot +0 running +- +○ OPEN \d",
-            r"stuck +running +0 +read +for \d",
+            r"api +\[░{10}\] 0/4 running +1 of 1/h +◐ RATE USED UP \d", r"depot +0 running +- +○ OPEN \d",
+            r"stuck +running +1 +read +for \d",
         )  # fmt: skip
         await shows(app, *map(re.escape, words), *drawn)
 
@@ -671,7 +671,7 @@ def test_an_id_stays_whole_while_other_columns_can_be_given_up(width: int, shown
     ("more", "word"),
     [({"circuit": "open", "seconds": 5.0}, "OPEN 5 s"), ({"circuit": "half_open"}, "HALF OPEN"),
      ({"paused": True}, "PAUSED"),
-     ({"blocked": "rate", "seconds": 2.0}, "RATE 2 s"), ({}, "OK")],
+     ({"blocked": "rate", "seconds": 2.0}, "RATE USED UP 2 s"), ({}, "OK")],
 )  # fmt: skip
 def test_each_state_of_a_service_has_a_word(more: dict[str, Any], word: str) -> None:
     one = {"circuit": None, "paused": False, "blocked": None, "seconds": None, **more}

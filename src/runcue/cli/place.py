@@ -241,6 +241,7 @@ def row_of(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
         "priority": work.priority,
         "updated_at": moment(ended),
         "last_error": hide(work.error),
+        "skipped": work.skipped,
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runcue.cli.screen import clean, counted, quoted, reason_of, span, typed, typed_with
+from runcue.cli.screen import clean, counted, is_terminal, quoted, reason_of, span, typed, typed_with
 from runcue.cli.words import QUEUECTL, Words
 
 TYPE_CHECKING = False
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import runcue
 
 NOT_GONE = frozenset({"alive", "unresponsive", "unknown"})
+TRIED = frozenset({"processing", "running", "completed"})
+"""States of jobs that have an attempt which did not fail."""
 IN_LINE = frozenset({"ready", "order", "not_started", "max_running", "threads", "unknown_task"})
 """Reasons of jobs that nothing but a worker keeps waiting."""
 
@@ -48,9 +50,24 @@ class Crew:
 
 
 def tries(job: Mapping[str, Any]) -> str:
-    """Failed attempts of those a job has in all: 1/3; just 1 where only its program knows how many."""
-    most = job["max_retries"]
-    return str(job["attempts"]) if most is None else f"{job['attempts']}/{most}"
+    """Attempts so far, the one under way included, of those a job has: 1/3; just 1 where only its program knows."""
+    has_more = job["state"] in TRIED and not job.get("skipped")
+    return _of(job["attempts"] + has_more, job["max_retries"])
+
+
+def _of(number: int, most: int | None) -> str:
+    return str(number) if most is None else f"{number}/{most}"
+
+
+def told(error: str | None) -> str:
+    """Why a job failed, on one line: for people in words, in a pipe as it is stored."""
+    return in_words(error) if is_terminal() else reason_of(error)
+
+
+def in_words(error: str | None) -> str:
+    """The same for people alone."""
+    text = reason_of(error)
+    return SPELLED.get(text, text)
 
 
 def _left(why: runcue.Explanation, now: float) -> str:
@@ -71,7 +88,7 @@ def short(
     service = why.service or ""
     match why.reason:
         case "retry":
-            return f"retry {tries({**job, 'attempts': job['attempts'] + 1})} in {left or '0 s'}"
+            return f"retry {_of(job['attempts'] + 1, job['max_retries'])} in {left or '0 s'}"
         case "scheduled" | "snoozed":
             return f"{why.reason}{ending}"
         case "dependency":
@@ -168,6 +185,14 @@ ENDS = {
     "worker_lost": "every worker that ran it died",
 }
 """Deaths that are not the doing of the job's command."""
+SPELLED = {
+    "prerequisite_failed": "never ran: what it runs after failed",
+    "prerequisite_cancelled": "never ran: what it runs after was cancelled",
+    "prerequisite_lost": "never ran: what it runs after was lost",
+    "worker_lost": "every worker that ran it died",
+    "dropped": "dropped: the queue was full",
+}
+"""The same in few words, for a column."""
 NEVER_RAN = frozenset(ENDS) - {"worker_lost"}
 NAMED = 10
 """How many jobs are named in a command that is advised."""

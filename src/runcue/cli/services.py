@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from runcue.cli.screen import clean, counted, span
@@ -35,15 +36,31 @@ def as_table(
     return _cut(HEADS), [_cut(row) for row in rows]
 
 
+HELD = {
+    "rate": "rate used up",
+    "concurrency": "all places taken",
+    "throttled": "asked for a pause",
+}
+"""What holds a service back, in words."""
+
+
+def standing(one: dict[str, Any]) -> str:
+    """How a service is now, and how long that lasts: `ready`, `paused`, `rate used up, 53 s`."""
+    if one["paused"] or not one["blocked"]:
+        return "paused" if one["paused"] else "ready"
+    circuit = str(one["circuit"]).replace("_", " ")
+    what = f"circuit {circuit}" if one["blocked"] == "circuit" else HELD.get(one["blocked"], one["blocked"])
+    return what if one["seconds"] is None else f"{what}, {span(one['seconds'])}"
+
+
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     limit = "" if one["concurrent"] is None else f"/{one['concurrent']}"
-    left = "" if one["seconds"] is None else f", {span(one['seconds'])}"
     return (
         clean(one["name"]),
         f"{one['running']}{limit}",
         ", ".join(used_of(one)) or "-",
         one["circuit"] or "-",
-        "paused" if one["paused"] else f"{one['blocked']}{left}" if one["blocked"] else "ready",
+        clean(standing(one)),
     )
 
 
@@ -51,7 +68,7 @@ def _cut(row: tuple[str, ...]) -> tuple[str, ...]:
     return row[:CIRCUIT] + row[CIRCUIT + 1 :]
 
 
-def used_of(service: dict[str, Any]) -> list[str]:
+def used_of(service: Mapping[str, Any]) -> list[str]:
     """How much of each rate and quantity is used."""
     rates = [f"{rate['used']} of {rate['rate']}" for rate in service["rates"]]
     return rates + [

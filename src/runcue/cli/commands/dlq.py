@@ -32,7 +32,8 @@ def command() -> None:
 @click.pass_obj
 def list_dead(home: Home, limit: int, everything: bool, as_json: bool) -> None:
     """List dead jobs, newest first, and why they died."""
-    from runcue.cli.screen import in_table, note, reason_of, show_json, show_json_array, table
+    from runcue.cli.reasons import told, tries
+    from runcue.cli.screen import in_table, note, show_json, show_json_array, table
 
     most = most_of(limit, everything)
     if not home.exists:
@@ -53,10 +54,10 @@ def list_dead(home: Home, limit: int, everything: bool, as_json: bool) -> None:
                 (
                     (
                         job["id"],
-                        str(job["attempts"]),
+                        tries(job),
                         in_table(str(job["updated_at"])),
                         job["command"],
-                        reason_of(job["last_error"]),
+                        told(job["last_error"]),
                     )
                     for job in pages.rows()
                 ),

@@ -200,10 +200,10 @@ def _rows(
 
 
 def _row(job: Mapping[str, Any], said: str) -> tuple[str, ...]:
-    from runcue.cli.reasons import tries
-    from runcue.cli.screen import cut, is_terminal, reason_of
+    from runcue.cli.reasons import told, tries
+    from runcue.cli.screen import cut, is_terminal
 
-    command, error = job["command"], reason_of(job["last_error"]) if job["last_error"] else ""
+    command, error = job["command"], told(job["last_error"]) if job["last_error"] else ""
     if error == job["state"]:
         error = ""
     if is_terminal():

@@ -155,7 +155,7 @@ def _facts(job: dict[str, Any]) -> dict[str, str | None]:
         "queue": job["queue"],
         "task": job["task"] if job["task"] != "shell" else None,
         "priority": f"{job['priority']:g}",
-        "tries": f"{tries(job)} failed",
+        "tries": tries(job) + (f", {job['attempts']} failed" if job["attempts"] else ""),
         "timeout": None if not job["timeout"] else span(job["timeout"]),
         "uses": ", ".join(job["uses"]),
         "after": ", ".join(job["after"]),

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import runcue
 
 MOST_EXPLAINED = 250
-"""How many waiting jobs are asked for their reason; of the rest only the number is told."""
+"""How many waiting jobs are asked for their reason, the newest; of the rest only the number is told."""
+OLDER = "older"
+"""What stands in place of a reason for those."""
 LAST_FAILURES = 5
 INTERVAL = 0.25
 """Seconds between two looks of `--watch`."""
@@ -160,7 +162,7 @@ def waiting(
     ]
     rest = sum(counts[state] for state in words.waiting) - sum(numbers.values())
     if rest > 0:
-        found.append({"reason": "not looked at", words.many: rest, "seconds": None})
+        found.append({"reason": OLDER, words.many: rest, "seconds": None})
     return found
 
 
@@ -226,7 +228,8 @@ def _workers(workers: list[dict[str, Any]]) -> list[str]:
     shown = [f"{number} {state}" for state, number in states.items()] or [styled("none", dim=True)]
     if states:
         shown.append(f"{sum(one['running'] > 0 for one in workers if one['state'] != 'gone')} busy")
-    return [*shown, f"{gone} gone"] if gone else shown
+    what = "it" if gone == 1 else "they"
+    return [*shown, f"{gone} died (what {what} ran is run again)"] if gone else shown
 
 
 def _paused(queues: list[str]) -> list[str]:
@@ -238,6 +241,8 @@ def _paused(queues: list[str]) -> list[str]:
 def _reason(one: dict[str, Any], words: Words) -> str:
     from runcue.cli.screen import clean, span
 
+    if one["reason"] == OLDER:
+        return f"{one[words.many]:,} older ones ({words.do('list', '--all')} tells why)"
     left = "" if one["seconds"] is None else f" (next in {span(one['seconds'])})"
     return f"{one[words.many]:,} {clean(one['reason'])}{left}"
 
@@ -250,10 +255,10 @@ def _services(found: list[dict[str, Any]]) -> list[str]:
 
 
 def _failed(jobs: list[dict[str, Any]]) -> list[str]:
-    from runcue.cli.reasons import tries
-    from runcue.cli.screen import aligned, clean, reason_of
+    from runcue.cli.reasons import told, tries
+    from runcue.cli.screen import aligned, clean
 
-    rows = [(clean(job["id"]), job["state"], tries(job), reason_of(job["last_error"])) for job in jobs]
+    rows = [(clean(job["id"]), job["state"], tries(job), told(job["last_error"])) for job in jobs]
     return aligned(("LAST FAILURES", "STATE", "TRIES", "ERROR"), rows)
 
 

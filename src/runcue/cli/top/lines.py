@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runcue.cli.screen import GAP, LONGEST_NAME, clean, cut, cut_middle, padded, span
+from runcue.cli.services import HELD, used_of
 from runcue.cli.top.look import Item, Scene
 
 Piece = tuple[str, str]
@@ -79,11 +80,10 @@ def _service(one: Mapping[str, Any], wide: int) -> Row:
     else:
         full = min(10, -(-10 * running // most)) if most else 0
         bar, use = f"[{'█' * full}{'░' * (10 - full)}]", f"{running}/{most} running"
-    windows = [(rate["used"], rate["limit"], rate["rate"].rpartition("/")[2]) for rate in one["rates"]]
-    windows += [(amount["used"], amount["limit"], amount["name"]) for amount in one["quantities"]]
-    tightest = max(windows, key=lambda window: window[0] / window[1]) if windows else None
-    rate = "-" if tightest is None else f"{tightest[0]:,}/{tightest[1]:,} {tightest[2]}"
-    is_full = tightest is not None and tightest[0] >= tightest[1]
+    shares = [each["used"] / each["limit"] for each in (*one["rates"], *one["quantities"])]
+    fullest = max(shares, default=0.0)
+    rate = used_of(one)[shares.index(fullest)] if shares else "-"
+    is_full = fullest >= 1
     sign, word, tone = health(one)
     return [
         (padded(cut(clean(str(one["name"])), wide), wide) + " ", "strong"), (bar, "plain"), (f" {use:<14}", "plain"),
@@ -101,7 +101,8 @@ def health(one: Mapping[str, Any]) -> tuple[str, str, str]:
     if one["circuit"] == "half_open":
         return "◐", "HALF OPEN", "warn"
     if one["blocked"]:
-        return "◐", f"{clean(str(one['blocked'])).upper()}{left}", "warn"
+        held = HELD.get(one["blocked"], one["blocked"])
+        return "◐", f"{clean(str(held)).upper()}{left}", "warn"
     return "●", "OK", "good"
 
 

@@ -17,9 +17,9 @@ import msgspec
 from runcue import mask
 from runcue.cli.commands.status import waiting
 from runcue.cli.place import Place, row_of
-from runcue.cli.reasons import Crew, tries, waits
-from runcue.cli.screen import moment, reason_of, span
-from runcue.cli.services import services, used_of
+from runcue.cli.reasons import Crew, in_words, tries, waits
+from runcue.cli.screen import moment, span
+from runcue.cli.services import services, standing, used_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Look:
         items = []
         for work in works:
             row, said = rows[work.id], told[work.id][1] if work.id in told else _said(work, now)
-            error = reason_of(row["last_error"]) if row["last_error"] and work.state != "completed" else ""
+            error = in_words(row["last_error"]) if row["last_error"] and work.state != "completed" else ""
             items.append(
                 Item(
                     id=work.id,
@@ -207,8 +207,6 @@ def _said(work: runcue.Work, now: float) -> str:
 
 
 def _of_service(one: dict[str, Any]) -> Item:
-    left = "" if one["seconds"] is None else f", {span(one['seconds'])}"
-    now = "paused" if one["paused"] else f"{one['blocked']}{left}" if one["blocked"] else "ready"
     used = used_of(one)
     if one.get("declared"):
         used.append(f"set by hand; declared: {one['declared']}")
@@ -217,7 +215,7 @@ def _of_service(one: dict[str, Any]) -> Item:
         id=one["name"],
         state="paused" if one["paused"] else one["circuit"] or "ready",
         tries=f"{one['running']}{limit}",
-        what=now,
+        what=standing(one),
         said=", ".join(used),
         service=one["name"],
     )
