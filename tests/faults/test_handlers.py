@@ -376,9 +376,10 @@ async def test_a_handler_that_holds_the_loop_is_named_and_nobody_else_times_out(
             ids = await cue.submit_many({"task": "innocent"} for _ in range(5))
             for work_id in ids:
                 assert await cue.result(work_id, timeout=PATIENCE) == "in time"
-    (warning,) = [record for record in caplog.records if "holds the event loop" in record.getMessage()]
-    assert f"task 'greedy' (work {greedy_id})" in warning.getMessage()
-    assert "time.sleep(2.6)" in warning.getMessage()
+    told = [text for text in caplog.messages if "holds the event loop" in text]
+    (warning,) = [text for text in told if "greedy" in text]  # others may be named where the machine is busy
+    assert f"task 'greedy' (work {greedy_id})" in warning
+    assert "time.sleep(2.6)" in warning
 
 
 async def test_a_handler_over_its_time_still_times_out_after_somebody_held_the_loop() -> None:
