@@ -250,7 +250,9 @@ def test_workers_bring_the_file_of_an_older_version_to_this_one(crew: Crew) -> N
     connection = apsw.Connection(str(crew.database))
     connection.execute(
         "DROP VIEW jobs; DROP INDEX work_units_retrying; ALTER TABLE work_units DROP COLUMN retry; "
-        "ALTER TABLE workers DROP COLUMN is_serving; ALTER TABLE services DROP COLUMN extra; PRAGMA user_version = 1"
+        "ALTER TABLE workers DROP COLUMN is_serving; ALTER TABLE services DROP COLUMN extra; "
+        "DROP INDEX service_log_of_service; CREATE INDEX service_log_by_time ON service_log (started_at); "
+        "PRAGMA user_version = 1"
     ).fetchall()
     connection.close()
     supervisor = crew.start()

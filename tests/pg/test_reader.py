@@ -19,7 +19,7 @@ import pytest
 import runcue
 from runcue.executors.output import stem
 from runcue.stores import jobs
-from runcue.stores.postgres import peek
+from runcue.stores.postgres import peek, schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.place import boot_of
 from runcue.stores.postgres.store import PostgresStore
@@ -355,7 +355,7 @@ def test_what_is_wrong_with_a_queue_is_told(pg: str) -> None:
     asyncio.run(_closed(pg))
     with runcue.Reader(pg) as reader:
         found = reader.health()
-        assert (found["schema"], found["size"] > 100_000) == (1, True)
+        assert (found["schema"], found["size"] > 100_000) == (schema.VERSION, True)
         assert all("fsync" in problem for problem in found["problems"])
         admin(pg, "UPDATE runcue.head SET pending = 7")
         assert "4 works are pending, but the counter says 7" in reader.health()["problems"]
@@ -402,14 +402,15 @@ def test_a_schema_that_is_no_queue_of_ours_is_refused(pg: str) -> None:
     asyncio.run(_opened(pg))
     admin(pg, "UPDATE runcue.about SET version = 99")
     assert "newer runcue" in refusal(pg, runcue.SchemaTooNew)
-    admin(pg, "UPDATE runcue.about SET version = 1", "DROP TABLE runcue.mail")
+    admin(pg, f"UPDATE runcue.about SET version = {schema.VERSION}", "DROP TABLE runcue.mail")
     assert "damaged" in refusal(pg, runcue.StorageCorrupt)
 
 
 def test_an_older_queue_has_to_be_opened_by_a_cue_first(pg: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(_opened(pg))
-    monkeypatch.setattr("runcue.stores.postgres.schema.VERSION", 2)
-    assert "was made by an older runcue (schema 1, now 2)" in refusal(pg)
+    stored = schema.VERSION
+    monkeypatch.setattr(schema, "VERSION", stored + 1)
+    assert f"was made by an older runcue (schema {stored}, now {stored + 1})" in refusal(pg)
 
 
 def test_without_psycopg_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,7 +440,7 @@ def test_who_may_only_read_can_look(pg: str, pg_server: Server) -> None:
     with runcue.Reader(guarded) as reader:
         assert len(reader.list()) == 8
         assert reader.workers() == []
-        assert reader.health()["schema"] == 1
+        assert reader.health()["schema"] == schema.VERSION
         assert PASSWORD not in repr(reader)
 
 
