@@ -93,10 +93,7 @@ class Desk:
         if self._late is not None and not self._late.done():
             raise Unavailable(self._slow)
         left = threading.Event()
-        try:
-            answer = self._have_done(partial(self._answer, question, left))
-        except RuntimeError as error:  # no room for its thread
-            raise Unavailable(f"The queue cannot be looked at now: {error}.") from error
+        answer = self._have_done(partial(self._answer, question, left))
         try:
             await asyncio.wait({answer}, timeout=PATIENCE)
         finally:
