@@ -460,7 +460,7 @@ def test_many_may_come_from_any_iterable() -> None:
         ({"task": "extract", "priority": "x"}, InvalidOption, "Invalid priority: 'x'"),
         ({"task": "extract", "id": "a", "depends_on": "a"}, DependencyCycle, "Dependency cycle: 'a'"),
         ({}, SubmitError, r"submit\(\) needs a task"),
-        (("extract", {}), SubmitError, "expected a dict of submit's arguments, got "),
+        (("extract", {}), SubmitError, "expected a dict of submit's arguments, such as "),
         ("extract", SubmitError, "expected a dict"),
         (None, SubmitError, "expected a dict"),
     ],
