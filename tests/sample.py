@@ -14,21 +14,20 @@ ALL: Final = bool(os.environ.get("RUNCUE_ALL"))
 """True for `make test-all`, `make postgres`, and by hand with RUNCUE_ALL=1."""
 
 EVERY: Final = {
-    "tests/acceptance/": 1,
     "tests/browser/": 2,
     "tests/cli/": 4,
     "tests/executors/": 3,
     "tests/faults/": 4,
-    "tests/packaging/": 1,
     "tests/pg/": 3,
     "tests/sim/": 3,
     "tests/stores/test_contract.py": 2,
     "tests/stores/test_traces.py": 3,
+    "tests/throttling/test_headers.py": 1,
     "tests/throttling/": 3,
     "tests/torture/test_short.py": 3,
     "tests/web/": 3,
 }
-"""Of the examples of a test there, every how many-th `make test` takes."""
+"""Of the examples of a test there, every how many-th `make test` takes; the first place that fits counts."""
 LONG: Final = frozenset({
     "tests/test_bench.py::test_a_measure_gives_figures_and_says_what_it_timed",
 })  # fmt: skip
