@@ -162,7 +162,7 @@ async def test_another_thread_submits_and_waits_through_sync() -> None:
         assert await asyncio.to_thread(elsewhere) == "HEY"
         older = await asyncio.to_thread(cue.sync.submit, task_type="shout", params={"word": "ho"})
         assert await cue.result(older, BOUND) == "HO"
-        with pytest.raises(runcue.WrongThread, match="await the method of Cue instead"):
+        with pytest.raises(runcue.WrongThread, match="Use await and the method of Cue instead"):
             cue.sync.get("whatever")
 
 

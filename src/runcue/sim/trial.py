@@ -420,6 +420,7 @@ class _Acts:
         kind, random = self._kinds[item.task], self._costs
         if item.key is not None:  # which means the same work, whoever submits it
             random = Random(f"{self._seed}/{item.key}/costs")
+            item = replace(item, depends_on=())
         if kind.has_cost:
             item = replace(item, cost=random.choice(COSTS))
         return replace(item, account=f"k{random.randrange(kind.accounts)}") if kind.accounts else item
