@@ -30,7 +30,7 @@ import runcue
 from runcue.cli.home import Home
 from runcue.cli.place import File, Place
 from runcue.cli.top import lines
-from runcue.cli.top.app import Main, Top
+from runcue.cli.top.app import PARTS, Main, Top
 from runcue.cli.top.boxes import Box, Live, Logs, Question
 from runcue.cli.top.look import Item, Look, Scene, Wish
 from runcue.cli.top.table import Table
@@ -615,6 +615,13 @@ async def test_a_slow_disk_freezes_nothing_and_is_told(file: Path, monkeypatch: 
 async def test_a_look_that_comes_too_late_finds_nothing_to_show(file: Path) -> None:
     async with watching(file) as (app, _):
         await app.main.query(Table).remove()
+        await app.main.look()
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_picture_that_comes_too_late_finds_nothing_to_be_put_into(part: str, file: Path) -> None:
+    async with watching(file) as (app, _):
+        await app.main.query(part).remove()
         await app.main.look()
 
 

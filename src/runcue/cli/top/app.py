@@ -48,6 +48,8 @@ SLOW = 2.0
 """Seconds after which a look that has not ended is told."""
 KEEP_WORDS = 6.0
 """Seconds that words about what a key did are shown."""
+PARTS = ("#queue", "#queue-box", "#services-box", "#services", "#tabs", "#said")
+"""What a picture is put into. When the screen is left, some of them go before others."""
 
 
 class Tabs(Static):
@@ -192,8 +194,8 @@ class Main(Screen[None]):
     # the picture ------------------------------------------------------------------------------------------
 
     def _show(self) -> None:
-        if not self.is_attached or not self.query("#queue-box"):  # it is not there yet, or any more
-            return
+        if not (self.is_attached and all(self.query(part) for part in PARTS)):
+            return  # not there yet, or not any more
         width = max(20, self.size.width - 4)
         scene = self.scene
         self.query_one("#queue-box").border_title = self._spelled(self._title())
