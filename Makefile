@@ -10,8 +10,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 PYTHON_DIRS := src tests tools $(wildcard bench examples)
-# Workers that run tests. Some of them wait at any time, so that it takes three to keep two cores busy.
-JOBS ?= 3
+# Workers that run tests. Some of them wait at any time, so that it takes four to keep two cores busy.
+JOBS ?= 4
 ARGS ?=
 
 .PHONY: help

@@ -86,6 +86,13 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]  # for the same reaso
     def _split_scope(self, nodeid: str) -> str:
         return next((some for some in TOGETHER if nodeid.startswith(some)), nodeid)
 
+    def _reschedule(self, node: Any) -> None:
+        """Look for something to do only among what is not done: there are thousands, and it is counted for each."""
+        units = self.assigned_work[node]
+        for scope in [scope for scope, unit in units.items() if all(unit.values())]:
+            del units[scope]
+        super()._reschedule(node)
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:

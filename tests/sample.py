@@ -2,6 +2,8 @@
 
 A test that is given many examples (a matrix of commands and states, of ways to fail) takes a process or a server for
 each of them. `make test` takes every n-th of them, and of every test at least the first. `make test-all` takes all.
+Tests of the engine are tried on one store instead of each (tests/engine/conftest.py), and where Hypothesis or a seed
+makes up examples there are fewer (`fewer`).
 """
 
 from __future__ import annotations
@@ -14,18 +16,24 @@ ALL: Final = bool(os.environ.get("RUNCUE_ALL"))
 """True for `make test-all`, `make postgres`, and by hand with RUNCUE_ALL=1."""
 
 EVERY: Final = {
+    "tests/batch/": 3,
     "tests/browser/": 2,
-    "tests/cli/": 4,
-    "tests/executors/": 3,
-    "tests/faults/": 4,
-    "tests/pg/": 3,
-    "tests/sim/": 3,
-    "tests/stores/test_contract.py": 2,
-    "tests/stores/test_traces.py": 3,
+    "tests/cli/": 8,
+    "tests/engine/test_forecast.py": 2,
+    "tests/engine/test_quantities.py": 1,
+    "tests/engine/": 3,
+    "tests/examples_llm/": 2,
+    "tests/executors/": 6,
+    "tests/faults/": 8,
+    "tests/pg/": 6,
+    "tests/sim/": 9,
+    "tests/stores/": 3,
+    "tests/test_docs.py": 4,
+    "tests/test_examples.py": 4,
     "tests/throttling/test_headers.py": 1,
-    "tests/throttling/": 3,
-    "tests/torture/test_short.py": 3,
-    "tests/web/": 3,
+    "tests/throttling/": 9,
+    "tests/torture/": 6,
+    "tests/web/": 9,
 }
 """Of the examples of a test there, every how many-th `make test` takes; the first place that fits counts."""
 LONG: Final = frozenset({

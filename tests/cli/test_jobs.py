@@ -331,7 +331,7 @@ async def pauses(
     place, found = Home(str(home)), dict[str, float]()
     place.make()
     cue, may_end = open_cue(place, Settings()), home / "may-end"
-    command = f"until test -e {may_end}; do sleep 0.01; done; exit 1"
+    command = f'until test -e "{may_end}"; do sleep 0.01; done; exit 1'
     async with asyncio.timeout(240), cue:
         await cue.submit_many(options_of(parsed(command=command), Settings()) | job for job in jobs)
         started = 0

@@ -14,6 +14,7 @@ from runcue.core.settings import Rule
 from runcue.core.state import Adaptive, Quantity, base_name, key_name
 from tests.core.bench_of_core import START, Bench, costs, limits, sells
 from tests.core.library import Process, two
+from tests.sample import fewer
 
 ANY = Rule(Retry())
 TASKS = {"task": ANY, "other": ANY, "plain": ANY}
@@ -256,7 +257,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.no_cover
-@settings(max_examples=150)
+@settings(max_examples=fewer(150, 50))
 @given(steps=STEPS, total=st.integers(1, 3), own=st.integers(1, 3))
 @example([("submit", "a", 5)] * 3 + [("submit", "b", 0)] * 3 + [("finish", "a", 0)] * 9, 2, 2)
 def test_nobody_gets_two_before_a_key_that_waits_gets_one(

@@ -13,6 +13,7 @@ from runcue.core.meters import Meter, Rehearsal, Spending, checked, together
 from runcue.core.parse import Rate
 from runcue.core.state import Quantity
 from runcue.errors import InvalidOption
+from tests.sample import fewer
 
 NOW = 1_700_000_000.0
 
@@ -66,7 +67,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.no_cover
-@settings(max_examples=200)
+@settings(max_examples=fewer(200, 60))
 @given(steps=STEPS)
 def test_what_is_left_is_what_adding_up_everything_says_whatever_happens_in_whatever_order(
     steps: list[tuple[str, int, int]],

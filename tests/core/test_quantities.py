@@ -12,6 +12,7 @@ from runcue.core.settings import Rule
 from runcue.errors import SubmitError
 from tests.core.bench_of_core import START, Bench, costs, limits, sells
 from tests.core.library import two
+from tests.sample import fewer
 
 MINUTE = 60.0
 ANY = Rule(Retry())
@@ -541,7 +542,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.no_cover
-@settings(max_examples=100)
+@settings(max_examples=fewer(100, 30))
 @given(steps=STEPS)
 def test_no_window_is_exceeded_and_nothing_waits_for_ever(
     steps: list[tuple[str, int, int]],

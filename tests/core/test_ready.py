@@ -19,6 +19,7 @@ from runcue.core.parse import Rate
 from runcue.core.ready import Ready, head_by_rank, take_by_rank
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
+from tests.sample import fewer
 
 NOW = 1_700_000_000.0
 ANY = Rule(Retry())
@@ -275,7 +276,7 @@ def single_service_step(yard: Yard, step: str, name: str, number: int, queue: st
         yard.now += number
 
 
-@settings(max_examples=120)
+@settings(max_examples=fewer(120, 40))
 @given(steps=SINGLE_STEPS, caps=st.lists(st.integers(1, 3), min_size=3, max_size=3))
 def test_what_starts_is_what_a_look_at_everything_would_start_in_the_same_order(
     steps: list[tuple[str, str, int, str]], caps: list[int]
@@ -556,7 +557,7 @@ def four_services(kind: type[Yard], caps: list[int]) -> Any:
 
 
 @pytest.mark.no_cover
-@settings(max_examples=120)
+@settings(max_examples=fewer(120, 40))
 @given(steps=MULTI_STEPS, caps=CAPS)
 def test_nothing_idles_that_could_run_except_for_older_work_that_lacks_one_running_slot(
     steps: list[tuple[str, tuple[str, ...], int]], caps: list[int]
@@ -569,7 +570,7 @@ def test_nothing_idles_that_could_run_except_for_older_work_that_lacks_one_runni
 
 
 @pytest.mark.no_cover
-@settings(max_examples=120)
+@settings(max_examples=fewer(120, 40))
 @given(steps=MULTI_STEPS, caps=CAPS)
 def test_a_choice_made_twice_chooses_nothing_more(
     steps: list[tuple[str, tuple[str, ...], int]], caps: list[int]
@@ -582,7 +583,7 @@ def test_a_choice_made_twice_chooses_nothing_more(
 
 
 @pytest.mark.no_cover
-@settings(max_examples=120)
+@settings(max_examples=fewer(120, 40))
 @given(steps=MULTI_STEPS, caps=CAPS)
 def test_whatever_happened_before_all_work_runs_in_the_end(
     steps: list[tuple[str, tuple[str, ...], int]], caps: list[int]

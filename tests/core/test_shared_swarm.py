@@ -18,6 +18,7 @@ from runcue.core.retry import Retry
 from runcue.core.settings import Rule
 from tests.core.bench_of_core import limits
 from tests.core.library import Process, Shared
+from tests.sample import fewer
 
 STEPS = 120
 ASKED = (Questions(), Questions(ready=True), Questions(ready=True, stale=True), Questions(score=True),
@@ -175,7 +176,7 @@ class Swarm:
         raise AssertionError(f"never ended: {left}")
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(fewer(60, 24)))
 def test_whatever_processes_do_what_is_committed_makes_sense(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from runcue.core.retry import Retry
 from runcue.core.settings import Rule
 from runcue.errors import DependencyCycle, DuplicateWork, WorkNotFound
 from tests.core.bench_of_core import Bench
+from tests.sample import fewer
 
 ATTEMPTS = 2
 RETRY_AFTER = 2.0
@@ -699,6 +700,6 @@ class Machine(RuleBasedStateMachine):
         self.model.release(token)
 
 
-Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(max_examples=fewer(100, 30), stateful_step_count=40, deadline=None)
 # A failure takes its time to be made small.
 TestAnyLife = pytest.mark.no_cover(pytest.mark.timeout(600)(Machine.TestCase))

@@ -32,6 +32,8 @@ LARGE = frozenset({
     "test_all_dead_letters_are_purged_however_many",
 })  # fmt: skip
 """What takes thousands of turns: too long where each of them asks a server."""
+COVERING = frozenset({"test_forecast.py", "test_quantities.py"})
+"""Tried in memory and in a file at any rate: together they take branches of core (COVERED in the Makefile)."""
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:
@@ -41,19 +43,22 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Tests of what only one of them promises are marked with its name."""
     stores = [one for one in STORES if metafunc.definition.get_closest_marker(one)] or [*STORES]
-    if "postgres" in stores and len(stores) > 1 and not _is_for_postgres(metafunc.function):
-        stores.remove("postgres")
+    if len(stores) > 1:
+        stores = _stores_for(metafunc.function, is_for_all=ALL or metafunc.definition.path.name in COVERING)
     metafunc.parametrize("store", stores, indirect=True)
 
 
-def _is_for_postgres(function: Any) -> bool:
-    """Every ninth test, by its name, and with `make postgres` and `make test-all` every one.
+def _stores_for(function: Any, *, is_for_all: bool) -> list[str]:
+    """All of them with `make test-all`. Else one by its name: PostgreSQL for every ninth (with `make postgres` for
+    all), in memory or in a file for the others.
 
     Tests that make up many examples open a queue for each, and PostgreSQL has few connections.
     """
-    if hasattr(function, "hypothesis") or function.__name__ in LARGE:
-        return False
-    return ALL or crc32(function.__name__.encode()) % 9 == 0
+    number = crc32(function.__name__.encode())
+    is_for_postgres = not hasattr(function, "hypothesis") and function.__name__ not in LARGE
+    if is_for_all:
+        return [*STORES] if is_for_postgres and (ALL or number % 9 == 0) else ["memory", "file"]
+    return ["postgres"] if is_for_postgres and number % 9 == 0 else [("memory", "file")[number % 2]]
 
 
 @cache

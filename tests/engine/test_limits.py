@@ -13,6 +13,7 @@ import runcue
 from runcue import Cue, Work
 from runcue.testing import run, settle
 from tests.engine.seen import clock, epoch, told
+from tests.sample import fewer
 
 
 class Starts:
@@ -123,7 +124,7 @@ ARRIVALS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=fewer(60, 20))
 @given(
     arrivals=ARRIVALS,
     rates=st.lists(st.tuples(st.integers(1, 6), st.sampled_from([0.3, 1.0, 7.0])), min_size=1, max_size=3),

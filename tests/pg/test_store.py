@@ -244,7 +244,7 @@ async def test_news_that_come_after_a_turn_are_not_taken_for_what_it_saw(pg: str
         await hand.write(pending(2))  # sees that, and not what comes next
         heard.clear()
         store._hearing.hear(False)
-        await until(lambda: heard == [False])
+        await until(lambda: heard[:1] == [False])  # on a busy machine what waited before is passed on as well
 
 
 async def test_a_queue_that_was_made_anew_is_not_ours(pg: str) -> None:
@@ -400,6 +400,8 @@ async def test_a_server_that_was_away_is_noticed_by_nobody_who_waits(pg_own: Ser
         assert (await asyncio.wait_for(told.get(), BOUND)).work_id == "before"
         later = await cue.submit("note", id="later", delay=1.0)
         waiting = asyncio.create_task(cue.wait(later, timeout=BOUND))
+        await asyncio.sleep(0)
+        assert await cue.get(later) is not None  # looks come one after the other: who waits has looked by now
         await asyncio.to_thread(pg_own.crash)
         with pytest.raises(runcue.StoreError):
             await cue.submit("note")

@@ -13,7 +13,7 @@ from tests.pg.proxy import Proxy
 from tests.pg.server import Server
 from tests.torture.checker import Grant, Storage
 from tests.torture.history import now
-from tests.torture.swarm import Herd, Plan, Result, Round, play, sweep
+from tests.torture.swarm import SLACK, Herd, Plan, Result, Round, play, sweep
 
 BOUND = 240.0
 
@@ -28,9 +28,12 @@ class Database:
         """What the tables say of themselves."""
         with psycopg.connect(self.target) as connection:
             rows = connection.execute("SELECT service, started_at, amount FROM runcue.service_log").fetchall()
+            connection.execute("SET search_path TO runcue")
+            [[slack]] = connection.execute(SLACK.encode()).fetchall()
             left: list[tuple[int]] = connection.execute("SELECT count(*) FROM runcue.workers").fetchall()
         grants = [Grant(str(name), float(at), int(amount)) for name, at, amount in rows]
-        return grants, Storage(integrity=("ok",) if left[0][0] <= 1 else (f"{left[0][0]} workers are left",))
+        integrity = "ok" if left[0][0] <= 1 else f"{left[0][0]} workers are left"
+        return grants, Storage(integrity=(integrity,), slack=float(slack))
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import runcue
 from runcue.testing import VirtualLoop, kill, settle
+from tests.sample import fewer
 
 KEYS = ("ann", "bob", "eve")
 TOKENS, TOKENS_PER = 100, 8.0
@@ -341,5 +342,5 @@ class Machine(RuleBasedStateMachine):
         assert ended == len(self.model.works)
 
 
-Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Machine.TestCase.settings = settings(max_examples=fewer(100, 30), stateful_step_count=30, deadline=None)
 TestAnyLifeUnderLimits = pytest.mark.timeout(600)(Machine.TestCase)

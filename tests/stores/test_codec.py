@@ -20,6 +20,7 @@ from runcue.core.state import BreakerState, Grant, Head, Limits, ServiceState, W
 from runcue.errors import Permanent, StorageCorrupt
 from runcue.stores import codec, states
 from runcue.stores.schema import migrate
+from tests.sample import fewer
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 real = st.floats(allow_nan=False) | st.integers(-(2**53), 2**53).map(float)
@@ -148,7 +149,7 @@ def test_a_record_comes_back_as_it_was(record: Record) -> None:
     assert stored(connection, record.id) == record
 
 
-@settings(max_examples=50)
+@settings(max_examples=fewer(50, 15))
 @given(records, st.data())
 @example(PLAIN, None)
 def test_an_update_writes_all_that_can_change(record: Record, data: st.DataObject | None) -> None:
@@ -170,7 +171,7 @@ FINISHED = ("state", "spent", "token", "worker", "completed_at", "result", "erro
     ("sql", "row_of", "changing"),
     [(codec.START, codec.start_row, STARTED), (codec.FINISH, codec.finish_row, FINISHED)],
 )
-@settings(max_examples=50)
+@settings(max_examples=fewer(50, 15))
 @given(before=records, data=st.data())
 def test_a_start_and_a_finish_write_what_they_change_and_nothing_else(
     sql: str,

@@ -203,6 +203,19 @@ def test_grants_are_held_to_the_rate_exactly() -> None:
     assert Story().found(limits, grants=[Grant("api", 5.0, 2), Grant("api", 5.999)]) == ["I6"]
 
 
+def test_a_start_that_was_given_longer_to_begin_may_be_counted_later_than_it_began() -> None:
+    """Half of what a busy machine needed is forgotten in ten seconds: of 20 ms 1.34 in one. Twice that is allowed."""
+    limits = Limits(services={"api": Service(rates=(Rate(2, 1.0),))})
+    for at, given, found in (
+        (5.998, 0.02, []),
+        (5.997, 0.02, ["I6"]),
+        (5.9999, 0.0, ["I6"]),
+        (5.998, 0.005, ["I6"]),
+    ):
+        grants = [Grant("api", 5.0, 2), Grant("api", at)]
+        assert Story().found(limits, grants=grants, storage=Storage(slack=given)) == found
+
+
 def test_nothing_is_told_after_the_end() -> None:
     story = Story().submit("a").stored("a", "cancelled")
     told = [Told(1, "queued", "id-a"), Told(2, "cancelled", "id-a", True)]

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -80,6 +81,18 @@ async def dashboard(tmp_path: Path) -> AsyncIterator[Dashboard]:
             await process.communicate()
 
 
+@pytest.fixture
+def many_files(dashboard: Dashboard) -> Iterator[None]:
+    """Room for a connection to each of many: as a rule a process has 1,024 files, and may ask for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if -1 < hard < 2 * MANY:
+        pytest.skip(f"no more than {hard} files may be open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft if soft < 0 else max(soft, 2 * MANY), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="tells memory by /proc")
 async def test_of_a_thousand_who_listen_a_few_are_served_and_nothing_is_left_of_them(
     dashboard: Dashboard,
