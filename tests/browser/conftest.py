@@ -80,8 +80,8 @@ async def page(context: BrowserContext, mishaps: Mishaps) -> AsyncIterator[Page]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def inside(page: Page, stage: Stage) -> Page:
-    """The page, come in by the link."""
+async def inside(stage: Stage, page: Page) -> Page:
+    """The page, come in by the link. It is made after the dashboard, so that it is closed before that goes away."""
     await page.goto(stage.link)
     await expect(page.locator(".line")).to_have_text("live")
     return page
