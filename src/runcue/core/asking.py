@@ -27,6 +27,7 @@ from runcue.core.lane import Candidate, Lane
 from runcue.core.line import Key
 from runcue.core.model import Record
 from runcue.core.ready import FRESH, Ready
+from runcue.core.settings import Questions as Questions  # noqa: PLC0414 (it is looked for here, too)
 
 FIRST_WAIT = 0.05
 GROWTH = 1.5
@@ -35,25 +36,6 @@ BEST = 64
 FEW = 1000
 BEYOND_ALL = -2.0
 """A score nobody can beat: work never asked goes first, to be asked."""
-
-
-class Questions(msgspec.Struct, frozen=True):
-    """Which callbacks the application registered."""
-
-    ready: bool = False
-    stale: bool = False
-    score: bool = False
-    dependencies: bool = False
-    files: bool = False
-    """True when some task declares its inputs or outputs."""
-
-    @property
-    def gates(self) -> bool:
-        """True when a callback can hold work back or skip it."""
-        return self.ready or self.stale or self.dependencies or self.files
-
-    def __bool__(self) -> bool:
-        return self.gates or self.score
 
 
 class Allowance(msgspec.Struct, frozen=True):
