@@ -29,15 +29,23 @@ class Decider(msgspec.Struct, eq=False):
 
     def __call__(self, turn: Turn) -> Plan:
         """Catch up, take in, decide."""
-        scheduler = self.scheduler
+        scheduler, items, posts = self.scheduler, self.items, turn.posts
         scheduler.begin(turn.now, turn.wall, turn.library)
+        if turn.given:
+            scheduler.begins(turn.given)
         if turn.changes is not None:
             scheduler.catch_up(turn.changes)
-        scheduler.ask_with(self.questions)
+        if turn.library is None:
+            scheduler.ask_with(self.questions)
+        else:
+            scheduler.greet(items, posts)
+        everything = [*items, *(item for post in posts for item in post.items)] if posts else items
         lacks: Lacks | None
-        while lacks := scheduler.lacks(self.items):
+        while lacks := scheduler.lacks(everything):
             scheduler.learn(lacks, turn.read(lacks))
-        scheduler.take_in(self.items)
+        if posts:
+            scheduler.take_posts(posts)
+        scheduler.take_in(items)
         if self.is_whole:
             scheduler.plan(self.may_start, self.allowance)
         if self.question is not None:

@@ -35,6 +35,8 @@ class Submit(msgspec.Struct, eq=False):
     """Services that some of it uses and that its program did not declare: the queue has to know them."""
     has_cost: bool = False
     """True when some of it costs an amount of something, which has to fit into a window."""
+    is_answered: bool = True
+    """False when nobody waits for the ids: nothing of it can be refused, and it counts as accepted already."""
 
 
 class Withdraw(msgspec.Struct, eq=False):
