@@ -7,11 +7,11 @@ from collections.abc import Callable
 import msgspec
 
 from runcue.core.asking import Allowance, Questions
-from runcue.core.plan import Charge, Declare, Ended, Entered, Item, Lacks, Lost, Outcome, Plan, Serve
+from runcue.core.plan import Charge, Declare, Ended, Entered, Hello, Item, Lacks, Lost, Outcome, Plan, Serve
 from runcue.core.scheduler import Scheduler
 from runcue.ports import Turn
 
-MUST_BE_KEPT = (Outcome, Ended, Entered, Declare, Serve, Lost, Charge)
+MUST_BE_KEPT = (Outcome, Ended, Entered, Declare, Serve, Lost, Charge, Hello)
 """What happened, and must be taken in by some turn, whatever becomes of this one."""
 Ask = Callable[[Scheduler, Turn], None]
 

@@ -345,11 +345,13 @@ class Scheduler:
         self._reply(item, None)
 
     def _take_withdraw(self, item: Withdraw) -> None:
-        waiting = self.ledger.waiting_submits
-        is_waiting = item.submit in waiting
-        if is_waiting:
-            waiting.remove(item.submit)
-        self._reply(item, is_waiting)
+        ledger, waiting = self.ledger, self.ledger.waiting_submits
+        ref = None if item.ref is None else (ledger.origin, *item.ref)
+        found = [one for one in waiting if one is item.submit or (ref and ledger.refs.get(id(one)) == ref)]
+        for submit in found:
+            waiting.remove(submit)
+            ledger.refs.pop(id(submit), None)
+        self._reply(item, bool(found))
 
     def _take_declare(self, item: Declare) -> None:
         self.declare(item.limits)
@@ -411,9 +413,9 @@ class Scheduler:
             self.ledger.tell(item.type, record, **(item.data or {}))
 
     def _reply(self, item: Item, answer: Any) -> None:
-        if type(item) is Submit and not item.is_answered:
-            return
-        self.ledger.reply(item, answer)
+        ledger = self.ledger
+        if ledger.origin == ledger.worker or id(item) in ledger.refs:
+            ledger.reply(item, answer)
 
 
 def _merge(wanted: Lacks, more: Lacks) -> None:
