@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
-from runcue.core.plan import Changes, Found, Lacks, Library, Plan
+from runcue.core.plan import Changes, Found, Lacks, Library, Plan, Post
 from runcue.core.query import Query, by_task
 from runcue.ports import Clock, Decide
 
@@ -28,6 +28,8 @@ class MemoryTurn:
     __slots__ = ("now", "read", "wall")
     changes: Changes | None = None
     library: Library | None = None
+    posts: Sequence[Post] = ()
+    given: frozenset[int] = frozenset()
 
     def __init__(self, store: MemoryStore) -> None:
         self.read = store.read
@@ -120,8 +122,9 @@ class MemoryStore:
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Nobody else is here."""
 
-    def serve(self, queues: frozenset[str] | None) -> None:
+    def is_alive(self, worker: str) -> bool:
         """Nobody else is here."""
+        return False
 
     def abandon(self) -> None:
         """Nobody else is here."""
