@@ -350,7 +350,7 @@ class Engine:
         self._inbox.append(item)
         self._wake.set()
         if self._store.is_inline:
-            plan = self._store.take_turn(self._decider(may_start=False))
+            plan = self._inline(is_whole=False)
             self._act(plan)
             for asked, answer in plan.replies:
                 if asked is item:
@@ -372,7 +372,7 @@ class Engine:
 
         self._check()
         if self._store.is_inline:
-            self._act(self._store.take_turn(self._decider(ask)))
+            self._act(self._inline(ask))
             self._wake.set()
         else:  # who asks may give up; what the turn decided must be done all the same
             asked = self._loop.create_task(self._ask(ask), name="runcue look")
@@ -444,7 +444,7 @@ class Engine:
             await self._wake.wait()
             self._wake.clear()
             if self._store.is_inline:
-                self._act(self._store.take_turn(self._decider()))
+                self._act(self._inline())
             else:
                 await self._take_part()
 
@@ -457,25 +457,29 @@ class Engine:
             async with self._one_at_a_time:
                 takeover = None if self._scheduler else self._leadership.due(self._clock.now())
                 self._greet(is_new=takeover is not None)
-                decide = self._decider(question, takeover=takeover)
-                post = self._outbox.post(decide.items)
+                scheduler = self._scheduler
+                items = self._take_inbox()
+                post = self._outbox.post(items)
+                plan: Plan | None = None
+                received: Received | None
                 try:
-                    plan, received = None, None
-                    if self._scheduler is None and takeover is None:
+                    if scheduler is None and takeover is None:
                         received = await self._store.exchange(post)
                     else:
+                        scheduler = scheduler or self._new_scheduler(items)
+                        decide = self._decider(scheduler, items, question)
                         plan, received = await self._store.turn(decide, post, takeover)
                     self._failures = 0
                 except StoreError as error:
                     is_passing = isinstance(error, StorageBusy) and error.is_passing
                     is_again = is_passing and self._failures < TRIES
-                    self._not_kept(decide, error, is_again)
+                    self._not_kept(items, error, is_again)
                     if not is_again and (question is not None or isinstance(error, FOR_GOOD)):
                         raise
                 else:
-                    self._scheduler = None if plan is None else decide.scheduler
+                    self._scheduler = None if plan is None else scheduler
                     if plan is None and post is not None:
-                        self._left(post.number, decide.items, received)
+                        self._left(post.number, items, received)
                     if received is not None:
                         self._receive(received, is_deciding=plan is not None)
                     if plan is not None:
@@ -548,24 +552,36 @@ class Engine:
             self._wake.set()
         self._set_alarm(self._clock.now() + self._leadership.patience if self._outbox.has_unread else float("inf"))
 
-    def _decider(
-        self, question: Ask | None = None, may_start: bool | None = None, takeover: Takeover | None = None
-    ) -> Decider:
-        """Everything a decision needs, as it is now."""
+    def _take_inbox(self) -> list[Item]:
+        """Everything that was put so far."""
         items, self._inbox = self._inbox, []
         self.attempts.take_entries()
+        return items
+
+    def _new_scheduler(self, items: list[Item]) -> Scheduler:
+        """One that knows nothing yet but what runs here."""
+        scheduler = self._make_scheduler()
+        scheduler.adopt([run.record for run in self.attempts.runs.values()], items)
+        return scheduler
+
+    def _decider(
+        self, scheduler: Scheduler, items: list[Item], question: Ask | None, *, is_whole: bool = True
+    ) -> Decider:
+        """Everything a decision needs, as it is now."""
         questions = self._questions()
-        is_whole = question is None and may_start is None
+        is_whole = is_whole and question is None
         is_asking = is_whole and (questions or not self._store.is_inline)
         allowance = self._judge.allowance() if is_asking else NOTHING_ASKED
-        scheduler = self._scheduler
-        if scheduler is None:
-            scheduler = self._make_scheduler()
-            if takeover is not None:
-                scheduler.adopt([run.record for run in self.attempts.runs.values()], items)
         return Decider(scheduler, items, questions, allowance, self._may_start, is_whole, question)
 
-    def _not_kept(self, decider: Decider, error: StoreError, is_again: bool) -> None:
+    def _inline(self, question: Ask | None = None, *, is_whole: bool = True) -> Plan:
+        """A turn, here and now."""
+        assert self._scheduler is not None
+        return self._store.take_turn(
+            self._decider(self._scheduler, self._take_inbox(), question, is_whole=is_whole)
+        )
+
+    def _not_kept(self, items: list[Item], error: StoreError, is_again: bool) -> None:
         """The store did not keep a turn: forget what it decided, keep what happened, refuse what was asked for.
 
         With `is_again` it is tried again at once, and nobody need know.
@@ -573,15 +589,15 @@ class Engine:
         was_deciding = self._scheduler is not None
         self._scheduler = None
         self._failures += 1
-        kept = [item for item in decider.items if is_again or isinstance(item, MUST_BE_KEPT)]
+        kept = [item for item in items if is_again or isinstance(item, MUST_BE_KEPT)]
         waiting: list[Item] = []
         if was_deciding:  # what waited for room did so in the mind that was just lost
-            others = {id(item) for item in (*decider.items, *self._inbox)}
+            others = {id(item) for item in (*items, *self._inbox)}
             waiting = [item for item in self.replies.items() if id(item) not in others]
         self._inbox = [*kept, *waiting, *self._inbox]
         if is_again:
             return
-        for item in decider.items:
+        for item in items:
             self.replies.answer(item, error)
         if self._quiet is not None:
             self._let_go()
