@@ -163,8 +163,13 @@ class Ledger(Waiting):
         for place, worker in plan.foreign.items():
             member = fleet.members.get(worker)
             news = plan.events[place]
-            if member is not None and (member.worker.hears or not isinstance(news, Record)):
-                plan.part(worker).events.append(news)
+            if member is None or (isinstance(news, Record) and not member.worker.hears):
+                continue
+            part = plan.part(worker)
+            if place in plan.finals:
+                part.finals[len(part.events)] = news
+            part.is_notable |= not isinstance(news, Record)
+            part.events.append(news)
 
     def _let_guests_go(self) -> None:
         """The turn is over: keep in mind only what runs and what its lane has in its line."""
