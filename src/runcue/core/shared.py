@@ -18,6 +18,7 @@ from runcue.core.outcome import fail_for
 from runcue.core.plan import Changes, Hello, Key
 from runcue.core.settings import MOST_CRASHES, Rule
 from runcue.core.state import Head, ServiceState
+from runcue.core.waiting import BLOCKED
 
 WORKER_LOST = "worker_lost"
 
@@ -56,18 +57,36 @@ def greet(ledger: Ledger, hello: Hello) -> None:
         member = ledger.fleet.join(hello.worker)
         ledger.fleet.changed[member] = None
     ledger.fleet.heard_of(hello.worker.id)
+    before = {name: ledger.rules.get(name) for name in rules}
     for name, rule in rules.items():
-        _warn_of(ledger, name, ledger.rules.get(name), rule)
+        _warn_of(ledger, name, before[name], rule)
     ledger.rules.update(rules)
     ledger.plan.tasks.update(rules)
+    moved = {name for name, rule in rules.items() if _asks_of_needs(before.get(name)) != _asks_of_needs(rule)}
     if rules or tasks != {*hello.worker.tasks}:
         ledger.rearrange()
+    if moved:
+        _place_dependents(ledger, moved)
 
 
 def _warn_of(ledger: Ledger, name: str, before: Rule | None, now: Rule) -> None:
     """The last declaration of a task holds; where it differs from the one before, that is told."""
     if before is not None and before != now:
         ledger.tell("task_changed", task=name)
+
+
+def _asks_of_needs(rule: Rule | None) -> bool:
+    """True when a callback says whether the dependencies of its work are there."""
+    return rule is not None and rule.questions is not None and rule.questions.dependencies
+
+
+def _place_dependents(ledger: Ledger, tasks: set[str]) -> None:
+    """Somebody else says from now on whether the dependencies of these tasks are there: such work waits elsewhere."""
+    lanes = [name for name in ledger.heads if (parts := shelf_parts(name)) and parts[1] in tasks]
+    for name in (BLOCKED, *lanes):
+        for record in ledger.shelf(name):
+            if record.missing and record.spec.task in tasks:
+                ledger.place(record)
 
 
 def find_lanes(ledger: Ledger) -> None:
