@@ -103,8 +103,8 @@ def find_lanes(ledger: Ledger) -> None:
 def _take_up(ledger: Ledger, member: Member) -> None:
     """What that process runs goes on, and what it has not ended keeps its places.
 
-    What this very process was to run and never began is put back: the turn that started it was kept, and it never heard
-    so.
+    What this very process was to run and never began is put back, and what of that was given up has ended: the turn
+    that started it was kept, and it never heard so.
     """
     begun = {record.token for record in ledger.orphans} | ledger.answered
     for record in list(ledger.shelf(f"running/{member.id}")):
@@ -132,6 +132,9 @@ def _take_up(ledger: Ledger, member: Member) -> None:
             ledger.held[record.id] = tokens[record.id]
         else:
             ledger.place(replace(record, worker=None))
+    if member.id == ledger.worker:
+        for token in [token for token in member.overdue if token not in begun]:
+            ledger.release(token, ledger.overdue[token])
 
 
 def _take_up_orphans(ledger: Ledger) -> None:
@@ -207,11 +210,13 @@ def take_back_unread(ledger: Ledger) -> None:
             continue
         asked = [work_id for work_id, worker in ledger.asked_of.items() if worker == member.id]
         tokens = ledger.library.take_back(member.id)
-        running = {record.token: record for record in ledger.records.values() if record.token in {*tokens}}
-        for token, record in running.items():
-            ledger.release(token, record.id)
+        running = {record.token: record for record in ledger.records.values() if record.token}
+        for token in tokens:
+            record = running.get(token)  # None when it was given up meanwhile
+            ledger.release(token, ledger.overdue.get(token, "") if record is None else record.id)
             ledger.judge_circuits(token, None)
-            ledger.put_back(record, "return")
+            if record is not None:
+                ledger.put_back(record, "return")
         if tokens:
             member.is_stuck = True
             ledger.ask_anew(asked)
