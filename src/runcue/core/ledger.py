@@ -305,10 +305,11 @@ class Ledger(Waiting):
     def exchange(self, record: Record, changed: Record) -> None:
         """Pending work has another record now: where the old one stands in line, the new one takes its place."""
         if not record.token and str(record.shelf).startswith(READY):
-            self._leave_line(record)  # it is asked anew
+            self.leave_line(record)  # it is asked anew
             self.place(changed)
 
-    def _leave_line(self, record: Record) -> None:
+    def leave_line(self, record: Record) -> None:
+        """That pending work waits elsewhere, or nowhere, from now on: its line must not count it as first."""
         lane = self.find_lane(record.spec)
         if lane is not None:
             if self.asking is not None:
@@ -494,7 +495,7 @@ class Ledger(Waiting):
             self.pending -= 1
             if record.shelf is not None and not record.shelf.startswith(HELD):
                 self.plan.shelves.add(record.shelf)
-            self._leave_line(record)
+            self.leave_line(record)
             self.held.pop(record.id, None)
         self._kept.add(final)
         return final

@@ -150,6 +150,7 @@ def _take_up_orphans(ledger: Ledger) -> None:
             current = ledger.live(record.id)
             if current is not None and not current.token:
                 ledger.held[record.id] = record.token
+                ledger.leave_line(current)
                 ledger.place(replace(current, worker=ledger.worker))
         if record.token in ledger.overdue:
             ledger.plan.stop.append(record.token)
