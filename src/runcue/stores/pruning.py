@@ -71,7 +71,7 @@ def prune(
     is_full = len(connection.execute(OLD_GRANTS, (oldest, SOME)).fetchall()) >= SOME
     is_full |= len(connection.execute(OLD_SHELVES, (SOME, LATELY)).fetchall()) >= SOME
     is_full |= _forget_keys(connection, services, now) >= SOME
-    connection.execute("DELETE FROM mail WHERE worker NOT IN (SELECT id FROM workers)")
+    connection.execute("DELETE FROM letters WHERE worker NOT IN (SELECT id FROM workers)")
     if finished_before is None:
         return [], is_full
     is_full |= len(connection.execute(OLD_EVENTS, (finished_before, SOME)).fetchall()) >= SOME

@@ -14,19 +14,19 @@ import signal
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
-from runcue.core.plan import Changes, Library, Plan
+from runcue.core.plan import Changes, Library, Plan, Post
 from runcue.core.query import Query
-from runcue.core.state import Worker
+from runcue.core.state import Head, Worker
 from runcue.errors import ForkedConnection, StoreError, quoted
 from runcue.loops import tell, within
-from runcue.ports import Clock, Decide
+from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
 from runcue.stores import codec, presence
 from runcue.stores.errands import Claim, Errands
 from runcue.stores.hearing import Hearing
@@ -45,6 +45,8 @@ SHORTEST_PAUSE = 0.01
 """Seconds between two steps of pruning while there is more to let go of; at least as long as the step took."""
 CLOSING = 30.0
 """Seconds after which close() no longer waits for a turn that somebody else holds."""
+TIDINGS = 0.02
+"""Seconds between two tidings of a process that is busy, for those who have nothing to do with them."""
 CRASH_AT = os.environ.get("RUNCUE_CRASH_AT", "")
 
 _passed: Counter[str] = Counter()
@@ -62,14 +64,24 @@ def crashpoint(name: str) -> None:
 class TableTurn:
     """One turn: what `decide` may look at while it holds it."""
 
-    __slots__ = ("changes", "library", "now", "read", "wall")
+    __slots__ = ("changes", "given", "library", "now", "posts", "read", "wall")
 
-    def __init__(self, tables: Tables, now: float, wall: float, changes: Changes | None) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        now: float,
+        wall: float,
+        changes: Changes | None,
+        posts: Sequence[Post] = (),
+        given: frozenset[int] = frozenset(),
+    ) -> None:
         self.library: Library | None = tables
         self.read = tables.read
         self.now = now
         self.wall = wall
         self.changes = changes
+        self.posts = posts
+        self.given = given
 
 
 class SharedStore:
@@ -120,6 +132,9 @@ class SharedStore:
         """True when attempts of this process may be under way, whose leases are renewed."""
         self._renewed_at = time.monotonic()
         self._is_closed = False
+        self._telling: asyncio.TimerHandle | None = None
+        self._told_at = -TIDINGS
+        """When this process last told the others."""
         self.worker = presence.new_worker_id()
 
     # for each kind of database ----------------------------------------------------------------------------
@@ -129,12 +144,24 @@ class SharedStore:
         """Do a job with the turn; whatever it raises undoes it. The job commits, or rolls back, by itself."""
 
     @abstractmethod
-    def _decided(self, decide: Decide) -> Plan:
-        """Catch up, decide, write and commit, within `_transact`."""
+    def _opened(self) -> tuple[Head, float, bool]:
+        """The counters, queue time, and whether that alone has to be written, at the begin of `_transact`."""
 
     @abstractmethod
-    def _commit(self) -> None:
-        """Commit what was written, within `_transact`."""
+    def _write(self, plan: Plan, before: Head, now: float) -> None:
+        """Write and commit what was decided, within `_transact`."""
+
+    @abstractmethod
+    def _commit(self, is_there: Callable[[], bool] | None = None) -> None:
+        """Commit what was written, within `_transact`. `is_there` tells whether it is, if nobody else can."""
+
+    @abstractmethod
+    def _let_be(self) -> None:
+        """End what wrote nothing, within `_transact`."""
+
+    @abstractmethod
+    def _exchanged(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
+        """Leave a post and take the letters of this process, in the store's thread."""
 
     def _claim(self) -> Claim | None:
         """How a turn is waited for, where the store's thread waits without an end."""
@@ -170,8 +197,12 @@ class SharedStore:
 
     # opening ----------------------------------------------------------------------------------------------
 
-    def _me(self, boot: str) -> Worker:
-        return Worker(self.worker, presence.host_name(), boot, os.getpid(), started_at=self.clock.now())
+    def _introduce(self, boot: str) -> None:
+        self._myself = Worker(self.worker, presence.host_name(), boot, os.getpid(), started_at=self.clock.now())
+
+    def me(self) -> Worker:
+        """This process, as far as the store knows it."""
+        return self._myself
 
     def _meet(self, directory: Path, peers: Callable[[], Mapping[str, int]]) -> None:
         """Clear away what the dead left here, and look after the living from now on."""
@@ -186,46 +217,143 @@ class SharedStore:
 
     # turns ------------------------------------------------------------------------------------------------
 
-    def take_turn(self, decide: Decide, claim: Claim | None = None) -> Plan:
-        """Decide and commit, here and now; unless it was given up meanwhile."""
+    def take_turn(
+        self,
+        decide: Decide,
+        post: Outgoing | None = None,
+        takeover: Takeover | None = None,
+        claim: Claim | None = None,
+    ) -> tuple[Plan | None, Received | None]:
+        """Decide and commit, here and now; unless another process decides, or it was given up meanwhile."""
         is_written = False
 
-        def job() -> Plan:
+        def job() -> tuple[Plan | None, Received | None]:
             if claim is not None and not claim.take():
                 raise claim.late()
             self._hearing.turn_began()
-            return self._decided(decide)
+            return self._decided(decide, post, takeover)
 
         self._hearing.turn_wanted()
         try:
             self._check()
             if claim is not None and claim.is_taken:  # it was given up before this thread came to it
                 raise claim.late()
-            plan = self._transact(job)
-            is_written = plan.writes
+            plan, received = self._transact(job)
+            self._tables.letters_read()
+            is_written = plan is not None and plan.writes
         except BaseException as error:
+            self._tables.letters_lost()
             self._tables.forget()
             if isinstance(error, MemoryError):  # another time there may be some
                 raise no_memory(quoted(self._place), self._place) from error
             raise
         finally:
             self._hearing.turn_over(is_written=is_written)
-        if is_written:
+        if plan is not None and is_written:
             crashpoint("turn.committed")
             self._may_run |= bool(plan.start)
             self._tell(plan)
-        return plan
+        if received is not None:
+            self._came(received, None if plan is not None else post)
+        return plan, received
 
-    def _seen_all(self) -> None:
-        """Within a turn that caught up: whatever others told so far, it has seen, for nobody commits meanwhile."""
-        self._presence.drain()
+    def _decided(
+        self, decide: Decide, post: Outgoing | None, takeover: Takeover | None
+    ) -> tuple[Plan | None, Received | None]:
+        """Find who decides; read what there is, decide, write and commit, or leave it to who does. In `_transact`."""
+        tables = self._tables
+        crashpoint("turn.begin")
+        before, now, must_write = self._opened()
+        if not self._may_decide(before, takeover):
+            return None, self._posted(before, post)
+        received = None
+        if takeover is None:
+            changes = tables.changes(before)
+            given: frozenset[int] = frozenset()
+        else:
+            changes = tables.take_over(before)
+            received = tables.received(changes.head, tables.claim())
+            given = frozenset(record.token for record in received.plan.start)
+            must_write |= before.decider != self.worker
+        posts = tables.posts(anew=takeover is not None)
+        plan = decide(TableTurn(tables, now, self.clock.wall(), changes, posts, given))
+        if tables.has_more:  # the next turn follows at once
+            plan.wake_at = min(plan.wake_at, now)
+        crashpoint("turn.decided")
+        if plan.writes or tables.must_write or must_write:
+            self._write(plan, before, now)
+            tables.written(plan)
+        else:
+            self._let_be()
+            tables.read_only(before)
+        return plan, received
+
+    def _may_decide(self, head: Head, takeover: Takeover | None) -> bool:
+        """Whether a turn that begins with these counters is for this process to take."""
+        if takeover is None:
+            return self._tables.goes_on(head)
+        return head.decider in {None, self.worker} or (
+            head.decider == takeover.decider and takeover.revision in {None, head.revision}
+        )
+
+    def _posted(self, head: Head, post: Outgoing | None) -> Received:
+        """Leave that to who decides, take what is there for this process, and commit. Within `_transact`."""
+        tables = self._tables
+        if post is not None:
+            tables.put(post, self.clock.now())
+        letters = tables.claim()
+        received = tables.received(head, letters)
+        received.unread = tables.unread()
+        tables.glimpse()
+        crashpoint("post.written")
+        if post is None and not letters:
+            self._let_be()
+        else:
+            self._commit(lambda: tables.has_posted(post, bool(letters)))
+        return received
+
+    def _came(self, received: Received, post: Outgoing | None) -> None:
+        """After a commit: wake who decides over a post. What came runs here from now on."""
+        if post is not None:
+            crashpoint("post.committed")
+            if received.head.decider is not None:
+                self._wake([received.head.decider])
+        self._may_run |= bool(received.plan.start)
+        crashpoint("letters.read")
 
     def _tell(self, plan: Plan) -> None:
-        """After a commit: wake the others, and clear away what the dead left."""
+        """After a turn: wake those who have something to do at once, and the others now and then."""
         if plan.lost:
             self._sweep(plan.lost)
+        if plan.parts:
+            self._wake(plan.parts)
+        now = time.monotonic()
+        if now - self._told_at < TIDINGS and not (plan.lost or plan.has_moved_alarm or self._is_on_loop):
+            tell(self._loop, self._tell_later)
+        else:
+            self._told_at = now
+            self._tell_all(but=plan.parts)
+
+    def _tell_later(self) -> None:
+        if self._telling is None and not self._is_closed:
+            self._telling = self._loop.call_later(TIDINGS, self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._telling = None
+        self._turns.put(self._tell_all)
+
+    def _tell_all(self, but: Iterable[str] = (), *, is_urgent: bool = False) -> None:
+        """Wake everybody, but those who were woken already."""
+        others = self._tables.peers.keys() - set(but)
+        self._poke(others, others if is_urgent else ())
+
+    def _wake(self, workers: Iterable[str]) -> None:
+        """Wake these: something was left for them."""
+        self._poke(workers, set(workers))
+
+    def _poke(self, workers: Iterable[str], urgent: Iterable[str]) -> None:
         try:
-            self._presence.poke(self._tables.peers, {worker for worker, _ in plan.mail})
+            self._presence.poke(workers, set(urgent))
         except (OSError, StoreError) as error:  # they look by themselves a little later
             self._trouble("cannot wake the other processes", error)
 
@@ -235,23 +363,70 @@ class SharedStore:
         except (OSError, StoreError) as error:  # the next who opens the queue does it
             self._trouble("cannot clear away the files of dead processes", error)
 
-    async def turn(self, decide: Decide) -> Plan:
-        """Decide and commit, in the store's thread."""
+    async def turn(
+        self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
+    ) -> tuple[Plan | None, Received | None]:
+        """Decide and commit, in the store's thread; or leave `post` to who decides."""
         if self._is_on_loop:
-            plan = self.take_turn(decide)
+            done = self.take_turn(decide, post, takeover)
         else:
             claim = self._claim()
             self._neighbours.hear_nothing()
             try:
-                plan = await self._turns.do(lambda: self.take_turn(decide, claim), claim)
+                done = await self._turns.do(lambda: self.take_turn(decide, post, takeover, claim), claim)
             finally:
                 self._neighbours.hear_again()
-        self._neighbours.meet()
+        self._look_around()
         if self._tables.is_recounted:
             self._neighbours.notice()
         if CRASH_AT:
             self._loop.call_soon(crashpoint, "acted")
-        return plan
+        return done
+
+    async def exchange(self, post: Outgoing | None) -> Received:
+        """Leave that for whoever decides, and find what was decided for this process."""
+        if self._is_on_loop:
+            received = self._exchange(post)
+        else:
+            claim = self._claim()
+            self._neighbours.hear_nothing()
+            try:
+                received = await self._turns.do(lambda: self._exchange(post, claim), claim)
+            finally:
+                self._neighbours.hear_again()
+        self._look_around()
+        return received
+
+    def _exchange(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
+        try:
+            self._check()
+            if claim is not None and claim.is_taken:
+                raise claim.late()
+            crashpoint("post.begin")
+            self._presence.drain()  # whatever others told so far, this sees
+            received = self._exchanged(post, claim)
+            self._tables.letters_read()
+        except BaseException as error:
+            self._tables.letters_lost()
+            if isinstance(error, MemoryError):
+                raise no_memory(quoted(self._place), self._place) from error
+            raise
+        self._came(received, post)
+        return received
+
+    def _look_around(self) -> None:
+        """After each turn or exchange, on the loop."""
+        self._neighbours.meet()
+
+    async def glance(self, decide: Decide) -> None:
+        """Run `decide` on everything as it stands at one moment; nothing of its plan is kept."""
+
+        def look(tables: Tables) -> None:
+            head = tables.head()
+            now = max(self.clock.now(), head.now)
+            decide(TableTurn(tables, now, self.clock.wall(), tables.everything(head)))
+
+        await self._read(look)
 
     # looking ----------------------------------------------------------------------------------------------
 
@@ -261,7 +436,7 @@ class SharedStore:
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
         """Those of these works that there are."""
-        return await self._read(lambda tables: tables.by_id(ids))
+        return await self._read(lambda tables: tables.some(ids))
 
     async def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first."""
@@ -296,9 +471,14 @@ class SharedStore:
         self._neighbours.listen(self._hearing.hear, lost)
         self._prune_in(PRUNE_EVERY)
 
-    def serve(self, queues: frozenset[str] | None) -> None:
-        """Tell the others with the next turn which queues this process serves; None for all of them."""
-        self._tables.serve(queues)
+    def is_alive(self, worker: str) -> bool:
+        """False when that process is known to be dead."""
+        return self._presence.is_alive(worker)
+
+    @property
+    def is_known(self) -> bool:
+        """False when the others took this process for dead, as far as it knows: it has to say who it is again."""
+        return self._tables.is_known
 
     def _pulse(self) -> None:
         """Every now and then, in the heart's thread: is everything still there?"""
@@ -398,8 +578,9 @@ class SharedStore:
     def _rest(self) -> None:
         """Do nothing more by ourselves."""
         self._is_closed = True
-        if self._pruning is not None:
-            self._pruning.cancel()
+        for timer in (self._pruning, self._telling):
+            if timer is not None:
+                timer.cancel()
         self._neighbours.close()
         self._hearing.close()
         if self._heart is not None:
@@ -410,6 +591,8 @@ class SharedStore:
             self._strike_off()
         except StoreError as error:  # then others find it gone, and strike it off
             logger.warning("could not sign off from %r: %s", self._place, error)
+        else:
+            self._tell_all(is_urgent=True)  # somebody else has to decide from now on
         self.abandon()
 
     def abandon(self) -> None:
