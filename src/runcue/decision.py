@@ -31,9 +31,8 @@ class Decider(msgspec.Struct, eq=False):
         """Catch up, take in, decide."""
         scheduler, items, posts = self.scheduler, self.items, turn.posts
         scheduler.begin(turn.now, turn.wall, turn.library)
-        if turn.given:
-            scheduler.begins(turn.given)
         if turn.changes is not None:
+            scheduler.begins(turn.given, posts)
             scheduler.catch_up(turn.changes)
         if turn.library is None:
             scheduler.ask_with(self.questions)

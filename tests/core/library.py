@@ -340,7 +340,7 @@ class Process(Bench):
         shared.taken_back = set()
         shared.most_reads = shared.reads + MOST_READS
         scheduler.begin(shared.now, shared.wall, shared)
-        scheduler.begins(given)
+        scheduler.begins(given, posts)
         if is_first:
             scheduler.catch_up(shared.everything())
         elif self._news:

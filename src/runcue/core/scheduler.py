@@ -104,9 +104,11 @@ class Scheduler:
         self.ledger.orphans = list(attempts)
         self.ledger.answered = {item.token for item in items if isinstance(item, Outcome)}
 
-    def begins(self, given: Iterable[int]) -> None:
-        """This process is about to begin these attempts, which were decided before."""
-        self.ledger.answered |= {*given}
+    def begins(self, given: Iterable[int], posts: Iterable[Post]) -> None:
+        """This process is about to begin these attempts, which were decided before. Of others, which have ended, it may
+        have left the outcome for whoever decides."""
+        outcomes = (item for post in posts for item in post.items if isinstance(item, Outcome))
+        self.ledger.answered |= {*given, *(outcome.token for outcome in outcomes)}
 
     def greet(self, items: Iterable[Item], posts: Iterable[Post]) -> None:
         """Processes tell who they are and what they can run: known before anything is decided by it."""
