@@ -6,6 +6,9 @@ Between turns the engine sleeps until the inbox is filled or until the exact mom
 
 With an inline store (memory) an item that needs no start is taken in at once, in a turn of its own that starts
 nothing: so `submit` returns without suspending, and work submitted in a row is chosen among, best first.
+
+Where several processes share a queue, one of them decides for all (leadership.py). The others leave their inboxes for it
+(outbox.py) and do what it decided for them: to `_act` that looks like a plan of their own.
 """
 
 from __future__ import annotations
@@ -19,11 +22,15 @@ from typing import Any, TypeVar
 from runcue.attempts import Attempts
 from runcue.bus import Bus
 from runcue.core.asking import Allowance, Questions, Verdict
+from runcue.core.failure import Failure
 from runcue.core.model import WorkState
 from runcue.core.outcome import STOPPED
+from runcue.core.events import told
 from runcue.core.plan import (
     Cancel,
+    Hello,
     Item,
+    Outcome,
     Plan,
     Serve,
     Verdicts,
@@ -41,8 +48,10 @@ from runcue.errors import (
     StoreError,
 )
 from runcue.judge import Judge
+from runcue.leadership import Leadership
 from runcue.loops import within
-from runcue.ports import Clock, Executor, Registered, Store, Turn
+from runcue.outbox import Outbox
+from runcue.ports import Clock, Executor, Received, Registered, Store, Takeover, Turn
 from runcue.replies import Replies
 from runcue.running import Around, Words
 from runcue.waiters import Waiters
@@ -51,6 +60,7 @@ logger = logging.getLogger("runcue")
 
 T = TypeVar("T")
 NOTHING_ASKED = Allowance(0, 0)
+UNBEGUN = Failure("unbegun", "this process begins nothing more")
 CLEANUP = 1.0
 """Seconds that stop() leaves to coroutines it has cancelled."""
 LAST_LOOK = 0.05
@@ -76,6 +86,7 @@ class Engine:
         store: Store,
         clock: Clock,
         make_scheduler: Callable[[], Scheduler],
+        hello: Callable[[bool, frozenset[str] | None, bool], Hello | None],
         judge: Judge,
         bus: Bus,
         executors: Mapping[str, Executor],
@@ -85,21 +96,30 @@ class Engine:
         drain: Callable[[], Any],
         progress_interval: float,
         may_block: bool,
+        may_refuse: bool,
     ) -> None:
+        """`hello` says what the other processes have to know of this one; nothing if that is what it said last, unless
+        it is to say it all the same."""
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._store = store
         self._clock = clock
         self._make_scheduler = make_scheduler
-        self._scheduler = make_scheduler()
+        self._scheduler: Scheduler | None = make_scheduler() if store.is_inline else None
+        """None while another process decides, as far as this one knows."""
+        self._hello = hello
         self._head = NO_HEAD
         self._judge = judge
         self._bus = bus
         self._questions = questions
         self._drain = drain
         self._inbox: list[Item] = []
-        self._is_full = self._has_news = False
         self.replies = Replies(self._loop)
+        self._outbox = Outbox(self.replies, is_refusing=may_refuse)
+        self._leadership = Leadership("" if store.is_inline else store.me().id, store.is_alive, self._loop.time)
+        self._raised: dict[str, BaseException] = {}
+        """What attempts raised whose outcome another process decides on, by work: callbacks here are given it."""
+        self._settling: list[asyncio.Future[None]] = []
         self.waiters = Waiters(self._loop, store)
         self._idle_waiters: list[asyncio.Future[None]] = []
         self.attempts = Attempts(
@@ -123,6 +143,7 @@ class Engine:
         self._troubled_at = -TROUBLE_EVERY
         self._failures = 0
         """How many turns in a row the store could not keep."""
+        self._queues: frozenset[str] | None = None
         self._serve: Serve | None = None
         self._broken: Exception | None = None
 
@@ -147,6 +168,7 @@ class Engine:
         """How many works there were in each state so far."""
         self._check()
         if not self._store.is_inline:
+            await self._settled()
             return await self._store.counts()
         await self.look(lambda scheduler, turn: None)
         return {state: getattr(self._head, state.value) for state in WorkState}
@@ -161,15 +183,19 @@ class Engine:
         if self._may_start:
             return
         self._may_start = True
+        self._queues = queues
         self._bus.begin()
         self._serve = Serve(queues)
-        self.put(self._serve)
+        if self._store.is_inline:
+            self.put(self._serve)
+        self._wake.set()
         self.take_turns()
 
     def take_turns(self) -> None:
         """Take turns whenever there is something to decide; nothing is started before `start`."""
         if self._loop_task is None or self._loop_task.done():
             self._loop_task = self._loop.create_task(self._run(), name="runcue")
+            self._wake.set()
             self._loop_task.add_done_callback(self._over)
 
     async def stop(self, timeout: float | None) -> None:
@@ -242,8 +268,8 @@ class Engine:
     def _is_stopping(self) -> bool:
         if self._may_start or self._loop_task is None or self._loop_task.done():
             return False
-        is_deciding = self._failures < GIVE_UP and (bool(self._inbox) or self._one_at_a_time.locked())
-        return is_deciding or self.attempts.are_awaited()
+        is_left = bool(self._inbox) or self._one_at_a_time.locked() or self._outbox.has_unread
+        return (self._failures < GIVE_UP and is_left) or self.attempts.are_awaited()
 
     def _let_go(self) -> None:
         quiet, self._quiet = self._quiet, None
@@ -288,7 +314,7 @@ class Engine:
 
     def disappoint(self, error: Callable[[], Exception]) -> None:
         """Nothing will happen any more: whoever waits for something gets the error."""
-        for future in (*self.replies.all(), *self.waiters.all(), *self._idle_waiters):
+        for future in (*self.replies.all(), *self.waiters.all(), *self._idle_waiters, *self._settling):
             if not future.done():
                 future.set_exception(error())
                 future.exception()  # who waits gets it; nobody has to
@@ -296,15 +322,9 @@ class Engine:
     # asking the engine ------------------------------------------------------------------------------------
 
     def wake(self, is_urgent: bool = True) -> None:
-        """Another process did something: take a turn, and look who waited for that.
-
-        A process that cannot start anything more need not know at once, unless it must: it catches up with its next
-        turn.
-        """
-        if is_urgent or not self._is_full:
+        """Another process did something: look who waited for that; if something was left for this one, take part."""
+        if is_urgent or self._idle_waiters or self._settling:
             self._wake.set()
-        else:
-            self._has_news = True
         self._hear()
 
     def _hear(self) -> None:
@@ -330,7 +350,7 @@ class Engine:
         self._inbox.append(item)
         self._wake.set()
         if self._store.is_inline:
-            plan = self._store.take_turn(self._decider(may_start=False))
+            plan = self._inline(is_whole=False)
             self._act(plan)
             for asked, answer in plan.replies:
                 if asked is item:
@@ -352,7 +372,7 @@ class Engine:
 
         self._check()
         if self._store.is_inline:
-            self._act(await self._turn(ask))
+            self._act(self._inline(ask))
             self._wake.set()
         else:  # who asks may give up; what the turn decided must be done all the same
             asked = self._loop.create_task(self._ask(ask), name="runcue look")
@@ -365,7 +385,30 @@ class Engine:
         return answer[-1]
 
     async def _ask(self, question: Ask) -> None:
-        self._act(await self._turn(question))
+        """In a turn, if this process decides; else by a look at everything as it stands."""
+        if self._scheduler is not None and await self._take_part(question):
+            return
+        await self._settled()
+
+        def look(turn: Turn) -> Plan:
+            scheduler = self._make_scheduler()
+            scheduler.begin(turn.now, turn.wall, turn.library)
+            assert turn.changes is not None
+            scheduler.catch_up(turn.changes)
+            scheduler.take_in([])
+            question(scheduler, turn)
+            return scheduler.finish()
+
+        await self._store.glance(look)
+
+    async def _settled(self) -> None:
+        """Wait until everything that this process left was taken: then it sees what it did itself."""
+        while self._outbox.has_unread or (self._inbox and self._scheduler is None):
+            self._check()
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._settling.append(future)
+            self._wake.set()
+            await future
 
     def _asked(self, task: asyncio.Task[None]) -> None:
         """A turn for a question started nothing, but has seen what others did: nobody tells of that any more."""
@@ -400,53 +443,161 @@ class Engine:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            self._act(await self._turn())
+            if self._store.is_inline:
+                self._act(self._inline())
+            else:
+                await self._take_part()
 
-    async def _turn(self, question: Ask | None = None) -> Plan:
-        """Take the next turn. What the store could not keep stays in the inbox, or is answered with the reason."""
-        if self._store.is_inline:
-            return self._store.take_turn(self._decider(question))
+    async def _take_part(self, question: Ask | None = None) -> bool:
+        """Decide, or leave the inbox for whoever does. True when this process decided.
+
+        What the store could not keep stays in the inbox, or is answered with the reason.
+        """
         while True:
             async with self._one_at_a_time:
-                decide = self._decider(question)
+                takeover = None if self._scheduler else self._leadership.due(self._clock.now())
+                self._greet(is_new=takeover is not None)
+                scheduler = self._scheduler
+                items = self._take_inbox()
+                post = self._outbox.post(items)
+                plan: Plan | None = None
+                received: Received | None
                 try:
-                    plan = await self._store.turn(decide)
+                    if scheduler is None and takeover is None:
+                        received = await self._store.exchange(post)
+                    else:
+                        scheduler = scheduler or self._new_scheduler(items)
+                        decide = self._decider(scheduler, items, question)
+                        plan, received = await self._store.turn(decide, post, takeover)
                     self._failures = 0
-                    return plan
                 except StoreError as error:
                     is_passing = isinstance(error, StorageBusy) and error.is_passing
                     is_again = is_passing and self._failures < TRIES
-                    self._not_kept(decide, error, is_again)
+                    self._not_kept(items, error, is_again)
                     if not is_again and (question is not None or isinstance(error, FOR_GOOD)):
                         raise
+                else:
+                    self._scheduler = None if plan is None else scheduler
+                    if plan is None and post is not None:
+                        self._left(post.number, items, received)
+                    if received is not None:
+                        self._receive(received, is_deciding=plan is not None)
+                    if plan is not None:
+                        self._decided(plan)
+                    return plan is not None
             await asyncio.sleep(SHORT_PAUSE * self._failures if is_again else STORE_PAUSE)
 
-    def _decider(self, question: Ask | None = None, may_start: bool | None = None) -> Decider:
-        """Everything a decision needs, as it is now."""
+    def _left(self, number: int, items: list[Item], received: Received | None) -> None:
+        """The inbox was left for whoever decides."""
+        self._outbox.left(number, items, None if received is None else received.head.decider)
+        for item in items:
+            if type(item) is Outcome and item.error is not None:
+                self._raised[item.id] = item.error
+
+    def _decided(self, plan: Plan) -> None:
+        """This process decided, for all of them."""
+        me = plan.head.decider
+        assert me is not None
+        self._leadership.saw(plan.head, has_unread=False)
+        self._outbox.taken(me)
+        self._act(plan)
+        for item in self._outbox.again(me):
+            self.put(item)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Everything that this process left was taken: those who waited for that go on."""
+        settling, self._settling = self._settling, []
+        for future in settling:
+            if not future.done():
+                future.set_result(None)
+
+    def _greet(self, *, is_new: bool) -> None:
+        """Have whoever decides know of this process what it does not know yet; if that is new to it, everything."""
+        if not any(type(item) is Hello for item in self._inbox):
+            hello = self._hello(self._may_start, self._queues, is_new)
+            if hello is not None:
+                self._inbox.insert(0, hello)
+
+    def _receive(self, received: Received, *, is_deciding: bool) -> None:
+        """Do what others decided for this process; see who decides, and whether it does."""
+        plan = received.plan
+        self._outbox.heard(received)
+        self._leadership.saw(received.head, self._outbox.has_unread)
+        for place, news in enumerate(plan.events):
+            record = told(news).record
+            if record is not None and record.id in self._raised and told(news).type == "failed":
+                plan.errors[place] = self._raised.pop(record.id)
+        plan.head, plan.replies = received.head, []
+        plan.start = [record for record in plan.start if record.token not in self.attempts.runs]
+        if not self._may_start:
+            for record in plan.start:
+                self.put(Outcome(record.id, record.token, None, UNBEGUN))
+            plan.start = []
+        self._act(plan)
+        for item in self._outbox.again(received.head.decider):
+            self.put(item)
+        if not self._outbox.has_unread:
+            self._settle()
+        if not is_deciding:
+            if not received.is_known and not self._outbox.has_unread:
+                self._greet(is_new=True)
+                self._wake.set()
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """While another process decides: look whether it still does, as long as something waits for that."""
+        is_due = self._leadership.due(self._clock.now()) is not None
+        if is_due:
+            self._wake.set()
+        self._set_alarm(self._clock.now() + self._leadership.patience if self._outbox.has_unread else float("inf"))
+
+    def _take_inbox(self) -> list[Item]:
+        """Everything that was put so far."""
         items, self._inbox = self._inbox, []
         self.attempts.take_entries()
-        questions = self._questions()
-        is_whole = question is None and may_start is None
-        allowance = self._judge.allowance() if questions and is_whole else NOTHING_ASKED
-        return Decider(self._scheduler, items, questions, allowance, self._may_start, is_whole, question)
+        return items
 
-    def _not_kept(self, decider: Decider, error: StoreError, is_again: bool) -> None:
+    def _new_scheduler(self, items: list[Item]) -> Scheduler:
+        """One that knows nothing yet but what runs here."""
+        scheduler = self._make_scheduler()
+        scheduler.adopt([run.record for run in self.attempts.runs.values()], items)
+        return scheduler
+
+    def _decider(
+        self, scheduler: Scheduler, items: list[Item], question: Ask | None, *, is_whole: bool = True
+    ) -> Decider:
+        """Everything a decision needs, as it is now."""
+        questions = self._questions()
+        is_whole = is_whole and question is None
+        is_asking = is_whole and (questions or not self._store.is_inline)
+        allowance = self._judge.allowance() if is_asking else NOTHING_ASKED
+        return Decider(scheduler, items, questions, allowance, self._may_start, is_whole, question)
+
+    def _inline(self, question: Ask | None = None, *, is_whole: bool = True) -> Plan:
+        """A turn, here and now."""
+        assert self._scheduler is not None
+        return self._store.take_turn(
+            self._decider(self._scheduler, self._take_inbox(), question, is_whole=is_whole)
+        )
+
+    def _not_kept(self, items: list[Item], error: StoreError, is_again: bool) -> None:
         """The store did not keep a turn: forget what it decided, keep what happened, refuse what was asked for.
 
         With `is_again` it is tried again at once, and nobody need know.
         """
-        self._scheduler = self._make_scheduler()
-        runs = [run.record for run in self.attempts.runs.values()]
-        self._scheduler.adopt(runs, (*decider.items, *self._inbox))
+        was_deciding = self._scheduler is not None
+        self._scheduler = None
         self._failures += 1
-        kept = [item for item in decider.items if is_again or isinstance(item, MUST_BE_KEPT)]
-        others = [id(item) for item in (*decider.items, *self._inbox)]
-        waiting = [item for item in self.replies.items() if id(item) not in others]
-        serve = [] if self._serve is None or self._serve in kept else [self._serve]
-        self._inbox = [*serve, *kept, *waiting, *self._inbox]
+        kept = [item for item in items if is_again or isinstance(item, MUST_BE_KEPT)]
+        waiting: list[Item] = []
+        if was_deciding:  # what waited for room did so in the mind that was just lost
+            others = {id(item) for item in (*items, *self._inbox)}
+            waiting = [item for item in self.replies.items() if id(item) not in others]
+        self._inbox = [*kept, *waiting, *self._inbox]
         if is_again:
             return
-        for item in decider.items:
+        for item in items:
             self.replies.answer(item, error)
         if self._quiet is not None:
             self._let_go()
@@ -456,18 +607,12 @@ class Engine:
             logger.error("nothing can be kept, trying again every %g s: %s", STORE_PAUSE, error)
 
     def _act(self, plan: Plan) -> None:
-        self._head, self._is_full = plan.head, plan.is_full
-        if self._has_news and not plan.is_full:  # they may have come after this turn had looked
-            self._has_news = False
-            self._wake.set()
-        if plan.has_news:  # nobody else may tell: who did it can have died, or been unable to
-            self._hear()
-        for item, answer in plan.replies:
-            self.replies.answer(item, answer)
+        self._head = plan.head
+        self._outbox.answer(plan)
         for token in plan.stop:
             self.attempts.stop(token)
         if plan.events:
-            self._bus.publish(plan)
+            self._bus.publish(plan.heard())
             plan.errors.clear()  # they hold the frames of handlers, and the ledger holds the last plan
             if self.waiters and plan.finals:
                 self.waiters.tell(plan)
@@ -480,7 +625,7 @@ class Engine:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-        if self._quiet is not None:
+        if self._quiet is not None and not self._outbox.has_unread:
             self._let_go()
         if plan.is_whole and plan.wake_at != self._alarm_at:
             self._set_alarm(plan.wake_at)

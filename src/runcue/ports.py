@@ -78,6 +78,8 @@ class Received(msgspec.Struct):
     """What it has to do and to know: starts, stops, questions, replies, events. Each is found once."""
     unread: frozenset[int] = frozenset()
     """Those of its posts that nobody has taken yet."""
+    is_known: bool = True
+    """False when it is not among those who have the queue open: it has yet to say who it is, or passed for dead."""
 
 
 class Store(Protocol):

@@ -28,7 +28,6 @@ from runcue.core.plan import (
 from runcue.core.retry import Retry
 from runcue.core.scheduler import Scheduler
 from runcue.core.settings import Rule, Settings
-from runcue.core.shared import is_lost
 from runcue.core.state import Grant, Worker
 from tests.core.bench_of_core import limits
 from tests.core.library import Process, Shared, two
@@ -42,7 +41,6 @@ SHELF = READY + '["default","task","api"]'
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few records are read at once."""
     monkeypatch.setattr("runcue.core.line.SHORTEST_PAGE", 2)
-    monkeypatch.setattr("runcue.core.line.GLANCE", 2)
     monkeypatch.setattr("runcue.core.mind.PAGE", 2)
     monkeypatch.setattr("runcue.core.waiting.PAGE", 2)
 

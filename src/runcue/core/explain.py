@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from runcue.core.asking import Asking
+from runcue.core.fleet import Crew
 from runcue.core.lane import Lane
 from runcue.core.ledger import HELD, Ledger, waits_for_wall
 from runcue.core.limits import Blocked, Limits, Service
@@ -116,7 +117,7 @@ def _own_reason(
     spec, asking = record.spec, ledger.asking
     if str(record.shelf).startswith(HELD):
         return _answer(record, "overdue", "its last attempt was given up but its code still runs")
-    if record.missing and (asking is None or not asking.questions.dependencies):
+    if record.missing and not ledger.questions_of(spec.task).dependencies:
         return _dependency(ledger, record)
     if record.next_retry_at is not None and record.next_retry_at > now:
         return _answer(record, _why_later(record), f"attempt {record.spent + 1}", until=record.next_retry_at)
@@ -125,7 +126,7 @@ def _own_reason(
     if spec.delay and record.created_at + spec.delay > now:
         return _answer(record, "scheduled", "delay", until=record.created_at + spec.delay)
     if ledger.find_lane(spec) is None:
-        return _answer(record, "unknown_task", f"this program has no task {spec.task!r}: another may run it")
+        return _answer(record, "unknown_task", f"nobody knows a task {spec.task!r}")
     return None if asking is None else _gate(ledger, asking, record, is_started)
 
 
@@ -160,7 +161,7 @@ def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> E
             return _answer(record, "dependency", details, until, waits_for=record.spec.depends_on)
         details = NOT_READY.get(wait.why, f"its input {wait.lacks} is not there")
         return _answer(record, "not_ready", details, until)
-    if not is_started or not asking.questions.gates:  # a score alone is asked only where there is room
+    if not is_started or not ledger.questions_of(record.spec.task).gates:  # a score alone is asked only where there is room
         return None
     lane = ledger.lane_of(record.spec)
     if record.id in lane.entries or (lane.queue.is_paused and not asking.is_asked(record.id)):
@@ -223,8 +224,6 @@ class _Lines:
         standing = self._standing(lane, record.spec.cost)
         if standing.service is not None and standing.blocked is not None:
             return self._blocked(record, lane, standing, standing.service, standing.blocked)
-        if not self._is_started:
-            return _answer(record, "not_started", "this process starts nothing; another may", ahead=ahead)
         if ahead:
             return _answer(record, "order", f"{ahead} ahead of it", ahead=ahead)
         for service in lane.services:
@@ -236,7 +235,7 @@ class _Lines:
                 return _answer(record, "rate", "other work waits for more, and goes first", until,
                                service=service.name)  # fmt: skip
         asking = self._ledger.asking
-        if asking is not None and (record.id not in lane.entries or asking.is_asked(record.id)):
+        if asking is not None and lane.questions and (record.id not in lane.entries or asking.is_asked(record.id)):
             return _answer(record, "not_ready", BEING_ASKED)
         return _answer(record, "ready", "starts in the next turn")
 
@@ -245,16 +244,32 @@ class _Lines:
     ) -> Explanation:
         counts = self._counts
         ahead = counts.get(service if service in standing.lines else lane, 0)
-        if service.name == THREADS:
+        if blocked.reason == "unserved":
+            return self._unserved(record, ahead)
+        name = service.scarce()[0] if isinstance(service, Crew) else service.name
+        if name == THREADS:
             return _answer(record, "threads", blocked.details, ahead=ahead)
-        if service.name == HERE:
+        if name == HERE:
             return _answer(record, "max_running", blocked.details, ahead=ahead)
-        if service.name == OWN_POOL:
+        if name == OWN_POOL:
             return _answer(record, blocked.reason, blocked.details, ahead=ahead, service=POOL)
         until = blocked.until
         if blocked.reason == "rate" and until is not None:  # every rate of this work has to have room by then
             until = max(until, *self._turns(record, lane))
         return _answer(record, blocked.reason, blocked.details, until, ahead, service.name)
+
+    def _unserved(self, record: Record, ahead: int) -> Explanation:
+        """Why nobody may run that work, where several processes share the queue."""
+        fleet, spec = self._ledger.fleet, record.spec
+        assert fleet is not None
+        serving = list(fleet.serving())
+        if not serving:
+            return _answer(record, "not_started", "no process that has the queue open runs work", ahead=ahead)
+        if not any(spec.task in member.worker.tasks for member in serving):
+            details = f"no process that runs work has a task {spec.task!r}"
+            return _answer(record, "unknown_task", details, ahead=ahead)
+        details = f"queue {spec.queue!r} is not one that start(queues=…) named"
+        return _answer(record, "paused", details, ahead=ahead)
 
     def _turns(self, record: Record, lane: Lane) -> Iterator[float]:
         """When each rate of the services of that work has room for it, and for all those ahead."""

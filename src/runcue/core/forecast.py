@@ -167,6 +167,8 @@ class _Stage:
             return "unknown_task", record.spec.task
         if lane.queue.is_paused:
             return "paused", lane.queue.name
+        if lane.crew is not None and not lane.crew.members:
+            return "unserved", record.spec.task
         pace = self._paces.get(record.spec.task, Pace(0.0))
         cost: Cost = (ONE_CALL, *record.spec.cost)
         if pace.attempts != 1.0:

@@ -23,6 +23,10 @@ from runcue.core.state import NO_HEAD, Grant, Head, Quantity, ServiceState, Work
 # into the turn --------------------------------------------------------------------------------------------
 
 
+Ref = tuple[int, int]
+"""An item that a process left for whoever decides: which of its posts, and the place in it."""
+
+
 class Submit(msgspec.Struct, eq=False):
     """New work: all of it is accepted or none. Answered with the ids."""
 
@@ -35,12 +39,16 @@ class Submit(msgspec.Struct, eq=False):
     """Services that some of it uses and that its program did not declare: the queue has to know them."""
     has_cost: bool = False
     """True when some of it costs an amount of something, which has to fit into a window."""
+    is_answered: bool = True
+    """False when nobody waits for the ids: nothing of it can be refused, and it counts as accepted already."""
 
 
 class Withdraw(msgspec.Struct, eq=False):
     """A submission that waits for room gave up. Answered with True when it was still waiting."""
 
-    submit: Submit
+    submit: Submit | None
+    ref: Ref | None = None
+    """The same submission, where this process left it for whoever decides."""
 
 
 class Outcome(msgspec.Struct, eq=False):  # the collector must see through it: errors lead back to it
@@ -182,9 +190,6 @@ Item = (
     Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Purge | Configure | Declare | Adjust
     | Pause | Tell | Serve | Lost | Charge | Observe | Hello
 )  # fmt: skip
-
-Ref = tuple[int, int]
-"""An item that a process left for whoever decides: which of its posts, and the place in it."""
 
 
 class Post(msgspec.Struct, frozen=True):

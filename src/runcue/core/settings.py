@@ -63,3 +63,13 @@ class Rule(msgspec.Struct, frozen=True):
     """Which callbacks are asked about its work; None where one program decides, for all its tasks alike."""
     settings: Settings | None = None
     """The options of the program that declared it; None for those of who decides."""
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """What its attempts take up of the process they run in."""
+        return tuple(name for name in self.implicit if name.startswith("#"))
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The services that its executor uses, which all processes share."""
+        return tuple(name for name in self.implicit if not name.startswith("#"))

@@ -39,6 +39,7 @@ from runcue.core.plan import (
     Pause,
     Plan,
     Purge,
+    Ref,
     Revive,
     Serve,
     Submit,
@@ -98,6 +99,11 @@ class _Submit(msgspec.Struct, omit_defaults=True):
     may_wait: bool = False
     services: frozenset[str] = frozenset()
     has_cost: bool = False
+    is_answered: bool = True
+
+
+class _Withdraw(msgspec.Struct):
+    ref: Ref | None
 
 
 class _Outcome(msgspec.Struct, array_like=True):
@@ -153,12 +159,12 @@ def _spec_in(spec: _Spec) -> Spec:
 
 def _submit_out(item: Submit) -> _Submit:
     specs = [_spec_out(spec) for spec in item.specs]
-    return _Submit(specs, item.is_plain, item.may_wait, item.services, item.has_cost)
+    return _Submit(specs, item.is_plain, item.may_wait, item.services, item.has_cost, item.is_answered)
 
 
 def _submit_in(item: _Submit) -> Submit:
     specs = [_spec_in(spec) for spec in item.specs]
-    return Submit(specs, item.is_plain, item.may_wait, item.services, item.has_cost)
+    return Submit(specs, item.is_plain, item.may_wait, item.services, item.has_cost, item.is_answered)
 
 
 def _rule_out(rule: Rule) -> _Rule:
@@ -210,7 +216,7 @@ def _shown(value: Any) -> Any:
 _Out = Callable[[Any], Any]
 _OUT: Final[dict[type, tuple[str, _Out | None]]] = {
     Submit: ("submit", _submit_out),
-    Withdraw: ("withdraw", lambda item: _submit_out(item.submit)),
+    Withdraw: ("withdraw", lambda item: _Withdraw(item.ref)),
     Outcome: ("outcome", _outcome_out),
     Ended: ("ended", None),
     Entered: ("entered", None),
@@ -242,7 +248,7 @@ def _reader(kind: type, then: Callable[[Any], Item] | None = None) -> Callable[[
 
 _IN: Final[dict[str, Callable[[msgspec.Raw], Item]]] = {
     "submit": _reader(_Submit, _submit_in),
-    "withdraw": _reader(_Submit, lambda item: Withdraw(_submit_in(item))),
+    "withdraw": _reader(_Withdraw, lambda item: Withdraw(None, item.ref)),
     "outcome": _reader(_Outcome, _outcome_in),
     "adjust": _reader(_Adjust, _adjust_in),
     "hello": _reader(
