@@ -85,6 +85,7 @@ class Mailbox(Records):
         self._taken = []
         if not self._may_have_posts() and not anew and not self.has_more:
             return []
+        self._is_new = anew
         found: list[Post] = []
         signs, self.has_more = 0, False
         for number, (id, worker, post, body) in enumerate(self._inbox(), 1):
@@ -165,7 +166,7 @@ class Mailbox(Records):
                 self._missed = True
         if self._missed:
             self._make_up(plan)
-        return Received(head, plan)
+        return Received(head, plan, is_known=self.is_known)
 
     def _named(self, letter: Letter) -> list[str]:
         try:
@@ -195,6 +196,20 @@ class Mailbox(Records):
         """The last transaction failed: whether it took letters nobody knows."""
         self._missed |= self._claimed
         self._claimed = False
+
+    def letters_missed(self) -> None:
+        """Letters may be gone that nobody has read."""
+        self._missed = True
+
+    @property
+    def has_missed(self) -> bool:
+        """Whether that is so."""
+        return self._missed
+
+    @property
+    def has_claimed(self) -> bool:
+        """Whether the transaction under way took letters, or the last one."""
+        return self._claimed
 
     def has_posted(self, post: Outgoing | None, had_letters: bool) -> bool:
         """Whether a transaction took place, as it seems now: its post is there, or else its letters are not."""

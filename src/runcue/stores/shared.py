@@ -14,7 +14,7 @@ import signal
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -304,9 +304,9 @@ class SharedStore:
         if post is not None:
             tables.put(post, self.clock.now())
         letters = tables.claim()
+        tables.glimpse()
         received = tables.received(head, letters)
         received.unread = tables.unread()
-        tables.glimpse()
         crashpoint("post.written")
         if post is None and not letters:
             self._let_be()
@@ -349,7 +349,7 @@ class SharedStore:
         others = self._tables.peers.keys() - set(but)
         self._poke(others, others if is_urgent else ())
 
-    def _wake(self, workers: Iterable[str]) -> None:
+    def _wake(self, workers: Collection[str]) -> None:
         """Wake these: something was left for them."""
         self._poke(workers, set(workers))
 
@@ -476,11 +476,6 @@ class SharedStore:
     def is_alive(self, worker: str) -> bool:
         """False when that process is known to be dead."""
         return self._presence.is_alive(worker)
-
-    @property
-    def is_known(self) -> bool:
-        """False when the others took this process for dead, as far as it knows: it has to say who it is again."""
-        return self._tables.is_known
 
     def _pulse(self) -> None:
         """Every now and then, in the heart's thread: is everything still there?"""

@@ -145,7 +145,7 @@ def _retry_in(retry: _Retry) -> Retry:
 def _spec_out(spec: Spec) -> _Spec:
     retry = None if spec.retry is None else _retry_out(spec.retry)
     id, task, params, *others, _, cost = astuple(spec)
-    return _Spec(id, task, msgspec.Raw(params), *others, retry, cost)
+    return _Spec(id, task, msgspec.Raw(params), *others, retry, cost)  # type: ignore[call-arg] # they are as many
 
 
 def _spec_in(spec: _Spec) -> Spec:
@@ -242,7 +242,7 @@ _OUT: Final[dict[type, tuple[str, _Out | None]]] = {
 
 
 def _reader(kind: type, then: Callable[[Any], Item] | None = None) -> Callable[[msgspec.Raw], Item]:
-    decode = msgspec.json.Decoder(kind).decode
+    decode: Callable[[msgspec.Raw], Any] = msgspec.json.Decoder(kind).decode
     return decode if then is None else lambda text: then(decode(text))
 
 
