@@ -23,6 +23,7 @@ from runcue.core.state import Head, Worker
 from runcue.errors import StorageCorrupt
 from runcue.ports import Outgoing, Received
 from runcue.stores import states, wire
+from runcue.stores.codec import insert_into
 from runcue.stores.connection import Connection, Row, rows_of
 from runcue.stores.records import Records
 
@@ -36,7 +37,8 @@ MOST_SIGNS = 8_000_000
 INBOX_COLUMNS = ("id", "worker", "number", "body")
 INBOX = f"SELECT {', '.join(INBOX_COLUMNS)} FROM inbox ORDER BY id LIMIT ?"
 POST = "INSERT INTO inbox (worker, number, at, body) VALUES (?, ?, ?, ?)"
-LETTER = "INSERT INTO letters (worker, kind, body) VALUES (?, ?, ?)"
+LETTER_COLUMNS = ("worker", "kind", "body")
+LETTER = insert_into("letters", LETTER_COLUMNS)
 CLAIM = "DELETE FROM letters WHERE worker = ? RETURNING id, kind, body"
 UNSTARTED = "SELECT body FROM letters WHERE worker = ? AND kind = 'start'"
 TAKE_BACK = "DELETE FROM letters WHERE worker = ? AND kind = 'start' RETURNING body"
