@@ -50,7 +50,13 @@ LIMITS = Limits("api", 3, (Rate(5, 60.0), Rate(1, 0.5)), 4, 20.0, (Quantity("tok
                 Adaptive(1, 2, 8), Limits("api", 1))  # fmt: skip
 WORKER = Worker("w-1", "host", "boot", 7, NOW, ("a", "b"), True, ("call",), {"": 5, "threads": 2}, True,
                 (Overdue(3, "a", "call", "q", ("api",), "api"),))  # fmt: skip
-RULE = Rule(Retry(4, "linear", 1.0), ("threads",), ("api",), Questions(stale=True), Settings(max_queued=5, age_step=None))
+RULE = Rule(
+    Retry(4, "linear", 1.0),
+    ("threads",),
+    ("api",),
+    Questions(stale=True),
+    Settings(max_queued=5, age_step=None),
+)
 ITEMS: list[Item] = [
     Submit([SPEC, Spec("b", "call", b"{}", ())], is_plain=False, may_wait=True, services=frozenset({"x"}), has_cost=True),
     Withdraw(Submit([SPEC], is_plain=False)),
@@ -79,7 +85,10 @@ ITEMS: list[Item] = [
 
 def said(item: Item) -> Any:
     """All fields of an item, for items compare by identity."""
-    return [type(item), [said(value) if isinstance(value, Submit) else value for value in msgspec.structs.astuple(item)]]
+    return [
+        type(item),
+        [said(value) if isinstance(value, Submit) else value for value in msgspec.structs.astuple(item)],
+    ]
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=lambda item: type(item).__name__)

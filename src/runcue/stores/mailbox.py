@@ -41,9 +41,7 @@ CLAIM = "DELETE FROM letters WHERE worker = ? RETURNING id, kind, body"
 UNSTARTED = "SELECT body FROM letters WHERE worker = ? AND kind = 'start'"
 TAKE_BACK = "DELETE FROM letters WHERE worker = ? AND kind = 'start' RETURNING body"
 UNREAD = "SELECT number FROM inbox WHERE worker = ?"
-GLIMPSE = (
-    f"SELECT EXISTS (SELECT 1 FROM letters WHERE worker = ?1), fleet, {states.HEAD} FROM head"
-)
+GLIMPSE = f"SELECT EXISTS (SELECT 1 FROM letters WHERE worker = ?1), fleet, {states.HEAD} FROM head"
 """Whether there is anything for a worker, how often workers changed, and the counters."""
 SUBMITTED = "SELECT at, body FROM inbox WHERE instr(body, ?) > 0 ORDER BY id"
 

@@ -198,7 +198,9 @@ class SharedStore:
     # opening ----------------------------------------------------------------------------------------------
 
     def _introduce(self, boot: str) -> None:
-        self._myself = Worker(self.worker, presence.host_name(), boot, os.getpid(), started_at=self.clock.now())
+        self._myself = Worker(
+            self.worker, presence.host_name(), boot, os.getpid(), started_at=self.clock.now()
+        )
 
     def me(self) -> Worker:
         """This process, as far as the store knows it."""

@@ -10,7 +10,17 @@ from typing import Final
 import msgspec
 
 from runcue.core.parse import Rate
-from runcue.core.state import Adaptive, BreakerState, Grant, Head, Limits, Overdue, Quantity, ServiceState, Worker
+from runcue.core.state import (
+    Adaptive,
+    BreakerState,
+    Grant,
+    Head,
+    Limits,
+    Overdue,
+    Quantity,
+    ServiceState,
+    Worker,
+)
 from runcue.errors import quoted
 from runcue.stores.codec import Row, damaged, fields_of, insert_into, read_with, set_of, upsert_into, value_of
 

@@ -94,7 +94,9 @@ class Tables(Mailbox):
 
     def tasks(self) -> dict[str, Rule]:
         """The rules of all tasks that were declared."""
-        return {name: wire.read_rule(name, rule) for name, rule in self._execute("SELECT name, rule FROM tasks")}
+        return {
+            name: wire.read_rule(name, rule) for name, rule in self._execute("SELECT name, rule FROM tasks")
+        }
 
     def goes_on(self, head: Head) -> bool:
         """True for the process that took the last turn."""

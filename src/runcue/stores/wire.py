@@ -358,9 +358,7 @@ def letters_of(part: Plan) -> list[tuple[str, str]]:
             for one in part.start
         ]
         asked = [record.id for record in part.ask]
-        found.append(
-            (START, _encode(_Starts(starts, asked, part.again, part.depth, part.pressure)).decode())
-        )
+        found.append((START, _encode(_Starts(starts, asked, part.again, part.depth, part.pressure)).decode()))
     if part.stop or part.replies or part.events:
         replies = [(*ref, _answer_out(answer)) for ref, answer in part.replies]
         events = [_news_out(news) for news in part.events]

@@ -29,13 +29,14 @@ from runcue.core.events import Told
 from runcue.core.lifecycle import finished, move, started
 from runcue.core.model import Attempt, Record, WorkState
 from runcue.core.parse import Rate
-from runcue.core.plan import Key, Lacks, Library, Plan
+from runcue.core.plan import Key, Lacks, Plan
 from runcue.core.query import Query
 from runcue.core.retry import Retry
 from runcue.core.settings import Questions, Rule, Settings
 from runcue.core.state import BreakerState, Grant, Limits, Overdue, ServiceState
 from runcue.ports import Turn
-from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, lives, pending, specimens
+from runcue.testing import between
+from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, library_of, lives, pending, specimens
 
 __all__ = ["EVERY", "SHARED", "Broken", "Check", "Open"]
 
@@ -246,12 +247,6 @@ EVERY: tuple[Check, ...] = (
 # --- What a store promises that several processes may open ----------------------------------------
 
 
-def _library(turn: Turn) -> Library:
-    if turn.library is None:
-        raise Broken("a store that several processes open has a library")
-    return turn.library
-
-
 async def others_find_what_was_written(open_store: Open) -> None:
     """Every process sees the same, and so does one that comes when all have left."""
     async with hands(open_store, 2) as [one, other]:
@@ -314,7 +309,7 @@ async def a_shelf_is_paged_in_order(open_store: Open) -> None:
         for hand in (one, other):
             for size in (1, 7, 200):
                 expect(f"pages of {size}", await hand.look(partial(_paged, size)), wanted)
-        nothing = await one.look(lambda turn: _library(turn).page("ready/nobody", None, 10))
+        nothing = await one.look(lambda turn: library_of(turn).page("ready/nobody", None, 10))
         expect("a shelf that is not there", nothing, [])
 
 
@@ -322,7 +317,7 @@ def _paged(size: int, turn: Turn) -> list[Record]:
     found: list[Record] = []
     after: Key | None = None
     for _ in range(1000):
-        page = _library(turn).page("ready/call", after, size)
+        page = library_of(turn).page("ready/call", after, size)
         found += page
         if len(page) < size:
             return found
@@ -339,7 +334,7 @@ async def the_library_finds_what_is_due_and_what_is_oldest(open_store: Open) -> 
         await hand.write(started(hand.kept["w1"], 1, NOW, "me", "running/me"))
 
         def look(turn: Turn) -> None:
-            library = _library(turn)
+            library = library_of(turn)
             expect("watched by 3.5", _ids(library.watched(3.5, 10)), ["w5", "w2", "w6"])
             expect("the first two watched", _ids(library.watched(100.0, 2)), ["w5", "w2"])
             expect("watched too early", _ids(library.watched(0.5, 10)), [])
@@ -371,7 +366,9 @@ async def who_takes_over_is_told_everything(open_store: Open) -> None:
         overdue = Overdue(3, "w0", "call", "default", ("api",), "api")
         worker = replace(one.store.me(), queues=("a", "b"), is_serving=True, tasks=("call",), room={"": 3}, hears=True,
                          overdue=(overdue,))  # fmt: skip
-        rule = Rule(Retry(5, "fixed", 1.0), ("threads",), ("api",), Questions(ready=True), Settings(max_queued=7))
+        rule = Rule(
+            Retry(5, "fixed", 1.0), ("threads",), ("api",), Questions(ready=True), Settings(max_queued=7)
+        )
 
         def change(plan: Plan, turn: Turn) -> None:
             one.put(plan, pending(2, watch_at=NOW + 9))
@@ -437,7 +434,7 @@ async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) ->
         ]
         await one.turn(lambda plan, turn: plan.grants.extend(grants))
         found = await one.look(
-            lambda turn: _library(turn).starts({"api": NOW - 5, "slow": NOW - 99, "none": 0.0})
+            lambda turn: library_of(turn).starts({"api": NOW - 5, "slow": NOW - 99, "none": 0.0})
         )
         expect(
             "the sums that are left",
@@ -587,4 +584,5 @@ SHARED: tuple[Check, ...] = (
     results_are_read_with_their_events,
     a_commit_wakes_the_others,
     time_is_one_for_all,
+    *between.EVERY,
 )

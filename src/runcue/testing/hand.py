@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from runcue.core.events import Told
 from runcue.core.lifecycle import finished, move, started
 from runcue.core.model import Attempt, Record, Spec, WorkState
-from runcue.core.plan import Changes, Plan, Post
+from runcue.core.plan import Changes, Library, Plan, Post
 from runcue.core.query import Query, by_task
 from runcue.core.state import NO_HEAD, Head
 from runcue.ports import Received, Store, Takeover, Turn
@@ -41,6 +41,13 @@ def expect(what: str, found: object, wanted: object) -> None:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 2000 else f"{text[:2000]}…"
+
+
+def library_of(turn: Turn) -> Library:
+    """Where a decision may read more."""
+    if turn.library is None:
+        raise Broken("a store that several processes open has a library")
+    return turn.library
 
 
 class Hand:
