@@ -85,7 +85,7 @@ class Engine:
         *,
         store: Store,
         clock: Clock,
-        make_scheduler: Callable[[], Scheduler],
+        make_scheduler: Callable[[bool], Scheduler],
         hello: Callable[[bool, frozenset[str] | None, bool], Hello | None],
         judge: Judge,
         bus: Bus,
@@ -98,14 +98,15 @@ class Engine:
         may_block: bool,
         may_refuse: bool,
     ) -> None:
-        """`hello` says what the other processes have to know of this one; nothing if that is what it said last, unless
+        """`make_scheduler` makes one for this process, or (True) one for nobody, to look at everything with.
+        `hello` says what the other processes have to know of this one; nothing if that is what it said last, unless
         it is to say it all the same."""
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._store = store
         self._clock = clock
         self._make_scheduler = make_scheduler
-        self._scheduler: Scheduler | None = make_scheduler() if store.is_inline else None
+        self._scheduler: Scheduler | None = make_scheduler(False) if store.is_inline else None
         """None while another process decides, as far as this one knows."""
         self._hello = hello
         self._head = NO_HEAD
@@ -391,7 +392,7 @@ class Engine:
         await self._settled()
 
         def look(turn: Turn) -> Plan:
-            scheduler = self._make_scheduler()
+            scheduler = self._make_scheduler(True)
             scheduler.begin(turn.now, turn.wall, turn.library)
             assert turn.changes is not None
             scheduler.catch_up(turn.changes)
@@ -522,6 +523,8 @@ class Engine:
     def _receive(self, received: Received, *, is_deciding: bool) -> None:
         """Do what others decided for this process; see who decides, and whether it does."""
         plan = received.plan
+        if received.head.revision != self._head.revision:  # nobody else may tell: who did it can have died
+            self._hear()
         self._outbox.heard(received)
         self._leadership.saw(received.head, self._outbox.has_unread)
         for place, news in enumerate(plan.events):
@@ -560,7 +563,7 @@ class Engine:
 
     def _new_scheduler(self, items: list[Item]) -> Scheduler:
         """One that knows nothing yet but what runs here."""
-        scheduler = self._make_scheduler()
+        scheduler = self._make_scheduler(False)
         scheduler.adopt([run.record for run in self.attempts.runs.values()], items)
         return scheduler
 

@@ -355,6 +355,11 @@ class Process(Bench):
         scheduler.plan(self.may_start, self.allowance)
         return scheduler.finish()
 
+    def serve(self, may_start: bool = True) -> Plan:
+        """Run work from now on, or none: told with a turn."""
+        self.may_start = may_start
+        return self.turn()
+
     # leaving it to others ---------------------------------------------------------------------------------
 
     def post(self, *items: Item) -> list[Ref]:
@@ -442,10 +447,14 @@ class Process(Bench):
         return explain(self.ledger, self.record(work_id), self.now, self.wall, is_started)
 
 
-def two(*services: Limits, **options: Any) -> tuple[Shared, Process, Process]:
-    """A queue and two processes that have it open."""
+def two(
+    *services: Limits, serving: Sequence[str] = ("one", "two"), **options: Any
+) -> tuple[Shared, Process, Process]:
+    """A queue and two processes that have it open, of which these run work."""
     shared = Shared()
-    one, other = Process(shared, "one", *services, **options), Process(shared, "two", *services, **options)
+    one, other = (
+        Process(shared, tag, *services, may_start=tag in serving, **options) for tag in ("one", "two")
+    )
     one.turn()
     other.turn()
     return shared, one, other

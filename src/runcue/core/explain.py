@@ -196,7 +196,7 @@ class _Lines:
         self._now = now
         self._is_started = is_started
         self._standings: dict[Lane, _Standing] = {}
-        self._counts: dict[Lane | Service, int] = {}
+        self._counts: dict[Lane | Service | str, int] = {}
         self._rehearsals: dict[Service, Rehearsal] = {}
 
     def join(self, record: Record) -> None:
@@ -204,7 +204,8 @@ class _Lines:
         lane, counts = self._ledger.lane_of(record.spec), self._counts
         counts[lane] = counts.get(lane, 0) + 1
         for service in self._standing(lane).lines:
-            counts[service] = counts.get(service, 0) + 1
+            for line in service.needs if isinstance(service, Crew) else (service,):
+                counts[line] = counts.get(line, 0) + 1
             if record.spec.cost and service.meters:
                 rehearsal = self._rehearsal(service)
                 rehearsal.start(record.spec.cost, rehearsal.peek(record.spec.cost))
@@ -242,11 +243,14 @@ class _Lines:
     def _blocked(
         self, record: Record, lane: Lane, standing: _Standing, service: Service, blocked: Blocked
     ) -> Explanation:
-        counts = self._counts
-        ahead = counts.get(service if service in standing.lines else lane, 0)
+        line: Lane | Service | str = service if service in standing.lines else lane
+        name = service.name
+        if isinstance(service, Crew):
+            name = service.scarce()[0]
+            line = name or line
+        ahead = self._counts.get(line, 0)
         if blocked.reason == "unserved":
             return self._unserved(record, ahead)
-        name = service.scarce()[0] if isinstance(service, Crew) else service.name
         if name == THREADS:
             return _answer(record, "threads", blocked.details, ahead=ahead)
         if name == HERE:

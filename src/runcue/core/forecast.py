@@ -167,8 +167,6 @@ class _Stage:
             return "unknown_task", record.spec.task
         if lane.queue.is_paused:
             return "paused", lane.queue.name
-        if lane.crew is not None and not lane.crew.members:
-            return "unserved", record.spec.task
         pace = self._paces.get(record.spec.task, Pace(0.0))
         cost: Cost = (ONE_CALL, *record.spec.cost)
         if pace.attempts != 1.0:
@@ -204,7 +202,8 @@ class _Stage:
         for service in lane.services:
             if isinstance(service, Group):
                 service = min(service.members, key=lambda one: self._resource(one).opens(cost)[0])
-            found.append(service)
+            if service is not lane.crew or service.cap:  # where nobody runs it yet, as if somebody did
+                found.append(service)
         return found
 
     def _resource(self, service: Service) -> _Resource:

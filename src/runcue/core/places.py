@@ -67,6 +67,9 @@ class Places(Mind):
         """Attempts from before this ledger was made whose code still runs."""
         self.answered: set[int] = set()
         """Tokens of those that have answered, in a turn of which it is not known whether it was kept, or after it."""
+        self.begun: set[int] = set()
+        """Tokens of attempts that this process is about to begin, or of which it has left the outcome: they are not to
+        be put back when it takes over."""
         self.spending: dict[int, Spending] = {}
         """What running attempts have reserved or used of quantities."""
         self.unentered: dict[int, Granted] = {}

@@ -108,7 +108,7 @@ class Scheduler:
         """This process is about to begin these attempts, which were decided before. Of others, which have ended, it may
         have left the outcome for whoever decides."""
         outcomes = (item for post in posts for item in post.items if isinstance(item, Outcome))
-        self.ledger.answered |= {*given, *(outcome.token for outcome in outcomes)}
+        self.ledger.begun = {*given, *(outcome.token for outcome in outcomes)}
 
     def greet(self, items: Iterable[Item], posts: Iterable[Post]) -> None:
         """Processes tell who they are and what they can run: known before anything is decided by it."""

@@ -44,7 +44,8 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
         _shelf_changed(ledger, name, first, is_foreign=True)
     for member in list(ledger.fleet.members.values()):
         _take_up(ledger, member)
-    _take_up_orphans(ledger)
+    if ledger.worker in ledger.fleet.members:  # else it tells of itself with this turn
+        _take_up_orphans(ledger, ledger.fleet.members[ledger.worker])
 
 
 def greet(ledger: Ledger, hello: Hello) -> None:
@@ -67,6 +68,8 @@ def greet(ledger: Ledger, hello: Hello) -> None:
         ledger.rearrange()
     if moved:
         _place_dependents(ledger, moved)
+    if ledger.orphans and hello.worker.id == ledger.worker:  # it has passed for dead
+        _take_up_orphans(ledger, ledger.fleet.members[ledger.worker])
 
 
 def _warn_of(ledger: Ledger, name: str, before: Rule | None, now: Rule) -> None:
@@ -106,7 +109,7 @@ def _take_up(ledger: Ledger, member: Member) -> None:
     What this very process was to run and never began is put back, and what of that was given up has ended: the turn
     that started it was kept, and it never heard so.
     """
-    begun = {record.token for record in ledger.orphans} | ledger.answered
+    begun = {record.token for record in ledger.orphans} | ledger.answered | ledger.begun
     for record in list(ledger.shelf(f"running/{member.id}")):
         ledger.guests.discard(record.id)
         lane = ledger.lane_run(record.spec, record.chosen)
@@ -137,14 +140,10 @@ def _take_up(ledger: Ledger, member: Member) -> None:
             ledger.release(token, ledger.overdue[token])
 
 
-def _take_up_orphans(ledger: Ledger) -> None:
+def _take_up_orphans(ledger: Ledger, member: Member) -> None:
     """Code that runs in this process, and of which the store knows nothing: it was given up meanwhile."""
-    assert ledger.fleet is not None
     for record in ledger.orphans:
         if record.token not in ledger.slots:
-            member = ledger.fleet.members.get(ledger.worker)
-            if member is None:
-                continue  # it has passed for dead, and tells of itself with this turn
             ledger.count_run(record.token, ledger.lane_run(record.spec, record.chosen), member)
             ledger.give_up(record)
             current = ledger.live(record.id)
