@@ -186,7 +186,7 @@ async def test_after_a_mistake_of_ours_every_call_says_so(
     def broken(decide: Decide) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(store_of(cue), "take_turn", broken)
+    monkeypatch.setattr(store_of(cue), "_take_turn", broken)
     async with asyncio.timeout(PATIENCE):
         for _ in range(2):
             with pytest.raises(RuncueError, match="by its own mistake"):

@@ -43,8 +43,8 @@ from runcue.core.state import Adaptive, Limits, Overdue, Quantity, Worker
 from runcue.stores import wire
 from runcue.testing.hand import NOW, pending, specimens
 
-SPEC = Spec("a", "call", '{"text":"ü \u2028 \\u0000","n":1e-9}'.encode(), ("api", "gpu*"), "other", "t", ("x", "y"), -2.5,
-            NOW, 3.0, 0.001, 1.5, "key 'one'", "return", True, Retry(5, "power", 2.0, 60.0, False),
+SPEC = Spec("a", "call", '{"text":"ü \u2028 \\u0000","n":1e-9}'.encode(), ("api", "gpu*"), "other", "t", ("x", "y"),
+            -2.5, NOW, 3.0, 0.001, 1.5, "key 'one'", "return", True, Retry(5, "power", 2.0, 60.0, False),
             (("tokens", 12.5), ("calls", 1)))  # fmt: skip
 LIMITS = Limits("api", 3, (Rate(5, 60.0), Rate(1, 0.5)), 4, 20.0, (Quantity("tokens", (Rate(100, 60.0),)),),
                 Adaptive(1, 2, 8), Limits("api", 1))  # fmt: skip
@@ -58,8 +58,9 @@ RULE = Rule(
     Settings(max_queued=5, age_step=None),
 )
 ITEMS: list[Item] = [
-    Submit([SPEC, Spec("b", "call", b"{}", ())], is_plain=False, may_wait=True, services=frozenset({"x"}), has_cost=True),
-    Withdraw(Submit([SPEC], is_plain=False)),
+    Submit([SPEC, Spec("b", "call", b"{}", ())], is_plain=False, may_wait=True, services=frozenset({"x"}),
+           has_cost=True),
+    Withdraw(None, (3, 1)),
     Outcome("a", 4, {"deep": [None, 1.5, "ü"]}, makes=("out.txt",)),
     Outcome("a", 4, failure=Failure("throttled", "no", "trace", 3.5, "api", True), has_ended=False),
     Ended("a", 4, True),

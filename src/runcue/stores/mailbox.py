@@ -2,11 +2,11 @@
 
 Rules:
 - A post is taken by the turn that decides over it, and a letter by the process that it is for: each is deleted in the
-  transaction that reads it, so it is read once. What is there is taken, whatever its number: rows may come out of order.
+  transaction that reads it, so it is read once. What is there is taken, whatever its number: rows may come late.
 - A post that this release cannot read stays where it is, for one that can. It holds up nobody.
 - Starts and questions that nobody has read can be taken back; what was told cannot.
-- Letters of which nobody knows whether they were read in vain are made up for: all that this process is said to run is
-  started once more, as what comes too late to begin. Who runs it already knows its token.
+- Letters that may have been taken by a transaction whose answer was lost are made up for: all that this process is
+  said to run is started once more, as what comes too late to begin. Who runs it already knows its token.
 """
 
 from __future__ import annotations

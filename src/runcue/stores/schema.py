@@ -11,7 +11,7 @@ Rules:
 - `lease_expires_at` is until when the owner's lease runs; the owner renews it three times as often as it ends. Nobody
   decides by it: on one host the kernel's lock tells who lives.
 - `inbox` holds what processes left for whoever decides, `letters` what was decided for others, as JSON (wire.py):
-  each row is deleted by who reads it. `tasks` holds the rules of tasks. `fleet` of head counts how often workers changed.
+  each row is deleted by who reads it. `tasks` holds the rules of tasks; `fleet` of head counts changes of workers.
 - `extra` holds what few works or services have, as one JSON object: the cost of a work and which service it was
   started on; a service's quantities, keys and adaptive limit. `key` of service_log names a quantity.
 - Nothing reads or writes `override` and `adaptive` of services.

@@ -219,7 +219,11 @@ class SharedStore:
 
     # turns ------------------------------------------------------------------------------------------------
 
-    def take_turn(
+    def take_turn(self, decide: Decide) -> Plan:
+        """Only where a turn is a plain call."""
+        raise AssertionError("a turn has to be waited for here")
+
+    def _take_turn(
         self,
         decide: Decide,
         post: Outgoing | None = None,
@@ -370,12 +374,12 @@ class SharedStore:
     ) -> tuple[Plan | None, Received | None]:
         """Decide and commit, in the store's thread; or leave `post` to who decides."""
         if self._is_on_loop:
-            done = self.take_turn(decide, post, takeover)
+            done = self._take_turn(decide, post, takeover)
         else:
             claim = self._claim()
             self._neighbours.hear_nothing()
             try:
-                done = await self._turns.do(lambda: self.take_turn(decide, post, takeover, claim), claim)
+                done = await self._turns.do(lambda: self._take_turn(decide, post, takeover, claim), claim)
             finally:
                 self._neighbours.hear_again()
         self._look_around()

@@ -364,8 +364,8 @@ async def who_takes_over_is_told_everything(open_store: Open) -> None:
         breaker = BreakerState("open", 3, 2, 20.0, NOW, None, 0, 1, NOW + 5)
         service = ServiceState(limits, True, NOW + 3, 2, breaker)
         overdue = Overdue(3, "w0", "call", "default", ("api",), "api")
-        worker = replace(one.store.me(), queues=("a", "b"), is_serving=True, tasks=("call",), room={"": 3}, hears=True,
-                         overdue=(overdue,))  # fmt: skip
+        worker = replace(one.store.me(), queues=("a", "b"), is_serving=True, tasks=("call",), room={"": 3},
+                         hears=True, overdue=(overdue,))  # fmt: skip
         rule = Rule(
             Retry(5, "fixed", 1.0), ("threads",), ("api",), Questions(ready=True), Settings(max_queued=7)
         )

@@ -9,15 +9,15 @@ import msgspec
 
 from runcue.core.model import Record
 from runcue.core.query import Query
-from runcue.ports import Outgoing
 from runcue.core.state import Head
 from runcue.errors import StoreError
+from runcue.ports import Outgoing
 from runcue.stores import codec, finding, states, wire
 from runcue.stores.connection import Row
+from runcue.stores.mailbox import MOST_POSTS, MOST_SIGNS, Letter
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link
 from runcue.stores.postgres.texts import escaped
-from runcue.stores.mailbox import MOST_POSTS, MOST_SIGNS, Letter
 from runcue.stores.tables import Tables
 
 _decode = msgspec.json.Decoder(list[list[dict[str, Any]] | None]).decode
@@ -65,9 +65,10 @@ EXCHANGE: Final = (
     "CASE WHEN $3 IS NULL THEN set_config('synchronous_commit', 'off', true) END, "
     f"fleet, {BEGIN} FROM head"
 )
-"""A post, if there is one, and the letters of a worker, in one statement: $1 who it is, $2 which of its commits this is,
-twice that number, and one more if it takes letters; $3 to $5 the post. What comes late, when its answer was given up
-and asked for (FENCE), does nothing. A post is synced; that letters were read need not last longer than who read them."""
+"""A post, if there is one, and the letters of a worker, in one statement: $1 is who it is, $2 twice the number of its
+commit (`commits` gets one more where it takes letters), $3 to $5 are the post. What comes late, when its answer
+was given up and asked for (FENCE), does nothing. A post is synced; that letters were read need not last longer than
+who read them."""
 FENCE: Final = (
     "WITH tried AS (INSERT INTO commits VALUES (?1, ?2) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
     "WHERE commits.turn < excluded.turn RETURNING 1) "
