@@ -122,7 +122,8 @@ class Swarm:
         if able:
             process = self.chance.choice(able)
             act = self.chance.choice(("submit", "submit", "end", "end", "end", "cancel", "revive", "turn", "time_out",
-                                      "stop", "die", "seem_dead", "end_ghosts", "join", "get_stuck", "change"))  # fmt: skip
+                                      "stop", "die", "seem_dead", "end_ghosts", "join", "get_stuck",
+                                      "change"))  # fmt: skip
             getattr(self, f"do_{act}")(process)
 
     def do_submit(self, process: Process) -> None:
