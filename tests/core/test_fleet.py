@@ -703,10 +703,11 @@ def test_a_question_to_one_that_died_is_put_to_another() -> None:
 
 def test_a_question_to_one_that_is_stuck_is_put_to_another() -> None:
     rules = {"task": PLAIN, "free": Rule(Retry(), questions=Questions())}
-    decider, first = asking(rules=rules)
-    decider.submit("b", task="free")
-    decider.submit("a")
-    second = Process(decider.store, "second", rules=rules, questions=ASKED)
+    decider, first, second = asking(2, rules=rules)
+    second.may_start = False
+    second.post(second.submission("b", task="free"), second.submission("a"))
+    decider.turn()
+    second.may_start = True
     second.post()
     decider.after(UNREAD)
     second.read()
@@ -716,9 +717,9 @@ def test_a_question_to_one_that_is_stuck_is_put_to_another() -> None:
     assert second.asked == ["a"]
     first.read()
     assert (first.asked, first.started) == (["a"], [])
-    first.post(Verdicts([first.verdict("a", ready=False)]))  # whoever answers first is believed
+    first.post(Verdicts([first.verdict("a", ready=False, why="not_ready")]))  # who answers first is believed
     decider.turn()
-    assert decider.why("a").reason == "not_ready"
+    assert decider.why("a").details == "is_ready has not said yes"
 
 
 def test_where_nobody_can_be_asked_it_is_asked_again_later() -> None:
