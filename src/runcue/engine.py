@@ -51,6 +51,7 @@ from runcue.judge import Judge
 from runcue.leadership import Leadership
 from runcue.loops import within
 from runcue.outbox import Outbox
+from runcue.pace import Pace
 from runcue.ports import Clock, Executor, Received, Registered, Store, Takeover, Turn
 from runcue.replies import Replies
 from runcue.running import Around, Words
@@ -121,6 +122,7 @@ class Engine:
         self._raised: dict[str, BaseException] = {}
         """What attempts raised whose outcome another process decides on, by work: callbacks here are given it."""
         self._settling: list[asyncio.Future[None]] = []
+        self._pace = Pace(self._loop.time)
         self.waiters = Waiters(self._loop, store)
         self._idle_waiters: list[asyncio.Future[None]] = []
         self.attempts = Attempts(
@@ -447,6 +449,8 @@ class Engine:
             if self._store.is_inline:
                 self._act(self._inline())
             else:
+                await self._pace.rest()
+                self._wake.clear()  # what came meanwhile is taken along
                 await self._take_part()
 
     async def _take_part(self, question: Ask | None = None) -> bool:
@@ -463,6 +467,7 @@ class Engine:
                 post = self._outbox.post(items)
                 plan: Plan | None = None
                 received: Received | None
+                self._pace.begins()
                 try:
                     if scheduler is None and takeover is None:
                         received = await self._store.exchange(post)
@@ -485,8 +490,13 @@ class Engine:
                         self._receive(received, is_deciding=plan is not None)
                     if plan is not None:
                         self._decided(plan)
+                    self._pace.ended(len(items) if plan is None else len(plan.records), is_alone=self._is_alone(plan))
                     return plan is not None
             await asyncio.sleep(SHORT_PAUSE * self._failures if is_again else STORE_PAUSE)
+
+    def _is_alone(self, plan: Plan | None) -> bool:
+        """True when nobody else has the queue open, as far as this process knows."""
+        return plan is not None and self._scheduler is not None and self._scheduler.is_alone
 
     def _left(self, number: int, items: list[Item], received: Received | None) -> None:
         """The inbox was left for whoever decides."""

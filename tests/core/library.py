@@ -365,6 +365,7 @@ class Process(Bench):
     def post(self, *items: Item) -> list[Ref]:
         """Leave these for whoever decides. What their answers will be found by."""
         assert not self.is_unsure, "what became of its last turn is known when it has decided again"
+        self._settle_posts()
         first = [*self._hello(), *self._entered]
         self._entered = []
         self._number += 1

@@ -38,6 +38,8 @@ class Swarm:
         """Those that do nothing before that moment."""
         self.code: dict[int, tuple[Process, str]] = {}
         """Attempts whose code runs, with the process it runs in and its work."""
+        self.ghosts: dict[int, tuple[Process, str]] = {}
+        """The same of processes that were thought dead."""
         self.done: dict[str, Record] = {}
         self.names = 0
         for _ in range(3):
@@ -120,7 +122,8 @@ class Swarm:
         if able:
             process = self.chance.choice(able)
             act = self.chance.choice(("submit", "submit", "end", "end", "end", "cancel", "revive", "turn", "time_out",
-                                      "stop", "die", "join", "get_stuck", "change"))  # fmt: skip
+                                      "stop", "die", "seem_dead", "end_ghosts", "join", "get_stuck",
+                                      "change"))  # fmt: skip
             getattr(self, f"do_{act}")(process)
 
     def do_submit(self, process: Process) -> None:
@@ -181,11 +184,31 @@ class Swarm:
         process.queues = self.chance.choice((None, None, ("default",), ("elsewhere",)))
         self.say(process)
 
+    def do_seem_dead(self, process: Process) -> None:
+        """It is only thought dead: it goes on, what it runs may run elsewhere by now, and its answers are late."""
+        others = [one for one in self.processes if one is not process]
+        if others and not process.is_unsure and self.chance.random() < 0.3:
+            lost = dict(self.own(process))
+            self.ghosts.update((token, (process, work_id)) for token, work_id in lost.items())
+            self.code = {token: one for token, one in self.code.items() if token not in lost}
+            self.turn(self.chance.choice(others), Lost(process.tag))
+            self.check()
+
+    def do_end_ghosts(self, process: Process) -> None:
+        """Code of a process that was thought dead comes to its end."""
+        for token in [token for token, (owner, _) in self.ghosts.items() if owner is process]:
+            _, work_id = self.ghosts.pop(token)
+            process.tokens[work_id] = token
+            self.say(
+                process, process.success(work_id, 2) if self.chance.random() < 0.5 else Ended(work_id, token)
+            )
+
     def do_die(self, process: Process) -> None:
-        """It is dead, or was only thought so: then it goes on, and its answers count for nothing."""
+        """It is dead, and somebody notices."""
         if len(self.processes) > 1 and self.chance.random() < 0.5:
             self.processes.remove(process)
             self.code = {token: one for token, one in self.code.items() if one[0] is not process}
+            self.ghosts = {token: one for token, one in self.ghosts.items() if one[0] is not process}
             self.turn(self.chance.choice(self.processes), Lost(process.tag))
             self.check()
 
@@ -253,6 +276,7 @@ class Swarm:
             self.shared.wall = self.shared.now
             for process in self.processes:
                 self.say(process)
+                self.do_end_ghosts(process)
                 for token, work_id in self.own(process):
                     over = Ended(work_id, token)
                     process.tokens[work_id] = token

@@ -88,6 +88,12 @@ class Scheduler:
             Hello: self._take_hello,
         }
 
+    @property
+    def is_alone(self) -> bool:
+        """True when no other process has the queue open."""
+        fleet = self.ledger.fleet
+        return fleet is None or len(fleet.members) <= 1
+
     def begin(self, now: float, wall: float, library: Library | None = None) -> None:
         """A turn begins. A library is given where not all work is in mind."""
         self.ledger.begin(now, wall, library)

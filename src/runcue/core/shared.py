@@ -209,17 +209,23 @@ def take_back_unread(ledger: Ledger) -> None:
         if member.id == ledger.worker:
             continue
         asked = [work_id for work_id, worker in ledger.asked_of.items() if worker == member.id]
-        tokens = ledger.library.take_back(member.id)
-        running = {record.token: record for record in ledger.records.values() if record.token}
-        for token in tokens:
-            record = running.get(token)  # None when it was given up meanwhile
-            ledger.release(token, ledger.overdue.get(token, "") if record is None else record.id)
-            ledger.judge_circuits(token, None)
-            if record is not None:
-                ledger.put_back(record, "return")
-        if tokens:
+        if _take_back(ledger, member):
             member.is_stuck = True
             ledger.ask_anew(asked)
+
+
+def _take_back(ledger: Ledger, member: Member) -> bool:
+    """Put back what that process was given and has not read: it is never begun. True when there was something."""
+    assert ledger.library is not None
+    tokens = ledger.library.take_back(member.id)
+    running = {record.token: record for record in ledger.records.values() if record.token}
+    for token in tokens:
+        record = running.get(token)  # None when it was given up meanwhile
+        ledger.release(token, ledger.overdue.get(token, "") if record is None else record.id)
+        ledger.judge_circuits(token, None)
+        if record is not None:
+            ledger.put_back(record, "return")
+    return bool(tokens)
 
 
 def lose(ledger: Ledger, worker: str) -> None:
@@ -228,6 +234,7 @@ def lose(ledger: Ledger, worker: str) -> None:
     member = ledger.fleet.members.get(worker)
     if member is None:  # somebody has seen to it
         return
+    _take_back(ledger, member)
     tokens = [token for token, runner in ledger.runners.items() if runner is member]
     running = {record.token: record for record in ledger.records.values() if record.token}
     for token in tokens:
