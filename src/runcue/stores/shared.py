@@ -325,6 +325,8 @@ class SharedStore:
             if received.head.decider is not None:
                 self._wake([received.head.decider])
         self._may_run |= bool(received.plan.start)
+        if not received.is_known:  # who cannot be seen to live would be struck off again at once
+            received.is_known = not self._presence.is_in_place
         crashpoint("letters.read")
 
     def _tell(self, plan: Plan) -> None:
