@@ -485,7 +485,8 @@ class Engine:
                     if not is_again and (question is not None or isinstance(error, FOR_GOOD)):
                         raise
                 else:
-                    self._scheduler = None if plan is None else scheduler
+                    is_going_on = plan is not None and plan.head.decider == self._leadership.me
+                    self._scheduler = scheduler if is_going_on else None
                     if plan is None and post is not None:
                         self._left(post.number, items, received)
                     if received is not None:
@@ -511,14 +512,14 @@ class Engine:
 
     def _decided(self, plan: Plan) -> None:
         """This process decided, for all of them."""
-        me = plan.head.decider
-        assert me is not None
         self._leadership.saw(plan.head, has_unread=False)
-        self._outbox.taken(me)
+        self._outbox.taken(self._leadership.me)
         self._act(plan)
-        for item in self._outbox.again(me):
+        for item in self._outbox.again(self._leadership.me):
             self.put(item)
         self._settle()
+        if self._scheduler is None:  # another one goes on
+            self._look_again()
 
     def _settle(self) -> None:
         """Everything that this process left was taken: those who waited for that go on."""

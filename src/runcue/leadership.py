@@ -28,7 +28,7 @@ class Leadership:
     """What one process knows of who decides. Times are those of its loop, but where queue time is said."""
 
     def __init__(self, me: str, is_alive: Callable[[str], bool], clock: Callable[[], float]) -> None:
-        self._me = me
+        self.me = me
         self._is_alive = is_alive
         self._clock = clock
         self.head = NO_HEAD
@@ -59,7 +59,7 @@ class Leadership:
     def due(self, queue_time: float) -> Takeover | None:
         """Whose place this process takes now; None while somebody else decides."""
         head = self.head
-        if head.decider is None or head.decider == self._me or not self._is_alive(head.decider):
+        if head.decider is None or head.decider == self.me or not self._is_alive(head.decider):
             return Takeover(head.decider)
         is_waiting = self._unread_since is not None and self._clock() - self._unread_since >= self.patience
         is_late = head.wake_at is not None and queue_time - head.wake_at >= 2 * self.patience

@@ -247,7 +247,7 @@ def test_a_crew_has_as_many_places_as_its_members() -> None:
 
 def test_nothing_is_heard_of_who_is_not_there() -> None:
     fleet = Fleet(lambda service: None)
-    fleet.heard_of("nobody")
+    fleet.heard_of("nobody", 0.0)
     assert fleet.members == {}
 
 

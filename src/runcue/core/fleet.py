@@ -13,6 +13,7 @@ with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heapreplace
 
 from msgspec.structs import replace
 
@@ -20,6 +21,8 @@ from runcue.core.limits import UNLIMITED, Blocked, Limits, Service
 from runcue.core.meters import Cost
 from runcue.core.state import Overdue, Worker
 
+LATELY = 1.0
+"""Seconds for which a worker that said something passes for awake."""
 UNREAD = 1.0
 """Seconds after which what a worker was given and has not read is taken back."""
 
@@ -27,7 +30,7 @@ UNREAD = 1.0
 class Member:
     """One worker: what it takes up, and since when it may not have read what it was given."""
 
-    __slots__ = ("crews", "given_at", "is_stuck", "overdue", "unread_since", "used", "worker")
+    __slots__ = ("crews", "given_at", "heard_at", "is_stuck", "overdue", "unread_since", "used", "worker")
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -35,6 +38,8 @@ class Member:
         self.crews: list[Crew] = []
         self.given_at = 0.0
         """When it was last given something."""
+        self.heard_at = -float("inf")
+        """When it last left something for whoever decides."""
         self.unread_since: float | None = None
         """When it was given something, if nothing was heard of it since."""
         self.is_stuck = False
@@ -98,13 +103,28 @@ class Crew(Service):
                     room += left
         return min(room, UNLIMITED)
 
-    def pick(self) -> Member:
-        """Who gets the next start; there is room for it."""
+    def assign(self, amount: int, now: float) -> list[Member]:
+        """Who gets each of so many starts; there is room for them."""
         needs, members = self.needs, self.members
         if len(members) == 1:
-            return members[0]
-        free = [one for one in members if not one.is_stuck and one.room(needs) > 0]
-        return min(free, key=lambda one: (one.load(needs), one.given_at))
+            chosen = [members[0]] * amount
+            members[0].take(needs, amount)
+        else:
+            chosen = []
+            free = [one for one in members if not one.is_stuck and one.room(needs) > 0]
+            line = [(one.load(needs), one.given_at, place, one) for place, one in enumerate(free)]
+            heapify(line)
+            for _ in range(amount):
+                _, given_at, place, member = line[0]
+                member.take(needs, 1)
+                chosen.append(member)
+                if member.room(needs) > 0:
+                    heapreplace(line, (member.load(needs), given_at, place, member))
+                else:
+                    heappop(line)
+        for member in chosen:
+            member.given_at = now
+        return chosen
 
     def scarce(self) -> tuple[str, int, int]:
         """What they have too little of (the name of a need), how much of it is used and how much there is in all."""
@@ -179,10 +199,11 @@ class Fleet:
         for crew in member.crews:
             self._touch(crew)
 
-    def heard_of(self, worker_id: str) -> None:
+    def heard_of(self, worker_id: str, now: float) -> None:
         """That worker said something: it is not stuck."""
         member = self.members.get(worker_id)
         if member is not None:
+            member.heard_at = now
             member.unread_since = None
             if member.is_stuck:
                 member.is_stuck = False
@@ -229,6 +250,15 @@ class Fleet:
     def _overdue_changed(self, member: Member) -> None:
         member.worker = replace(member.worker, overdue=tuple(member.overdue.values()))
         self.changed[member] = None
+
+    def successor(self, decider: str, now: float) -> str | None:
+        """Who had better decide than a process that runs nothing itself: its loop is for something else, and it may be
+        gone soon. One that runs work and was just heard of; None when there is none, or the process runs work."""
+        member = self.members.get(decider)
+        if member is None or member.worker.is_serving:
+            return None
+        able = [one for one in self.serving() if not one.is_stuck and now - one.heard_at <= LATELY]
+        return max(able, key=lambda one: one.heard_at).id if able else None
 
     def serving(self) -> Iterable[Member]:
         """Those that run work."""

@@ -146,7 +146,10 @@ class Ledger(Waiting):
                     lane.line.shorten()
         decider, wake_at = before.decider, before.wake_at
         if fleet is not None:
-            decider = self.worker
+            successor = None if self.waiting_submits else fleet.successor(self.worker, self.now)
+            decider = successor or self.worker
+            if successor is not None:
+                plan.part(successor)  # it is woken
             if plan.is_whole:
                 plan.has_moved_alarm = len(fleet.members) > 1 and wake_at is not None and wake_at <= self.now
                 wake_at = None if plan.wake_at == math.inf else plan.wake_at
@@ -332,6 +335,7 @@ class Ledger(Waiting):
         rates, crew = plan.rated, lane.crew
         worker = shelf = None
         amount = len(batch)
+        crewed = None if crew is None else iter(crew.assign(amount, now))
         plan.shelves.add(lane.shelf)
         rated: list[Service] = []
         breakers = []
@@ -351,10 +355,8 @@ class Ledger(Waiting):
             self.log_starts(rated, batch, granted[2])
         for record in batch:
             token += 1
-            if crew is not None:
-                member = crew.pick()
-                member.take(crew.needs, 1)
-                member.given_at = now
+            if crewed is not None:
+                member = next(crewed)
                 self.runners[token] = member
                 if member.id != worker:
                     worker = member.id

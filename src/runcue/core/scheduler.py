@@ -177,7 +177,7 @@ class Scheduler:
         assert ledger.fleet is not None
         for post in posts:
             ledger.origin = post.worker
-            ledger.fleet.heard_of(post.worker)
+            ledger.fleet.heard_of(post.worker, ledger.now)
             for place, item in enumerate(post.items):
                 if type(item) in ANSWERED and not (type(item) is Submit and not item.is_answered):
                     ledger.refs[id(item)] = post.worker, post.number, place

@@ -57,7 +57,7 @@ def greet(ledger: Ledger, hello: Hello) -> None:
     if known is None or replace(known.worker, overdue=()) != replace(hello.worker, overdue=()):
         member = ledger.fleet.join(hello.worker)
         ledger.fleet.changed[member] = None
-    ledger.fleet.heard_of(hello.worker.id)
+    ledger.fleet.heard_of(hello.worker.id, ledger.now)
     before = {name: ledger.rules.get(name) for name in rules}
     for name, rule in rules.items():
         _warn_of(ledger, name, before[name], rule)

@@ -189,7 +189,7 @@ class Tables(Mailbox):
             revision=revision,
             told=before.told + len(plan.events),
             now=now,
-            decider=self._worker,
+            decider=plan.head.decider or self._worker,
             wake_at=plan.wake_at if math.isfinite(plan.wake_at) else None,
         )
         self._execute(states.HEAD_UPDATE, states.head_row(head, self.turn))
