@@ -149,6 +149,8 @@ async def test_nobody_is_answered_before_the_sync(path: Path, syncs: Syncs) -> N
 
 async def test_a_turn_that_saw_nothing_new_and_wrote_nothing_syncs_nothing(path: Path, syncs: Syncs) -> None:
     async with hand_on(path) as (hand, store):
+        await hand.turn()
+        syncs.since()
         await hand.write(pending(1))
         assert syncs.since() == 1
         await hand.look(lambda turn: None)

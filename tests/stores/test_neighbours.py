@@ -29,7 +29,9 @@ from runcue.testing.hand import Hand, pending
 
 async def main():
     store = SqliteStore(sys.argv[1], durability="relaxed", lease=30.0)
-    await Hand(store, {}).write(pending(100))
+    hand = Hand(store, {})
+    await hand.join()
+    await hand.write(pending(100))
     print(store.worker, flush=True)
     await asyncio.Event().wait()
 
