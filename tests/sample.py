@@ -19,7 +19,7 @@ EVERY: Final = {
     "tests/batch/": 3,
     "tests/browser/": 2,
     "tests/cli/": 8,
-    "tests/engine/test_forecast.py": 2,
+    "tests/engine/test_forecast.py": 4,
     "tests/engine/test_quantities.py": 1,
     "tests/engine/": 3,
     "tests/examples_llm/": 2,
@@ -37,6 +37,7 @@ EVERY: Final = {
 }
 """Of the examples of a test there, every how many-th `make test` takes; the first place that fits counts."""
 LONG: Final = frozenset({
+    "tests/pg/test_torture.py::test_a_death_at_a_crash_point_breaks_no_promise",
     "tests/test_bench.py::test_a_measure_gives_figures_and_says_what_it_timed",
 })  # fmt: skip
 """Tests of which `make test` takes the first example only."""

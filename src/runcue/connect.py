@@ -271,7 +271,9 @@ class System:
         self.engine = Engine(
             store=self.store,
             clock=self.clock,
-            make_scheduler=lambda is_onlooker: _scheduler(registry, "" if is_onlooker else worker, target is None),
+            make_scheduler=lambda is_onlooker: _scheduler(
+                registry, "" if is_onlooker else worker, target is None
+            ),
             hello=self._hello,
             judge=self.judge,
             bus=self.bus,

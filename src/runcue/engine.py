@@ -118,7 +118,9 @@ class Engine:
         self._inbox: list[Item] = []
         self.replies = Replies(self._loop)
         self._outbox = Outbox(self.replies, is_refusing=may_refuse)
-        self._leadership = Leadership("" if store.is_inline else store.me().id, store.is_alive, self._loop.time)
+        self._leadership = Leadership(
+            "" if store.is_inline else store.me().id, store.is_alive, self._loop.time
+        )
         self._raised: dict[str, BaseException] = {}
         """What attempts raised whose outcome another process decides on, by work: callbacks here are given it."""
         self._settling: list[asyncio.Future[None]] = []
@@ -490,7 +492,9 @@ class Engine:
                         self._receive(received, is_deciding=plan is not None)
                     if plan is not None:
                         self._decided(plan)
-                    self._pace.ended(len(items) if plan is None else len(plan.records), is_alone=self._is_alone(plan))
+                    self._pace.ended(
+                        len(items) if plan is None else len(plan.records), is_alone=self._is_alone(plan)
+                    )
                     return plan is not None
             await asyncio.sleep(SHORT_PAUSE * self._failures if is_again else STORE_PAUSE)
 
@@ -563,7 +567,9 @@ class Engine:
         is_due = self._leadership.due(self._clock.now()) is not None
         if is_due:
             self._wake.set()
-        self._set_alarm(self._clock.now() + self._leadership.patience if self._outbox.has_unread else float("inf"))
+        self._set_alarm(
+            self._clock.now() + self._leadership.patience if self._outbox.has_unread else float("inf")
+        )
 
     def _take_inbox(self) -> list[Item]:
         """Everything that was put so far."""

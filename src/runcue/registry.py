@@ -290,7 +290,9 @@ class Registry:
         """What whoever decides has to know of the tasks: everything but code."""
         questions, settings = self.questions(), self.options.settings()
         return {
-            name: replace(rule, retry=replace(rule.retry, retry_on=None), questions=questions, settings=settings)
+            name: replace(
+                rule, retry=replace(rule.retry, retry_on=None), questions=questions, settings=settings
+            )
             for name, rule in self.rules.items()
         }
 

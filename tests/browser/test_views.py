@@ -1,10 +1,11 @@
 """Every view of the dashboard, in a real browser on a real queue."""
 
+import asyncio
 import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests.browser.mishaps import Mishaps
 from tests.browser.stage import Stage, play
@@ -225,6 +226,32 @@ async def test_the_output_of_a_second_attempt_stands_alone(
     await expect(inside.locator(".work-head .badge")).to_have_text("completed")
     await expect(panel.locator("pre")).to_have_text("the second\n")
     assert await panel.locator("pre").evaluate("node => node.textContent") == "the second\n"
+
+
+async def test_output_that_was_asked_for_twice_at_once_is_shown_once(inside: Page, stage: Stage) -> None:
+    work = await stage.cue.submit("shell", params={"script": "echo once"}, retry=0)
+    await stage.cue.wait(work, 300)
+    await go(inside, stage, f"#/works/{work}")
+    panel = inside.get_by_role("region", name="Output")
+    await expect(panel.locator("pre")).to_have_text("once\n")
+    asked, answered, gate = asyncio.Semaphore(0), asyncio.Semaphore(0), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        asked.release()
+        await gate.wait()
+        await route.fulfill(response=await route.fetch())
+        answered.release()
+
+    await inside.route("**/output?*", hold)
+    for _ in range(2):
+        await panel.get_by_role("button", name="stdout").click()
+        await asked.acquire()
+    gate.set()
+    for _ in range(2):
+        await answered.acquire()
+    await expect(panel.locator("pre")).to_have_text("once\n")
+    await inside.evaluate("() => new Promise(requestAnimationFrame)")
+    assert await panel.locator("pre").evaluate("node => node.textContent") == "once\n"
 
 
 async def test_a_dashboard_for_looking_only_offers_no_action(page: Page, tmp_path: Path) -> None:

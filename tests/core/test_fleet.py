@@ -16,7 +16,7 @@ from runcue.core.retry import Retry
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import Worker
 from runcue.errors import QueueFull
-from tests.core.bench_of_core import limits
+from tests.core.bench_of_core import costs, limits, sells
 from tests.core.library import Process, Shared
 
 PLAIN = Rule(Retry(max_attempts=1))
@@ -643,6 +643,24 @@ def test_a_start_of_a_worker_that_died_counts_as_made_at_its_last_moment() -> No
     assert first.started == ["a"]
 
 
+def test_what_a_worker_that_died_was_expected_to_use_counts_as_used() -> None:
+    first, second = processes(0, 5)
+    first.declare(sells("paid", tokens=(100, 60.0)))
+    second.enters_at_once = False
+    first.submit("a", services=("paid",), cost=costs(tokens=60))
+    second.read()
+    first.turn(Lost("p1"))
+    assert first.scheduler.ledger.ready.services["paid"].meters[0].room(first.now) == 40
+
+
+def test_what_a_worker_that_died_had_not_read_was_never_begun() -> None:
+    first, _ = stuck()
+    first.room = {"#running": 5}
+    first.turn(Lost("p1"))
+    assert first.started == ["a", "b"]
+    assert (first.record("a").crashes, first.record("a").attempt) == (0, 1)
+
+
 # questions that travel --------------------------------------------------------------------------------------
 
 ASKED = Questions(ready=True)
@@ -899,6 +917,16 @@ def test_one_alone_need_not_store_that_the_moment_has_passed() -> None:
     assert not only.plan.has_moved_alarm
 
 
+def test_a_turn_that_only_takes_its_inbox_leaves_that_moment_as_it_is() -> None:
+    first, _ = processes(None, None)
+    first.submit("a", delay=5)
+    scheduler, wake_at = first.scheduler, first.store.head.wake_at
+    scheduler.begin(first.now, first.wall, first.store)
+    scheduler.take_in([first.submission("b")])
+    plan = scheduler.finish()
+    assert (plan.is_whole, plan.head.wake_at, plan.head.decider) == (False, wake_at, "p0")
+
+
 # small things -----------------------------------------------------------------------------------------------
 
 
@@ -949,3 +977,10 @@ def test_what_is_given_at_once_is_one_letter(amount: int) -> None:
     first.submit(*names(amount))
     assert len(first.store.letters["p1"]) == 1
     assert runs(second) == [names(amount)]
+
+
+def test_work_of_a_task_that_nobody_knows_can_be_cancelled() -> None:
+    first, _ = processes(None, None)
+    first.submit("a", task="unknown")
+    assert first.cancel("a") is True
+    assert (first.state("a"), first.store.head.pending) == ("cancelled", 0)

@@ -96,3 +96,22 @@ def test_what_is_taken_back_is_what_was_counted_though_more_is_given_by_now() ->
     granted, *others = shared.grants
     assert Grant("api", granted.at, -1, work_id="a") in others
     assert max(grant.at for grant in others) - one.now == pytest.approx(2 * LEAST_SLACK)
+
+
+def test_less_given_than_before_moves_counted_starts_together_but_no_grants() -> None:
+    """Others count a start from when it had to have begun, whoever granted it from when it did."""
+    shared, one, other = two(limits(rate=(2, 1.0)))
+    one.enters_at_once = False
+    one.submit("slow")
+    one.after(0.2, Entered([(one.tokens["slow"], one.now + 0.2, one.now + 0.2)]))
+    one.after(HALF_LIFE)
+    first = one.now
+    one.submit("a", "b")
+    one.after(0.0, Entered([(one.tokens[name], one.now, one.now) for name in "ab"]))
+    one.submit("c")
+    one.after(1.0)
+    assert one.now == first + 1.0, "to the moment"
+    a, b, c = (next(grant.at for grant in shared.grants if grant.work_id == name) for name in "abc")
+    assert a == b == pytest.approx(first + 0.2)
+    assert first + 1.0 < c < a + 1.0
+    assert not other.plan.start

@@ -1059,17 +1059,20 @@ def test_a_scheduler_that_shares_nothing_counts_for_its_store_too() -> None:
 
 
 def test_a_call_from_the_moment_of_the_trip_has_no_part_in_the_probe() -> None:
-    _, one, other = two(limits(concurrent=5, circuit_threshold=1, circuit_timeout=10), serving=("one",))
+    service = limits(concurrent=5, circuit_threshold=1, circuit_timeout=10)
+    _, one, other = two(service, serving=("one",))
     one.submit("a", "b")
     one.turn(Outcome("a", one.tokens["a"], None, Failure("error", "boom")))  # in the very moment of the start
     one.serve(False)
     other.may_start = True
     other.after(10)
     other.submit("c")
-    breaker = other.scheduler.ledger.ready.services["api"].breaker
+    third = Process(other.store, "three", service, may_start=False)
+    third.turn()
+    breaker = third.scheduler.ledger.ready.services["api"].breaker
     assert breaker is not None
     assert (breaker.state, breaker.running) == ("half_open", 1)
-    other.turn(Lost("one"))
+    third.turn(Lost("one"))
     assert (breaker.state, breaker.running) == ("half_open", 1)
 
 

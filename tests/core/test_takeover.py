@@ -1,6 +1,7 @@
 """Who decides next goes on where the last one was, for all programs and whatever tasks they have."""
 
 import pytest
+from msgspec.structs import replace
 
 from runcue.core.asking import Questions
 from runcue.core.model import WorkState
@@ -279,6 +280,15 @@ def test_who_stops_and_goes_on_runs_its_own_work_once_it_has_ended() -> None:
     assert one.started == []
     one.turn(Ended("a", one.tokens["a"]))
     assert one.started == ["a"]
+
+
+def test_work_that_waits_for_code_of_which_nothing_is_known_goes_on() -> None:
+    shared, one, other = two(retry=NOW_AGAIN, serving=("one",))
+    one.submit("a")
+    one.time_out("a")
+    shared.workers["one"] = replace(shared.workers["one"], overdue=())  # as an earlier release left it
+    other.turn()
+    assert other.state("a") == "running"
 
 
 # tasks of other programs ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ the fault catalogue: PD5, PD12 (workers), HD1, HD2, HD6, HD8 to HD10 (bad functi
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -302,16 +303,23 @@ async def test_a_retry_after_a_timeout_waits_for_the_end_of_the_function(
     address: str, tmp_path: Path
 ) -> None:
     cue = Cue(dask=address)
-    cue.task("noted", executor="dask", timeout=0.5, retry=2)(dask_tasks.noted)
-    begun, until_file = tmp_path / "begun", tmp_path / "until"
-    async with cue:
-        work_id = await cue.submit("noted", params={"begun": str(begun), "until": str(until_file)})
-        async with asyncio.timeout(BOUND):
-            while (await cue.explain(work_id)).reason != "overdue":  # noqa: ASYNC110
+    cue.task("noted", executor="dask", retry=2)(dask_tasks.noted)
+    async with cue, asyncio.timeout(BOUND):
+        numbers = itertools.count()
+        while True:  # until the machine lets the function begin before its time is over
+            number = next(numbers)
+            begun, until_file = tmp_path / f"begun-{number}", tmp_path / f"until-{number}"
+            params = {"begun": str(begun), "until": str(until_file)}
+            work_id = await cue.submit("noted", params=params, timeout=0.5 * 2**number)
+            while (await cue.explain(work_id)).reason != "overdue":  # noqa: ASYNC110 (nothing is told of it)
                 await asyncio.sleep(0.01)
+            if pids_in(begun):
+                break
+            until_file.touch()
+            await cue.wait(work_id)
         assert len(pids_in(begun)) == 1
         until_file.touch()
-        assert await cue.result(work_id, timeout=BOUND) == "done"
+        assert await cue.result(work_id) == "done"
     assert len(pids_in(begun)) == 2
     await cue.close()
 

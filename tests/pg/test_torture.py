@@ -13,7 +13,7 @@ from tests.pg.proxy import Proxy
 from tests.pg.server import Server
 from tests.torture.checker import Grant, Storage
 from tests.torture.history import now
-from tests.torture.swarm import SLACK, Herd, Plan, Result, Round, play, sweep
+from tests.torture.swarm import Herd, Plan, Result, Round, play, sweep
 
 BOUND = 240.0
 
@@ -27,13 +27,13 @@ class Database:
     def inspected(self) -> tuple[list[Grant], Storage]:
         """What the tables say of themselves."""
         with psycopg.connect(self.target) as connection:
-            rows = connection.execute("SELECT service, started_at, amount FROM runcue.service_log").fetchall()
-            connection.execute("SET search_path TO runcue")
-            [[slack]] = connection.execute(SLACK.encode()).fetchall()
+            rows = connection.execute(
+                "SELECT service, started_at, amount, coalesce(work_id, '') FROM runcue.service_log ORDER BY id"
+            ).fetchall()
             left: list[tuple[int]] = connection.execute("SELECT count(*) FROM runcue.workers").fetchall()
-        grants = [Grant(str(name), float(at), int(amount)) for name, at, amount in rows]
+        grants = [Grant(str(name), float(at), int(amount), str(work)) for name, at, amount, work in rows]
         integrity = "ok" if left[0][0] <= 1 else f"{left[0][0]} workers are left"
-        return grants, Storage(integrity=(integrity,), slack=float(slack))
+        return grants, Storage(integrity=(integrity,))
 
 
 @pytest.fixture(scope="module")

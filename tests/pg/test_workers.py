@@ -30,9 +30,8 @@ from psycopg.conninfo import conninfo_to_dict
 import runcue
 from tests.cli.crew import RUNCUE
 from tests.pg.server import Missing, Server, moved
-from tests.torture.checker import ROUNDING, shrinking, windows_exceeded
-from tests.torture.seen import Rate
-from tests.torture.swarm import SLACK
+from tests.torture.checker import Grant, Told, grants_over_rate, windows_exceeded
+from tests.torture.seen import Limits, Rate, Service
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "examples" / "many_workers" / "demo.py"
@@ -151,23 +150,28 @@ def at_once(app: App, killed: Mapping[int, float] = {}) -> int:
     return max(itertools.accumulate(change for _, change in sorted(changes)))
 
 
-def is_within_rate(app: App) -> None:
+async def is_within_rate(app: App, cue: runcue.Cue) -> None:
     """No window holds more than it may: not of what handlers saw, and not of what the queue counted."""
     assert windows_exceeded([one["at"] for one in app.told("began")], RATE, PATIENT) == []
-    granted: list[float] = []
-    rows = app.asked("SELECT started_at, sum(amount) FROM service_log WHERE service = 'api' GROUP BY 1")
-    for at, amount in rows:  # what was granted and not used is counted back
-        granted += [float(at)] * int(amount)
-    assert len(granted) >= len(app.told("ended"))
-    [[slack]] = app.asked(SLACK)
-    assert windows_exceeded(granted, RATE, ROUNDING + shrinking(float(slack), RATE.window)) == []
+    rows = app.asked("SELECT started_at, amount, work_id FROM service_log WHERE service = 'api' ORDER BY id")
+    granted = [Grant("api", float(at), int(amount), str(work)) for at, amount, work in rows]
+    assert sum(one.amount for one in granted) >= len(app.told("ended"))
+    events = [
+        Told(one.seq, one.type, one.work_id, at=one.at) for one in await heard(cue) if one.work_id is not None
+    ]
+    assert list(grants_over_rate(granted, Limits(services={"api": Service((RATE,))}), events)) == []
+
+
+async def heard(cue: runcue.Cue) -> list[runcue.Event]:
+    """What was told of all processes from the first on."""
+    await cue.count()
+    assert cue._system is not None
+    return await cue._system.store.events(0, 10_000)
 
 
 async def told(cue: runcue.Cue, kind: str) -> list[str | None]:
     """The works that events of that kind are about, of all processes from the first on."""
-    await cue.count()
-    assert cue._system is not None
-    return [event.work_id for event in await cue._system.store.events(0, 10_000) if event.type == kind]
+    return [event.work_id for event in await heard(cue) if event.type == kind]
 
 
 async def until_told(cue: runcue.Cue, kind: str, work_id: str) -> None:
@@ -207,8 +211,8 @@ async def test_limits_hold_for_all_hosts_and_a_killed_worker_loses_nothing(pg: s
             os.kill(victim, signal.SIGKILL)
             await cue.join(timeout=BOUND)
         await is_done_once(cue, ids)
+        await is_within_rate(app, cue)
     assert len({one["pid"] for one in app.told("began")}) >= 5
-    is_within_rate(app)
     assert at_once(app, killed) <= CONCURRENT
 
 
@@ -394,5 +398,5 @@ async def test_a_host_that_is_cut_off_loses_its_work_and_its_late_answer_and_com
                 assert (work.result, work.attempt) == ("b", 2)
                 await calls_of_both(app, cue, ids)
             await is_done_once(cue, ids)
-    is_within_rate(app)
+            await is_within_rate(app, cue)
     assert at_once(app) <= CONCURRENT

@@ -76,7 +76,7 @@ class Dump(msgspec.Struct):
     """What the last process found in the queue."""
 
     rows: list[dict[str, Any]]
-    events: list[tuple[int, str, str, bool]]
+    events: list[tuple[int, str, str, bool, float]]
     has_old_events: bool
     """True when what was told before this process began could be read as well."""
 
@@ -198,7 +198,7 @@ async def drain(job: Job) -> None:
     await asyncio.wait([listener], timeout=DRAIN_WITHIN)  # it ends by itself once it has read everything
     listener.cancel()
     rows = [row_of(work) for work in works]
-    events = [(e.seq, e.type, e.work_id, e.final) for e in seen if e.work_id is not None]
+    events = [(e.seq, e.type, e.work_id, e.final, e.at) for e in seen if e.work_id is not None]
     queued = {event.work_id for event in seen if event.type == "queued"}
     dump = Dump(rows, events, bool(rows) and all(row["id"] in queued for row in rows))
     (Path(job.folder) / DUMP).write_bytes(msgspec.json.encode(dump))

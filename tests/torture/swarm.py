@@ -400,13 +400,6 @@ def _was_terminated(status: int) -> bool:
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
 
 
-SLACK: Final = (
-    "SELECT coalesce(max(log.started_at - unit.started_at), 0) FROM service_log AS log "
-    "JOIN work_units AS unit ON unit.id = log.work_id AND unit.started_at <= log.started_at"
-)
-"""How much later than it was granted the last start of a work is counted, at most."""
-
-
 def inspected(database: Path) -> tuple[list[Grant], Storage]:
     """What the file says of itself, read without changing it."""
     with reading(database) as connection:
@@ -415,17 +408,17 @@ def inspected(database: Path) -> tuple[list[Grant], Storage]:
         version = int(next(iter(connection.execute("pragma user_version")))[0])
         columns = {str(row[1]) for row in connection.execute("pragma table_info(service_log)")}
         grants: list[Grant] = []
-        slack = 0.0
-        if "work_id" in columns:
-            slack = float(next(iter(connection.execute(SLACK)))[0])
         if {"service", "started_at"} <= columns:
             amount = "amount" if "amount" in columns else "1"
-            query = f"select service, started_at, {amount} from service_log"
-            grants = [Grant(str(name), float(t), int(n)) for name, t, n in connection.execute(query)]
+            work = "coalesce(work_id, '')" if "work_id" in columns else "''"
+            query = f"select service, started_at, {amount}, {work} from service_log order by id"
+            grants = [
+                Grant(str(name), float(t), int(n), str(id)) for name, t, n, id in connection.execute(query)
+            ]
     modes = {database.parent.name + "/": database.parent.stat().st_mode}
     for path in sorted(database.parent.rglob("*")):
         modes[path.name + "/" * path.is_dir()] = path.stat().st_mode
-    return grants, Storage(integrity=integrity, foreign_keys=keys, version=version, modes=modes, slack=slack)
+    return grants, Storage(integrity=integrity, foreign_keys=keys, version=version, modes=modes)
 
 
 @contextmanager

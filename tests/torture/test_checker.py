@@ -15,6 +15,7 @@ from tests.torture.checker import (
     Told,
     Violation,
     check,
+    grants_over_rate,
     recoveries,
     windows_exceeded,
 )
@@ -203,17 +204,29 @@ def test_grants_are_held_to_the_rate_exactly() -> None:
     assert Story().found(limits, grants=[Grant("api", 5.0, 2), Grant("api", 5.999)]) == ["I6"]
 
 
-def test_a_start_that_was_given_longer_to_begin_may_be_counted_later_than_it_began() -> None:
-    """Half of what a busy machine needed is forgotten in ten seconds: of 20 ms 1.34 in one. Twice that is allowed."""
+def test_starts_count_from_when_they_were_granted_whatever_time_they_had_to_begin() -> None:
+    """What is stored is the end of that time: 20 ms on a busy machine, 10 ms on one that is quiet again."""
     limits = Limits(services={"api": Service(rates=(Rate(2, 1.0),))})
-    for at, given, found in (
-        (5.998, 0.02, []),
-        (5.997, 0.02, ["I6"]),
-        (5.9999, 0.0, ["I6"]),
-        (5.998, 0.005, ["I6"]),
+    for second, third, counted_at, found in (
+        (5.0, 6.0, 6.01, 0),
+        (5.0, 5.999, 6.01, 1),
+        (5.0, 5.999, 6.1, 1),
+        (5.0, 6.0, 5.999, 1),
     ):
-        grants = [Grant("api", 5.0, 2), Grant("api", at)]
-        assert Story().found(limits, grants=grants, storage=Storage(slack=given)) == found
+        moments = {"a": 5.0, "b": second, "c": third}
+        counted = {"a": 5.02, "b": second + 0.02, "c": counted_at}
+        grants = [Grant("api", at, work=work) for work, at in counted.items()]
+        told = [Told(seq, "started", work, at=at) for seq, (work, at) in enumerate(moments.items())]
+        assert len(list(grants_over_rate(grants, limits, told))) == found
+
+
+def test_each_start_is_counted_and_what_was_given_back_is_not() -> None:
+    limits = Limits(services={"api": Service(rates=(Rate(1, 1.0),))})
+    told = [Told(1, "started", "a", at=5.0), Told(2, "started", "a", at=5.5)]
+    back = [Grant("api", 5.01, 1, "a"), Grant("api", 5.01, -1, "a"), Grant("api", 5.51, 1, "a")]
+    assert list(grants_over_rate(back, limits, told)) == []
+    assert len(list(grants_over_rate([back[0], back[2]], limits, told))) == 1, "two within one second"
+    assert len(list(grants_over_rate(back[2:], limits, told))) == 1, "the first is not counted"
 
 
 def test_nothing_is_told_after_the_end() -> None:

@@ -134,8 +134,8 @@ class Lacking:
 class Asking:
     """The book of questions: who was asked, who waits for a new question."""
 
-    __slots__ = ("_again_left", "_aside", "_asked", "_completions", "_curious", "_heads", "_is_mixed", "_lacking", "_numbers",
-                 "_records", "_resting", "_ring", "_wanted", "_woken", "ready", "waiting")  # fmt: skip
+    __slots__ = ("_again_left", "_aside", "_asked", "_completions", "_curious", "_heads", "_is_mixed", "_lacking",
+                 "_numbers", "_records", "_resting", "_ring", "_wanted", "_woken", "ready", "waiting")  # fmt: skip
 
     def __init__(self, records: dict[str, Record], ready: Ready, *, is_mixed: bool = False) -> None:
         """`is_mixed` says that there is work which is scored beside work which is not."""
@@ -241,7 +241,8 @@ class Asking:
                 self._made(verdict.makes)
             else:
                 has_score = lane.questions.score
-                order = record.rank - self._worth(verdict.score) if self._is_mixed or not has_score else -verdict.score
+                is_ranked = self._is_mixed or not has_score
+                order = record.rank - self._worth(verdict.score) if is_ranked else -verdict.score
                 candidate = (order, record.seq, next(self._numbers), record, verdict.at)
                 lane.entries[work_id] = candidate
                 heappush(lane.candidates, candidate)

@@ -161,7 +161,8 @@ def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> E
             return _answer(record, "dependency", details, until, waits_for=record.spec.depends_on)
         details = NOT_READY.get(wait.why, f"its input {wait.lacks} is not there")
         return _answer(record, "not_ready", details, until)
-    if not is_started or not ledger.questions_of(record.spec.task).gates:  # a score alone is asked only where there is room
+    questions = ledger.questions_of(record.spec.task)
+    if not is_started or not questions.gates:  # a score alone is asked only where there is room
         return None
     lane = ledger.lane_of(record.spec)
     if record.id in lane.entries or (lane.queue.is_paused and not asking.is_asked(record.id)):
@@ -236,7 +237,11 @@ class _Lines:
                 return _answer(record, "rate", "other work waits for more, and goes first", until,
                                service=service.name)  # fmt: skip
         asking = self._ledger.asking
-        if asking is not None and lane.questions and (record.id not in lane.entries or asking.is_asked(record.id)):
+        if (
+            asking is not None
+            and lane.questions
+            and (record.id not in lane.entries or asking.is_asked(record.id))
+        ):
             return _answer(record, "not_ready", BEING_ASKED)
         return _answer(record, "ready", "starts in the next turn")
 

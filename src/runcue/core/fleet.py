@@ -1,13 +1,13 @@
 """The processes that run work, as whoever decides sees them: who may run what, and whose room is used.
 
 A worker has room for so many attempts in all, in threads and in its process pool. Work of a lane is run by its crew:
-the workers that know its task, serve its queue and are started. A crew has room when one of them has, and is parked at
-like any service (ready.py). Each start goes to the least loaded of those with room, and among equals to the one that
-has waited longest.
+the workers that know its task, serve its queue and are started. A crew has room when one of them has, and is parked
+at like any service (ready.py). Each start goes to the least loaded of those with room, and among equals to the one
+that has waited longest.
 
 What a worker was given and has not read after a while is taken back for others (`Library.take_back`), which costs no
-attempt: the worker is stuck or stopped, and is given nothing more until it says something. What it has begun stays with
-it.
+attempt: the worker is stuck or stopped, and is given nothing more until it says something. What it has begun stays
+with it.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Fleet:
             member.unread_since = now
 
     def judge(self, task: str, first: str) -> str | None:
-        """Who is asked about work of that task: `first`, if it can be, else the one that was given nothing for longest."""
+        """Who is asked about work of that task: `first`, if it can be, else who was given nothing for longest."""
         able = [one for one in self.serving() if task in one.worker.tasks and not one.is_stuck]
         if any(one.id == first for one in able):
             return first

@@ -158,7 +158,7 @@ class Ledger(Waiting):
         return plan
 
     def _address_events(self, fleet: Fleet) -> None:
-        """Have each process told of the events that are its own: of everyday ones only if it wants to hear of them."""
+        """Have each process told of the events that are its own: of everyday ones only if it wants to hear them."""
         plan = self.plan
         for place, worker in plan.foreign.items():
             member = fleet.members.get(worker)
@@ -204,7 +204,9 @@ class Ledger(Waiting):
         if self.fleet is not None and specs:  # all of them come from one program
             settings = self.settings_of(specs[0].task)
         if self.origin != self.worker:
-            plan.foreign.update(dict.fromkeys(range(len(plan.events), len(plan.events) + len(specs)), self.origin))
+            plan.foreign.update(
+                dict.fromkeys(range(len(plan.events), len(plan.events) + len(specs)), self.origin)
+            )
         tell = plan.events.append
         is_watched = settings.pending_timeout is not None or settings.pending_warn_after is not None
         join = self.ready.push_all if self.asking is None else self.asking.arrived
@@ -441,9 +443,9 @@ class Ledger(Waiting):
     def ask_anew(self, ids: Iterable[str]) -> None:
         """Nobody will answer what was asked about these: it is asked again, soon and perhaps of somebody else."""
         for work_id in ids:
+            assert self.asking is not None
             self.asked_of.pop(work_id, None)
-            if self.asking is not None:
-                self.asking.answered([Verdict(work_id, self.now, ready=False, why="not_ready")])
+            self.asking.answered([Verdict(work_id, self.now, ready=False, why="not_ready")])
 
     def spend(self, record: Record) -> Record:
         """The start under way counts, however it ends."""
@@ -542,7 +544,9 @@ class Ledger(Waiting):
         self._kept.add(*done)
         plan.finals.update(enumerate(done, len(plan.events)))
         if self.origin != self.worker:
-            plan.foreign.update(dict.fromkeys(range(len(plan.events), len(plan.events) + len(done)), self.origin))
+            plan.foreign.update(
+                dict.fromkeys(range(len(plan.events), len(plan.events) + len(done)), self.origin)
+            )
         plan.events += done
         return stale
 

@@ -47,7 +47,7 @@ class Places(Mind):
         self.rules = rules
         self._last_spec = NOBODY
         self._last_lane: Lane
-        self.fleet: Fleet | None = None if is_whole else Fleet(lambda service: self.ready.touch(service))
+        self.fleet: Fleet | None = None if is_whole else Fleet(self._touch)
         """Who runs work, where several processes share the queue."""
         if self.fleet is None:
             self.ready = Ready(self.records)
@@ -60,7 +60,7 @@ class Places(Mind):
         self._unrecalled: list[Service] = []
         """Services that are watched since this turn: what was started before is not counted yet."""
         if not is_whole:
-            self.ready.services.on_new = lambda service: self._unrecalled.append(service)
+            self.ready.services.on_new = self._unrecalled.append
         self.slots: dict[int, Lane] = {}
         self.overdue: dict[int, str] = {}
         self.orphans: list[Record] = []
@@ -68,8 +68,8 @@ class Places(Mind):
         self.answered: set[int] = set()
         """Tokens of those that have answered, in a turn of which it is not known whether it was kept, or after it."""
         self.begun: set[int] = set()
-        """Tokens of attempts that this process is about to begin, or of which it has left the outcome: they are not to
-        be put back when it takes over."""
+        """Tokens of attempts that this process is about to begin, or of which it has left the outcome: they are not
+        to be put back when it takes over."""
         self.spending: dict[int, Spending] = {}
         """What running attempts have reserved or used of quantities."""
         self.unentered: dict[int, Granted] = {}
@@ -85,12 +85,15 @@ class Places(Mind):
         self.changed: dict[Service, None] = {}
         """Services of which something is to be written."""
 
+    def _touch(self, service: Service) -> None:
+        self.ready.touch(service)
+
     def recall_starts(self) -> None:
         """Count what was started before its service was watched here: read at once for all of them."""
         if not self._unrecalled:
             return
         services = {service.name: service for service in self._unrecalled if service.reach}
-        self._unrecalled = []
+        self._unrecalled.clear()
         if self.library is not None and services:
             starts: dict[str, list[Grant]] = {}
             for start in self.library.starts({name: self.now - one.reach for name, one in services.items()}):

@@ -291,7 +291,7 @@ class Library(Protocol):
 class Plan:
     """Everything one turn decided."""
 
-    __slots__ = ("again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "forget", "foreign",
+    __slots__ = ("again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "foreign", "forget",
                  "grants", "has_moved_alarm", "head", "is_notable", "is_whole", "keyed", "lost", "parts", "pressure",
                  "purged", "queues", "rated", "records", "replies", "revived", "rewritten", "services", "shelves",
                  "start", "stop", "tasks", "wake_at", "workers")  # fmt: skip

@@ -56,8 +56,8 @@ FEW_LANES = 1000
 class Ready:
     """All lanes, and the choice among them."""
 
-    __slots__ = ("_active", "_crew_of", "_heads", "_holders", "_left", "_most_lanes", "_page", "_put_off", "_records", "_timers",
-                 "head_of", "lanes", "limited", "notice", "on_open", "paused", "questions", "queues",
+    __slots__ = ("_active", "_crew_of", "_heads", "_holders", "_left", "_most_lanes", "_page", "_put_off", "_records",
+                 "_timers", "head_of", "lanes", "limited", "notice", "on_open", "paused", "questions", "queues",
                  "served", "services", "take_from", "touched")  # fmt: skip
 
     def __init__(

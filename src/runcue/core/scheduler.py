@@ -111,8 +111,8 @@ class Scheduler:
         self.ledger.answered = {item.token for item in items if isinstance(item, Outcome)}
 
     def begins(self, given: Iterable[int], posts: Iterable[Post]) -> None:
-        """This process is about to begin these attempts, which were decided before. Of others, which have ended, it may
-        have left the outcome for whoever decides."""
+        """This process is about to begin these attempts, which were decided before. Of others, which have ended, it
+        may have left the outcome for whoever decides."""
         outcomes = (item for post in posts for item in post.items if isinstance(item, Outcome))
         self.ledger.begun = {*given, *(outcome.token for outcome in outcomes)}
 
@@ -174,10 +174,10 @@ class Scheduler:
     def take_posts(self, posts: Iterable[Post]) -> None:
         """Work through what other processes left, as through one's own inbox."""
         ledger = self.ledger
+        assert ledger.fleet is not None
         for post in posts:
             ledger.origin = post.worker
-            if ledger.fleet is not None:
-                ledger.fleet.heard_of(post.worker)
+            ledger.fleet.heard_of(post.worker)
             for place, item in enumerate(post.items):
                 if type(item) in ANSWERED and not (type(item) is Submit and not item.is_answered):
                     ledger.refs[id(item)] = post.worker, post.number, place
@@ -215,7 +215,7 @@ class Scheduler:
         now = ledger.now
         if ledger.fleet is not None:
             shared.find_lanes(ledger)
-            shared.take_back_unread(ledger)
+            shared.take_back_unread(ledger, ledger.fleet)
             may_start = any(ledger.fleet.serving())
         for record in ledger.due():
             ledger.has_moved = True

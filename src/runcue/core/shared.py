@@ -1,7 +1,7 @@
 """A queue that several processes share: taking over from whoever decided before, and going on for those that died.
 
-One process decides for all of them (decision 0016). Who takes its place knows nothing and reads everything anew: rules,
-services, who is there, what runs and where. From then on it knows all that happens, for nobody else decides.
+One process decides for all of them (decision 0016). Who takes its place knows nothing and reads everything anew:
+rules, services, who is there, what runs and where. From then on it knows all that happens, for nobody else decides.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from runcue.core.breaker import Breaker
-from runcue.core.fleet import Member
+from runcue.core.fleet import Fleet, Member
 from runcue.core.ledger import HELD, Ledger
 from runcue.core.limits import Service
 from runcue.core.line import shelf_parts
@@ -200,11 +200,9 @@ def _load_service(ledger: Ledger, state: ServiceState) -> None:
         ledger.ready.wake_service(service, service.breaker.probe_deadline)
 
 
-def take_back_unread(ledger: Ledger) -> None:
+def take_back_unread(ledger: Ledger, fleet: Fleet) -> None:
     """What processes were given and have not read for a while is pending again: they are stuck, or stopped."""
-    if ledger.fleet is None or ledger.library is None:
-        return
-    for member in ledger.fleet.unread(ledger.now):
+    for member in fleet.unread(ledger.now):
         member.unread_since = None
         if member.id == ledger.worker:
             continue

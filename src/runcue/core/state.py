@@ -211,7 +211,7 @@ class Worker(msgspec.Struct, frozen=True):
     tasks: tuple[str, ...] = ()
     """The tasks it has handlers for."""
     room: dict[str, int] = {}
-    """How many attempts it can have at once: in all, in threads, in its process pool. What is not named has no limit."""
+    """How many attempts it can have at once: in all, in threads, in its process pool; no limit where not named."""
     hears: bool = False
     """True when it wants to be told of every event of what it did: it has callbacks, metrics or a detailed log."""
     overdue: tuple[Overdue, ...] = ()

@@ -61,9 +61,11 @@ function choose(stream, attempt) {
 
 async function tail(id) {
   const asked = { stream: output.stream, attempt: output.attempt ?? output.latest };
-  const query = output.end ? { ...asked, start: output.end } : { ...asked, tail: TAIL };
+  const from = output.end;
+  const query = from ? { ...asked, start: from } : { ...asked, tail: TAIL };
   const answer = await get(`${at("works", id)}/output`, query);
-  const isWanted = asked.stream === output.stream && asked.attempt === (output.attempt ?? output.latest);
+  const isSame = asked.stream === output.stream && asked.attempt === (output.attempt ?? output.latest);
+  const isWanted = isSame && from === output.end; // another answer may have brought the same before
   if (shown.id !== id || !isWanted) return;
   output.text = (output.text + answer.text).slice(-MOST_KEPT);
   if (!output.end) output.start = answer.start;
