@@ -382,6 +382,9 @@ class SharedStore:
             self._neighbours.hear_nothing()
             try:
                 done = await self._turns.do(lambda: self._take_turn(decide, post, takeover, claim), claim)
+            except asyncio.CancelledError:
+                self._turns.put(self._tables.letters_missed)  # nobody has heard what it took
+                raise
             finally:
                 self._neighbours.hear_again()
         self._look_around()
@@ -400,6 +403,9 @@ class SharedStore:
             self._neighbours.hear_nothing()
             try:
                 received = await self._turns.do(lambda: self._exchange(post, claim), claim)
+            except asyncio.CancelledError:
+                self._turns.put(self._tables.letters_missed)  # nobody has heard what it took
+                raise
             finally:
                 self._neighbours.hear_again()
         self._look_around()

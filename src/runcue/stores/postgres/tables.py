@@ -70,11 +70,10 @@ commit (`commits` gets one more where it takes letters), $3 to $5 are the post. 
 was given up and asked for (FENCE), does nothing. A post is synced; that letters were read need not last longer than
 who read them."""
 FENCE: Final = (
-    "WITH tried AS (INSERT INTO commits VALUES (?1, ?2) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
-    "WHERE commits.turn < excluded.turn RETURNING 1) "
-    "SELECT EXISTS (SELECT 1 FROM tried), (SELECT turn FROM commits WHERE worker = ?1)"
+    "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
+    "WHERE commits.turn < excluded.turn - 1 RETURNING 1"
 )
-"""Whether an exchange has not taken place, and never will."""
+"""Finds a row when an exchange has not taken place, and never will; waits for one that is under way."""
 _decode_rows = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _decode_numbers = msgspec.json.Decoder(list[int]).decode
 
@@ -148,10 +147,9 @@ class PostgresTables(Tables):
 
     def fence(self, kept: int) -> bool:
         """Whether that exchange took place; from now on it never will. Notes when letters may have gone with it."""
-        row: Any = self._execute(FENCE, (self._worker, 2 * kept + 1)).fetchone()
-        is_void, turn = row
-        if is_void:
+        if self._execute(FENCE, (self._worker, 2 * kept + 1)).fetchall():
             return False
+        [(turn,)] = self._execute("SELECT turn FROM commits WHERE worker = ?", (self._worker,)).fetchall()
         self._missed |= bool(turn % 2)
         return True
 
