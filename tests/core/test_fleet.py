@@ -16,7 +16,7 @@ from runcue.core.retry import Retry
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import Worker
 from runcue.errors import QueueFull
-from tests.core.bench_of_core import costs, limits, sells
+from tests.core.bench_of_core import Bench, costs, limits, sells
 from tests.core.library import Process, Shared
 
 PLAIN = Rule(Retry(max_attempts=1))
@@ -984,3 +984,11 @@ def test_work_of_a_task_that_nobody_knows_can_be_cancelled() -> None:
     first.submit("a", task="unknown")
     assert first.cancel("a") is True
     assert (first.state("a"), first.store.head.pending) == ("cancelled", 0)
+
+
+def test_who_has_the_queue_open_alone_knows_so() -> None:
+    [only] = processes(None)
+    assert only.scheduler.is_alone
+    first, _ = processes(None, None)
+    assert not first.scheduler.is_alone
+    assert Bench().scheduler.is_alone

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from runcue.core.fleet import Crew
 from runcue.core.lane import Lane
 from runcue.core.ledger import Ledger
 from runcue.core.limits import UNLIMITED, Group, Service
@@ -178,7 +179,8 @@ class _Stage:
             if when == math.inf:
                 return why, service.name
             if when > at:
-                at, limit, name = when, why, service.name
+                at, limit = when, why
+                name = service.scarce()[0] if isinstance(service, Crew) else service.name
         end = at + pace.seconds * pace.attempts
         for service in services:
             self._resource(service).take(cost, at, end)
