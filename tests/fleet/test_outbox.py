@@ -1,4 +1,4 @@
-"""What a process left for whoever decides: taken once, answered once, left again where the one who took it is gone."""
+"""What a process left for whoever decides: taken once, answered once, left again if the one who took it is gone."""
 
 import asyncio
 from typing import Any

@@ -121,7 +121,7 @@ def test_recovery_kills_a_node_and_loses_nothing(tmp_path: Path) -> None:
     attempts = Counter(event.work_id for event in events if event.type == "started")
     calls = Counter(call.work_id for call in outcome.calls)
     again = {work_id for work_id, count in attempts.items() if count > 1}
-    assert {work_id for work_id in again if calls[work_id] > 1} == {call.work_id for call in lost}
+    assert {work_id for work_id in again if calls[str(work_id)] > 1} == {call.work_id for call in lost}
     assert again - {call.work_id for call in lost} <= {
         work_id for work_id, count in calls.items() if count == 1
     }

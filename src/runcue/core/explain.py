@@ -255,7 +255,7 @@ class _Lines:
             line = name or line
         ahead = self._counts.get(line, 0)
         if blocked.reason == "unserved":
-            return self._unserved(record, ahead)
+            return self._unserved(record, self._counts.get(lane, 0))
         if name == THREADS:
             return _answer(record, "threads", blocked.details, ahead=ahead)
         if name == HERE:
