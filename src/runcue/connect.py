@@ -24,7 +24,7 @@ from runcue.core.failure import describe
 from runcue.core.headers import asked
 from runcue.core.limits import Limits
 from runcue.core.places import HERE
-from runcue.core.plan import Declare, Hello, Lost, Plan, Tell
+from runcue.core.plan import Declare, Hello, Lost, Plan, Tell, Verdicts
 from runcue.core.scheduler import Scheduler
 from runcue.engine import Engine
 from runcue.errors import ConfigError, CueClosed, RuncueError, quoted
@@ -290,7 +290,7 @@ class System:
             self.engine.put(Declare(limits, is_quiet=True))
         if not self.store.is_inline:
             try:
-                self.store.listen(self.engine.wake, lambda worker: self.engine.put(Lost(worker)))
+                self.store.listen(self.engine.news, lambda worker: self.engine.put(Lost(worker)))
             except BaseException:
                 self.store.abandon()
                 raise
@@ -394,7 +394,7 @@ class System:
         return None if record is None else record.spec.task
 
     def _deliver(self, verdicts: list[Any]) -> None:
-        self.engine.deliver(verdicts)
+        self.engine.put(Verdicts(verdicts))
 
     def _complain(self, kind: str, error: BaseException) -> None:
         function = self._registry.callbacks.get(kind, kind)  # declared files have no function

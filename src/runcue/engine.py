@@ -7,8 +7,8 @@ Between turns the engine sleeps until the inbox is filled or until the exact mom
 With an inline store (memory) an item that needs no start is taken in at once, in a turn of its own that starts
 nothing: so `submit` returns without suspending, and work submitted in a row is chosen among, best first.
 
-Where several processes share a queue, one of them decides for all (leadership.py). The others leave their inboxes for it
-(outbox.py) and do what it decided for them: to `_act` that looks like a plan of their own.
+Where several processes share a queue, one of them decides for all (peer.py). The others leave their inboxes for it
+and do what it decided for them: to `act` that looks like a plan of their own.
 """
 
 from __future__ import annotations
@@ -19,21 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, TypeVar
 
+from runcue.alarm import NEVER, Alarm
 from runcue.attempts import Attempts
 from runcue.bus import Bus
-from runcue.core.asking import Allowance, Questions, Verdict
-from runcue.core.failure import Failure
+from runcue.core.asking import Allowance, Questions
 from runcue.core.model import WorkState
-from runcue.core.outcome import STOPPED
-from runcue.core.events import told
 from runcue.core.plan import (
-    Cancel,
     Hello,
     Item,
-    Outcome,
     Plan,
     Serve,
-    Verdicts,
 )
 from runcue.core.scheduler import Scheduler
 from runcue.core.state import NO_HEAD
@@ -48,11 +43,9 @@ from runcue.errors import (
     StoreError,
 )
 from runcue.judge import Judge
-from runcue.leadership import Leadership
 from runcue.loops import within
-from runcue.outbox import Outbox
-from runcue.pace import Pace
-from runcue.ports import Clock, Executor, Received, Registered, Store, Takeover, Turn
+from runcue.peer import Peer
+from runcue.ports import Clock, Executor, Registered, Store, Turn
 from runcue.replies import Replies
 from runcue.running import Around, Words
 from runcue.waiters import Waiters
@@ -61,7 +54,6 @@ logger = logging.getLogger("runcue")
 
 T = TypeVar("T")
 NOTHING_ASKED = Allowance(0, 0)
-UNBEGUN = Failure("unbegun", "this process begins nothing more")
 CLEANUP = 1.0
 """Seconds that stop() leaves to coroutines it has cancelled."""
 LAST_LOOK = 0.05
@@ -106,10 +98,8 @@ class Engine:
         self._thread = get_ident()
         self._store = store
         self._clock = clock
-        self._make_scheduler = make_scheduler
-        self._scheduler: Scheduler | None = make_scheduler(False) if store.is_inline else None
-        """None while another process decides, as far as this one knows."""
-        self._hello = hello
+        self._scheduler = make_scheduler(False) if store.is_inline else None
+        """Of a store that nobody shares; else it is the peer's."""
         self._head = NO_HEAD
         self._judge = judge
         self._bus = bus
@@ -117,14 +107,6 @@ class Engine:
         self._drain = drain
         self._inbox: list[Item] = []
         self.replies = Replies(self._loop)
-        self._outbox = Outbox(self.replies, is_refusing=may_refuse)
-        self._leadership = Leadership(
-            "" if store.is_inline else store.me().id, store.is_alive, self._loop.time
-        )
-        self._raised: dict[str, BaseException] = {}
-        """What attempts raised whose outcome another process decides on, by work: callbacks here are given it."""
-        self._settling: list[asyncio.Future[None]] = []
-        self._pace = Pace(self._loop.time)
         self.waiters = Waiters(self._loop, store)
         self._idle_waiters: list[asyncio.Future[None]] = []
         self.attempts = Attempts(
@@ -140,8 +122,7 @@ class Engine:
         )
         self._loop_task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = float("inf")
+        self._alarm = Alarm(clock, self._wake.set)
         self._may_start = False
         self._quiet: asyncio.Future[None] | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -151,6 +132,18 @@ class Engine:
         self._queues: frozenset[str] | None = None
         self._serve: Serve | None = None
         self._broken: Exception | None = None
+        self._peer: Peer | None = None
+        """How this process takes part, where several share the queue."""
+        if not store.is_inline:
+            self._peer = Peer(
+                self,
+                store=store,
+                clock=clock,
+                replies=self.replies,
+                make_scheduler=make_scheduler,
+                hello=lambda is_new: hello(self._may_start, self._queues, is_new),
+                may_refuse=may_refuse,
+            )
 
     # coming and going -------------------------------------------------------------------------------------
 
@@ -172,8 +165,8 @@ class Engine:
     async def counts(self) -> dict[WorkState, int]:
         """How many works there were in each state so far."""
         self._check()
-        if not self._store.is_inline:
-            await self._settled()
+        if self._peer is not None:
+            await self._settled(self._peer)
             return await self._store.counts()
         await self.look(lambda scheduler, turn: None)
         return {state: getattr(self._head, state.value) for state in WorkState}
@@ -211,14 +204,14 @@ class Engine:
         self._may_start = False
         self._wake.set()
         if not await self._until_quiet(timeout):
-            await self._stop_all()
-        await self._let_end()
+            await self.attempts.stop_all(self.request, CLEANUP)
+        await self.attempts.let_end(CLEANUP)
         await self._drain()
         # Callbacks may have had something to tell, or a turn was under way that started more.
         while self._is_stopping():
             if not await self._until_quiet(None if timeout is None else max(timeout, LAST_LOOK)):
-                await self._stop_all()
-                await self._let_end()
+                await self.attempts.stop_all(self.request, CLEANUP)
+                await self.attempts.let_end(CLEANUP)
             await self._drain()
         if self._may_start:  # somebody called start() meanwhile
             return
@@ -231,33 +224,8 @@ class Engine:
             task.cancel()
             await asyncio.wait([task])
         if self._loop_task is None:  # else somebody called start() meanwhile
-            self._set_alarm(float("inf"))
+            self.set_alarm(NEVER)
             self._bus.end()
-
-    async def _stop_all(self) -> None:
-        """Give up what still runs. In a file, what cannot be stopped is left to run on in this process's name."""
-        runs = self.attempts.runs
-        for run in list(runs.values()):
-            if run.is_given_up or run.is_left:
-                continue
-            if not run.executor.can_stop and not self._store.is_inline:
-                run.is_left = True
-                continue
-            try:
-                await self.request(Cancel(run.record.id, reason=STOPPED))
-            except StoreError as error:
-                logger.warning("%s runs on: %s", run.record.id, error)
-                run.is_left = True
-        stopped = [run.task for run in runs.values() if run.task and run.executor.can_stop]
-        if stopped:
-            await asyncio.wait(stopped, timeout=CLEANUP)
-
-    async def _let_end(self) -> None:
-        """What runs outside and was given up is given the time it needs to end, or to be ended."""
-        ending = [run for run in self.attempts.runs.values() if run.is_given_up and run.executor.grace]
-        tasks = [run.task for run in ending if run.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=max(run.executor.grace for run in ending) + CLEANUP)
 
     async def _until_quiet(self, timeout: float | None) -> bool:
         """True once no attempt that still counts is under way, or nobody wants to stop any more."""
@@ -270,10 +238,14 @@ class Engine:
             return False
         return True
 
+    @property
+    def _has_unread(self) -> bool:
+        return self._peer is not None and self._peer.has_unread
+
     def _is_stopping(self) -> bool:
         if self._may_start or self._loop_task is None or self._loop_task.done():
             return False
-        is_left = bool(self._inbox) or self._one_at_a_time.locked() or self._outbox.has_unread
+        is_left = bool(self._inbox) or self._one_at_a_time.locked() or self._has_unread
         return (self._failures < GIVE_UP and is_left) or self.attempts.are_awaited()
 
     def _let_go(self) -> None:
@@ -305,7 +277,7 @@ class Engine:
             async with self._one_at_a_time:
                 task.cancel()
             await asyncio.wait([task])
-        self._set_alarm(float("inf"))
+        self.set_alarm(NEVER)
         self.disappoint(error)
 
     def abandon(self) -> None:
@@ -314,25 +286,30 @@ class Engine:
         if task is not None:
             task.cancel()
         self._may_start = False
-        self._set_alarm(float("inf"))
+        self.set_alarm(NEVER)
         self.attempts.abandon()
 
     def disappoint(self, error: Callable[[], Exception]) -> None:
         """Nothing will happen any more: whoever waits for something gets the error."""
-        for future in (*self.replies.all(), *self.waiters.all(), *self._idle_waiters, *self._settling):
+        settling = () if self._peer is None else self._peer.waiting()
+        for future in (*self.replies.all(), *self.waiters.all(), *self._idle_waiters, *settling):
             if not future.done():
                 future.set_exception(error())
                 future.exception()  # who waits gets it; nobody has to
 
     # asking the engine ------------------------------------------------------------------------------------
 
-    def wake(self, is_urgent: bool = True) -> None:
+    def news(self, is_urgent: bool = True) -> None:
         """Another process did something: look who waited for that; if something was left for this one, take part."""
-        if is_urgent or self._idle_waiters or self._settling:
+        if is_urgent or self._idle_waiters or (self._peer is not None and self._peer.is_awaited):
             self._wake.set()
-        self._hear()
+        self.hear()
 
-    def _hear(self) -> None:
+    def wake(self) -> None:
+        """Take a turn, or part in one."""
+        self._wake.set()
+
+    def hear(self) -> None:
         """Others did something: those who wait here for what they did look whether it was that."""
         self._bus.heard()
         self.waiters.recheck()
@@ -341,6 +318,11 @@ class Engine:
         """Leave an item for the next turn."""
         self._inbox.append(item)
         self._wake.set()
+
+    def put_first(self, item: Item) -> None:
+        """The same, before all others; once, whatever kind of item is there already."""
+        if not any(type(one) is type(item) for one in self._inbox):
+            self._inbox.insert(0, item)
 
     def put_from_anywhere(self, item: Item) -> None:
         """The same, from any thread."""
@@ -356,7 +338,7 @@ class Engine:
         self._wake.set()
         if self._store.is_inline:
             plan = self._inline(is_whole=False)
-            self._act(plan)
+            self.act(plan)
             for asked, answer in plan.replies:
                 if asked is item:
                     if isinstance(answer, Exception):
@@ -377,7 +359,7 @@ class Engine:
 
         self._check()
         if self._store.is_inline:
-            self._act(self._inline(ask))
+            self.act(self._inline(ask))
             self._wake.set()
         else:  # who asks may give up; what the turn decided must be done all the same
             asked = self._loop.create_task(self._ask(ask), name="runcue look")
@@ -391,29 +373,16 @@ class Engine:
 
     async def _ask(self, question: Ask) -> None:
         """In a turn, if this process decides; else by a look at everything as it stands."""
-        if self._scheduler is not None and await self._take_part(question):
-            return
-        await self._settled()
+        assert self._peer is not None
+        if not (self._peer.decides and await self._take_part(self._peer, question)):
+            await self._settled(self._peer)
+            await self._peer.look(question)
 
-        def look(turn: Turn) -> Plan:
-            scheduler = self._make_scheduler(True)
-            scheduler.begin(turn.now, turn.wall, turn.library)
-            assert turn.changes is not None
-            scheduler.catch_up(turn.changes)
-            scheduler.take_in([])
-            question(scheduler, turn)
-            return scheduler.finish()
-
-        await self._store.glance(look)
-
-    async def _settled(self) -> None:
+    async def _settled(self, peer: Peer) -> None:
         """Wait until everything that this process left was taken: then it sees what it did itself."""
-        while self._outbox.has_unread or (self._inbox and self._scheduler is None):
+        while peer.has_unread or (self._inbox and not peer.decides):
             self._check()
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._settling.append(future)
-            self._wake.set()
-            await future
+            await peer.settled()
 
     def _asked(self, task: asyncio.Task[None]) -> None:
         """A turn for a question started nothing, but has seen what others did: nobody tells of that any more."""
@@ -438,153 +407,44 @@ class Engine:
                 if future in self._idle_waiters:  # who gives up must not be kept until everything is done
                     self._idle_waiters.remove(future)
 
-    def deliver(self, verdicts: list[Verdict]) -> None:
-        """The judge has answers."""
-        self.put(Verdicts(verdicts))
-
     # the turn ---------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self._store.is_inline:
-                self._act(self._inline())
+            if self._peer is None:
+                self.act(self._inline())
             else:
-                await self._pace.rest()
+                await self._peer.rest()
                 self._wake.clear()  # what came meanwhile is taken along
-                await self._take_part()
+                await self._take_part(self._peer)
 
-    async def _take_part(self, question: Ask | None = None) -> bool:
+    async def _take_part(self, peer: Peer, question: Ask | None = None) -> bool:
         """Decide, or leave the inbox for whoever does. True when this process decided.
 
         What the store could not keep stays in the inbox, or is answered with the reason.
         """
         while True:
             async with self._one_at_a_time:
-                takeover = None if self._scheduler else self._leadership.due(self._clock.now())
-                self._greet(is_new=takeover is not None)
-                scheduler = self._scheduler
-                items = self._take_inbox()
-                post = self._outbox.post(items)
-                plan: Plan | None = None
-                received: Received | None
-                self._pace.begins()
-                try:
-                    if scheduler is None and takeover is None:
-                        received = await self._store.exchange(post)
-                    else:
-                        scheduler = scheduler or self._new_scheduler(items)
-                        decide = self._decider(scheduler, items, question)
-                        plan, received = await self._store.turn(decide, post, takeover)
+                is_decided, items, error = await peer.take_part(question)
+                if error is None:
                     self._failures = 0
-                except StoreError as error:
-                    is_passing = isinstance(error, StorageBusy) and error.is_passing
-                    is_again = is_passing and self._failures < TRIES
-                    self._not_kept(items, error, is_again)
-                    if not is_again and (question is not None or isinstance(error, FOR_GOOD)):
-                        raise
-                else:
-                    is_going_on = plan is not None and plan.head.decider == self._leadership.me
-                    self._scheduler = scheduler if is_going_on else None
-                    if plan is None and post is not None:
-                        self._left(post.number, items, received)
-                    if received is not None:
-                        self._receive(received, is_deciding=plan is not None)
-                    if plan is not None:
-                        self._decided(plan)
-                    self._pace.ended(
-                        len(items) if plan is None else len(plan.records), is_alone=self._is_alone(plan)
-                    )
-                    return plan is not None
+                    return is_decided
+                is_passing = isinstance(error, StorageBusy) and error.is_passing
+                is_again = is_passing and self._failures < TRIES
+                self._not_kept(peer, items, error, is_again)
+                if not is_again and (question is not None or isinstance(error, FOR_GOOD)):
+                    raise error
             await asyncio.sleep(SHORT_PAUSE * self._failures if is_again else STORE_PAUSE)
 
-    def _is_alone(self, plan: Plan | None) -> bool:
-        """True when nobody else has the queue open, as far as this process knows."""
-        return plan is not None and self._scheduler is not None and self._scheduler.is_alone
-
-    def _left(self, number: int, items: list[Item], received: Received | None) -> None:
-        """The inbox was left for whoever decides."""
-        self._outbox.left(number, items, None if received is None else received.head.decider)
-        for item in items:
-            if type(item) is Outcome and item.error is not None:
-                self._raised[item.id] = item.error
-
-    def _decided(self, plan: Plan) -> None:
-        """This process decided, for all of them."""
-        self._leadership.saw(plan.head, has_unread=False)
-        self._outbox.taken(self._leadership.me)
-        self._act(plan)
-        for item in self._outbox.again(self._leadership.me):
-            self.put(item)
-        self._settle()
-        if self._scheduler is None:  # another one goes on
-            self._look_again()
-
-    def _settle(self) -> None:
-        """Everything that this process left was taken: those who waited for that go on."""
-        settling, self._settling = self._settling, []
-        for future in settling:
-            if not future.done():
-                future.set_result(None)
-
-    def _greet(self, *, is_new: bool) -> None:
-        """Have whoever decides know of this process what it does not know yet; if that is new to it, everything."""
-        if not any(type(item) is Hello for item in self._inbox):
-            hello = self._hello(self._may_start, self._queues, is_new)
-            if hello is not None:
-                self._inbox.insert(0, hello)
-
-    def _receive(self, received: Received, *, is_deciding: bool) -> None:
-        """Do what others decided for this process; see who decides, and whether it does."""
-        plan = received.plan
-        if received.head.revision != self._head.revision:  # nobody else may tell: who did it can have died
-            self._hear()
-        self._outbox.heard(received)
-        self._leadership.saw(received.head, self._outbox.has_unread)
-        for place, news in enumerate(plan.events):
-            record = told(news).record
-            if record is not None and record.id in self._raised and told(news).type == "failed":
-                plan.errors[place] = self._raised.pop(record.id)
-        plan.head, plan.replies = received.head, []
-        plan.start = [record for record in plan.start if record.token not in self.attempts.runs]
-        if not self._may_start:
-            for record in plan.start:
-                self.put(Outcome(record.id, record.token, None, UNBEGUN))
-            plan.start = []
-        self._act(plan)
-        for item in self._outbox.again(received.head.decider):
-            self.put(item)
-        if not self._outbox.has_unread:
-            self._settle()
-        if not is_deciding:
-            if not received.is_known and not self._outbox.has_unread:
-                self._greet(is_new=True)
-                self._wake.set()
-            self._look_again()
-
-    def _look_again(self) -> None:
-        """While another process decides: look whether it still does, as long as something waits for that."""
-        is_due = self._leadership.due(self._clock.now()) is not None
-        if is_due:
-            self._wake.set()
-        self._set_alarm(
-            self._clock.now() + self._leadership.patience if self._outbox.has_unread else float("inf")
-        )
-
-    def _take_inbox(self) -> list[Item]:
+    def take_inbox(self) -> list[Item]:
         """Everything that was put so far."""
         items, self._inbox = self._inbox, []
         self.attempts.take_entries()
         return items
 
-    def _new_scheduler(self, items: list[Item]) -> Scheduler:
-        """One that knows nothing yet but what runs here."""
-        scheduler = self._make_scheduler(False)
-        scheduler.adopt([run.record for run in self.attempts.runs.values()], items)
-        return scheduler
-
-    def _decider(
+    def decider(
         self, scheduler: Scheduler, items: list[Item], question: Ask | None, *, is_whole: bool = True
     ) -> Decider:
         """Everything a decision needs, as it is now."""
@@ -598,16 +458,15 @@ class Engine:
         """A turn, here and now."""
         assert self._scheduler is not None
         return self._store.take_turn(
-            self._decider(self._scheduler, self._take_inbox(), question, is_whole=is_whole)
+            self.decider(self._scheduler, self.take_inbox(), question, is_whole=is_whole)
         )
 
-    def _not_kept(self, items: list[Item], error: StoreError, is_again: bool) -> None:
+    def _not_kept(self, peer: Peer, items: list[Item], error: StoreError, is_again: bool) -> None:
         """The store did not keep a turn: forget what it decided, keep what happened, refuse what was asked for.
 
         With `is_again` it is tried again at once, and nobody need know.
         """
-        was_deciding = self._scheduler is not None
-        self._scheduler = None
+        was_deciding = peer.failed(None if is_again else error)
         self._failures += 1
         kept = [item for item in items if is_again or isinstance(item, MUST_BE_KEPT)]
         waiting: list[Item] = []
@@ -626,9 +485,11 @@ class Engine:
             self._troubled_at = self._loop.time()
             logger.error("nothing can be kept, trying again every %g s: %s", STORE_PAUSE, error)
 
-    def _act(self, plan: Plan) -> None:
+    def act(self, plan: Plan) -> None:
+        """Do what was decided."""
         self._head = plan.head
-        self._outbox.answer(plan)
+        for item, answer in plan.replies:
+            self.replies.answer(item, answer)
         for token in plan.stop:
             self.attempts.stop(token)
         if plan.events:
@@ -645,23 +506,14 @@ class Engine:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-        if self._quiet is not None and not self._outbox.has_unread:
+        if self._quiet is not None and not self._has_unread:
             self._let_go()
-        if plan.is_whole and plan.wake_at != self._alarm_at:
-            self._set_alarm(plan.wake_at)
+        if plan.is_whole and self._loop_task is not None:
+            self.set_alarm(plan.wake_at)
+
+    def set_alarm(self, at: float) -> None:
+        """Take a turn, or part in one, at that time and no other."""
+        self._alarm.set(at)
 
     def _is_busy(self) -> bool:
         return self._head.pending + self._head.running > 0
-
-    def _set_alarm(self, at: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        self._alarm_at = at
-        if at != float("inf") and self._loop_task is not None:
-            delay = max(0.0, at - self._clock.now())
-            self._alarm = self._loop.call_later(delay, self._ring)
-
-    def _ring(self) -> None:
-        self._alarm_at = float("inf")
-        self._wake.set()

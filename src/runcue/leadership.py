@@ -1,10 +1,10 @@
 """Who decides, as one of the processes that share a queue sees it, and when it is to decide itself.
 
-The process that took the last turn goes on deciding, and the others leave what they have for it. That is a hint, and no
-lock: the lock of each turn keeps two from deciding at once. A process takes over when nobody decides, when the one that
-did is dead, or when nothing was decided for a while although there was something to decide: it is stopped, or something
-in it holds the interpreter. How long that while is depends on how long decisions took lately, or on a busy machine
-everybody would take over from everybody.
+The process that took the last turn goes on deciding, and the others leave what they have for it. That is a hint, and
+no lock: the lock of each turn keeps two from deciding at once. A process takes over when nobody decides, when the one
+that did is dead, or when nothing was decided for a while although there was something to decide: it is stopped, or
+something in it holds the interpreter. How long that while is depends on how long decisions took lately, or on a busy
+machine everybody would take over from everybody.
 """
 
 from __future__ import annotations

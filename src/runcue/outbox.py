@@ -1,8 +1,8 @@
 """What this process left for whoever decides, until it was taken and answered.
 
-A post is durable once it was left, and is taken in exactly one turn, together with what that decides. Answers come back
-with the number of the post and the place of the item in it. A submission that waits for room waits in the mind of
-whoever decides: when somebody else does, it is left again.
+A post is durable once it was left, and is taken in exactly one turn, together with what that decides. Answers come
+back with the number of the post and the place of the item in it. A submission that waits for room waits in the mind
+of whoever decides: when somebody else does, it is left again.
 """
 
 from __future__ import annotations
@@ -70,16 +70,23 @@ class Outbox:
         self._unread.clear()
 
     def answer(self, plan: Plan) -> None:
-        """Answer those who waited here for what that plan answers."""
+        """Answer those who waited for what was left; what is left in the plan is for items of its own turn."""
         for asked, answer in plan.replies:
-            item = self._item(asked) if isinstance(asked, tuple) else asked
+            item = self._item(asked) if isinstance(asked, tuple) else None
             if item is not None:
                 self._replies.answer(item, answer)
+        plan.replies = [reply for reply in plan.replies if not isinstance(reply[0], tuple)]
 
     def _item(self, ref: Ref) -> Item | None:
         number, place = ref
         items, _ = self._posts.get(number, ([], None))
         return items[place] if place < len(items) else None
+
+    def fail(self, error: Exception) -> None:
+        """Answers may have been lost: whoever waits for one gets the error instead."""
+        for items, _ in self._posts.values():
+            for item in items:
+                self._replies.answer(item, error)
 
     def again(self, decider: str | None) -> list[Item]:
         """What was taken by somebody who decides no longer and is still waited for: to be left again."""

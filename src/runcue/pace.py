@@ -1,8 +1,8 @@
 """How soon a process goes on after it decided, or left something for whoever decides, where several share a queue.
 
-Each turn and each exchange has a price, whatever it is about. Who goes on at once decides over one unit at a time, and
-pays that price for each. So a process rests for as long as the last one took: then what comes meanwhile goes along, and
-on a busy machine more of it. Who had much to decide over does not rest, and nobody who is alone does.
+Each turn and each exchange has a price, whatever it is about. Who goes on at once decides over one unit at a time,
+and pays that price for each. So a process rests for as long as the last one took. What comes meanwhile goes along,
+and on a busy machine that is more. Who had much to decide over does not rest, and nobody who is alone does.
 """
 
 from __future__ import annotations

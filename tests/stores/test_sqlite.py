@@ -517,7 +517,7 @@ async def test_pruning_goes_on_while_there_is_more_in_small_steps(
         for number in range(1, 41):
             change(path, "INSERT INTO events VALUES (?1, 1, ?1, 1, x'5B5D')", number - 1000)
         store.listen(lambda is_urgent: None, lambda worker: None)
-        store._turns.put(store._prune_quietly)
+        store._turns.put(store._housekeeping.prune)
 
         def left() -> tuple[int, ...]:
             queries = ("work_units", "service_log", "events WHERE at < 1000")
@@ -609,7 +609,9 @@ async def test_the_lease_of_what_runs_is_renewed_while_its_process_lives(path: P
         is_over.set()
         await cue.wait(work_id)
         system: Any = cue._system
-        await until(lambda: not system.store._may_run)  # there is nothing to renew, which is found out once
+        await until(
+            lambda: not system.store._housekeeping.may_run
+        )  # there is nothing to renew, which is found out once
     await cue.close()
 
 
@@ -648,7 +650,7 @@ async def test_files_of_pruned_work_are_deleted_after_it(path: Path) -> None:
         await hand.write(*[pending(number) for number in (1, 2, 3)])
         await hand.write(*[started(hand.kept[f"w{n}"], n, 1.0, "me", "running/me") for n in (1, 2, 3)])
         await hand.write(*[finished(hand.kept[f"w{n}"], n, 2.0) for n in (1, 2)])
-        store._turns.put(store._prune_quietly)
+        store._turns.put(store._housekeeping.prune)
         await until(lambda: bool(forgotten))
         assert forgotten == [([("w1", 1), ("w2", 1)], "runcue-store")]
         assert store.prune() == 0

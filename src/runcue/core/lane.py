@@ -130,6 +130,11 @@ class Lane:
             self.hold = Hold(key, now)
         return self.hold.allows(now)
 
+    @property
+    def hold_until(self) -> float:
+        """Until when they may be."""
+        return math.inf if self.hold is None else self.hold.until
+
     def cost(self) -> Cost:
         """What its first work is expected to use of each quantity."""
         candidates, entries = self.candidates, self.entries

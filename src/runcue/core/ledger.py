@@ -19,16 +19,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from runcue.core.asking import Asking, Questions, Verdict
+from runcue.core.asking import Asking, Questions
 from runcue.core.fleet import Fleet
 from runcue.core.graph import Graph
 from runcue.core.kept import Kept
 from runcue.core.lane import Lane
-from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, started
-from runcue.core.limits import Group, Service
+from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move
 from runcue.core.line import READY, shelf_name
 from runcue.core.model import Record, Spec, WorkState
-from runcue.core.places import NOT_RATED
 from runcue.core.plan import Item, Outcome, Plan, Submit
 from runcue.core.risk import Risk
 from runcue.core.settings import Rule, Settings
@@ -69,9 +67,9 @@ class Ledger(Waiting):
         self.has_moved = False
         self.has_warned = False
         self._seq = 0
-        self._token = 0
+        self.token = 0
         self._kept = Kept(settings.keep_finished)
-        self._risk = Risk(self)
+        self.risk = Risk(self)
         self._head = NO_HEAD
         self.refs: dict[int, tuple[str, int, int]] = {}
         """Of items that other processes left and that are not answered yet (by identity): whose, and which of its."""
@@ -123,7 +121,7 @@ class Ledger(Waiting):
     def count(self, head: Head) -> None:
         """Go on from these counters."""
         self._head = head
-        self._seq, self._token = head.seq, head.token
+        self._seq, self.token = head.seq, head.token
         self.pending, self.running, self.blocked = head.pending, head.running, head.blocked
         self._ended = {COMPLETED: head.completed, FAILED: head.failed, CANCELLED: head.cancelled}
 
@@ -154,7 +152,7 @@ class Ledger(Waiting):
                 plan.has_moved_alarm = len(fleet.members) > 1 and wake_at is not None and wake_at <= self.now
                 wake_at = None if plan.wake_at == math.inf else plan.wake_at
         told = before.told + len(plan.events)
-        plan.head = Head(before.revision, self._seq, self._token, told, self.now, self.pending, self.running,
+        plan.head = Head(before.revision, self._seq, self.token, told, self.now, self.pending, self.running,
                          ended[COMPLETED], ended[FAILED], ended[CANCELLED], self.blocked, decider,
                          wake_at)  # fmt: skip
         self._head = plan.head
@@ -323,81 +321,6 @@ class Ledger(Waiting):
 
     # starting and ending ----------------------------------------------------------------------------------
 
-    def start(self, lane: Lane, batch: list[Record]) -> None:
-        """Grant these starts: services, windows and circuits count them from here."""
-        if lane.group is not None:
-            self._start_on_members(lane, lane.group, batch)
-            return
-        if not self.is_whole:
-            batch = [record for record in batch if not record.crashes or self._risk.allows(record)]
-        now, records, plan, slots, token = self.now, self.records, self.plan, self.slots, self._token
-        written, begin, tell = plan.records, plan.start.append, plan.events.append
-        rates, crew = plan.rated, lane.crew
-        worker = shelf = None
-        amount = len(batch)
-        crewed = None if crew is None else iter(crew.assign(amount, now))
-        plan.shelves.add(lane.shelf)
-        rated: list[Service] = []
-        breakers = []
-        is_metered = False
-        for service in lane.services:
-            service.active += amount
-            if service.is_rated:
-                service.granted(amount)
-                rated.append(service)
-            if service.breaker is not None:
-                breakers.append(service)
-            if service.is_metered:
-                is_metered = True
-                service.spend_budget("", amount)
-        granted = rated, now, now + self.slack(rated) if rated else now
-        if rated:
-            self.log_starts(rated, batch, granted[2])
-        for record in batch:
-            token += 1
-            if crewed is not None:
-                member = next(crewed)
-                self.runners[token] = member
-                if member.id != worker:
-                    worker = member.id
-                    shelf = f"running/{worker}"
-                    mine = plan
-                    if worker != self.worker:
-                        mine = plan.part(worker)
-                        if member.unread_since is None:
-                            member.unread_since = now
-                    begin, rates = mine.start.append, mine.rated
-                if worker != self.worker:
-                    plan.foreign[len(plan.events)] = worker
-            running = started(record, token, now, worker, shelf)
-            if lane.chosen is not None:
-                running = replace(running, chosen=lane.chosen.name)
-                plan.rewritten.add(record.id)
-            records[record.id] = written[record.id] = running
-            begin(running)
-            tell(running)
-            slots[token] = lane
-            if rated:
-                self.unentered[token] = granted
-                rates[token] = granted[2]
-            if is_metered:
-                self.reserve(record, token, rated, granted[2])
-            if breakers:
-                self.count_on_circuits(breakers, token)
-        self._token = token
-        self.pending -= amount
-        self.running += amount
-        self.has_moved = True
-
-    def _start_on_members(self, lane: Lane, group: Group, batch: list[Record]) -> None:
-        """Any of several services will do: the least loaded first, for each work anew."""
-        for record in batch:
-            member = group.pick(record.spec.cost, self.now)
-            if member is None:  # callbacks chose one that costs more than the one that was looked at
-                self.place(record)
-            else:
-                self.start(lane.on(member), [record])
-
     def release(self, token: int, work_id: str) -> Lane | None:
         """The code of that attempt has ended: its places in the services are free. The lane it came from."""
         lane = self.slots.pop(token, None)
@@ -432,23 +355,6 @@ class Ledger(Waiting):
                 self.plan.records[work_id] = replace(final, worker=None)
                 self.plan.rewritten.add(work_id)
 
-    def lose_attempt(self, token: int) -> None:
-        """Nobody will hear how that attempt ended, nor when it began: it counts as begun as late as it may have."""
-        services, _, counted_at = self.unentered.pop(token, NOT_RATED)
-        for service in services:
-            service.entered(counted_at)
-        if services and token in self.spending:
-            self.spending[token].enter(counted_at)
-        self.release(token, "")
-        self.judge_circuits(token, None)
-
-    def ask_anew(self, ids: Iterable[str]) -> None:
-        """Nobody will answer what was asked about these: it is asked again, soon and perhaps of somebody else."""
-        for work_id in ids:
-            assert self.asking is not None
-            self.asked_of.pop(work_id, None)
-            self.asking.answered([Verdict(work_id, self.now, ready=False, why="not_ready")])
-
     def spend(self, record: Record) -> Record:
         """The start under way counts, however it ends."""
         record = replace(record, spent=record.attempt)
@@ -458,8 +364,8 @@ class Ledger(Waiting):
     def put_back(self, record: Record, verb: str, **changes: Any) -> Record:
         """A running work becomes pending again."""
         token = record.token
-        if record.id == self._risk.id:
-            self._risk.is_over()
+        if record.id == self.risk.id:
+            self.risk.is_over()
         worker = record.worker if token in self.overdue else None
         record = move(record, verb, token=0, worker=worker, shelf=None, since=self.now, **changes)
         self.running -= 1
@@ -493,8 +399,8 @@ class Ledger(Waiting):
             self.graph.drop(record.id, record.spec.depends_on)
         if record.token:
             self.running -= 1
-            if record.id == self._risk.id:
-                self._risk.is_over()
+            if record.id == self.risk.id:
+                self.risk.is_over()
         else:
             self.pending -= 1
             if record.shelf is not None and not record.shelf.startswith(HELD):
@@ -507,7 +413,7 @@ class Ledger(Waiting):
     def complete(self, outcomes: Iterable[Outcome]) -> Outcome | None:
         """Results came: `release`, `leave` and `tell` in one, for the end that is on every work's path. Stops at the
         first that no longer counts, and returns it."""
-        plan, now, records, slots, risk = self.plan, self.now, self.records, self.slots, self._risk
+        plan, now, records, slots, risk = self.plan, self.now, self.records, self.slots, self.risk
         unentered, spending, written, fleet = self.unentered, self.spending, plan.records, self.fleet
         done: list[Record] = []
         lanes: dict[Lane, None] = {}

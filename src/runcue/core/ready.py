@@ -70,8 +70,7 @@ class Ready:
         self._records = records
         self._page = page
         self._crew_of = crew_of
-        self.questions = NO_QUESTIONS
-        """What is asked about work of tasks whose rule does not say it."""
+        self.questions = NO_QUESTIONS  # about work of tasks whose rule does not say it
         self._heads = {} if heads is None else heads
         self.lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
         self._most_lanes = FEW_LANES
@@ -437,11 +436,7 @@ class Ready:
                     if service.held_by is not None:
                         self._unhold(service.held_by)
                     service.held_by = lane
-                self._end_hold_later(lane)
-
-    def _end_hold_later(self, lane: Lane) -> None:
-        assert lane.hold is not None
-        self.wake_service(lane.holds[0], lane.hold.until)
+                self.wake_service(lane.holds[0], lane.hold_until)
 
     def _may_hold(self, service: Service, lane: Lane, now: float) -> bool:
         if service.room(now) <= 0 or not service.fits(lane.cost(), now):
@@ -451,7 +446,7 @@ class Ready:
     def _review_holders(self, now: float) -> None:
         for lane in list(self._holders):
             if self._may_keep(lane, now):
-                self._end_hold_later(lane)
+                self.wake_service(lane.holds[0], lane.hold_until)
             else:
                 self._unhold(lane)
 

@@ -12,6 +12,7 @@ plan       what time brought; what to ask; what to start; when to look again
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from runcue.core import admission, outcome, shared, watch
@@ -48,6 +49,7 @@ from runcue.core.plan import (
     Withdraw,
 )
 from runcue.core.settings import Rule, Settings
+from runcue.core.starting import start
 from runcue.core.state import adjusted
 from runcue.core.waiting import LATER, WALL
 from runcue.errors import UnknownService
@@ -242,13 +244,14 @@ class Scheduler:
         if asking is not None:
             asking.begin(allowance, ledger.now)
         ledger.ready.begin()
-        ledger.ready.choose(ledger.now, ledger.start)
+        grant = partial(start, ledger)
+        ledger.ready.choose(ledger.now, grant)
         while ledger.waiting_submits:
             waiting = len(ledger.waiting_submits)
             admission.take_waiting(ledger)
             if len(ledger.waiting_submits) == waiting:
                 break
-            ledger.ready.choose(ledger.now, ledger.start)
+            ledger.ready.choose(ledger.now, grant)
         if asking is not None:
             self._ask(asking.wanted(), allowance.again - asking.again_left)
         for service, blocked in ledger.ready.limited:
@@ -277,7 +280,7 @@ class Scheduler:
                 self._ask_by(plan.part(worker), records, min(again, len(records)))
                 ledger.asked_of.update(dict.fromkeys((record.id for record in records), worker))
                 ledger.fleet.given(worker, ledger.now)
-        ledger.ask_anew(unasked)
+        shared.ask_anew(ledger, unasked)
 
     def _ask_by(self, plan: Plan, records: list[Record], again: int) -> None:
         ledger = self.ledger

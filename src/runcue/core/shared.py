@@ -6,8 +6,11 @@ rules, services, who is there, what runs and where. From then on it knows all th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
+from runcue.core.asking import Verdict
 from runcue.core.breaker import Breaker
 from runcue.core.fleet import Fleet, Member
 from runcue.core.ledger import HELD, Ledger
@@ -15,6 +18,7 @@ from runcue.core.limits import Service
 from runcue.core.line import shelf_parts
 from runcue.core.model import Record, Spec
 from runcue.core.outcome import fail_for
+from runcue.core.places import NOT_RATED
 from runcue.core.plan import Changes, Hello, Key
 from runcue.core.settings import MOST_CRASHES, Rule
 from runcue.core.state import Head, ServiceState
@@ -209,7 +213,7 @@ def take_back_unread(ledger: Ledger, fleet: Fleet) -> None:
         asked = [work_id for work_id, worker in ledger.asked_of.items() if worker == member.id]
         if _take_back(ledger, member):
             member.is_stuck = True
-            ledger.ask_anew(asked)
+            ask_anew(ledger, asked)
 
 
 def _take_back(ledger: Ledger, member: Member) -> bool:
@@ -236,14 +240,33 @@ def lose(ledger: Ledger, worker: str) -> None:
     tokens = [token for token, runner in ledger.runners.items() if runner is member]
     running = {record.token: record for record in ledger.records.values() if record.token}
     for token in tokens:
-        ledger.lose_attempt(token)
+        _lose_attempt(ledger, token)
         record = running.get(token)
         if record is not None:
             ledger.plan.part(worker).stop.append(token)  # in case it only seemed dead
             _take_over(ledger, replace(record, worker=None))
-    ledger.ask_anew([work_id for work_id, asked in ledger.asked_of.items() if asked == worker])
+    ask_anew(ledger, [work_id for work_id, asked in ledger.asked_of.items() if asked == worker])
     ledger.fleet.leave(worker)
     ledger.plan.lost.append(worker)
+
+
+def _lose_attempt(ledger: Ledger, token: int) -> None:
+    """Nobody will hear how that attempt ended, nor when it began: it counts as begun as late as it may have."""
+    services, _, counted_at = ledger.unentered.pop(token, NOT_RATED)
+    for service in services:
+        service.entered(counted_at)
+    if services and token in ledger.spending:
+        ledger.spending[token].enter(counted_at)
+    ledger.release(token, "")
+    ledger.judge_circuits(token, None)
+
+
+def ask_anew(ledger: Ledger, ids: Iterable[str]) -> None:
+    """Nobody will answer what was asked about these: it is asked again, soon and perhaps of somebody else."""
+    for work_id in ids:
+        ledger.asked_of.pop(work_id, None)
+        if ledger.asking is not None:
+            ledger.asking.answered([Verdict(work_id, ledger.now, ready=False, why="not_ready")])
 
 
 def _take_over(ledger: Ledger, record: Record) -> None:

@@ -11,10 +11,9 @@ import asyncio
 import logging
 import os
 import signal
-import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,23 +29,20 @@ from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
 from runcue.stores import codec, presence
 from runcue.stores.errands import Claim, Errands
 from runcue.stores.hearing import Hearing
+from runcue.stores.housekeeping import Housekeeping
 from runcue.stores.lack import no_memory
 from runcue.stores.neighbours import EndLeftovers, Neighbours, Trouble
-from runcue.stores.pruning import Deleted, prune
+from runcue.stores.pruning import Deleted, forget_files, prune
 from runcue.stores.tables import Tables
+from runcue.stores.tidings import Tidings, sweep
 
 logger = logging.getLogger("runcue")
 
 T = TypeVar("T")
 PULSE = 2.0
 """Seconds between two looks at the queue and the loop by a process that has nothing else to do."""
-PRUNE_EVERY = 60.0
-SHORTEST_PAUSE = 0.01
-"""Seconds between two steps of pruning while there is more to let go of; at least as long as the step took."""
 CLOSING = 30.0
 """Seconds after which close() no longer waits for a turn that somebody else holds."""
-TIDINGS = 0.02
-"""Seconds between two tidings of a process that is busy, for those who have nothing to do with them."""
 CRASH_AT = os.environ.get("RUNCUE_CRASH_AT", "")
 
 _passed: Counter[str] = Counter()
@@ -127,14 +123,11 @@ class SharedStore:
         self._loop = asyncio.get_running_loop()
         self._turns = Errands("runcue-store")
         self._hearing = Hearing(is_at_once=is_on_loop)
-        self._pruning: asyncio.TimerHandle | None = None
-        self._may_run = False
-        """True when attempts of this process may be under way, whose leases are renewed."""
-        self._renewed_at = time.monotonic()
+        self._housekeeping = Housekeeping(
+            self._turns, self._trouble, lease, self._prune_more, self._renew_leases
+        )
         self._is_closed = False
-        self._telling: asyncio.TimerHandle | None = None
-        self._told_at = -TIDINGS
-        """When this process last told the others."""
+        self._tidings = Tidings(self._turns, lambda: self._tables.peers, self._poke, is_at_once=is_on_loop)
         self.worker = presence.new_worker_id()
 
     # for each kind of database ----------------------------------------------------------------------------
@@ -198,9 +191,7 @@ class SharedStore:
     # opening ----------------------------------------------------------------------------------------------
 
     def _introduce(self, boot: str) -> None:
-        self._myself = Worker(
-            self.worker, presence.host_name(), boot, os.getpid(), started_at=self.clock.now()
-        )
+        self._myself = Worker(self.worker, presence.host_name(), boot, os.getpid(), self.clock.now())
 
     def me(self) -> Worker:
         """This process, as far as the store knows it."""
@@ -209,7 +200,7 @@ class SharedStore:
     def _meet(self, directory: Path, peers: Callable[[], Mapping[str, int]]) -> None:
         """Clear away what the dead left here, and look after the living from now on."""
         known = {worker.id for worker in self._tables.workers()}
-        self._sweep([one for one in presence.workers(directory) if one not in known])
+        sweep(self._presence, self._trouble, [one for one in presence.workers(directory) if one not in known])
         self._neighbours = Neighbours(
             self._presence, peers, self._trouble, self._end_leftovers, is_on_loop=self._is_on_loop
         )
@@ -257,7 +248,7 @@ class SharedStore:
             self._hearing.turn_over(is_written=is_written)
         if plan is not None and is_written:
             crashpoint("turn.committed")
-            self._may_run |= bool(plan.start)
+            self._housekeeping.may_run |= bool(plan.start)
             self._tell(plan)
         if received is not None:
             self._came(received, None if plan is not None else post)
@@ -323,8 +314,8 @@ class SharedStore:
         if post is not None:
             crashpoint("post.committed")
             if received.head.decider is not None:
-                self._wake([received.head.decider])
-        self._may_run |= bool(received.plan.start)
+                self._tidings.wake([received.head.decider])
+        self._housekeeping.may_run |= bool(received.plan.start)
         if not received.is_known:  # who cannot be seen to live would be struck off again at once
             received.is_known = not self._presence.is_in_place
         crashpoint("letters.read")
@@ -332,32 +323,8 @@ class SharedStore:
     def _tell(self, plan: Plan) -> None:
         """After a turn: wake those who have something to do at once, and the others now and then."""
         if plan.lost:
-            self._sweep(plan.lost)
-        if plan.parts:
-            self._wake(plan.parts)
-        now = time.monotonic()
-        if now - self._told_at < TIDINGS and not (plan.lost or plan.has_moved_alarm or self._is_on_loop):
-            tell(self._loop, self._tell_later)
-        else:
-            self._told_at = now
-            self._tell_all(but=plan.parts)
-
-    def _tell_later(self) -> None:
-        if self._telling is None and not self._is_closed:
-            self._telling = self._loop.call_later(TIDINGS, self._tell_now)
-
-    def _tell_now(self) -> None:
-        self._telling = None
-        self._turns.put(self._tell_all)
-
-    def _tell_all(self, but: Iterable[str] = (), *, is_urgent: bool = False) -> None:
-        """Wake everybody, but those who were woken already."""
-        others = self._tables.peers.keys() - set(but)
-        self._poke(others, others if is_urgent else ())
-
-    def _wake(self, workers: Collection[str]) -> None:
-        """Wake these: something was left for them."""
-        self._poke(workers, set(workers))
+            sweep(self._presence, self._trouble, plan.lost)
+        self._tidings.of(plan)
 
     def _poke(self, workers: Iterable[str], urgent: Iterable[str]) -> None:
         try:
@@ -365,29 +332,11 @@ class SharedStore:
         except (OSError, StoreError) as error:  # they look by themselves a little later
             self._trouble("cannot wake the other processes", error)
 
-    def _sweep(self, dead: list[str]) -> None:
-        try:
-            self._presence.sweep(dead)
-        except (OSError, StoreError) as error:  # the next who opens the queue does it
-            self._trouble("cannot clear away the files of dead processes", error)
-
     async def turn(
         self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
     ) -> tuple[Plan | None, Received | None]:
         """Decide and commit, in the store's thread; or leave `post` to who decides."""
-        if self._is_on_loop:
-            done = self._take_turn(decide, post, takeover)
-        else:
-            claim = self._claim()
-            self._neighbours.hear_nothing()
-            try:
-                done = await self._turns.do(lambda: self._take_turn(decide, post, takeover, claim), claim)
-            except asyncio.CancelledError:
-                self._turns.put(self._tables.letters_missed)  # nobody has heard what it took
-                raise
-            finally:
-                self._neighbours.hear_again()
-        self._look_around()
+        done = await self._alone(lambda claim: self._take_turn(decide, post, takeover, claim))
         if self._tables.is_recounted:
             self._neighbours.notice()
         if CRASH_AT:
@@ -396,20 +345,24 @@ class SharedStore:
 
     async def exchange(self, post: Outgoing | None) -> Received:
         """Leave that for whoever decides, and find what was decided for this process."""
+        return await self._alone(lambda claim: self._exchange(post, claim))
+
+    async def _alone(self, errand: Callable[[Claim | None], T]) -> T:
+        """Have that done in the store's thread, which waits for its turn there; nothing is heard meanwhile."""
         if self._is_on_loop:
-            received = self._exchange(post)
+            done = errand(None)
         else:
             claim = self._claim()
             self._neighbours.hear_nothing()
             try:
-                received = await self._turns.do(lambda: self._exchange(post, claim), claim)
+                done = await self._turns.do(lambda: errand(claim), claim)
             except asyncio.CancelledError:
                 self._turns.put(self._tables.letters_missed)  # nobody has heard what it took
                 raise
             finally:
                 self._neighbours.hear_again()
         self._look_around()
-        return received
+        return done
 
     def _exchange(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
         try:
@@ -483,7 +436,8 @@ class SharedStore:
         """Say when another process committed something, and when one died."""
         self._hearing.listen(changed)
         self._neighbours.listen(self._hearing.hear, lost)
-        self._prune_in(PRUNE_EVERY)
+        if not self._is_on_loop:
+            self._housekeeping.begin()
 
     def is_alive(self, worker: str) -> bool:
         """False when that process is known to be dead."""
@@ -499,12 +453,10 @@ class SharedStore:
         elif self._is_lost():
             tell(self._loop, self._neighbours.notice)  # the turn that follows finds out what happened
         self._presence.beat()
-        if self._may_run and time.monotonic() - self._renewed_at >= self._lease / 3:
-            self._renewed_at = time.monotonic()
-            self._turns.put(self._renew_leases)
+        self._housekeeping.pulse()
 
-    def _renew_leases(self) -> None:
-        """Say until when what runs here is ours. In the store's thread; a busy loop does not keep it from that."""
+    def _renew_leases(self) -> bool:
+        """Say until when what runs here is ours; whether there is anything."""
 
         def job() -> int:
             with self._batch():
@@ -512,37 +464,16 @@ class SharedStore:
                 self._commit()
             return renewed
 
-        if not self._is_closed:
-            try:
-                self._may_run = self._transact(job) > 0
-            except StoreError as error:  # there is another time
-                self._trouble("could not renew leases", error)
+        return self._transact(job) > 0
 
     # letting go of what is old ----------------------------------------------------------------------------
-
-    def _prune_in(self, seconds: float) -> None:
-        if not self._is_closed and not self._is_on_loop:
-            self._pruning = self._loop.call_later(seconds, self._prune_soon)
-
-    def _prune_soon(self) -> None:
-        try:
-            self._turns.put(self._prune_quietly)
-        except StoreError as error:  # there is another time
-            self._trouble("could not let go of old work", error)
-            self._prune_in(PRUNE_EVERY)
-
-    def _prune_quietly(self) -> None:
-        began, is_full = time.monotonic(), False
-        try:
-            is_full = self._prune()[1]
-        except StoreError as error:  # there is another time
-            self._trouble("could not let go of old work", error)
-        pause = max(SHORTEST_PAUSE, time.monotonic() - began) if is_full else PRUNE_EVERY
-        tell(self._loop, self._prune_in, pause)
 
     def prune(self) -> int:
         """Let go of some of what is older than anybody wants it; how much work that was."""
         return len(self._prune()[0])
+
+    def _prune_more(self) -> bool:
+        return self._prune()[1]
 
     def _prune(self) -> tuple[list[Deleted], bool]:
         now = self.clock.now()
@@ -558,15 +489,8 @@ class SharedStore:
 
         old, is_full = self._transact(job)
         if old:
-            self._remove_files(old)
+            forget_files(self._forget_files, old, self._trouble)
         return old, is_full
-
-    def _remove_files(self, deleted: list[Deleted]) -> None:
-        if self._forget_files is not None:
-            try:
-                self._forget_files(deleted)
-            except Exception as error:  # noqa: BLE001 (whatever it is, the work itself is gone)
-                self._trouble("cannot delete the files of old work", error)
 
     # closing ----------------------------------------------------------------------------------------------
 
@@ -587,9 +511,8 @@ class SharedStore:
     def _rest(self) -> None:
         """Do nothing more by ourselves."""
         self._is_closed = True
-        for timer in (self._pruning, self._telling):
-            if timer is not None:
-                timer.cancel()
+        self._housekeeping.close()
+        self._tidings.close()
         self._neighbours.close()
         self._hearing.close()
         if self._heart is not None:
@@ -601,7 +524,7 @@ class SharedStore:
         except StoreError as error:  # then others find it gone, and strike it off
             logger.warning("could not sign off from %r: %s", self._place, error)
         else:
-            self._tell_all(is_urgent=True)  # somebody else has to decide from now on
+            self._tidings.to_all(is_urgent=True)  # somebody else has to decide from now on
         self.abandon()
 
     def abandon(self) -> None:

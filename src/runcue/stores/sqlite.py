@@ -32,7 +32,7 @@ from runcue.stores.log import Log
 from runcue.stores.looking import Looking
 from runcue.stores.neighbours import EndLeftovers
 from runcue.stores.pairing import note_pair
-from runcue.stores.pruning import Deleted
+from runcue.stores.pruning import Deleted, forget_files
 from runcue.stores.schema import shown
 from runcue.stores.shared import SharedStore, crashpoint
 from runcue.stores.tables import Tables
@@ -228,7 +228,7 @@ class SqliteStore(SharedStore):
         tables.read_answers()
         crashpoint("turn.written")
         if plan.purged:  # while nobody else can use their ids
-            self._remove_files(tables.deleted)
+            forget_files(self._forget_files, tables.deleted, self._trouble)
         self._commit()
 
     def _let_be(self) -> None:

@@ -37,7 +37,7 @@ from runcue.stores.postgres.clock import ServerClock
 from runcue.stores.postgres.link import ONE_MOMENT, Link, cause_of, is_gone, is_passing, translate
 from runcue.stores.postgres.place import boot_of, make_place, place_of
 from runcue.stores.postgres.tables import BEGIN, PostgresTables
-from runcue.stores.pruning import Deleted
+from runcue.stores.pruning import Deleted, forget_files
 from runcue.stores.shared import SharedStore, crashpoint
 from runcue.stores.tables import Tables
 
@@ -224,7 +224,7 @@ class PostgresStore(SharedStore):
                     link.execute(statement, (list(plan.lost),))
             crashpoint("turn.written")
             if plan.purged:  # while nobody else can use their ids
-                self._remove_files(tables.deleted)
+                forget_files(self._forget_files, tables.deleted, self._trouble)
             self._commit()
         if self._link is link:
             tables.read_answers()
