@@ -252,8 +252,8 @@ class Fleet:
         self.changed[member] = None
 
     def successor(self, decider: str, now: float) -> str | None:
-        """Who had better decide than a process that runs nothing itself: its loop is for something else, and it may be
-        gone soon. One that runs work and was just heard of; None when there is none, or the process runs work."""
+        """Who had better decide than a process that runs nothing itself: its loop is for something else, and it may
+        be gone soon. One that runs work and was just heard of; None when there is none, or the process runs work."""
         member = self.members.get(decider)
         if member is None or member.worker.is_serving:
             return None
