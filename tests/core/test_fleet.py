@@ -8,7 +8,7 @@ import pytest
 from runcue.core.asking import SCORE_STEP, Questions
 from runcue.core.events import told
 from runcue.core.failure import Failure
-from runcue.core.fleet import UNREAD, Fleet
+from runcue.core.fleet import LATELY, UNREAD, Fleet
 from runcue.core.limits import UNLIMITED, Limits
 from runcue.core.model import Record
 from runcue.core.plan import Cancel, Configure, Ended, Lost, Pause, Plan, Tell, Verdicts, Withdraw
@@ -925,6 +925,53 @@ def test_a_turn_that_only_takes_its_inbox_leaves_that_moment_as_it_is() -> None:
     scheduler.take_in([first.submission("b")])
     plan = scheduler.finish()
     assert (plan.is_whole, plan.head.wake_at, plan.head.decider) == (False, wake_at, "p0")
+
+
+# who decides next -------------------------------------------------------------------------------------------
+
+
+def test_who_runs_nothing_leaves_deciding_to_one_that_does_and_was_just_heard_of() -> None:
+    first, second, third = processes(None, None, None)
+    second.post()
+    first.turn()
+    first.may_start = False
+    third.post()
+    first.after(0.5)
+    assert first.store.head.decider == "p2"
+    assert "p2" in first.plan.parts  # it is woken
+
+
+def test_who_runs_work_goes_on_deciding() -> None:
+    first, second = processes(None, None)
+    second.post(second.submission("a"))
+    first.turn()
+    assert first.store.head.decider == "p0"
+
+
+def test_who_runs_nothing_goes_on_while_of_the_others_nothing_was_heard_lately() -> None:
+    first, _ = processes(None, None)
+    first.may_start = False
+    first.after(LATELY + 0.1)
+    assert first.store.head.decider == "p0"
+
+
+def test_who_runs_nothing_goes_on_while_those_who_do_are_stuck() -> None:
+    first, second = stuck()
+    first.may_start = False
+    first.after(UNREAD)
+    assert first.store.head.decider == "p0"
+    second.post()
+    first.turn()
+    assert first.store.head.decider == "p1"
+
+
+def test_who_runs_nothing_goes_on_while_submissions_wait_for_room() -> None:
+    """They are in its mind alone."""
+    first, second = processes(0, None, max_queued=1, reject_policy="block", queues=("none",))
+    first.may_start = False
+    second.post(second.submission("a"), second.submission("b", may_wait=True))
+    first.turn()
+    assert first.store.head.decider == "p0"
 
 
 # small things -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from runcue.core.limits import Group, Limits, Service
 from runcue.core.retry import Retry
 from runcue.core.services import Services
 from runcue.core.settings import Rule
+from runcue.core.starting import start
 from runcue.core.state import Grant
 from runcue.errors import SubmitError
 from tests.core.bench_of_core import START, Bench, costs, limits, sells
@@ -294,7 +295,7 @@ def test_work_that_no_member_has_room_for_stays_in_line_whoever_wants_to_start_i
     ledger = bench.scheduler.ledger
     ledger.begin(bench.now, bench.wall, None)
     record = bench.record("2")
-    ledger.start(ledger.lane_of(record.spec), [record])
+    start(ledger, ledger.lane_of(record.spec), [record])
     assert ledger.records["2"].token == 0
     bench.finish("1")
     assert bench.started == ["2"]

@@ -512,7 +512,7 @@ def test_what_was_returned_unused_others_may_use() -> None:
     _, one, other = two(sells(tokens=(100, MINUTE)), rules=TASKS, serving=("one",))
     one.enters_at_once = False
     submit(one, "a", tokens=60)
-    other.may_start, one.may_start = True, False
+    other.may_start, one.queues = True, ("none",)
     other.post(other.submission("b", task="small", cost=costs(tokens=60)))
     one.turn()
     assert one.started == other.started == []

@@ -193,7 +193,9 @@ def test_whoever_granted_the_starts_counts_them_from_their_entry() -> None:
 
 
 def test_that_a_handler_was_entered_elsewhere_whoever_decides_hears_by_post() -> None:
-    shared, one, other = two(limits(rate=(2, 10.0)), serving=("two",))
+    shared = Shared()
+    one = Process(shared, "one", limits(rate=(2, 10.0)), rules={"none": PLAIN})
+    other = Process(shared, "two", limits(rate=(2, 10.0)))
     other.post(other.submission("a", "b", "c"))
     one.turn()
     shared.now += 0.03

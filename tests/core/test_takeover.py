@@ -220,6 +220,19 @@ def test_code_that_runs_on_after_its_process_passed_for_dead_holds_its_work() ->
     assert one.started == ["a"]
 
 
+def test_work_whose_code_runs_on_in_two_processes_is_held_by_the_one_that_was_thought_alive() -> None:
+    _, one, other = two(serving=("one",))
+    one.submit("a")
+    other.may_start = True
+    other.turn(Lost("one"))
+    other.turn(Cancel("a", reason=STOPPED))
+    one.turn()
+    one.end("a")
+    assert (one.started, one.why("a").reason) == ([], "overdue")
+    other.end("a")
+    assert other.state("a") == "running"
+
+
 def test_code_that_runs_on_after_another_took_its_work_only_keeps_its_places() -> None:
     shared, one, other = two(limits(concurrent=2), serving=("one",))
     one.submit("a")

@@ -385,7 +385,9 @@ def _lose(ledger: Ledger, work_id: str, error: str, cascade: bool) -> None:
             if cascade:
                 _cancel_one(ledger, record, error)
                 stack.append((record.id, "prerequisite_cancelled"))
-            elif not record.token:  # else a callback let it start before its dependency ended
+            elif not record.token:
                 _end_pending(ledger, record, "fail", "failed", error)
                 stack.append((record.id, "prerequisite_failed"))
+            else:  # a callback let it start before its dependency ended: it waits for that no more
+                _satisfied(ledger, record)
         ledger.graph.satisfy(lost)

@@ -151,7 +151,7 @@ def _take_up_orphans(ledger: Ledger, member: Member) -> None:
             ledger.count_run(record.token, ledger.lane_run(record.spec, record.chosen), member)
             ledger.give_up(record)
             current = ledger.live(record.id)
-            if current is not None and not current.token:
+            if current is not None and not current.token and record.id not in ledger.held:
                 ledger.held[record.id] = record.token
                 ledger.leave_line(current)
                 ledger.place(replace(current, worker=ledger.worker))
