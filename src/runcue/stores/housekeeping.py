@@ -10,6 +10,7 @@ from runcue.errors import StoreError
 from runcue.loops import tell
 from runcue.stores.errands import Errands
 from runcue.stores.neighbours import Trouble
+from runcue.stores.pruning import Deleted
 
 PRUNE_EVERY = 60.0
 SHORTEST_PAUSE = 0.01
@@ -24,7 +25,7 @@ class Housekeeping:
         thread: Errands,
         trouble: Trouble,
         lease: float,
-        prune: Callable[[], bool],
+        prune: Callable[[], tuple[list[Deleted], bool]],
         renew: Callable[[], bool],
     ) -> None:
         """`prune` lets go of some of what is old, and says whether there is more. `renew` says until when what runs
@@ -66,7 +67,7 @@ class Housekeeping:
         """Let go of some of what is old, and again soon if there is more. In the store's thread."""
         began, is_full = time.monotonic(), False
         try:
-            is_full = self._prune()
+            _, is_full = self._prune()
         except StoreError as error:
             self._trouble("could not let go of old work", error)
         pause = max(SHORTEST_PAUSE, time.monotonic() - began) if is_full else PRUNE_EVERY

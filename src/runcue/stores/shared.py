@@ -123,9 +123,7 @@ class SharedStore:
         self._loop = asyncio.get_running_loop()
         self._turns = Errands("runcue-store")
         self._hearing = Hearing(is_at_once=is_on_loop)
-        self._housekeeping = Housekeeping(
-            self._turns, self._trouble, lease, self._prune_more, self._renew_leases
-        )
+        self._housekeeping = Housekeeping(self._turns, self._trouble, lease, self._prune, self._renew_leases)
         self._is_closed = False
         self._tidings = Tidings(self._turns, lambda: self._tables.peers, self._poke, is_at_once=is_on_loop)
         self.worker = presence.new_worker_id()
@@ -472,15 +470,11 @@ class SharedStore:
         """Let go of some of what is older than anybody wants it; how much work that was."""
         return len(self._prune()[0])
 
-    def _prune_more(self) -> bool:
-        return self._prune()[1]
-
     def _prune(self) -> tuple[list[Deleted], bool]:
-        now = self.clock.now()
+        now, tables = self.clock.now(), self._tables
 
         def job() -> tuple[list[Deleted], bool]:
             kept = None if self._retention is None else now - self._retention
-            tables = self._tables
             with self._batch():
                 latest = max(tables.head().now, now)  # nobody may have taken a turn for long
                 done = prune(tables.connection, latest, kept, now - self._log_retention)
