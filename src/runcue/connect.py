@@ -21,9 +21,9 @@ from runcue.clock import SystemClock
 from runcue.complaints import Complaints, guarded
 from runcue.core.explain import OWN_POOL, POOL, THREADS
 from runcue.core.failure import describe
+from runcue.core.fleet import HERE
 from runcue.core.headers import asked
 from runcue.core.limits import Limits
-from runcue.core.places import HERE
 from runcue.core.plan import Declare, Hello, Lost, Plan, Tell, Verdicts
 from runcue.core.scheduler import Scheduler
 from runcue.engine import Engine

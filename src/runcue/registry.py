@@ -28,9 +28,9 @@ from runcue.callbacks import DatabaseCheck
 from runcue.core import parse
 from runcue.core.asking import Questions
 from runcue.core.explain import OWN_POOL, POOL, THREADS
+from runcue.core.fleet import HERE
 from runcue.core.meters import Cost
 from runcue.core.model import Spec, Work
-from runcue.core.places import HERE
 from runcue.core.retry import Retry, retry_of_work
 from runcue.core.settings import Rule
 from runcue.core.state import Limits, base_name, is_pattern

@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 
 from runcue.core.asking import Asking
-from runcue.core.fleet import Crew
+from runcue.core.fleet import HERE, Crew
 from runcue.core.lane import Lane
 from runcue.core.ledger import HELD, Ledger, waits_for_wall
 from runcue.core.limits import Blocked, Limits, Service
 from runcue.core.meters import Cost, Rehearsal
 from runcue.core.model import Record, WorkState
-from runcue.core.places import HERE
 
 THREADS = "#threads"
 OWN_POOL = "#process_pool"

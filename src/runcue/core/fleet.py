@@ -23,6 +23,8 @@ from runcue.core.state import Overdue, Worker
 
 LATELY = 1.0
 """Seconds for which a worker that said something passes for awake."""
+HERE = "#running"
+"""Everything that runs in one process, where that is limited: each attempt takes up some of it."""
 UNREAD = 1.0
 """Seconds after which what a worker was given and has not read is taken back."""
 
@@ -162,7 +164,7 @@ class Fleet:
         key = task, queue, needs
         crew = self._crews.get(key)
         if crew is None:
-            crew = self._crews[key] = Crew(task, queue, needs)
+            crew = self._crews[key] = Crew(task, queue, (*(need for need in needs if need != HERE), HERE))
             self._gather(crew)
         return crew
 

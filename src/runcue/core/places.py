@@ -29,8 +29,6 @@ from runcue.core.state import Grant, Overdue
 CIRCUIT_EVENTS = {"open": "circuit_opened", "half_open": "circuit_half_open", "closed": "circuit_closed"}
 RATE_LIMITED_EVERY = 1.0
 Granted: TypeAlias = tuple[list[Service], float, float]
-HERE = "#running"
-"""Everything that runs in one process, where that is limited."""
 NOBODY = Spec("", "", b"", ())
 NOT_RATED: Granted = ([], 0.0, 0.0)
 SAFE = 2.0
