@@ -291,7 +291,13 @@ class Registry:
         questions, settings = self.questions(), self.options.settings()
         return {
             name: replace(
-                rule, retry=replace(rule.retry, retry_on=None), questions=questions, settings=settings
+                rule,
+                retry=replace(rule.retry, retry_on=None),
+                implicit=tuple(
+                    one for one in rule.implicit if one != HERE
+                ),  # of each process, not of the task
+                questions=questions,
+                settings=settings,
             )
             for name, rule in self.rules.items()
         }
