@@ -219,10 +219,10 @@ class Peer:
                 shell.put(Outcome(record.id, record.token, None, UNBEGUN))
             plan.start = []
         shell.act(plan)
-        self._repeat(head.decider)
-        if not self._outbox.has_unread:
-            self._settle()
-        if not is_deciding:
+        if not is_deciding:  # else its own turn has answers to come
+            self._repeat(head.decider)
+            if not self._outbox.has_unread:
+                self._settle()
             if not received.is_known and not self._outbox.has_unread:
                 self._greet(is_new=True)
                 shell.wake()
