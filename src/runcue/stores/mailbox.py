@@ -66,6 +66,10 @@ class Mailbox(Records):
         self._missed = False
         """True when letters may be gone that nobody has read."""
         self._fleet: int | None = None
+        self._glimpsed = 0
+        """The last revision that this process saw without a turn."""
+        self.has_seen_post = False
+        """True once something was found that nobody has decided over: it may be newer than the last revision."""
         self.known: Sequence[Worker] = ()
         """The workers that were there when this process last looked."""
 
@@ -146,7 +150,9 @@ class Mailbox(Records):
         """Whether there is anything for this process, and the counters."""
         has_letters, fleet, *counters = self._one(GLIMPSE, (self._worker,))
         self.meet(fleet)
-        return bool(has_letters) or self._missed, states.read_head(tuple(counters))
+        head = states.read_head(tuple(counters))
+        self._glimpsed = head.revision
+        return bool(has_letters) or self._missed, head
 
     def meet(self, fleet: int) -> None:
         """Workers came, went or changed so often: if that is more than when they were last read, read them."""
@@ -253,5 +259,6 @@ class Mailbox(Records):
             except (ValueError, StorageCorrupt):  # whoever decides says so
                 continue
             if spec is not None:
+                self.has_seen_post = True
                 return Record(spec.id, spec, 0, at, at, since=at)
         return None

@@ -440,7 +440,11 @@ class SharedStore:
 
     def is_alive(self, worker: str) -> bool:
         """False when that process is known to be dead."""
-        return self._presence.is_alive(worker)
+        try:
+            return self._presence.is_alive(worker)
+        except StoreError as error:
+            self._trouble("cannot tell who lives", error)
+            return True
 
     def _pulse(self) -> None:
         """Every now and then, in the heart's thread: is everything still there?"""

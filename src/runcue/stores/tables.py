@@ -71,7 +71,7 @@ class Tables(Mailbox):
     @property
     def seen(self) -> int:
         """The last revision that this process saw."""
-        return 0 if self._seen is None else self._seen
+        return max(self._seen or 0, self._glimpsed)
 
     def beside(self, connection: Connection) -> Tables:
         """The same tables through another connection, to look at between turns."""
