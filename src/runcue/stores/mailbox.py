@@ -65,6 +65,8 @@ class Mailbox(Records):
         """True while it is not certain that letters were read that the transaction under way deletes."""
         self._missed = False
         """True when letters may be gone that nobody has read."""
+        self._unheard = False
+        """True when the last turn of this process may have been kept though it failed."""
         self._fleet: int | None = None
         self._glimpsed = 0
         """The last revision that this process saw without a turn."""
@@ -162,6 +164,7 @@ class Mailbox(Records):
 
     def received(self, head: Head, letters: Iterable[Letter]) -> Received:
         """What these letters say."""
+        self._missed |= self._unheard  # what this process started itself, and never heard that it was kept
         plan = Plan()
         plan.head = head
         letters = list(letters)
@@ -198,7 +201,7 @@ class Mailbox(Records):
 
     def letters_read(self) -> None:
         """What the last transaction took of letters is in good hands."""
-        self._claimed = self._missed = False
+        self._claimed = self._missed = self._unheard = False
 
     def letters_lost(self) -> None:
         """The last transaction failed: whether it took letters nobody knows."""
