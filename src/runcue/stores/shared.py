@@ -425,7 +425,7 @@ class SharedStore:
 
     async def config(self) -> dict[str, str]:
         """What the application keeps with its queue."""
-        return await self._read(lambda tables: tables.config())
+        return await self._read(Tables.config)
 
     def stored_result(self, result: Any) -> Any:
         """A result as it is stored and read back; refuses what cannot be."""
@@ -463,15 +463,13 @@ class SharedStore:
     def _renew_leases(self) -> bool:
         """Say until when what runs here is ours; whether there is anything."""
 
-        def job() -> int:
+        def job() -> bool:
             with self._batch():
                 renewed = self._tables.renew_leases(self.clock.now() + self._lease)
                 self._commit()
-            return renewed
+            return renewed > 0
 
-        return self._transact(job) > 0
-
-    # letting go of what is old ----------------------------------------------------------------------------
+        return self._transact(job)
 
     def prune(self) -> int:
         """Let go of some of what is older than anybody wants it; how much work that was."""
