@@ -376,7 +376,9 @@ class Engine:
         assert self._peer is not None
         if not await self._take_part(self._peer, question):
             await self._settled(self._peer)
-            await self._peer.look(question)
+            head = await self._peer.look(question)
+            if head.revision >= self._head.revision:  # else more was heard meanwhile
+                self._head = head
 
     async def _settled(self, peer: Peer) -> None:
         """Wait until everything that this process left was taken: then it sees what it did itself."""
@@ -516,4 +518,4 @@ class Engine:
         self._alarm.set(at)
 
     def _is_busy(self) -> bool:
-        return self._head.pending + self._head.running > 0
+        return self._head.pending + self._head.running > 0 or self._has_unread

@@ -44,7 +44,7 @@ class Outbox:
     def _by_ref(self, item: Item) -> Item:
         """A submission that was left before is named by its place."""
         if type(item) is Withdraw and item.submit is not None:
-            for number, (items, _) in self._posts.items():
+            for number, (items, _) in reversed(self._posts.items()):  # it may have been left again
                 for place, other in enumerate(items):
                     if other is item.submit:
                         return replace(item, ref=(number, place))
@@ -89,14 +89,24 @@ class Outbox:
                 self._replies.answer(item, error)
 
     def again(self, decider: str | None) -> list[Item]:
-        """What was taken by somebody who decides no longer and is still waited for: to be left again."""
+        """Submissions that wait for room in the mind of somebody who decides no longer: to be left again.
+
+        Who decides now may be the one who took it after all, so it is withdrawn there first. Whatever else was taken
+        is answered in the turn that took it.
+        """
         waiting = {id(item) for item in self._replies.items()}
-        repeated: list[Item] = []
+        left = {id(item) for number in self._unread for item in self._posts[number][0]}
+        repeated: dict[int, Item] = {}
+        withdrawn: list[Item] = []
         for number, (items, taken_by) in list(self._posts.items()):
             if number in self._unread:
                 continue
-            awaited = [item for item in items if id(item) in waiting]
-            if not awaited or taken_by != decider:
-                repeated += awaited
+            if not any(id(item) in waiting for item in items):
                 del self._posts[number]
-        return repeated
+            elif taken_by != decider:
+                self._posts[number] = items, decider
+                for place, item in enumerate(items):
+                    if type(item) is Submit and item.may_wait and id(item) in waiting - left:
+                        withdrawn.append(Withdraw(None, (number, place)))
+                        repeated[id(item)] = item
+        return [*withdrawn, *repeated.values()]

@@ -15,6 +15,7 @@ from runcue.core.events import told
 from runcue.core.failure import Failure
 from runcue.core.plan import Hello, Item, Outcome, Plan
 from runcue.core.scheduler import Scheduler
+from runcue.core.state import Head
 from runcue.decision import Ask, Decider
 from runcue.errors import StoreError
 from runcue.leadership import Leadership
@@ -220,10 +221,10 @@ class Peer:
                 shell.put(Outcome(record.id, record.token, None, UNBEGUN))
             plan.start = []
         shell.act(plan)
-        self._repeat(head.decider)
-        if not self._outbox.has_unread:
-            self._settle()
-        if not is_deciding:
+        if not is_deciding:  # else its own turn has answers to come
+            self._repeat(head.decider)
+            if not self._outbox.has_unread:
+                self._settle()
             if not received.is_known and not self._outbox.has_unread:
                 self._greet(is_new=True)
                 shell.wake()
@@ -253,19 +254,22 @@ class Peer:
 
     # looking ------------------------------------------------------------------------------------------------
 
-    async def look(self, question: Ask) -> None:
-        """Put a question to a scheduler for nobody, which knows everything as it stands."""
+    async def look(self, question: Ask) -> Head:
+        """Put a question to a scheduler for nobody, which knows everything as it stands. How the queue stands."""
+        heads: list[Head] = []
 
         def decide(turn: Turn) -> Plan:
             scheduler = self._make_scheduler(True)
             scheduler.begin(turn.now, turn.wall, turn.library)
             assert turn.changes is not None
+            heads.append(turn.changes.head)
             scheduler.catch_up(turn.changes)
             scheduler.take_in([])
             question(scheduler, turn)
             return scheduler.finish()
 
         await self._store.glance(decide)
+        return heads[-1]
 
     async def settled(self) -> None:
         """Wait until what this process left was taken: then it sees what it did itself."""

@@ -299,7 +299,7 @@ class Reader:
 
         record = _there(tables, work_id)
         ledger, is_started = self._ledger(tables, [record], _Ahead(tables, record))
-        return _put(explain(ledger, record, ledger.now, ledger.wall, is_started))
+        return _put(explain(ledger, record, ledger.now, ledger.wall, is_started), ledger, record)
 
     def _each_explained(self, tables: Tables, ids: builtins.list[str]) -> dict[str, Explanation]:
         from runcue.core.explain import explain_alone
@@ -307,7 +307,7 @@ class Reader:
         records = tables.by_id(ids)
         ledger, is_started = self._ledger(tables, records.values(), tables)
         answers = explain_alone(ledger, records.values(), ledger.now, ledger.wall, is_started)
-        return {why.work_id: _put(why) for why in answers}
+        return {why.work_id: _put(why, ledger, records[why.work_id]) for why in answers}
 
     def _ledger(self, tables: Tables, records: Iterable[Record], library: Library) -> tuple[Ledger, bool]:
         """All that decides over these works, as far as it is stored, and whether anybody starts work."""
@@ -446,9 +446,14 @@ def _shown(worker: Worker, life: Life, running: int, places: dict[str, int]) -> 
     }
 
 
-def _put(why: Explanation) -> Explanation:
+def _put(why: Explanation, ledger: Ledger, record: Record) -> Explanation:
     """The same in the words of somebody who looks from outside."""
-    return replace(why, details="nobody has the queue open") if why.reason == "not_started" else why
+    queue = record.spec.queue
+    if why.reason == "not_started":
+        return replace(why, details="nobody has the queue open")
+    if why.reason == "paused" and why.service is None and queue not in ledger.ready.paused:
+        return replace(why, reason="not_started", details=f"nobody runs work of queue {queue!r}")
+    return why
 
 
 def _rules(tables: Tables, changes: Changes, records: Iterable[Record]) -> dict[str, Rule]:

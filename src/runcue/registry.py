@@ -293,9 +293,8 @@ class Registry:
             name: replace(
                 rule,
                 retry=replace(rule.retry, retry_on=None),
-                implicit=tuple(
-                    one for one in rule.implicit if one != HERE
-                ),  # of each process, not of the task
+                # how much may run in a process is that process's own
+                implicit=tuple(one for one in rule.implicit if one != HERE),
                 questions=questions,
                 settings=settings,
             )

@@ -9,7 +9,7 @@ from runcue.core.asking import SCORE_STEP, Questions
 from runcue.core.events import told
 from runcue.core.failure import Failure
 from runcue.core.fleet import LATELY, UNREAD, Fleet
-from runcue.core.limits import UNLIMITED, Limits
+from runcue.core.limits import Limits
 from runcue.core.model import Record
 from runcue.core.plan import Cancel, Configure, Ended, Lost, Pause, Plan, Tell, Verdicts, Withdraw
 from runcue.core.retry import Retry
@@ -238,7 +238,7 @@ def test_a_crew_has_as_many_places_as_its_members() -> None:
     assert (crew.cap, crew.room(0.0), crew.scarce()) == (0, 0, ("", 0, 0))
     fleet.join(worker)
     assert (crew.cap, crew.room(0.0), crew.blocked(0.0)) == (3, 3, None)
-    assert fleet.crew("task", "default", ()).room(0.0) == UNLIMITED
+    assert fleet.crew("task", "default", ()).room(0.0) == 3  # whatever a task says, it is of the process
     fleet.leave("one")
     why = crew.blocked(0.0)
     assert why is not None

@@ -12,6 +12,7 @@ import pytest
 
 from runcue.core import fleet, line, ready
 from runcue.core.asking import Questions
+from runcue.core.fleet import HERE
 from runcue.core.model import Record, WorkState
 from runcue.core.outcome import STOPPED
 from runcue.core.plan import Cancel, Ended, Item, Lost, Outcome, Revive, Verdicts
@@ -257,7 +258,7 @@ class Swarm:
             assert ledger.fleet is not None
             mine = Counter(member.id for member in ledger.runners.values())
             assert {
-                one.id: one.used.get("", 0) for one in ledger.fleet.members.values() if one.used.get("")
+                one.id: one.used.get(HERE, 0) for one in ledger.fleet.members.values() if one.used.get(HERE)
             } == mine
             assert all(
                 member.room(("#running",)) >= 0 or member.worker.room

@@ -42,7 +42,10 @@ def test_who_takes_over_knows_rules_services_workers_and_what_runs() -> None:
     assert ledger.rules == shared.tasks
     assert ledger.ready.paused == {"elsewhere"}
     assert ledger.fleet is not None
-    assert {one.id: one.used for one in ledger.fleet.members.values()} == {"one": {"": 1}, "two": {"": 1}}
+    assert {one.id: one.used for one in ledger.fleet.members.values()} == {
+        "one": {"#running": 1},
+        "two": {"#running": 1},
+    }
     assert other.active == {"api": 2}
     assert ledger.ready.services["api"].windows[0].room(other.now) == 3
 

@@ -25,6 +25,7 @@ OWN_POOL = "#process_pool"
 POOL = "process_pool"
 """What all processes share of it, when an application declares a service of that name."""
 FULL = frozenset({"rate", "concurrency"})
+UNSERVED = "unserved"
 BEING_ASKED = "is being asked"
 NOT_READY = {"not_ready": "is_ready has not said yes", "unseen": "its files cannot be looked at"}
 """Why a gate is closed; a missing input has a name of its own."""
@@ -195,6 +196,9 @@ class _Lines:
         self._ledger = ledger
         self._now = now
         self._is_started = is_started
+        is_idle = ledger.fleet is not None and not any(ledger.fleet.serving())
+        self._in_line = FULL | {UNSERVED} if is_idle else FULL
+        """What leaves work in the lines of its services."""
         self._standings: dict[Lane, _Standing] = {}
         self._counts: dict[Lane | Service | str, int] = {}
         self._rehearsals: dict[Service, Rehearsal] = {}
@@ -253,7 +257,7 @@ class _Lines:
             name = service.scarce()[0]
             line = name or line
         ahead = self._counts.get(line, 0)
-        if blocked.reason == "unserved":
+        if blocked.reason == UNSERVED:
             return self._unserved(record, self._counts.get(lane, 0))
         if name == THREADS:
             return _answer(record, "threads", blocked.details, ahead=ahead)
@@ -295,17 +299,19 @@ class _Lines:
 
     def _standing(self, lane: Lane, cost: Cost = ()) -> _Standing:
         if cost:  # each is another case
-            return _look_at(lane, self._now, cost)
+            return _look_at(lane, self._now, self._in_line, cost)
         standing = self._standings.get(lane)
         if standing is None:
-            standing = self._standings[lane] = _look_at(lane, self._now)
+            standing = self._standings[lane] = _look_at(lane, self._now, self._in_line)
         return standing
 
 
-def _look_at(lane: Lane, now: float, cost: Cost = ()) -> _Standing:
-    """What is shut (paused, throttled, tripped) lasts longer than what is full, and keeps others' lines free."""
+def _look_at(lane: Lane, now: float, in_line: frozenset[str], cost: Cost = ()) -> _Standing:
+    """What is shut (paused, throttled, tripped) lasts longer than what is full, and keeps others' lines free.
+    A limit says more than that nobody runs work at all."""
     found = [(service, blocked) for service in lane.services if (blocked := service.blocked(now, cost))]
-    shut = [(service, blocked) for service, blocked in found if blocked.reason not in FULL]
+    found.sort(key=lambda one: one[1].reason == UNSERVED)
+    shut = [(service, blocked) for service, blocked in found if blocked.reason not in in_line]
     service, blocked = next(iter(shut + found), (None, None))
     lines = tuple(one for one in lane.services if all(other is one for other, _ in shut))
     return _Standing(service, blocked, () if lane.queue.is_paused else lines)

@@ -68,11 +68,11 @@ class Member:
         """How much of its room is used, of what is used most; where there is no limit, how many attempts it has."""
         room, used = self.worker.room, self.used
         shares = [used.get(need, 0) / room[need] if room[need] else 1.0 for need in needs if need in room]
-        return max(shares) if shares else float(used.get("", 0))
+        return max(shares) if shares else float(used.get(HERE, 0))
 
     def take(self, needs: tuple[str, ...], amount: int) -> None:
         """So many attempts more, or fewer, that need this."""
-        for need in ("", *needs):
+        for need in needs:
             self.used[need] = self.used.get(need, 0) + amount
 
     def may_run(self, task: str, queue: str) -> bool:

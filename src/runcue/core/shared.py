@@ -264,9 +264,9 @@ def _lose_attempt(ledger: Ledger, token: int) -> None:
 def ask_anew(ledger: Ledger, ids: Iterable[str]) -> None:
     """Nobody will answer what was asked about these: it is asked again, soon and perhaps of somebody else."""
     for work_id in ids:
+        assert ledger.asking is not None
         ledger.asked_of.pop(work_id, None)
-        if ledger.asking is not None:
-            ledger.asking.answered([Verdict(work_id, ledger.now, ready=False, why="not_ready")])
+        ledger.asking.answered([Verdict(work_id, ledger.now, ready=False, why="not_ready")])
 
 
 def _take_over(ledger: Ledger, record: Record) -> None:

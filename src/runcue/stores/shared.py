@@ -268,6 +268,7 @@ class SharedStore:
         else:
             changes = tables.take_over(before)
             received = tables.received(changes.head, tables.claim())
+            received.unread = tables.unread()
             given = frozenset(record.token for record in received.plan.start)
             must_write |= before.decider != self.worker
         posts = tables.posts(anew=takeover is not None)

@@ -139,7 +139,8 @@ class Hand:
             counts[record.state.value] += 1
         numbers = [record.seq for record in plan.records.values()]
         tokens = [record.token for record in plan.records.values()]
-        return replace(head, seq=max([head.seq, *numbers]), token=max([head.token, *tokens]), **counts)
+        counts |= {"seq": max([head.seq, *numbers]), "token": max([head.token, *tokens])}
+        return replace(head, decider=None, **counts)  # nobody is named: who took the turn goes on
 
     async def look(self, question: Callable[[Turn], Any]) -> Any:
         """Ask something in a turn that writes nothing."""
