@@ -89,15 +89,33 @@ async def test_what_was_not_taken_is_known() -> None:
 
 async def test_what_waits_in_the_mind_of_somebody_who_decides_no_longer_is_left_again() -> None:
     office, item = Office(), named()
+    item.may_wait = True
     answer = office.ask(item)
     number = await office.leave(item, decider="other")
     office.hear(unread=(number,))
     assert office.outbox.again("another") == []  # whoever decides finds it in the inbox
     office.hear()
     assert office.outbox.again("other") == []
-    assert office.outbox.again("another") == [item]
+    withdraw, again = office.outbox.again("another")
+    assert isinstance(withdraw, Withdraw)
+    assert withdraw.ref == (number, 0)  # in case the other one took it after all
+    assert again is item
     assert office.outbox.again("another") == []
-    answer.cancel()
+    await office.leave(withdraw, again, decider="another")
+    assert office.outbox.again("a third") == []  # it is in the inbox
+    office.hear(((number, 0), ["b"]))
+    assert await answer == ["b"], "it had been taken before it was withdrawn"
+
+
+async def test_what_is_answered_at_once_is_not_left_again() -> None:
+    """Its answer comes with the news that it was taken: who repeats it would be told that it is there already."""
+    office, item = Office(), named()
+    answer = office.ask(item)
+    number = await office.leave(item, decider="other")
+    office.hear()
+    assert office.outbox.again("another") == []
+    office.hear(((number, 0), ["b"]))
+    assert await answer == ["b"]
 
 
 async def test_what_this_process_took_itself_is_not_left_again() -> None:
