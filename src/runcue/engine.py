@@ -320,9 +320,8 @@ class Engine:
         self._wake.set()
 
     def put_first(self, item: Item) -> None:
-        """The same, before all others; once, whatever kind of item is there already."""
-        if not any(type(one) is type(item) for one in self._inbox):
-            self._inbox.insert(0, item)
+        """The same, before all others, and in place of what there is of its kind."""
+        self._inbox = [item, *(one for one in self._inbox if type(one) is not type(item))]
 
     def put_from_anywhere(self, item: Item) -> None:
         """The same, from any thread."""

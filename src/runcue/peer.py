@@ -45,7 +45,7 @@ class Shell(Protocol):
         ...
 
     def put_first(self, item: Item) -> None:
-        """The same, before all others; once, whatever kind of item is there already."""
+        """The same, before all others, and in place of what there is of its kind."""
         ...
 
     def take_inbox(self) -> list[Item]:
