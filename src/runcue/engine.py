@@ -372,9 +372,9 @@ class Engine:
         return answer[-1]
 
     async def _ask(self, question: Ask) -> None:
-        """In a turn, if this process decides; else by a look at everything as it stands."""
+        """In a turn, if this process decides; else by a look at everything as it stands, once it has taken part."""
         assert self._peer is not None
-        if not (self._peer.decides and await self._take_part(self._peer, question)):
+        if not await self._take_part(self._peer, question):
             await self._settled(self._peer)
             head = await self._peer.look(question)
             if head.revision >= self._head.revision:  # else more was heard meanwhile

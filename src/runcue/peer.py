@@ -161,14 +161,16 @@ class Peer:
         return plan is not None, [], None
 
     def failed(self, error: StoreError | None) -> bool:
-        """The store could not keep that. Whoever waits for an answer that may be lost gets the error, if there
-        is one.
+        """The store could not keep that. Whoever waits for an answer that may be lost, or until it was kept, gets
+        the error, if there is one.
 
         True when this process was deciding: what waited for room did so in the mind that is lost now.
         """
         was_deciding, self._scheduler = self._scheduler is not None, None
         if error is not None and not was_deciding:
             self._outbox.fail(error)
+        if error is not None:
+            self._settle(error)
         return was_deciding
 
     def _new_scheduler(self, items: list[Item]) -> Scheduler:
@@ -276,9 +278,13 @@ class Peer:
         self._shell.wake()
         await future
 
-    def _settle(self) -> None:
-        """Everything that this process left was taken: those who waited for that go on."""
+    def _settle(self, error: StoreError | None = None) -> None:
+        """Everything that this process left was taken, or cannot be kept: those who waited for that go on."""
         settling, self._settling = self._settling, []
         for future in settling:
-            if not future.done():
+            if future.done():
+                continue
+            if error is None:
                 future.set_result(None)
+            else:
+                future.set_exception(error)

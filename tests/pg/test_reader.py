@@ -409,7 +409,7 @@ def test_a_schema_that_is_no_queue_of_ours_is_refused(pg: str) -> None:
     asyncio.run(_opened(pg))
     admin(pg, "UPDATE runcue.about SET version = 99")
     assert "newer runcue" in refusal(pg, runcue.SchemaTooNew)
-    admin(pg, f"UPDATE runcue.about SET version = {schema.VERSION}", "DROP TABLE runcue.mail")
+    admin(pg, f"UPDATE runcue.about SET version = {schema.VERSION}", "DROP TABLE runcue.letters")
     assert "damaged" in refusal(pg, runcue.StorageCorrupt)
 
 

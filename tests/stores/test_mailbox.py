@@ -15,7 +15,7 @@ from runcue.core.lifecycle import started
 from runcue.core.model import Record
 from runcue.core.plan import Cancel, Plan
 from runcue.errors import StorageFull, StoreError
-from runcue.ports import Outgoing, Turn
+from runcue.ports import Outgoing, Takeover, Turn
 from runcue.stores.sqlite import SqliteStore
 from runcue.testing.faults import _Ailing
 from runcue.testing.hand import NOW, Hand, pending
@@ -146,3 +146,27 @@ async def test_who_decides_alone_reads_no_inbox(tmp_path: Path) -> None:
         await one.write(pending(3))
         assert [statement for statement in said if "FROM inbox" in statement]
         connection.set_exec_trace(None)
+
+
+async def test_what_a_turn_started_that_failed_and_was_kept_is_begun_though_another_decides_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed after its commit: nobody here has heard what it started."""
+    async with pair(tmp_path) as (one, other):
+        ours, make_last = one.store, one.store._make_last  # type: ignore[attr-defined]
+        running = started(pending(1), 1, NOW, ours.me().id, f"running/{ours.me().id}")
+
+        def failing() -> None:
+            raise StoreError("the disk said no")
+
+        monkeypatch.setattr(ours, "_make_last", failing)
+        with pytest.raises(StoreError):
+            await one.turn(lambda plan, turn: one.put(plan, running))
+        monkeypatch.setattr(ours, "_make_last", make_last)
+        theirs = Hand(other, {running.id: running})
+        await theirs.turn(takeover=Takeover(ours.me().id))
+        received = await ours.exchange(None)
+        assert [(record.token, received.plan.rated[record.token]) for record in received.plan.start] == [
+            (1, 0.0)
+        ]
+        assert (await ours.exchange(None)).plan.start == []

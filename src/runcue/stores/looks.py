@@ -124,10 +124,11 @@ class FileLooks:
         connection.execute("BEGIN")
         try:
             tables = Tables(connection)
+            tables.has_seen_post = False
             found, revision = look(tables), tables.revision()
         finally:
             connection.execute("ROLLBACK")
-        self._make_last(revision)
+        self._make_last(None if tables.has_seen_post else revision)
         return found
 
     def _make_last(self, revision: int | None) -> None:

@@ -65,7 +65,13 @@ class Mailbox(Records):
         """True while it is not certain that letters were read that the transaction under way deletes."""
         self._missed = False
         """True when letters may be gone that nobody has read."""
+        self._unheard = False
+        """True when the last turn of this process may have been kept though it failed."""
         self._fleet: int | None = None
+        self._glimpsed = 0
+        """The last revision that this process saw without a turn."""
+        self.has_seen_post = False
+        """True once something was found that nobody has decided over: it may be newer than the last revision."""
         self.known: Sequence[Worker] = ()
         """The workers that were there when this process last looked."""
 
@@ -146,7 +152,9 @@ class Mailbox(Records):
         """Whether there is anything for this process, and the counters."""
         has_letters, fleet, *counters = self._one(GLIMPSE, (self._worker,))
         self.meet(fleet)
-        return bool(has_letters) or self._missed, states.read_head(tuple(counters))
+        head = states.read_head(tuple(counters))
+        self._glimpsed = head.revision
+        return bool(has_letters) or self._missed, head
 
     def meet(self, fleet: int) -> None:
         """Workers came, went or changed so often: if that is more than when they were last read, read them."""
@@ -156,6 +164,7 @@ class Mailbox(Records):
 
     def received(self, head: Head, letters: Iterable[Letter]) -> Received:
         """What these letters say."""
+        self._missed |= self._unheard  # what this process started itself, and never heard that it was kept
         plan = Plan()
         plan.head = head
         letters = list(letters)
@@ -192,7 +201,7 @@ class Mailbox(Records):
 
     def letters_read(self) -> None:
         """What the last transaction took of letters is in good hands."""
-        self._claimed = self._missed = False
+        self._claimed = self._missed = self._unheard = False
 
     def letters_lost(self) -> None:
         """The last transaction failed: whether it took letters nobody knows."""
@@ -253,5 +262,6 @@ class Mailbox(Records):
             except (ValueError, StorageCorrupt):  # whoever decides says so
                 continue
             if spec is not None:
+                self.has_seen_post = True
                 return Record(spec.id, spec, 0, at, at, since=at)
         return None

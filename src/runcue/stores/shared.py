@@ -57,6 +57,10 @@ def crashpoint(name: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+Done = tuple[Plan | None, Received | None]
+"""What was decided, if this process did, and what it found of what others had."""
+
+
 class TableTurn:
     """One turn: what `decide` may look at while it holds it."""
 
@@ -218,11 +222,11 @@ class SharedStore:
         post: Outgoing | None = None,
         takeover: Takeover | None = None,
         claim: Claim | None = None,
-    ) -> tuple[Plan | None, Received | None]:
+    ) -> Done:
         """Decide and commit, here and now; unless another process decides, or it was given up meanwhile."""
         is_written = False
 
-        def job() -> tuple[Plan | None, Received | None]:
+        def job() -> Done:
             if claim is not None and not claim.take():
                 raise claim.late()
             self._hearing.turn_began()
@@ -252,9 +256,7 @@ class SharedStore:
             self._came(received, None if plan is not None else post)
         return plan, received
 
-    def _decided(
-        self, decide: Decide, post: Outgoing | None, takeover: Takeover | None
-    ) -> tuple[Plan | None, Received | None]:
+    def _decided(self, decide: Decide, post: Outgoing | None, takeover: Takeover | None) -> Done:
         """Find who decides; read what there is, decide, write and commit, or leave it to who does. In `_transact`."""
         tables = self._tables
         crashpoint("turn.begin")
@@ -333,7 +335,7 @@ class SharedStore:
 
     async def turn(
         self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
-    ) -> tuple[Plan | None, Received | None]:
+    ) -> Done:
         """Decide and commit, in the store's thread; or leave `post` to who decides."""
         done = await self._alone(lambda claim: self._take_turn(decide, post, takeover, claim))
         if self._tables.is_recounted:
@@ -423,7 +425,7 @@ class SharedStore:
 
     async def config(self) -> dict[str, str]:
         """What the application keeps with its queue."""
-        return await self._read(lambda tables: tables.config())
+        return await self._read(Tables.config)
 
     def stored_result(self, result: Any) -> Any:
         """A result as it is stored and read back; refuses what cannot be."""
@@ -440,7 +442,11 @@ class SharedStore:
 
     def is_alive(self, worker: str) -> bool:
         """False when that process is known to be dead."""
-        return self._presence.is_alive(worker)
+        try:
+            return self._presence.is_alive(worker)
+        except StoreError as error:
+            self._trouble("cannot tell who lives", error)
+            return True
 
     def _pulse(self) -> None:
         """Every now and then, in the heart's thread: is everything still there?"""
@@ -457,15 +463,13 @@ class SharedStore:
     def _renew_leases(self) -> bool:
         """Say until when what runs here is ours; whether there is anything."""
 
-        def job() -> int:
+        def job() -> bool:
             with self._batch():
                 renewed = self._tables.renew_leases(self.clock.now() + self._lease)
                 self._commit()
-            return renewed
+            return renewed > 0
 
-        return self._transact(job) > 0
-
-    # letting go of what is old ----------------------------------------------------------------------------
+        return self._transact(job)
 
     def prune(self) -> int:
         """Let go of some of what is older than anybody wants it; how much work that was."""

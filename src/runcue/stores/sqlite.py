@@ -244,13 +244,15 @@ class SqliteStore(SharedStore):
                 raise claim.late()
             return self._posted(tables.head(), post)
 
-        if post is None:
+        is_hurt = self._disk is not None and self._disk.is_hurt
+        if post is None and not (is_hurt or self._is_doubtful):  # else it is mended first
             try:
                 unread = tables.unread()  # first: of a post that is gone by then, the answer is there
                 is_anything, head = tables.glimpse()
                 if not is_anything:
                     received = tables.received(head, ())
                     received.unread = unread
+                    self._make_last()
                     return received
             except (apsw.Error, UnicodeDecodeError) as error:
                 self._is_doubtful |= isinstance(error, apsw.IOError)

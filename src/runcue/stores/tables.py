@@ -71,7 +71,7 @@ class Tables(Mailbox):
     @property
     def seen(self) -> int:
         """The last revision that this process saw."""
-        return 0 if self._seen is None else self._seen
+        return max(self._seen or 0, self._glimpsed)
 
     def beside(self, connection: Connection) -> Tables:
         """The same tables through another connection, to look at between turns."""
@@ -110,6 +110,7 @@ class Tables(Mailbox):
 
     def take_over(self, head: Head) -> Changes:
         """Everything, for a process that decides and has not decided last."""
+        self._unheard = False  # core puts back what it finds that was not begun
         changes = self.everything(self._aside.put_back(self.connection, head, self._record))
         changes.shelves.update((name, self._first_of(name)) for name in self._aside.shelves)
         self.known = changes.workers
@@ -326,6 +327,7 @@ class Tables(Mailbox):
 
     def forget(self) -> None:
         """The turn was not committed: everything has to be read anew."""
+        self._unheard = True
         self._seen = self._version = None
         self._answers = []
         self._news = {}

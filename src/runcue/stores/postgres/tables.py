@@ -62,13 +62,14 @@ EXCHANGE: Final = (
     "taken AS (DELETE FROM letters WHERE worker = $1 AND EXISTS (SELECT 1 FROM kept) RETURNING id, kind, body) "
     "SELECT (SELECT turn FROM kept), (SELECT json_agg(t ORDER BY id) FROM taken AS t)::text, "
     "(SELECT json_agg(number) FROM inbox WHERE worker = $1)::text, "
-    "CASE WHEN $3 IS NULL THEN set_config('synchronous_commit', 'off', true) END, "
+    "CASE WHEN $3 IS NULL AND NOT EXISTS (SELECT 1 FROM letters WHERE worker = $1 AND kind = 'start') "
+    "THEN set_config('synchronous_commit', 'off', true) END, "
     f"fleet, {BEGIN} FROM head"
 )
 """A post, if there is one, and the letters of a worker, in one statement: $1 is who it is, $2 twice the number of its
 commit (`commits` gets one more where it takes letters), $3 to $5 are the post. What comes late, when its answer
-was given up and asked for (FENCE), does nothing. A post is synced; that letters were read need not last longer than
-who read them."""
+was given up and asked for (FENCE), does nothing. A post is synced, and so is that starts were read: a server that
+crashes would give them once more, to this worker or, taken back, to another. That words were read need not last."""
 FENCE: Final = (
     "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
     "WHERE commits.turn < excluded.turn - 1 RETURNING 1"
