@@ -163,8 +163,12 @@ async def test_who_sees_what_another_process_committed_syncs_it_once(path: Path,
         await other.write(pending(1))
         await one.write(pending(2))
         syncs.since()
-        await other.look(lambda turn: None)
+        assert await other.try_turn() is None, "another process decides"
         assert syncs.since() == 1, "the other's own sync might still be under way"
+        assert await other.try_turn() is None
+        assert syncs.since() == 0
+        await other.look(lambda turn: None)
+        assert syncs.since() == 1, "it decides from now on, which is written"
         assert (await store.get("w2")) is not None
         assert syncs.since() == 0
         await one.write(pending(3))
