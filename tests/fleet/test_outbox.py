@@ -99,7 +99,10 @@ async def test_what_waits_for_room_in_the_mind_of_somebody_who_decides_no_longer
     assert isinstance(withdraw, Withdraw)
     assert (withdraw.ref, again) == ((number, 0), item)
     assert office.outbox.again("another") == []
-    answer.cancel()
+    await office.leave(withdraw, again, decider="another")
+    assert office.outbox.again("a third") == []  # it is in the inbox
+    office.hear(((number, 0), ["b"]))
+    assert await answer == ["b"], "it had been taken before it was withdrawn"
 
 
 async def test_what_cannot_wait_for_room_was_answered_by_the_turn_that_took_it_and_is_not_left_again() -> (
