@@ -14,7 +14,10 @@ import apsw
 import pytest
 
 from runcue import Cue
+from runcue.core.model import Spec
+from runcue.core.plan import Submit
 from runcue.errors import StorageReplaced, StoreError
+from runcue.ports import Outgoing
 from runcue.reader import Reader
 from runcue.stores import disk
 from runcue.stores.disk import Disk
@@ -177,6 +180,25 @@ async def test_who_sees_what_another_process_committed_syncs_it_once(path: Path,
         assert syncs.since() == 1
         await store.get("w2")
         assert syncs.since() == 0, "a look has made it last already"
+
+
+async def test_a_post_of_another_process_is_not_told_of_before_it_is_on_the_disk(
+    path: Path, syncs: Syncs
+) -> None:
+    async with hand_on(path) as (one, store), hand_on(path) as (_, other):
+        await one.write(pending(1))
+        with Reader(path) as reader:
+            assert reader.get("w1") is not None
+            assert (await store.get("w1")) is not None
+            await other.exchange(Outgoing(1, [Submit([Spec("new", "call", b"{}", ())], is_plain=True)]))
+            syncs.since()
+            assert (await store.get("new")) is not None
+            assert syncs.since() == 1, "no revision tells of it"
+            assert reader.get("new") is not None
+            assert syncs.since() == 1
+            assert (await store.get("w1")) is not None
+            assert reader.get("w1") is not None
+            assert syncs.since() == 0
 
 
 async def test_a_duplicate_is_not_confirmed_before_the_work_that_it_duplicates_is_on_the_disk(
