@@ -425,7 +425,7 @@ class SharedStore:
 
     async def config(self) -> dict[str, str]:
         """What the application keeps with its queue."""
-        return await self._read(Tables.config)
+        return await self._read(lambda tables: tables.config())
 
     def stored_result(self, result: Any) -> Any:
         """A result as it is stored and read back; refuses what cannot be."""
