@@ -10,13 +10,15 @@ import platform
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
+from bench import fleet
 from bench.measure import Line, measured
 
 IN_MEMORY = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "batches", "imports")
 IN_A_FILE = ("durable", "rows", "history", "processes", "dashboard")
 OUTSIDE = ("commands", "shell_queues", "postgres", "scale")
 USUAL = IN_MEMORY + IN_A_FILE + OUTSIDE
-NAMES = (*USUAL, "peers")  # which takes a quarter of an hour and keeps what it found, so only when asked for
+NAMES = (*USUAL, "fleet", "peers")
+"""The last two only when asked for: they take minutes, and peers keeps what it found."""
 VERDICTS = {True: "pass", False: "MISS", None: ""}
 
 
@@ -46,14 +48,18 @@ def main() -> int:
     """Run the measures that were asked for, each in a process of its own, and print what they found."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure runcue, as ratios.")
     parser.add_argument(
-        "names", nargs="*", metavar="name", help=f"any of: {', '.join(NAMES)} (default: all but peers)"
+        "names", nargs="*", metavar="name", help=f"any of: {', '.join(NAMES)} (default: all but the last two)"
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that everything runs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    fleet.add_options(parser)
     arguments = parser.parse_args()
+    said = fleet.options(arguments)
     unknown = [name for name in arguments.names if name not in NAMES]
     if unknown:
         parser.error(f"unknown measure {unknown[0]!r}; there are {', '.join(NAMES)}")
+    if said and "fleet" not in arguments.names:
+        parser.error(f"--{next(iter(said))} is for fleet alone")
 
     def show(text: str) -> None:
         if not arguments.json:
@@ -65,8 +71,9 @@ def main() -> int:
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
         for name in arguments.names or USUAL:
+            more = {"said": said, "is_shown": not arguments.json} if name == "fleet" else {}
             try:
-                what, lines = pool.submit(measured, name, arguments.quick).result()
+                what, lines = pool.submit(measured, name, arguments.quick, **more).result()
             except RuntimeError as error:  # a measure says so when what it measures did not happen
                 broken += 1
                 show(f"{name:9} {error}\n")

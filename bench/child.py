@@ -44,6 +44,11 @@ class Child:
             self._process.kill()
         self._process.communicate()
 
+    @property
+    def has_ended(self) -> bool:
+        """Is there no such process any more?"""
+        return self._process.poll() is not None
+
     def until_ready(self) -> None:
         """Wait until it has prepared."""
         assert self._process.stdout is not None

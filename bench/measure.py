@@ -46,10 +46,10 @@ class Line:
         return None if self.below is None else self.value < self.below
 
 
-def measured(name: str, quick: bool) -> tuple[str, list[Line]]:
-    """One measure: what it times, in one line, and its figures."""
+def measured(name: str, quick: bool, **more: Any) -> tuple[str, list[Line]]:
+    """One measure: what it times, in one line, and its figures; one has options of its own."""
     module = import_module(f"bench.{name}")
-    return str(module.__doc__).splitlines()[0], module.measure(quick)
+    return str(module.__doc__).splitlines()[0], module.measure(quick, **more)
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:

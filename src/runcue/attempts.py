@@ -7,7 +7,8 @@ until it has really ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,11 +18,14 @@ from msgspec.structs import replace
 from runcue.core.failure import Failure, classify, is_kind
 from runcue.core.headers import asked
 from runcue.core.model import Record
-from runcue.core.plan import Charge, Ended, Entered, Entry, Item, Outcome, Plan
-from runcue.errors import CommandFailed
+from runcue.core.outcome import STOPPED
+from runcue.core.plan import Cancel, Charge, Ended, Entered, Entry, Item, Outcome, Plan
+from runcue.errors import CommandFailed, StoreError
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, TooLate
 from runcue.running import Around, Run, RunningWork, Words, current_run, within
+
+logger = logging.getLogger("runcue")
 
 LAG_FORGIVEN = 0.1
 TIMEOUT = Failure("timeout", "timeout")
@@ -112,6 +116,31 @@ class Attempts:
             self._put(Ended(run.record.id, token))
         elif run.task is not None and run.executor.can_stop:
             run.task.cancel()
+
+    async def stop_all(self, request: Callable[[Item], Awaitable[Any]], seconds: float) -> None:
+        """Give up what still runs, and leave it so many seconds. In a file, what cannot be stopped is left to run on
+        in this process's name."""
+        for run in list(self.runs.values()):
+            if run.is_given_up or run.is_left:
+                continue
+            if not run.executor.can_stop and not self._store.is_inline:
+                run.is_left = True
+                continue
+            try:
+                await request(Cancel(run.record.id, reason=STOPPED))
+            except StoreError as error:
+                logger.warning("%s runs on: %s", run.record.id, error)
+                run.is_left = True
+        stopped = [run.task for run in self.runs.values() if run.task and run.executor.can_stop]
+        if stopped:
+            await asyncio.wait(stopped, timeout=seconds)
+
+    async def let_end(self, more: float) -> None:
+        """What runs outside and was given up is given the time it needs to end, or to be ended, and a bit more."""
+        ending = [run for run in self.runs.values() if run.is_given_up and run.executor.grace]
+        tasks = [run.task for run in ending if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=max(run.executor.grace for run in ending) + more)
 
     def abandon(self) -> None:
         """Cancel everything; whatever becomes of it no longer matters to anybody."""

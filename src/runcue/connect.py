@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import sys
@@ -20,10 +21,10 @@ from runcue.clock import SystemClock
 from runcue.complaints import Complaints, guarded
 from runcue.core.explain import OWN_POOL, POOL, THREADS
 from runcue.core.failure import describe
+from runcue.core.fleet import HERE
 from runcue.core.headers import asked
 from runcue.core.limits import Limits
-from runcue.core.places import HERE
-from runcue.core.plan import Declare, Lost, Plan, Tell
+from runcue.core.plan import Declare, Hello, Lost, Plan, Tell, Verdicts
 from runcue.core.scheduler import Scheduler
 from runcue.engine import Engine
 from runcue.errors import ConfigError, CueClosed, RuncueError, quoted
@@ -122,11 +123,21 @@ def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
     settings = options.settings()
     if not is_whole:
         settings = replace(settings, keep_finished=None)
-    scheduler = Scheduler(settings, registry.rules, worker, is_whole)
-    scheduler.declare(Limits(THREADS, options.max_threads))
-    scheduler.declare(Limits(OWN_POOL, pool_size(registry)))
-    scheduler.declare(Limits(HERE, options.max_running))
+        return Scheduler(settings, {}, worker, is_whole)  # rules are those of all programs, and are stored
+    scheduler = Scheduler(settings, registry.rules, worker)
+    for name, most in _own_limits(registry).items():
+        scheduler.declare(Limits(name, most))
     return scheduler
+
+
+def _own_limits(registry: Registry) -> dict[str, int | None]:
+    """How many attempts this process has at once: in threads, in its pool, in all."""
+    options = registry.options
+    return {THREADS: options.max_threads, OWN_POOL: pool_size(registry), HERE: options.max_running}
+
+
+def _room(registry: Registry) -> dict[str, int]:
+    return {name: most for name, most in _own_limits(registry).items() if most is not None}
 
 
 def pool_size(registry: Registry) -> int:
@@ -213,6 +224,8 @@ class System:
     """Everything one Cue is made of once it has a loop."""
 
     def __init__(self, registry: Registry, target: str | None) -> None:
+        self._said: object = None
+        """What was last said of this process."""
         options = registry.options
         if "runcue.executors.poolwork" in sys.modules:  # else this is no worker process
             sys.modules["runcue.executors.poolwork"].refuse_while_importing()
@@ -224,6 +237,7 @@ class System:
             self.clock, timer = loop, loop.time
         else:
             self.clock, timer = SystemClock(), perf_counter
+        self._registry = registry
         self.tag = secrets.token_hex(4)
         self.store: Store
         if target is None:
@@ -257,7 +271,10 @@ class System:
         self.engine = Engine(
             store=self.store,
             clock=self.clock,
-            make_scheduler=lambda: _scheduler(registry, worker, target is None),
+            make_scheduler=lambda is_onlooker: _scheduler(
+                registry, "" if is_onlooker else worker, target is None
+            ),
+            hello=self._hello,
             judge=self.judge,
             bus=self.bus,
             executors=self.executors,
@@ -267,18 +284,18 @@ class System:
             drain=self.hooks.drain,
             progress_interval=options.progress_interval,
             may_block=options.max_queued is not None and options.reject_policy == "block",
+            may_refuse=options.max_queued is not None,
         )
         for limits in registry.services.values():
             self.engine.put(Declare(limits, is_quiet=True))
         if not self.store.is_inline:
             try:
-                self.store.listen(self.engine.wake, lambda worker: self.engine.put(Lost(worker)))
+                self.store.listen(self.engine.news, lambda worker: self.engine.put(Lost(worker)))
             except BaseException:
                 self.store.abandon()
                 raise
             self.engine.take_turns()
         self.inquiry = Inquiry(self.engine, self.store)
-        self._registry = registry
         self._watchdog: Watchdog | None = None
         self._number = 0
 
@@ -296,10 +313,21 @@ class System:
 
         return make_id
 
+    def _hello(self, is_serving: bool, queues: frozenset[str] | None, is_new: bool) -> Hello | None:
+        """What other processes have to know of this one; None when it said so before and that is not new to them."""
+        registry = self._registry
+        hears = bool(registry.observers) or logging.getLogger("runcue").isEnabledFor(logging.DEBUG)
+        said = registry.version, is_serving, queues, hears
+        if said == self._said and not is_new:
+            return None
+        self._said = said
+        names = None if queues is None else tuple(sorted(queues))
+        worker = replace(self.store.me(), queues=names, is_serving=is_serving, tasks=tuple(registry.tasks),
+                         room=_room(registry), hears=hears or registry.has_hooks)  # fmt: skip
+        return Hello(worker, registry.shared_rules())
+
     def start(self, queues: frozenset[str] | None) -> None:
         """Begin to start work, and watch over the loop (not on virtual time)."""
-        if not self.store.is_inline:
-            self.store.serve(queues)
         self.engine.start(queues)
         if self._watchdog is None and not hasattr(self.loop, "hold"):
             self._watchdog = watched(self.loop, self._who)
@@ -366,7 +394,7 @@ class System:
         return None if record is None else record.spec.task
 
     def _deliver(self, verdicts: list[Any]) -> None:
-        self.engine.deliver(verdicts)
+        self.engine.put(Verdicts(verdicts))
 
     def _complain(self, kind: str, error: BaseException) -> None:
         function = self._registry.callbacks.get(kind, kind)  # declared files have no function

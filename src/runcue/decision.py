@@ -7,11 +7,11 @@ from collections.abc import Callable
 import msgspec
 
 from runcue.core.asking import Allowance, Questions
-from runcue.core.plan import Charge, Declare, Ended, Entered, Item, Lacks, Lost, Outcome, Plan, Serve
+from runcue.core.plan import Charge, Declare, Ended, Entered, Hello, Item, Lacks, Lost, Outcome, Plan, Serve
 from runcue.core.scheduler import Scheduler
 from runcue.ports import Turn
 
-MUST_BE_KEPT = (Outcome, Ended, Entered, Declare, Serve, Lost, Charge)
+MUST_BE_KEPT = (Outcome, Ended, Entered, Declare, Serve, Lost, Charge, Hello)
 """What happened, and must be taken in by some turn, whatever becomes of this one."""
 Ask = Callable[[Scheduler, Turn], None]
 
@@ -29,15 +29,22 @@ class Decider(msgspec.Struct, eq=False):
 
     def __call__(self, turn: Turn) -> Plan:
         """Catch up, take in, decide."""
-        scheduler = self.scheduler
+        scheduler, items, posts = self.scheduler, self.items, turn.posts
         scheduler.begin(turn.now, turn.wall, turn.library)
         if turn.changes is not None:
+            scheduler.begins(turn.given, posts)
             scheduler.catch_up(turn.changes)
-        scheduler.ask_with(self.questions)
+        if turn.library is None:
+            scheduler.ask_with(self.questions)
+        else:
+            scheduler.greet(items, posts)
+        everything = [*items, *(item for post in posts for item in post.items)] if posts else items
         lacks: Lacks | None
-        while lacks := scheduler.lacks(self.items):
+        while lacks := scheduler.lacks(everything):
             scheduler.learn(lacks, turn.read(lacks))
-        scheduler.take_in(self.items)
+        if posts:
+            scheduler.take_posts(posts)
+        scheduler.take_in(items)
         if self.is_whole:
             scheduler.plan(self.may_start, self.allowance)
         if self.question is not None:

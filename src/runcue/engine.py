@@ -6,6 +6,9 @@ Between turns the engine sleeps until the inbox is filled or until the exact mom
 
 With an inline store (memory) an item that needs no start is taken in at once, in a turn of its own that starts
 nothing: so `submit` returns without suspending, and work submitted in a row is chosen among, best first.
+
+Where several processes share a queue, one of them decides for all (peer.py). The others leave their inboxes for it
+and do what it decided for them: to `act` that looks like a plan of their own.
 """
 
 from __future__ import annotations
@@ -16,17 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, TypeVar
 
+from runcue.alarm import NEVER, Alarm
 from runcue.attempts import Attempts
 from runcue.bus import Bus
-from runcue.core.asking import Allowance, Questions, Verdict
+from runcue.core.asking import Allowance, Questions
 from runcue.core.model import WorkState
-from runcue.core.outcome import STOPPED
 from runcue.core.plan import (
-    Cancel,
+    Hello,
     Item,
     Plan,
     Serve,
-    Verdicts,
 )
 from runcue.core.scheduler import Scheduler
 from runcue.core.state import NO_HEAD
@@ -42,6 +44,7 @@ from runcue.errors import (
 )
 from runcue.judge import Judge
 from runcue.loops import within
+from runcue.peer import Peer
 from runcue.ports import Clock, Executor, Registered, Store, Turn
 from runcue.replies import Replies
 from runcue.running import Around, Words
@@ -75,7 +78,8 @@ class Engine:
         *,
         store: Store,
         clock: Clock,
-        make_scheduler: Callable[[], Scheduler],
+        make_scheduler: Callable[[bool], Scheduler],
+        hello: Callable[[bool, frozenset[str] | None, bool], Hello | None],
         judge: Judge,
         bus: Bus,
         executors: Mapping[str, Executor],
@@ -85,20 +89,23 @@ class Engine:
         drain: Callable[[], Any],
         progress_interval: float,
         may_block: bool,
+        may_refuse: bool,
     ) -> None:
+        """`make_scheduler` makes one for this process, or (True) one for nobody, to look at everything with.
+        `hello` says what the other processes have to know of this one; nothing if that is what it said last, unless
+        it is to say it all the same."""
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._store = store
         self._clock = clock
-        self._make_scheduler = make_scheduler
-        self._scheduler = make_scheduler()
+        self._scheduler = make_scheduler(False) if store.is_inline else None
+        """Of a store that nobody shares; else it is the peer's."""
         self._head = NO_HEAD
         self._judge = judge
         self._bus = bus
         self._questions = questions
         self._drain = drain
         self._inbox: list[Item] = []
-        self._is_full = self._has_news = False
         self.replies = Replies(self._loop)
         self.waiters = Waiters(self._loop, store)
         self._idle_waiters: list[asyncio.Future[None]] = []
@@ -115,16 +122,28 @@ class Engine:
         )
         self._loop_task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = float("inf")
+        self._alarm = Alarm(clock, self._wake.set)
         self._may_start = False
         self._quiet: asyncio.Future[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._troubled_at = -TROUBLE_EVERY
         self._failures = 0
         """How many turns in a row the store could not keep."""
+        self._queues: frozenset[str] | None = None
         self._serve: Serve | None = None
         self._broken: Exception | None = None
+        self._peer: Peer | None = None
+        """How this process takes part, where several share the queue."""
+        if not store.is_inline:
+            self._peer = Peer(
+                self,
+                store=store,
+                clock=clock,
+                replies=self.replies,
+                make_scheduler=make_scheduler,
+                hello=lambda is_new: hello(self._may_start, self._queues, is_new),
+                may_refuse=may_refuse,
+            )
 
     # coming and going -------------------------------------------------------------------------------------
 
@@ -146,7 +165,8 @@ class Engine:
     async def counts(self) -> dict[WorkState, int]:
         """How many works there were in each state so far."""
         self._check()
-        if not self._store.is_inline:
+        if self._peer is not None:
+            await self._settled(self._peer)
             return await self._store.counts()
         await self.look(lambda scheduler, turn: None)
         return {state: getattr(self._head, state.value) for state in WorkState}
@@ -161,15 +181,19 @@ class Engine:
         if self._may_start:
             return
         self._may_start = True
+        self._queues = queues
         self._bus.begin()
         self._serve = Serve(queues)
-        self.put(self._serve)
+        if self._store.is_inline:
+            self.put(self._serve)
+        self._wake.set()
         self.take_turns()
 
     def take_turns(self) -> None:
         """Take turns whenever there is something to decide; nothing is started before `start`."""
         if self._loop_task is None or self._loop_task.done():
             self._loop_task = self._loop.create_task(self._run(), name="runcue")
+            self._wake.set()
             self._loop_task.add_done_callback(self._over)
 
     async def stop(self, timeout: float | None) -> None:
@@ -180,14 +204,14 @@ class Engine:
         self._may_start = False
         self._wake.set()
         if not await self._until_quiet(timeout):
-            await self._stop_all()
-        await self._let_end()
+            await self.attempts.stop_all(self.request, CLEANUP)
+        await self.attempts.let_end(CLEANUP)
         await self._drain()
         # Callbacks may have had something to tell, or a turn was under way that started more.
         while self._is_stopping():
             if not await self._until_quiet(None if timeout is None else max(timeout, LAST_LOOK)):
-                await self._stop_all()
-                await self._let_end()
+                await self.attempts.stop_all(self.request, CLEANUP)
+                await self.attempts.let_end(CLEANUP)
             await self._drain()
         if self._may_start:  # somebody called start() meanwhile
             return
@@ -200,33 +224,8 @@ class Engine:
             task.cancel()
             await asyncio.wait([task])
         if self._loop_task is None:  # else somebody called start() meanwhile
-            self._set_alarm(float("inf"))
+            self.set_alarm(NEVER)
             self._bus.end()
-
-    async def _stop_all(self) -> None:
-        """Give up what still runs. In a file, what cannot be stopped is left to run on in this process's name."""
-        runs = self.attempts.runs
-        for run in list(runs.values()):
-            if run.is_given_up or run.is_left:
-                continue
-            if not run.executor.can_stop and not self._store.is_inline:
-                run.is_left = True
-                continue
-            try:
-                await self.request(Cancel(run.record.id, reason=STOPPED))
-            except StoreError as error:
-                logger.warning("%s runs on: %s", run.record.id, error)
-                run.is_left = True
-        stopped = [run.task for run in runs.values() if run.task and run.executor.can_stop]
-        if stopped:
-            await asyncio.wait(stopped, timeout=CLEANUP)
-
-    async def _let_end(self) -> None:
-        """What runs outside and was given up is given the time it needs to end, or to be ended."""
-        ending = [run for run in self.attempts.runs.values() if run.is_given_up and run.executor.grace]
-        tasks = [run.task for run in ending if run.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=max(run.executor.grace for run in ending) + CLEANUP)
 
     async def _until_quiet(self, timeout: float | None) -> bool:
         """True once no attempt that still counts is under way, or nobody wants to stop any more."""
@@ -239,11 +238,15 @@ class Engine:
             return False
         return True
 
+    @property
+    def _has_unread(self) -> bool:
+        return self._peer is not None and self._peer.has_unread
+
     def _is_stopping(self) -> bool:
         if self._may_start or self._loop_task is None or self._loop_task.done():
             return False
-        is_deciding = self._failures < GIVE_UP and (bool(self._inbox) or self._one_at_a_time.locked())
-        return is_deciding or self.attempts.are_awaited()
+        is_left = bool(self._inbox) or self._one_at_a_time.locked() or self._has_unread
+        return (self._failures < GIVE_UP and is_left) or self.attempts.are_awaited()
 
     def _let_go(self) -> None:
         quiet, self._quiet = self._quiet, None
@@ -274,7 +277,7 @@ class Engine:
             async with self._one_at_a_time:
                 task.cancel()
             await asyncio.wait([task])
-        self._set_alarm(float("inf"))
+        self.set_alarm(NEVER)
         self.disappoint(error)
 
     def abandon(self) -> None:
@@ -283,31 +286,30 @@ class Engine:
         if task is not None:
             task.cancel()
         self._may_start = False
-        self._set_alarm(float("inf"))
+        self.set_alarm(NEVER)
         self.attempts.abandon()
 
     def disappoint(self, error: Callable[[], Exception]) -> None:
         """Nothing will happen any more: whoever waits for something gets the error."""
-        for future in (*self.replies.all(), *self.waiters.all(), *self._idle_waiters):
+        settling = () if self._peer is None else self._peer.waiting()
+        for future in (*self.replies.all(), *self.waiters.all(), *self._idle_waiters, *settling):
             if not future.done():
                 future.set_exception(error())
                 future.exception()  # who waits gets it; nobody has to
 
     # asking the engine ------------------------------------------------------------------------------------
 
-    def wake(self, is_urgent: bool = True) -> None:
-        """Another process did something: take a turn, and look who waited for that.
-
-        A process that cannot start anything more need not know at once, unless it must: it catches up with its next
-        turn.
-        """
-        if is_urgent or not self._is_full:
+    def news(self, is_urgent: bool = True) -> None:
+        """Another process did something: look who waited for that; if something was left for this one, take part."""
+        if is_urgent or self._idle_waiters or (self._peer is not None and self._peer.is_awaited):
             self._wake.set()
-        else:
-            self._has_news = True
-        self._hear()
+        self.hear()
 
-    def _hear(self) -> None:
+    def wake(self) -> None:
+        """Take a turn, or part in one."""
+        self._wake.set()
+
+    def hear(self) -> None:
         """Others did something: those who wait here for what they did look whether it was that."""
         self._bus.heard()
         self.waiters.recheck()
@@ -316,6 +318,10 @@ class Engine:
         """Leave an item for the next turn."""
         self._inbox.append(item)
         self._wake.set()
+
+    def put_first(self, item: Item) -> None:
+        """The same, before all others, and in place of what there is of its kind."""
+        self._inbox = [item, *(one for one in self._inbox if type(one) is not type(item))]
 
     def put_from_anywhere(self, item: Item) -> None:
         """The same, from any thread."""
@@ -330,8 +336,8 @@ class Engine:
         self._inbox.append(item)
         self._wake.set()
         if self._store.is_inline:
-            plan = self._store.take_turn(self._decider(may_start=False))
-            self._act(plan)
+            plan = self._inline(is_whole=False)
+            self.act(plan)
             for asked, answer in plan.replies:
                 if asked is item:
                     if isinstance(answer, Exception):
@@ -352,7 +358,7 @@ class Engine:
 
         self._check()
         if self._store.is_inline:
-            self._act(await self._turn(ask))
+            self.act(self._inline(ask))
             self._wake.set()
         else:  # who asks may give up; what the turn decided must be done all the same
             asked = self._loop.create_task(self._ask(ask), name="runcue look")
@@ -365,7 +371,19 @@ class Engine:
         return answer[-1]
 
     async def _ask(self, question: Ask) -> None:
-        self._act(await self._turn(question))
+        """In a turn, if this process decides; else by a look at everything as it stands, once it has taken part."""
+        assert self._peer is not None
+        if not await self._take_part(self._peer, question):
+            await self._settled(self._peer)
+            head = await self._peer.look(question)
+            if head.revision >= self._head.revision:  # else more was heard meanwhile
+                self._head = head
+
+    async def _settled(self, peer: Peer) -> None:
+        """Wait until everything that this process left was taken: then it sees what it did itself."""
+        while peer.has_unread or (self._inbox and not peer.decides):
+            self._check()
+            await peer.settled()
 
     def _asked(self, task: asyncio.Task[None]) -> None:
         """A turn for a question started nothing, but has seen what others did: nobody tells of that any more."""
@@ -390,63 +408,76 @@ class Engine:
                 if future in self._idle_waiters:  # who gives up must not be kept until everything is done
                     self._idle_waiters.remove(future)
 
-    def deliver(self, verdicts: list[Verdict]) -> None:
-        """The judge has answers."""
-        self.put(Verdicts(verdicts))
-
     # the turn ---------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            self._act(await self._turn())
+            if self._peer is None:
+                self.act(self._inline())
+            else:
+                await self._peer.rest()
+                self._wake.clear()  # what came meanwhile is taken along
+                await self._take_part(self._peer)
 
-    async def _turn(self, question: Ask | None = None) -> Plan:
-        """Take the next turn. What the store could not keep stays in the inbox, or is answered with the reason."""
-        if self._store.is_inline:
-            return self._store.take_turn(self._decider(question))
+    async def _take_part(self, peer: Peer, question: Ask | None = None) -> bool:
+        """Decide, or leave the inbox for whoever does. True when this process decided.
+
+        What the store could not keep stays in the inbox, or is answered with the reason.
+        """
         while True:
             async with self._one_at_a_time:
-                decide = self._decider(question)
-                try:
-                    plan = await self._store.turn(decide)
+                is_decided, items, error = await peer.take_part(question)
+                if error is None:
                     self._failures = 0
-                    return plan
-                except StoreError as error:
-                    is_passing = isinstance(error, StorageBusy) and error.is_passing
-                    is_again = is_passing and self._failures < TRIES
-                    self._not_kept(decide, error, is_again)
-                    if not is_again and (question is not None or isinstance(error, FOR_GOOD)):
-                        raise
+                    return is_decided
+                is_passing = isinstance(error, StorageBusy) and error.is_passing
+                is_again = is_passing and self._failures < TRIES
+                self._not_kept(peer, items, error, is_again)
+                if not is_again and (question is not None or isinstance(error, FOR_GOOD)):
+                    raise error
             await asyncio.sleep(SHORT_PAUSE * self._failures if is_again else STORE_PAUSE)
 
-    def _decider(self, question: Ask | None = None, may_start: bool | None = None) -> Decider:
-        """Everything a decision needs, as it is now."""
+    def take_inbox(self) -> list[Item]:
+        """Everything that was put so far."""
         items, self._inbox = self._inbox, []
         self.attempts.take_entries()
-        questions = self._questions()
-        is_whole = question is None and may_start is None
-        allowance = self._judge.allowance() if questions and is_whole else NOTHING_ASKED
-        return Decider(self._scheduler, items, questions, allowance, self._may_start, is_whole, question)
+        return items
 
-    def _not_kept(self, decider: Decider, error: StoreError, is_again: bool) -> None:
+    def decider(
+        self, scheduler: Scheduler, items: list[Item], question: Ask | None, *, is_whole: bool = True
+    ) -> Decider:
+        """Everything a decision needs, as it is now."""
+        questions = self._questions()
+        is_whole = is_whole and question is None
+        is_asking = is_whole and (questions or not self._store.is_inline)
+        allowance = self._judge.allowance() if is_asking else NOTHING_ASKED
+        return Decider(scheduler, items, questions, allowance, self._may_start, is_whole, question)
+
+    def _inline(self, question: Ask | None = None, *, is_whole: bool = True) -> Plan:
+        """A turn, here and now."""
+        assert self._scheduler is not None
+        return self._store.take_turn(
+            self.decider(self._scheduler, self.take_inbox(), question, is_whole=is_whole)
+        )
+
+    def _not_kept(self, peer: Peer, items: list[Item], error: StoreError, is_again: bool) -> None:
         """The store did not keep a turn: forget what it decided, keep what happened, refuse what was asked for.
 
         With `is_again` it is tried again at once, and nobody need know.
         """
-        self._scheduler = self._make_scheduler()
-        runs = [run.record for run in self.attempts.runs.values()]
-        self._scheduler.adopt(runs, (*decider.items, *self._inbox))
+        was_deciding = peer.failed(None if is_again else error)
         self._failures += 1
-        kept = [item for item in decider.items if is_again or isinstance(item, MUST_BE_KEPT)]
-        others = [id(item) for item in (*decider.items, *self._inbox)]
-        waiting = [item for item in self.replies.items() if id(item) not in others]
-        serve = [] if self._serve is None or self._serve in kept else [self._serve]
-        self._inbox = [*serve, *kept, *waiting, *self._inbox]
+        kept = [item for item in items if is_again or isinstance(item, MUST_BE_KEPT)]
+        waiting: list[Item] = []
+        if was_deciding:  # what waited for room did so in the mind that was just lost
+            others = {id(item) for item in (*items, *self._inbox)}
+            waiting = [item for item in self.replies.items() if id(item) not in others]
+        self._inbox = [*kept, *waiting, *self._inbox]
         if is_again:
             return
-        for item in decider.items:
+        for item in items:
             self.replies.answer(item, error)
         if self._quiet is not None:
             self._let_go()
@@ -455,19 +486,15 @@ class Engine:
             self._troubled_at = self._loop.time()
             logger.error("nothing can be kept, trying again every %g s: %s", STORE_PAUSE, error)
 
-    def _act(self, plan: Plan) -> None:
-        self._head, self._is_full = plan.head, plan.is_full
-        if self._has_news and not plan.is_full:  # they may have come after this turn had looked
-            self._has_news = False
-            self._wake.set()
-        if plan.has_news:  # nobody else may tell: who did it can have died, or been unable to
-            self._hear()
+    def act(self, plan: Plan) -> None:
+        """Do what was decided."""
+        self._head = plan.head
         for item, answer in plan.replies:
             self.replies.answer(item, answer)
         for token in plan.stop:
             self.attempts.stop(token)
         if plan.events:
-            self._bus.publish(plan)
+            self._bus.publish(plan.heard())
             plan.errors.clear()  # they hold the frames of handlers, and the ledger holds the last plan
             if self.waiters and plan.finals:
                 self.waiters.tell(plan)
@@ -480,23 +507,14 @@ class Engine:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-        if self._quiet is not None:
+        if self._quiet is not None and not self._has_unread:
             self._let_go()
-        if plan.is_whole and plan.wake_at != self._alarm_at:
-            self._set_alarm(plan.wake_at)
+        if plan.is_whole and self._loop_task is not None:
+            self.set_alarm(plan.wake_at)
+
+    def set_alarm(self, at: float) -> None:
+        """Take a turn, or part in one, at that time and no other."""
+        self._alarm.set(at)
 
     def _is_busy(self) -> bool:
-        return self._head.pending + self._head.running > 0
-
-    def _set_alarm(self, at: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        self._alarm_at = at
-        if at != float("inf") and self._loop_task is not None:
-            delay = max(0.0, at - self._clock.now())
-            self._alarm = self._loop.call_later(delay, self._ring)
-
-    def _ring(self) -> None:
-        self._alarm_at = float("inf")
-        self._wake.set()
+        return self._head.pending + self._head.running > 0 or self._has_unread

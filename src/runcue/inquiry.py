@@ -170,7 +170,7 @@ class Inquiry:
 
         def look(scheduler: Scheduler, turn: Turn) -> dict[str, Explanation]:
             ledger = scheduler.ledger
-            latest = [ledger.known(record.id) or record for record in records.values()]
+            latest = [ledger.records.get(record.id) or record for record in records.values()]
             answers = explain_alone(ledger, latest, turn.now, turn.wall, self._engine.is_started)
             return {why.work_id: why for why in answers}
 
@@ -236,7 +236,7 @@ class Inquiry:
         )
 
     def _explained(self, ledger: Ledger, record: Record, turn: Turn) -> Explanation:
-        record = ledger.known(record.id) or record
+        record = ledger.records.get(record.id) or record
         return explain(ledger, record, turn.now, turn.wall, self._engine.is_started)
 
     @staticmethod

@@ -7,16 +7,17 @@ returning is success, raising is failure, being cancelled means it must stop. Ti
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
-from runcue.core.plan import Changes, Found, Lacks, Library, Plan
+from runcue.core.plan import Changes, Found, Item, Lacks, Library, Plan, Post
 from runcue.core.query import Query
 from runcue.core.retry import Retry
+from runcue.core.state import Head, Worker
 
 
 class Clock(Protocol):
@@ -37,9 +38,13 @@ class Turn(Protocol):
     now: float
     wall: float
     changes: Changes | None
-    """What others changed since the last turn of this process; None when nobody did."""
+    """What this process does not know yet; None when it knows everything."""
     library: Library | None
     """Where to read more, when not all live work is in mind; None for a store that nobody shares."""
+    posts: Sequence[Post]
+    """What other processes left for whoever decides, in the order they came; taken with this turn."""
+    given: frozenset[int]
+    """Tokens of starts that this process was given and has read with this turn: they are about to begin."""
 
     def read(self, lacks: Lacks) -> Found:
         """The stored records a decision names."""
@@ -47,6 +52,34 @@ class Turn(Protocol):
 
 
 Decide = Callable[[Turn], Plan]
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """Items on their way to whoever decides, under a number that this process uses once."""
+
+    number: int
+    items: list[Item]
+
+
+class Takeover(msgspec.Struct, frozen=True):
+    """A process wants to decide that has not decided last: it knows nothing, and reads everything anew."""
+
+    decider: str | None = None
+    """Whose place it takes: who is dead, or has decided nothing though there was something to decide."""
+    revision: int | None = None
+    """The last turn of that one, if it is not dead: should it have taken another by now, it goes on deciding."""
+
+
+class Received(msgspec.Struct):
+    """What a process finds of what others decided."""
+
+    head: Head
+    plan: Plan
+    """What it has to do and to know: starts, stops, questions, replies, events. Each is found once."""
+    unread: frozenset[int] = frozenset()
+    """Those of its posts that nobody has taken yet."""
+    is_known: bool = True
+    """False when it is not among those who have the queue open: it has yet to say who it is, or passed for dead."""
 
 
 class Store(Protocol):
@@ -59,8 +92,22 @@ class Store(Protocol):
         """Run `decide` and commit its plan, at once and here (inline stores only)."""
         ...
 
-    async def turn(self, decide: Decide) -> Plan:
-        """Run `decide` where this store decides, and commit its plan."""
+    async def turn(
+        self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
+    ) -> tuple[Plan | None, Received | None]:
+        """Run `decide` where this store decides, and commit its plan.
+
+        If another process decides, `post` is left for it instead, and there is no plan. What others decided for this
+        process comes along, whoever decides now.
+        """
+        ...
+
+    async def exchange(self, post: Outgoing | None) -> Received:
+        """Leave that for whoever decides, and find what was decided for this process (not inline only)."""
+        ...
+
+    async def glance(self, decide: Decide) -> None:
+        """Run `decide` on everything as it stands at one moment; nothing of its plan is kept (not inline only)."""
         ...
 
     async def get(self, work_id: str) -> Record | None:
@@ -96,12 +143,16 @@ class Store(Protocol):
         ...
 
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
-        """Say when another process committed something (True when this process must see it, None when a turn of it
-        has), and when one died (not inline only)."""
+        """Say when another process committed something (True when something was left for this one), and when one
+        died (not inline only)."""
         ...
 
-    def serve(self, queues: frozenset[str] | None) -> None:
-        """Tell the others which queues this process serves (not inline only)."""
+    def is_alive(self, worker: str) -> bool:
+        """False when that process is known to be dead (not inline only)."""
+        ...
+
+    def me(self) -> Worker:
+        """This process, as far as the store knows it (not inline only)."""
         ...
 
     def abandon(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -23,7 +24,7 @@ from runcue.core.line import shelf_parts
 from runcue.core.model import Record, Work, WorkState, view
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule, Settings
-from runcue.core.state import Limits, Worker
+from runcue.core.state import Limits, Worker, is_pattern
 from runcue.errors import ConfigError, ForkedConnection, StoreError, WorkNotFound, quoted
 from runcue.options import choice, flag, span, whole
 from runcue.stores import jobs
@@ -240,16 +241,15 @@ class Reader:
             for state in changes.services:
                 found.declare(state.limits)
                 found[state.limits.name].load(state)
-            for worker in changes.workers or ():
-                for name, amount in worker.active.items():
-                    service = found.find(name)
-                    if service is not None:
-                        service.active += amount
+            for name, amount in _places(tables, changes, changes.workers, found.with_parts).items():
+                service = found.find(name)
+                if service is not None:
+                    service.active += amount
             for name in tables.started():
                 found.find(name)  # a key that has nothing to remember but its starts
             since = {one.name: now - one.reach for one in found.values() if one.reach}
             for start in tables.starts(since):
-                found[start.service].started_elsewhere(start.at, start.amount, start.quantity)
+                found[start.service].recall([start])
                 now = max(now, start.at)  # a start may be counted from a moment that is yet to come
             shown = [snapshot(found[name], now) for name in sorted(found)]
             for rate in (rate for service in shown for rate in service["rates"]):
@@ -283,11 +283,11 @@ class Reader:
         """
 
         def look(tables: Tables) -> builtins.list[dict[str, Any]]:
-            found = tables.workers()
-            lives = self._looks.lives(tables, found, self._lease)
+            _, _, changes = self._everything(tables)
+            lives = self._looks.lives(tables, changes.workers, self._lease)
             return [
-                _shown(worker, life, _running(tables, worker))
-                for worker, life in zip(found, lives, strict=True)
+                _shown(worker, life, _running(tables, worker), _places(tables, changes, [worker]))
+                for worker, life in zip(changes.workers, lives, strict=True)
             ]
 
         return self._read(look)
@@ -299,7 +299,7 @@ class Reader:
 
         record = _there(tables, work_id)
         ledger, is_started = self._ledger(tables, [record], _Ahead(tables, record))
-        return _put(explain(ledger, record, ledger.now, ledger.wall, is_started))
+        return _put(explain(ledger, record, ledger.now, ledger.wall, is_started), ledger, record)
 
     def _each_explained(self, tables: Tables, ids: builtins.list[str]) -> dict[str, Explanation]:
         from runcue.core.explain import explain_alone
@@ -307,7 +307,7 @@ class Reader:
         records = tables.by_id(ids)
         ledger, is_started = self._ledger(tables, records.values(), tables)
         answers = explain_alone(ledger, records.values(), ledger.now, ledger.wall, is_started)
-        return {why.work_id: _put(why) for why in answers}
+        return {why.work_id: _put(why, ledger, records[why.work_id]) for why in answers}
 
     def _ledger(self, tables: Tables, records: Iterable[Record], library: Library) -> tuple[Ledger, bool]:
         """All that decides over these works, as far as it is stored, and whether anybody starts work."""
@@ -320,18 +320,20 @@ class Reader:
         for record in records:
             for name in record.spec.services:  # its program may not have declared them here yet
                 ledger.ready.services.declare(Limits(name))
+        lives = self._looks.lives(tables, changes.workers, self._lease)
+        changes.workers = [
+            replace(worker, is_serving=worker.is_serving and state != "gone")
+            for worker, (state, _) in zip(changes.workers, lives, strict=True)
+        ]
         catch_up(ledger, changes)
         ledger.recall_starts()
-        serving = [worker for worker in changes.workers or () if worker.is_serving]
-        return ledger, any(state != "gone" for state, _ in self._looks.lives(tables, serving, self._lease))
+        return ledger, any(worker.is_serving for worker in changes.workers)
 
     def _everything(self, tables: Tables) -> tuple[float, float, Changes]:
         """Queue time, the time of day, and how everything stands but for the works."""
         head = tables.head()
         now, wall = self._looks.times(tables, head)
-        changes = tables.changes(head)
-        assert changes is not None, "nothing was seen before"
-        return now, wall, changes
+        return now, wall, tables.everything(head)
 
     def _read(self, look: Callable[[Tables], T]) -> T:
         """An answer that was true at one moment."""
@@ -357,10 +359,12 @@ class _Ahead:
         self._left = MOST_AHEAD
         self.read, self.by_id, self.dependents = tables.read, tables.by_id, tables.dependents
         self.watched, self.next_watch, self.oldest = tables.watched, tables.next_watch, tables.oldest
-        self.starts = tables.starts
+        self.starts, self.take_back = tables.starts, tables.take_back
 
     def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
         """The next records of a shelf, none that come after that work, and not too many in all."""
+        if shelf.startswith(("running/", "held/")):
+            return self._tables.page(shelf, after, limit)
         if self._left <= 0 or shelf_parts(shelf) is None:
             return []
         found = self._tables.page(shelf, after, min(limit, self._left))
@@ -405,7 +409,28 @@ def _running(tables: Tables, worker: Worker) -> int:
     return int(row[0])
 
 
-def _shown(worker: Worker, life: Life, running: int) -> dict[str, Any]:
+def _places(
+    tables: Tables,
+    changes: Changes,
+    workers: Iterable[Worker],
+    with_parts: Callable[[Iterable[str]], Iterable[str]] = tuple,
+) -> dict[str, int]:
+    """How many places of each service these workers take up: by what they run, and what was given up and runs on."""
+    found: Counter[str] = Counter()
+    for worker in workers:
+        running = tables.records("shelf = ?", (f"running/{worker.id}",))
+        attempts = [(one.spec.task, one.spec.services, one.chosen) for one in running]
+        attempts += [(one.task, one.services, one.chosen) for one in worker.overdue]
+        for task, services, chosen in attempts:
+            rule = changes.tasks.get(task)
+            names = services if rule is None or rule.services is None else rule.services
+            names += () if rule is None else rule.shared
+            used = (chosen if chosen is not None and is_pattern(name) else name for name in names)
+            found.update({*with_parts(used)})
+    return dict(found)
+
+
+def _shown(worker: Worker, life: Life, running: int, places: dict[str, int]) -> dict[str, Any]:
     state, silent_for = life
     return {
         "id": worker.id,
@@ -416,14 +441,19 @@ def _shown(worker: Worker, life: Life, running: int) -> dict[str, Any]:
         "queues": None if worker.queues is None else [*worker.queues],
         "serving": worker.is_serving,
         "running": running,
-        "services": dict(worker.active),
+        "services": places,
         "silent_for": silent_for,
     }
 
 
-def _put(why: Explanation) -> Explanation:
+def _put(why: Explanation, ledger: Ledger, record: Record) -> Explanation:
     """The same in the words of somebody who looks from outside."""
-    return replace(why, details="nobody has the queue open") if why.reason == "not_started" else why
+    queue = record.spec.queue
+    if why.reason == "not_started":
+        return replace(why, details="nobody has the queue open")
+    if why.reason == "paused" and why.service is None and queue not in ledger.ready.paused:
+        return replace(why, reason="not_started", details=f"nobody runs work of queue {queue!r}")
+    return why
 
 
 def _rules(tables: Tables, changes: Changes, records: Iterable[Record]) -> dict[str, Rule]:

@@ -28,9 +28,9 @@ from runcue.callbacks import DatabaseCheck
 from runcue.core import parse
 from runcue.core.asking import Questions
 from runcue.core.explain import OWN_POOL, POOL, THREADS
+from runcue.core.fleet import HERE
 from runcue.core.meters import Cost
 from runcue.core.model import Spec, Work
-from runcue.core.places import HERE
 from runcue.core.retry import Retry, retry_of_work
 from runcue.core.settings import Rule
 from runcue.core.state import Limits, base_name, is_pattern
@@ -154,6 +154,8 @@ class Registry:
         self.observers: list[Observer] = []
         self.failure_wants_retry = True
         """False when `on_failure` takes no `will_retry`: it is then told of final failures only."""
+        self.version = 0
+        """Counts what was declared, of that what other processes have to know."""
         self.has_costs = False
         """True when some task uses an amount of something."""
         self.picks_services = False
@@ -276,7 +278,28 @@ class Registry:
         if kind == "on_failure":
             self.failure_wants_retry = wants_all
         self.callbacks[kind] = called
+        self.version += 1
         return function
+
+    @property
+    def has_hooks(self) -> bool:
+        """True when there are callbacks that want to be told what happened."""
+        return any(name.startswith("on_") for name in self.callbacks)
+
+    def shared_rules(self) -> dict[str, Rule]:
+        """What whoever decides has to know of the tasks: everything but code."""
+        questions, settings = self.questions(), self.options.settings()
+        return {
+            name: replace(
+                rule,
+                retry=replace(rule.retry, retry_on=None),
+                # how much may run in a process is that process's own
+                implicit=tuple(one for one in rule.implicit if one != HERE),
+                questions=questions,
+                settings=settings,
+            )
+            for name, rule in self.rules.items()
+        }
 
     def questions(self) -> Questions:
         """Which of the callbacks that decide something there are."""
@@ -430,6 +453,7 @@ class Registry:
         if self.options.max_running is not None:
             implicit += (HERE,)
         self.rules[task.name] = Rule(task.retry, implicit, task.services if is_fixed else None)
+        self.version += 1
 
     def _name_of(self, function: object) -> str:
         if not callable(function):

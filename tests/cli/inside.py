@@ -44,8 +44,8 @@ def worker(home: Path) -> Iterator[None]:
 
 FORGETTING = """
 import asyncio, sys
-from runcue.stores import shared
-shared.PRUNE_EVERY = 0.02
+from runcue.stores import housekeeping
+housekeeping.PRUNE_EVERY = 0.02
 import runcue
 from runcue.cli.home import Home
 from runcue.cli.jobs import open_cue

@@ -108,7 +108,7 @@ def test_cl1_an_id_that_is_a_bad_name_elsewhere_is_just_an_id(quick: Quick, home
         2
     ] * 5
     added = quick.all([(home, ["enqueue", "--id", id, "--", "true"]) for id in ids])
-    assert sorted(said.out for said in added) == sorted(f"Enqueued {id}\n" for id in ids)
+    assert sorted(said.out for said in added) == sorted(f"Enqueued {id}\n" for id in ids), added
     assert [said.code for said in quick.all([(home, ["show", id]) for id in ids])] == [0] * 5
     assert not any(id in path.name for path in home.rglob("*") for id in ids[:3])
 

@@ -252,7 +252,14 @@ def test_workers_bring_the_file_of_an_older_version_to_this_one(crew: Crew) -> N
         "DROP VIEW jobs; DROP INDEX work_units_retrying; ALTER TABLE work_units DROP COLUMN retry; "
         "ALTER TABLE workers DROP COLUMN is_serving; ALTER TABLE services DROP COLUMN extra; "
         "DROP INDEX service_log_of_service; CREATE INDEX service_log_by_time ON service_log (started_at); "
-        "PRAGMA user_version = 1"
+        "DROP TABLE inbox; DROP TABLE letters; DROP TABLE tasks; DELETE FROM workers; "
+        "CREATE TABLE mail (id INTEGER PRIMARY KEY, worker TEXT NOT NULL, token INTEGER NOT NULL); "
+        "ALTER TABLE workers ADD COLUMN active TEXT NOT NULL DEFAULT '[]'; "
+        "ALTER TABLE workers ADD COLUMN revision INTEGER NOT NULL DEFAULT 0; "
+        "ALTER TABLE workers DROP COLUMN tasks; ALTER TABLE workers DROP COLUMN room; "
+        "ALTER TABLE workers DROP COLUMN hears; ALTER TABLE workers DROP COLUMN overdue; "
+        "ALTER TABLE head DROP COLUMN decider; ALTER TABLE head DROP COLUMN wake_at; "
+        "ALTER TABLE head DROP COLUMN fleet; PRAGMA user_version = 1"
     ).fetchall()
     connection.close()
     supervisor = crew.start()

@@ -436,6 +436,17 @@ def test_whoever_was_not_ready_is_asked_again_when_any_work_completes() -> None:
     assert bench.asked == ["b"]
 
 
+def test_work_that_another_answer_of_the_same_turn_lets_go_on_is_asked_about_anew() -> None:
+    bench = Bench(questions=Questions(stale=True, dependencies=True))
+    bench.submit("a")
+    bench.submit("b", needs=["a"])
+    bench.answer("a", "b", stale=False)
+    assert (bench.state("a"), bench.state("b")) == ("completed", "pending")
+    assert bench.asked == ["b"]
+    bench.answer("b", stale=False)
+    assert bench.state("b") == "completed"
+
+
 def test_a_skip_is_a_completion_too() -> None:
     bench = Bench(questions=ALL)
     bench.submit("a", "b")

@@ -10,6 +10,7 @@ from runcue.core.forecast import Forecast, Pace, forecast, paces, tasks_of
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
 from tests.core.bench_of_core import Bench, limits, sells
+from tests.core.library import Process, Shared
 
 
 def said(bench: Bench, seconds: float | None = 2.0, attempts: float = 1.0) -> Forecast:
@@ -119,3 +120,18 @@ def test_work_that_needs_several_waits_for_the_last_of_them() -> None:
     bench.submit("three", needs=("done", "one", "two"))
     bench.submit("four", needs=("two", "three"))
     assert said(bench).seconds == 8.0
+
+
+def test_processes_with_too_little_room_hold_work_up() -> None:
+    shared = Shared()
+    rules = {"task": Rule(Retry(), ("#running",))}
+    process = Process(shared, "one", rules=rules, room={"#running": 2})
+    process.submit(*[None] * 9)
+    found = said(process)
+    assert (found.seconds, found.bottleneck, found.limit) == (10.0, "#running", "concurrency")
+
+
+def test_where_nobody_runs_work_yet_it_is_as_if_somebody_did() -> None:
+    process = Process(Shared(), "one", limits(concurrent=1), may_start=False)
+    process.submit(*[None] * 3)
+    assert said(process).seconds == 6.0

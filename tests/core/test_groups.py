@@ -8,6 +8,8 @@ from runcue.core.limits import Group, Limits, Service
 from runcue.core.retry import Retry
 from runcue.core.services import Services
 from runcue.core.settings import Rule
+from runcue.core.starting import start
+from runcue.core.state import Grant
 from runcue.errors import SubmitError
 from tests.core.bench_of_core import START, Bench, costs, limits, sells
 from tests.core.library import two
@@ -165,7 +167,7 @@ def test_a_group_gains_room_when_the_first_of_its_members_does() -> None:
     assert group.gains_at(0.0) == float("inf")
     for name, at in (("ssh_a", 5.0), ("ssh_b", 3.0)):
         service = Service(limits(name, rate=(1, 60.0)))
-        service.started_elsewhere(at, 1, "")
+        service.recall([Grant(name, at)])
         group.admit(service)
     assert group.gains_at(6.0) == 63.0
     group.members[
@@ -293,7 +295,7 @@ def test_work_that_no_member_has_room_for_stays_in_line_whoever_wants_to_start_i
     ledger = bench.scheduler.ledger
     ledger.begin(bench.now, bench.wall, None)
     record = bench.record("2")
-    ledger.start(ledger.lane_of(record.spec), [record])
+    start(ledger, ledger.lane_of(record.spec), [record])
     assert ledger.records["2"].token == 0
     bench.finish("1")
     assert bench.started == ["2"]
@@ -303,32 +305,18 @@ def test_work_that_no_member_has_room_for_stays_in_line_whoever_wants_to_start_i
 
 
 def test_what_runs_on_a_member_elsewhere_counts_and_outlives_the_one_who_counted() -> None:
-    _, one, other = two(limits("ssh_a", concurrent=1), limits("ssh_b", concurrent=1), rules=TASKS)
+    services = limits("ssh_a", concurrent=1), limits("ssh_b", concurrent=1)
+    _, one, other = two(*services, rules=TASKS, serving=("one",))
     submit(one, "1", "2", "3")
     assert one.started == ["1", "2"]
-    other.turn()
+    other.serve()
     assert (other.started, other.active) == ([], {"ssh_a": 1, "ssh_b": 1})
     one.forget()
     one.turn()
     assert (one.started, one.active) == ([], {"ssh_a": 1, "ssh_b": 1})
-    one.may_start = False
     one.finish("2")
     other.turn()
     assert (other.started, chosen(other, "3")) == (["3"], ["ssh_b"])
-
-
-def test_a_process_that_waits_for_any_of_them_gets_its_share() -> None:
-    _, one, other = two(limits("ssh_a", concurrent=2), rules=TASKS)
-    other.may_start = False
-    submit(one, *(f"{number}" for number in range(20)))
-    assert one.started == ["0", "1"]
-    other.may_start = True
-    other.turn()
-    assert other.started == []
-    one.finish("0")
-    assert one.started == []
-    other.turn()
-    assert len(other.started) == 1
 
 
 def test_a_member_that_comes_to_have_keys_leaves_the_group_and_may_come_back() -> None:

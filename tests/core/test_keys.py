@@ -246,6 +246,16 @@ def test_within_a_key_the_best_goes_first() -> None:
     assert order == ["y1", "high", "other", "low"]
 
 
+def test_a_lane_that_was_offered_the_turn_of_its_key_leaves_it_to_better_work_that_came_back() -> None:
+    bench = bench_of(keyed(limits(concurrent=1), total=3))
+    submit(bench, "x", "low")
+    submit(bench, "x", "high", "next", "last", task="other", priority=5)
+    bench.fail("low", "late")
+    assert bench.started == ["high"]
+    bench.finish("high")
+    assert bench.started == ["next"]
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["submit"] * 4 + ["finish"] * 3 + ["cancel", "retry"]), st.sampled_from("abcd"),

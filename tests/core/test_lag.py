@@ -99,8 +99,8 @@ def test_what_is_taken_back_is_what_was_counted_though_more_is_given_by_now() ->
 
 
 def test_less_given_than_before_moves_counted_starts_together_but_no_grants() -> None:
-    """Others count a start from when it had to have begun, whoever granted it from when it did."""
-    shared, one, other = two(limits(rate=(2, 1.0)))
+    """Who takes over counts a start from when it had to have begun, whoever granted it from when it did."""
+    shared, one, other = two(limits(rate=(2, 1.0)), serving=("one",))
     one.enters_at_once = False
     one.submit("slow")
     one.after(0.2, Entered([(one.tokens["slow"], one.now + 0.2, one.now + 0.2)]))

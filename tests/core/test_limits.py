@@ -17,6 +17,8 @@ from runcue.core.plan import Declare, Entered, Item, Outcome, Submit
 from runcue.core.retry import Retry
 from runcue.core.scheduler import Scheduler
 from runcue.core.settings import Rule, Settings
+from runcue.core.state import Grant
+from tests.core.bench_of_core import limits, sells
 
 NOW = 1_700_000_000.0
 
@@ -520,21 +522,17 @@ def test_a_throttled_service_never_rests_for_less_than_it_did(after: float | Non
     assert all(early <= late for early, late in pairwise(times))
 
 
-# --- What other processes started -----------------------------------------------------------------
+# --- What was started before ----------------------------------------------------------------------
 
 
-@given(
-    steps=st.lists(st.tuples(st.integers(0, 6), st.integers(-2, 3)), max_size=40),
-)
-def test_what_others_started_is_counted_in_order_and_what_they_give_back_is_not(
-    steps: list[tuple[int, int]],
-) -> None:
-    window = Window(Rate(1000, 100.0))
-    kept: list[float] = []
-    for at, amount in steps:
-        window.count(float(at), amount)
-        kept += [float(at)] * amount
-        for _ in range(-amount):
-            if at in kept:
-                kept.remove(float(at))
-    assert list(window.stamps) == sorted(kept)
+def test_what_was_started_before_is_counted_once_for_each_start_and_in_order() -> None:
+    service = Service(limits(rate=(10, 100.0)))
+    service.recall([Grant("api", 1.0, 2), Grant("api", 3.0)])
+    assert list(service.windows[0].stamps) == [1.0, 1.0, 3.0]
+    assert service.room(50.0) == 7
+
+
+def test_what_was_used_of_a_quantity_before_is_counted_where_it_is_sold() -> None:
+    service = Service(sells(tokens=(100, 60.0)))
+    service.recall([Grant("api", 1.0, 30, "tokens"), Grant("api", 1.0, 5, "images")])
+    assert [meter.room(2.0) for meter in service.meters] == [70]

@@ -3,7 +3,7 @@
 import pytest
 
 from runcue.core import line
-from runcue.core.line import GLANCE, SHORTEST_PAGE, Line, Page
+from runcue.core.line import SHORTEST_PAGE, Line, Page
 from runcue.core.model import Record, Spec
 from runcue.core.plan import Key
 
@@ -64,7 +64,7 @@ def test_pages_follow_one_another_in_order() -> None:
     amount = len(stock.stored)
     assert stock.take(5) == [1, 2, 3, 4, 5]
     assert stock.take(amount) == list(range(6, amount + 1))
-    assert stock.reads == [None, (5.0, 5)]
+    assert stock.reads == [None, (float(SHORTEST_PAGE), SHORTEST_PAGE)]
     assert not stock.line.more
     assert stock.line.head() is None
 
@@ -187,28 +187,12 @@ def test_a_shelf_that_is_empty_after_all_has_no_head() -> None:
 def test_a_page_of_which_nothing_is_left_is_followed_by_the_next() -> None:
     stock = full(more=2)
     stock.take(1)
-    for seq in range(2, GLANCE + 1):
+    for seq in range(2, SHORTEST_PAGE + 1):
         del stock.records[f"w{seq}"]
         stock.line.left()
     head = stock.line.head()
     assert head is not None
-    assert head.seq == GLANCE + 1
-
-
-def test_little_is_read_ahead_until_it_is_seen_that_nobody_else_takes_any() -> None:
-    stock = full()
-    stock.take(1)
-    assert len(stock.records) == GLANCE
-    stock.take(GLANCE - 1)
-    assert stock.line.head() is not None
-    assert len(stock.records) == 2 * GLANCE
-    stock.take(GLANCE)
-    assert stock.line.head() is not None
-    assert len(stock.records) == 2 * GLANCE + SHORTEST_PAGE
-    stock.line.reset((1.0, 1))
-    stock.records.clear()
-    assert stock.line.head() is not None
-    assert len(stock.records) == GLANCE
+    assert head.seq == SHORTEST_PAGE + 1
 
 
 def test_nothing_is_taken_beyond_the_limit_over_the_end_of_a_page() -> None:

@@ -98,12 +98,12 @@ def test_what_is_left_is_what_adding_up_everything_says_whatever_happens_in_what
             model.open = [one for one in model.open if one is not mine]
         elif step == "elsewhere":
             at = now + 0.05 * number
-            service.started_elsewhere(at, amount, "tokens")
+            service.use("tokens", at, amount)
             model.elsewhere.append([at, amount])
         elif step == "less elsewhere" and model.elsewhere:
             used = model.elsewhere[number % len(model.elsewhere)]
             less = min(amount, used[1])
-            service.started_elsewhere(used[0], -less, "tokens")
+            service.use("tokens", used[0], -less)
             used[1] -= less
         elif step == "wait":
             now += number / 2

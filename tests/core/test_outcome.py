@@ -843,6 +843,16 @@ def test_a_dependent_that_the_callback_let_start_goes_on_when_its_dependency_fai
     assert bench.state("b") == "running"
 
 
+def test_a_dependent_that_started_before_its_dependency_failed_waits_for_that_no_more() -> None:
+    bench = running_dependent_bench()
+    bench.fail("a")
+    assert bench.scheduler.ledger.blocked == 0
+    bench.scheduler.ask_with(Questions())  # nobody is left to say that it may start all the same
+    bench.fail("b", "snoozed", after=5)
+    bench.after(5)
+    assert bench.started == ["b"]
+
+
 def test_cancelling_with_cascade_also_stops_a_dependent_that_the_callback_let_start() -> None:
     bench = running_dependent_bench()
     bench.cancel("a", cascade=True)

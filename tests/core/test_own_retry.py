@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from runcue.core.explain import explain_alone
+from runcue.core.fleet import HERE
 from runcue.core.limits import Limits
-from runcue.core.places import HERE
 from runcue.core.plan import Submit
 from runcue.core.retry import Retry, retry_of_work
 from runcue.core.settings import Rule

@@ -365,7 +365,7 @@ def test_without_a_number_nothing_is_noted() -> None:
 
 
 def test_work_that_another_process_ran_is_purged_and_counted_by_both() -> None:
-    shared, one, other = two()
+    shared, one, other = two(serving=("one",))
     one.submit("a", "b")
     one.turn(one.failure("a"), one.failure("b"))
     assert other.purge("a") == 1
@@ -378,7 +378,7 @@ def test_work_that_another_process_ran_is_purged_and_counted_by_both() -> None:
 
 
 def test_the_answer_of_an_attempt_whose_work_was_purged_meanwhile_counts_for_nothing() -> None:
-    shared, one, other = two()
+    shared, one, other = two(serving=("one",))
     one.submit("a")
     one.time_out("a")
     assert shared.records["a"].state is WorkState.FAILED
@@ -387,7 +387,8 @@ def test_the_answer_of_an_attempt_whose_work_was_purged_meanwhile_counts_for_not
     assert shared.records == {}
     assert [fact.get("work_id") for fact in one.facts("stale_completion")] == ["a"]
     assert other.submit("a") == ["a"]
-    other.finish("a")
+    one.turn()
+    one.finish("a")
     assert shared.records["a"].state is WorkState.COMPLETED
 
 

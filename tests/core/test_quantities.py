@@ -493,30 +493,46 @@ def test_a_candidate_that_is_outdated_costs_nothing() -> None:
 
 
 def test_all_processes_together_use_no_more_than_is_allowed() -> None:
-    shared, one, other = two(sells(tokens=(100, MINUTE)), rules=TASKS)
+    shared, one, other = two(sells(tokens=(100, MINUTE)), rules=TASKS, serving=("one",))
     submit(one, "a", tokens=60)
     assert one.started == ["a"]
-    submit(other, "b", "small", tokens=60)
-    assert other.started == []
-    one.may_start = False
+    other.may_start = True
+    other.post(other.submission("b", task="small", cost=costs(tokens=60)))
+    one.turn()
+    assert one.started == other.started == []
     one.charge("a", tokens=20)
-    other.turn()
+    other.read()
     assert other.started == ["b"]
     shared.now += MINUTE + 1
     submit(other, "c", tokens=100)
-    assert other.started == ["c"]
+    assert other.state("c") == "running"
 
 
 def test_what_was_returned_unused_others_may_use() -> None:
-    _, one, other = two(sells(tokens=(100, MINUTE)), rules=TASKS)
+    _, one, other = two(sells(tokens=(100, MINUTE)), rules=TASKS, serving=("one",))
     one.enters_at_once = False
     submit(one, "a", tokens=60)
-    submit(other, "b", "small", tokens=60)
-    assert other.started == []
-    one.may_start = False
+    other.may_start, one.queues = True, ("none",)
+    other.post(other.submission("b", task="small", cost=costs(tokens=60)))
+    one.turn()
+    assert one.started == other.started == []
     one.fail("a", "late")
-    other.turn()
+    other.read()
     assert len(other.started) == 1
+
+
+def test_who_takes_over_counts_what_runs_at_what_it_was_expected_to_use_at_least() -> None:
+    _, one, other = two(sells(tokens=(100, MINUTE)), rules=TASKS, serving=("one",))
+    submit(one, "a", tokens=60)
+    submit(other, "b", "small", tokens=30)
+    one.turn()
+    assert one.started == ["b"]
+    meter = one.scheduler.ledger.ready.services["api"].meters[0]
+    assert meter.room(one.now) == 10
+    one.charge("a", tokens=20)  # it may have been counted before: nothing is given back
+    assert meter.room(one.now) == 10
+    one.charge("a", tokens=65)
+    assert meter.room(one.now) == 5
 
 
 def test_a_start_whose_entry_is_told_twice_or_to_nobody_counts_once() -> None:

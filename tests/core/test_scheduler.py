@@ -11,7 +11,7 @@ from runcue.core.failure import Failure
 from runcue.core.limits import Limits
 from runcue.core.outcome import SHORTEST_PAUSE
 from runcue.core.parse import Rate
-from runcue.core.plan import Cancel, Declare, Entered, Outcome, Pause, Plan, Revive, Tell
+from runcue.core.plan import Cancel, Declare, Entered, Outcome, Pause, Plan, Revive, Serve, Tell
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, costs, limits, sells
@@ -1079,3 +1079,13 @@ def test_a_place_is_kept_for_nobody_whose_queue_is_paused() -> None:
     assert bench.running == ["a"]
     bench.turn(Pause("nightly", True))
     assert bench.started == ["c"]
+
+
+def test_only_work_of_the_queues_that_are_served_is_started() -> None:
+    bench = Bench()
+    bench.turn(
+        Serve(frozenset({"slow"})), bench.submission("a", queue="fast"), bench.submission("b", queue="slow")
+    )
+    assert bench.started == ["b"]
+    bench.turn(Serve(None))
+    assert bench.started == ["a"]

@@ -21,15 +21,13 @@ from runcue.core.plan import (
     Lost,
     Outcome,
     Pause,
-    Serve,
     Submit,
     Verdicts,
 )
 from runcue.core.retry import Retry
 from runcue.core.scheduler import Scheduler
 from runcue.core.settings import Rule, Settings
-from runcue.core.shared import is_lost
-from runcue.core.state import Grant, Worker
+from runcue.core.state import Grant
 from tests.core.bench_of_core import limits
 from tests.core.library import Process, Shared, two
 
@@ -42,7 +40,6 @@ SHELF = READY + '["default","task","api"]'
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few records are read at once."""
     monkeypatch.setattr("runcue.core.line.SHORTEST_PAGE", 2)
-    monkeypatch.setattr("runcue.core.line.GLANCE", 2)
     monkeypatch.setattr("runcue.core.mind.PAGE", 2)
     monkeypatch.setattr("runcue.core.waiting.PAGE", 2)
 
@@ -55,10 +52,9 @@ def names(amount: int, letter: str = "w") -> list[str]:
 
 
 def test_work_that_one_process_submits_another_may_start() -> None:
-    shared, one, other = two()
-    one.may_start = False
+    shared, one, other = two(serving=("two",))
     one.submit("a", "b")
-    other.turn()
+    other.read()
     assert other.started == ["a", "b"]
     assert shared.records["a"].worker == "two"
 
@@ -76,16 +72,16 @@ def test_two_processes_never_start_the_same_work() -> None:
 
 
 def test_work_in_line_here_that_another_started_is_not_started_again() -> None:
-    _, one, other = two(limits(concurrent=1))
+    _, one, other = two(limits(concurrent=1), serving=("one",))
     one.submit("a", "b", "c")
     one.finish("a")
     assert one.started == ["b"]
-    one.may_start = False
+    other.serve()
+    one.serve(False)
     one.finish("b")
     other.turn()
     assert other.started == ["c"]
-    one.may_start = True
-    one.turn()
+    one.serve()
     assert one.started == []
 
 
@@ -108,7 +104,7 @@ def test_only_what_could_start_next_is_kept_in_mind(short_pages: None) -> None:
 
 def test_what_a_process_submits_is_not_all_kept_in_mind_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runcue.core.line.MOST", 6)
-    _, one, other = two(limits(concurrent=1))
+    _, one, other = two(limits(concurrent=1), serving=("one",))
     one.submit(*names(20))
     assert len(one.scheduler.ledger.records) < 6
     started = [*one.started]
@@ -116,7 +112,7 @@ def test_what_a_process_submits_is_not_all_kept_in_mind_either(monkeypatch: pyte
         one.turn(*(one.success(run.id) for run in list(one.runs.values())))
         started += one.started
     assert started == names(20)
-    other.turn()
+    other.serve()
     assert other.started == []
 
 
@@ -130,7 +126,7 @@ def test_what_callbacks_were_not_asked_about_yet_stays_in_mind(monkeypatch: pyte
 def test_one_turn_starts_only_so_much_and_the_next_goes_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others want their turn, too."""
     monkeypatch.setattr("runcue.core.ready.AT_ONCE", 3)
-    shared, one, _ = two(limits(concurrent=8))
+    shared, one, _ = two(limits(concurrent=8), serving=("one",))
     one.submit(*names(6))
     assert one.started == names(3)
     assert one.plan.wake_at == shared.now
@@ -142,46 +138,43 @@ def test_one_turn_starts_only_so_much_and_the_next_goes_on_at_once(monkeypatch: 
     assert one.plan.wake_at > shared.now
 
 
-def test_who_stops_in_the_middle_of_that_is_not_woken_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_nobody_runs_work_any_more_nobody_is_woken_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runcue.core.ready.AT_ONCE", 3)
-    shared, one, other = two(limits(concurrent=8))
+    shared, one, other = two(limits(concurrent=8), serving=("one",))
     one.submit(*names(8))
-    one.may_start = False
-    one.turn()
+    one.serve(False)
     assert one.started == []
     assert one.plan.wake_at > shared.now
-    other.turn()
+    other.serve()
     assert other.started == names(6)[3:]
-    one.may_start = True
-    one.turn()
-    assert one.started == ["w06", "w07"]
+    one.serve()
+    other.turn()
+    assert sorted(one.started + other.started) == ["w06", "w07"]
 
 
 # limits over all processes ----------------------------------------------------------------------------------
 
 
 def test_concurrency_is_counted_over_both() -> None:
-    _, one, other = two(limits(concurrent=3))
-    one.may_start = False
+    _, one, other = two(limits(concurrent=3), serving=("two",))
     one.submit(*names(5))
     other.turn()
     assert len(other.started) == 3
-    one.may_start = True
-    one.turn()
+    one.serve()
     assert one.started == []
     assert one.active == {"api": 3}
-    other.may_start = False
+    other.serve(False)
     other.turn(other.success("w00"), other.success("w01"))
     one.turn()
     assert one.started == ["w03", "w04"]
 
 
 def test_a_window_is_exact_over_both_and_counts_from_the_latest_moment_of_a_grant() -> None:
-    shared, one, other = two(limits(rate=(2, 10.0)))
+    shared, one, other = two(limits(rate=(2, 10.0)), serving=("one",))
     one.submit("a", "b", "c")
     assert one.started == ["a", "b"]
     assert one.plan.rated == dict.fromkeys((one.tokens["a"], one.tokens["b"]), shared.now + 0.05)
-    other.turn()
+    other.serve()
     assert other.started == []
     opens_at = other.scheduler.ledger.ready.wakes_at()
     assert opens_at == pytest.approx(shared.now + 10.05)
@@ -191,12 +184,31 @@ def test_a_window_is_exact_over_both_and_counts_from_the_latest_moment_of_a_gran
     assert other.started == ["c"]
 
 
-def test_whoever_was_granted_the_starts_counts_them_from_their_entry() -> None:
-    _, one, _ = two(limits(rate=(2, 10.0)))
+def test_whoever_granted_the_starts_counts_them_from_their_entry() -> None:
+    _, one, _ = two(limits(rate=(2, 10.0)), serving=("one",))
     one.submit("a", "b", "c")
     one.turn()
     one.after(10.0)
     assert one.started == ["c"]
+
+
+def test_that_a_handler_was_entered_elsewhere_whoever_decides_hears_by_post() -> None:
+    shared = Shared()
+    one = Process(shared, "one", limits(rate=(2, 10.0)), rules={"none": PLAIN})
+    other = Process(shared, "two", limits(rate=(2, 10.0)))
+    other.post(other.submission("a", "b", "c"))
+    one.turn()
+    shared.now += 0.03
+    other.read()
+    assert other.started == ["a", "b"]
+    other.post()
+    one.turn()
+    one.after(9.99)
+    other.read()
+    assert other.started == []
+    one.after(0.01)
+    other.read()
+    assert other.started == ["c"]
 
 
 def test_a_grant_of_a_service_that_nobody_declared_is_passed_over() -> None:
@@ -204,14 +216,14 @@ def test_a_grant_of_a_service_that_nobody_declared_is_passed_over() -> None:
     shared.grants.append(Grant("elsewhere", shared.now))
     other.submit("a")
     one.submit("b")
-    assert one.started == ["b"]
+    assert one.running == ["a", "b"]
 
 
-def test_who_comes_later_reads_of_what_was_started_only_what_its_windows_reach_back_to(
+def test_who_takes_over_reads_of_what_was_started_only_what_its_windows_reach_back_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     services = limits(rate=(2, 10.0)), limits("slow", rate=(1, 500.0))
-    shared, one, _ = two(*services)
+    shared, one, _ = two(*services, serving=())
     asked: list[dict[str, float]] = []
     shared.grants += [
         Grant("api", shared.now - 10, 50),
@@ -231,7 +243,7 @@ def test_who_comes_later_reads_of_what_was_started_only_what_its_windows_reach_b
     assert asked == [{"api": shared.now - 10, "slow": shared.now - 500}]
     assert late.scheduler.ledger.ready.services["slow"].room(shared.now) == 0
     one.submit("d")
-    assert one.started == []
+    assert one.state("d") == "pending"
 
 
 def test_a_longer_window_that_a_new_process_declares_counts_what_was_started_before_it_came() -> None:
@@ -248,11 +260,11 @@ def test_the_starts_of_a_key_are_recalled_when_the_key_is_first_used_here() -> N
     shared.grants.append(Grant("host[x]", shared.now))
     other.submit("a", services=("host[x]", "host"))
     other.submit("b", services=("host[y]", "host"))
-    assert other.started == ["b"]
+    assert other.running == ["b"]
 
 
 def test_what_is_given_back_is_recalled_by_nobody() -> None:
-    shared, one, _ = two(limits(rate=(2, 10.0)))
+    shared, one, _ = two(limits(rate=(2, 10.0)), serving=("one",))
     one.enters_at_once = False
     one.submit("a")
     one.may_start = False
@@ -263,7 +275,7 @@ def test_what_is_given_back_is_recalled_by_nobody() -> None:
 
 
 def test_a_late_grant_is_granted_anew_and_counts_no_attempt() -> None:
-    shared, one, _ = two(limits(rate=(2, 10.0)))
+    shared, one, _ = two(limits(rate=(2, 10.0)), serving=("one",))
     one.enters_at_once = False
     one.submit("a")
     one.turn(Outcome("a", one.tokens["a"], None, LATE))
@@ -273,14 +285,14 @@ def test_a_late_grant_is_granted_anew_and_counts_no_attempt() -> None:
 
 
 def test_a_late_grant_was_not_used_and_counts_for_nobody() -> None:
-    _, one, other = two(limits(rate=(2, 10.0)))
+    _, one, other = two(limits(rate=(2, 10.0)), serving=("one",))
     one.enters_at_once = False
     one.submit("a")
     one.turn(Outcome("a", one.tokens["a"], None, LATE))
     one.turn(Entered([(one.tokens["a"], one.now, one.now)]))
-    one.may_start = False
+    one.serve(False)
     one.submit("b", "c")
-    other.turn()
+    other.serve()
     assert other.started == ["b"]  # the second of the two
     one.after(10)
     assert one.started == []
@@ -293,11 +305,11 @@ def test_what_nobody_knows_of_cannot_be_taken_back() -> None:
     one.submit("a", "b")
     shared.grants.append(Grant("api", one.now - 1, -1))
     other.submit("c")
-    assert other.started == []
+    assert other.state("c") == "pending"
 
 
 def test_a_late_grant_gives_a_probe_back() -> None:
-    shared, one, _ = two(limits(rate=(5, 1.0), circuit_threshold=1, circuit_timeout=10))
+    shared, one, _ = two(limits(rate=(5, 1.0), circuit_threshold=1, circuit_timeout=10), serving=("one",))
     one.submit("a")
     one.fail("a", "error")
     one.submit("b")
@@ -305,7 +317,7 @@ def test_a_late_grant_gives_a_probe_back() -> None:
     assert one.started == ["b"]
     one.may_start = False
     one.turn(Outcome("b", one.tokens["b"], None, LATE))
-    breaker = shared.services["api"][0].breaker
+    breaker = shared.services["api"].breaker
     assert breaker is not None
     assert (breaker.state, breaker.probe_deadline) == ("half_open", None)
 
@@ -314,11 +326,11 @@ def test_a_late_grant_gives_a_probe_back() -> None:
 
 
 def test_the_order_of_rank_holds_over_the_ends_of_pages(short_pages: None) -> None:
-    _, one, other = two(limits(concurrent=1))
-    one.may_start = False
+    _, one, other = two(limits(concurrent=1), serving=())
     for number, work_id in enumerate(names(9)):
         one.submit(one.spec(work_id, priority=number % 3))
     order: list[str] = []
+    other.may_start = True
     for _ in range(9):
         other.turn(*(other.success(run.id) for run in list(other.runs.values())))
         order += other.started
@@ -326,9 +338,9 @@ def test_the_order_of_rank_holds_over_the_ends_of_pages(short_pages: None) -> No
 
 
 def test_what_comes_in_a_turn_takes_its_place_among_what_is_stored(short_pages: None) -> None:
-    _, one, other = two(limits(concurrent=4))
-    one.may_start = False
+    _, one, other = two(limits(concurrent=4), serving=())
     one.submit("a", "b", "c", "d", "e")
+    other.may_start = True
     other.submit(other.spec("early", priority=1))
     assert other.started == ["early", "a", "b", "c"]
     other.turn(*(other.success(work_id) for work_id in ("early", "a", "b", "c")), other.submission("last"))
@@ -370,8 +382,7 @@ def test_two_lanes_are_chosen_among_by_rank_though_neither_was_read(short_pages:
 
 
 def test_a_lane_made_late_knows_what_its_shelf_holds() -> None:
-    shared, one, _ = two(limits(concurrent=1))
-    one.may_start = False
+    shared, one, _ = two(limits(concurrent=1), serving=())
     one.submit("a", "b")
     late = Process(shared, "late", limits(concurrent=1))
     late.submit("c")
@@ -379,24 +390,21 @@ def test_a_lane_made_late_knows_what_its_shelf_holds() -> None:
 
 
 def test_a_task_registered_later_finds_the_work_that_waited_for_it() -> None:
-    rules = {"task": PLAIN}
     shared = Shared()
-    one = Process(shared, "one", rules={"task": PLAIN, "other": PLAIN})
-    late = Process(shared, "late", rules=rules)
-    one.may_start = False
+    one = Process(shared, "one", rules={"task": PLAIN, "other": PLAIN}, may_start=False)
+    late = Process(shared, "late", rules={"task": PLAIN})
     one.submit("a", task="other")
     late.turn()
     assert late.started == []
-    rules["other"] = PLAIN
+    late.rules["other"] = PLAIN
     late.turn()
     assert late.started == ["a"]
 
 
-def test_a_service_that_a_task_needs_here_and_that_is_declared_later_lets_its_work_go() -> None:
+def test_a_service_that_a_task_needs_and_that_is_declared_later_lets_its_work_go() -> None:
     shared = Shared()
-    one = Process(shared, "one")
+    one = Process(shared, "one", may_start=False)
     late = Process(shared, "late", rules={"task": Rule(Retry(), services=("api", "gpu"))})
-    one.may_start = False
     one.submit("a", services=("api",))
     late.turn()
     assert late.started == []
@@ -486,10 +494,11 @@ def test_a_service_that_was_only_declared_elsewhere_is_known_here() -> None:
 
 
 def test_a_service_that_asked_another_to_slow_down_is_left_alone_here() -> None:
-    _, one, other = two()
+    _, one, other = two(serving=("two",))
     other.submit("a")
     other.fail("a", "throttled", after=30)
-    one.turn()
+    other.serve(False)
+    one.serve()
     one.after(29)
     assert one.started == []
     one.after(1)
@@ -497,7 +506,7 @@ def test_a_service_that_asked_another_to_slow_down_is_left_alone_here() -> None:
 
 
 def test_a_circuit_that_tripped_elsewhere_is_open_here_and_the_probe_is_one_for_all() -> None:
-    _, one, other = two(limits(circuit_threshold=2, circuit_timeout=10))
+    _, one, other = two(limits(circuit_threshold=2, circuit_timeout=10), serving=("two",))
     for work_id in ("a", "b"):
         other.submit(work_id)
         other.fail(work_id)
@@ -505,10 +514,10 @@ def test_a_circuit_that_tripped_elsewhere_is_open_here_and_the_probe_is_one_for_
     assert one.started == []
     other.after(10)
     assert other.started == ["c"]
-    one.turn()
+    one.serve()
     assert one.started == []
     assert one.plan.wake_at <= one.now + 10  # when the probe is overdue
-    other.may_start = False
+    other.serve(False)
     other.finish("c")
     one.turn()
     assert one.started == ["d"]
@@ -516,7 +525,7 @@ def test_a_circuit_that_tripped_elsewhere_is_open_here_and_the_probe_is_one_for_
 
 
 def test_a_probe_that_is_overdue_elsewhere_trips_the_circuit_again() -> None:
-    shared, one, other = two(limits(circuit_threshold=1, circuit_timeout=10))
+    shared, one, other = two(limits(circuit_threshold=1, circuit_timeout=10), serving=("two",))
     other.submit("a")
     other.fail("a")
     other.submit("b")
@@ -524,7 +533,7 @@ def test_a_probe_that_is_overdue_elsewhere_trips_the_circuit_again() -> None:
     assert other.started == ["b"]
     one.turn()
     one.after(10)
-    breaker = shared.services["api"][0].breaker
+    breaker = shared.services["api"].breaker
     assert breaker is not None
     assert (breaker.state, breaker.wait) == ("open", 20)
 
@@ -533,25 +542,22 @@ def test_a_probe_that_is_overdue_elsewhere_trips_the_circuit_again() -> None:
 
 
 def test_work_that_runs_elsewhere_is_cancelled_at_once_and_its_code_is_told_to_stop() -> None:
-    shared, one, other = two(limits(concurrent=1))
+    _, one, other = two(limits(concurrent=1), serving=("one",))
     one.submit("a", "b")
-    one.turn()
     token = one.tokens["a"]
     assert other.cancel("a") is True
     assert other.state("a") == "cancelled"
-    assert shared.mail == [("one", token)]
-    assert other.started == []  # its code still runs and keeps its place
-    one.turn()
-    assert one.plan.stop == [token]
-    assert shared.mail == []
-    assert one.started == []
-    other.may_start = False
+    assert other.plan.parts["one"].stop == [token]
+    assert other.plan.stop == []
+    assert other.state("b") == "pending"  # its code still runs and keeps its place
+    one.read()
+    assert one.given_up == {token}
     one.turn(Ended("a", token))
     assert one.started == ["b"]
 
 
 def test_the_late_answer_of_what_was_cancelled_elsewhere_is_stale() -> None:
-    _, one, other = two()
+    _, one, other = two(serving=("one",))
     one.submit("a")
     other.cancel("a")
     one.finish("a", result=1)
@@ -561,26 +567,13 @@ def test_the_late_answer_of_what_was_cancelled_elsewhere_is_stale() -> None:
     assert one.active == {"api": 0}
 
 
-def test_mail_about_an_attempt_that_is_over_does_nothing() -> None:
-    shared, one, other = two()
-    one.submit("a")
-    one.finish("a")
-    shared.mail.append(("one", one.tokens["a"]))
-    other.submit("b")
-    one.turn()
-    assert one.plan.stop == []
-    assert shared.mail == []
-
-
 def test_cancelling_pending_work_of_another_ends_it() -> None:
-    _, one, other = two()
-    one.may_start = other.may_start = False
+    _, one, other = two(serving=())
     one.submit("a")
     assert other.cancel("a") is True
     assert other.cancel("a") is False
     assert one.cancel("nobody") is False
-    one.may_start = True
-    one.turn()
+    one.serve()
     assert one.started == []
 
 
@@ -588,8 +581,9 @@ def test_cancelling_pending_work_of_another_ends_it() -> None:
 
 
 def test_what_a_dead_worker_ran_becomes_pending_and_its_places_are_free() -> None:
-    shared, one, other = two(limits(concurrent=2))
+    shared, one, other = two(limits(concurrent=2), serving=("one",))
     one.submit("a", "b", "c")
+    other.may_start = True
     other.turn(Lost("one"))
     assert other.started == ["a", "b"]
     assert [shared.records[work_id].crashes for work_id in "abc"] == [1, 1, 0]
@@ -601,11 +595,10 @@ def test_what_a_dead_worker_ran_becomes_pending_and_its_places_are_free() -> Non
 
 
 def test_a_dead_worker_is_seen_to_once() -> None:
-    shared, one, other = two()
+    shared, one, other = two(serving=("one",))
     one.submit("a")
-    third = Process(shared, "three")
+    third = Process(shared, "three", may_start=False)
     third.turn()
-    other.may_start = third.may_start = False
     other.turn(Lost("one"))
     third.turn(Lost("one"))
     assert shared.records["a"].crashes == 1
@@ -613,13 +606,22 @@ def test_a_dead_worker_is_seen_to_once() -> None:
 
 
 def test_the_answer_of_a_worker_that_was_thought_dead_is_stale() -> None:
-    shared, one, other = two()
+    shared, one, other = two(serving=("one",))
     one.submit("a")
+    other.may_start = True
     other.turn(Lost("one"))
     token = shared.records["a"].token
     one.turn(one.success("a"))
     assert shared.records["a"].token == token
     assert one.told("stale_completion") != []
+
+
+def test_the_code_of_a_worker_that_was_thought_dead_is_told_to_stop() -> None:
+    _, one, other = two(serving=("one",))
+    one.submit("a")
+    other.turn(Lost("one"))
+    one.read()
+    assert one.given_up == {one.tokens["a"]}
 
 
 def test_work_that_three_workers_died_of_fails_with_its_dependents() -> None:
@@ -637,11 +639,12 @@ def test_work_that_three_workers_died_of_fails_with_its_dependents() -> None:
 
 
 def test_work_that_waited_for_the_code_of_a_dead_worker_waits_no_longer() -> None:
-    shared, one, other = two(retry=Retry(max_attempts=3, backoff="fixed", base_delay=0, jitter=False))
+    retry = Retry(max_attempts=3, backoff="fixed", base_delay=0, jitter=False)
+    shared, one, other = two(retry=retry, serving=("one",))
     one.submit("a")
     one.time_out("a")
     assert shared.on("held/one") == ["a"]
-    other.turn()
+    other.serve()
     assert other.started == []
     other.turn(Lost("one"))
     assert other.started == ["a"]
@@ -650,62 +653,41 @@ def test_work_that_waited_for_the_code_of_a_dead_worker_waits_no_longer() -> Non
 
 
 def test_a_dead_workers_call_from_before_the_trip_says_nothing_about_the_circuit() -> None:
-    shared, one, other = two(limits(circuit_threshold=1, circuit_timeout=10))
+    shared, one, other = two(limits(circuit_threshold=1, circuit_timeout=10), serving=("one",))
     one.submit("a", "b")
-    one.may_start = False
+    one.serve(False)
     one.fail("b")
-    before = shared.services["api"][0].breaker
+    before = shared.services["api"].breaker
     other.turn(Lost("one"))
-    assert shared.services["api"][0].breaker == before
+    assert shared.services["api"].breaker == before
 
 
 def test_the_probe_of_a_dead_worker_is_given_back() -> None:
-    _, one, other = two(limits(circuit_threshold=1, circuit_timeout=10))
+    _, one, other = two(limits(circuit_threshold=1, circuit_timeout=10), serving=("one",))
     one.submit("a")
     one.fail("a")
     one.submit("b")
     one.after(10)
     assert one.started == ["b"]
+    other.may_start = True
     other.submit("c")
     assert other.started == []
     other.turn(Lost("one"))
     assert other.started == ["b"]
 
 
-def test_places_of_a_dead_worker_in_services_that_are_not_known_here_do_no_harm() -> None:
-    shared, one, other = two()
-    one.submit("a")
-    ghost = replace(shared.workers["one"][0], active={"api": 1, "unknown": 2})
-    shared.workers["one"] = ghost, shared.head.revision
-    other.turn(Lost("one"))
-    assert other.active == {"api": 1}
-    assert other.started == ["a"]
-
-
-def test_work_of_a_dead_worker_whose_service_nobody_here_has_declared_goes_back_all_the_same() -> None:
-    shared, one, other = two()
+def test_work_of_a_dead_worker_whose_service_nobody_has_declared_goes_back_all_the_same() -> None:
+    shared, one, other = two(serving=("one",))
     one.submit("a")
     record = shared.records["a"]
     shared.records["a"] = replace(record, spec=replace(record.spec, services=("api", "gone")))
+    other.turn()
+    assert other.active == {"api": 1}
     other.rules["task"] = Rule(Retry(), services=("api",))
+    other.may_start = True
     other.turn(Lost("one"))
     assert other.started == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("host", "is_alive", "silent_for", "expected"),
-    [
-        ("here", True, 1_000.0, False),
-        ("here", False, 0.0, True),
-        ("there", False, 29.9, False),
-        ("there", True, 30.0, True),
-    ],
-)
-def test_a_worker_is_lost_when_it_is_dead_here_or_silent_there(
-    host: str, is_alive: bool, silent_for: float, expected: bool
-) -> None:
-    worker = Worker("one", host, "boot", 1, 0.0)
-    assert is_lost(worker, "here", is_alive, silent_for, lease=30.0) is expected
+    assert other.active == {"api": 1}
 
 
 # a scheduler that was forgotten -----------------------------------------------------------------------------
@@ -720,7 +702,7 @@ def test_a_turn_that_was_not_kept_has_not_happened() -> None:
 
 
 def test_a_new_scheduler_takes_the_answers_of_what_runs() -> None:
-    _, one, _ = two(limits(concurrent=2))
+    _, one, _ = two(limits(concurrent=2), serving=("one",))
     one.submit("a")
     one.turn(one.success("a", 7), is_kept=False)
     one.turn()
@@ -729,16 +711,17 @@ def test_a_new_scheduler_takes_the_answers_of_what_runs() -> None:
 
 
 def test_places_that_became_free_in_the_first_turn_of_a_new_scheduler_are_free_for_others() -> None:
-    _, one, other = two(limits(concurrent=1))
+    _, one, other = two(limits(concurrent=1), serving=("one",))
     one.submit("a")
     one.turn(one.success("a"), is_kept=False)
-    one.turn()
+    one.serve(False)
+    other.may_start = True
     other.submit("b")
     assert other.started == ["b"]
 
 
 def test_a_new_scheduler_keeps_the_places_of_what_runs() -> None:
-    _, one, _ = two(limits(concurrent=1))
+    _, one, _ = two(limits(concurrent=1), serving=("one",))
     one.submit("a", "b")
     one.turn(is_kept=False)
     one.turn()
@@ -749,20 +732,21 @@ def test_a_new_scheduler_keeps_the_places_of_what_runs() -> None:
 
 
 def test_a_new_scheduler_tells_circuits_how_its_probe_ended() -> None:
-    shared, one, _ = two(limits(circuit_threshold=1, circuit_timeout=10))
+    shared, one, _ = two(limits(circuit_threshold=1, circuit_timeout=10), serving=("one",))
     one.submit("a")
     one.fail("a")
     one.submit("b")
     one.after(10)
     one.turn(is_kept=False)
     one.finish("b")
-    breaker = shared.services["api"][0].breaker
+    breaker = shared.services["api"].breaker
     assert breaker is not None
     assert breaker.state == "closed"
 
 
 def test_a_new_scheduler_goes_on_with_what_was_given_up() -> None:
-    shared, one, _ = two(retry=Retry(max_attempts=3, backoff="fixed", base_delay=0, jitter=False))
+    retry = Retry(max_attempts=3, backoff="fixed", base_delay=0, jitter=False)
+    shared, one, _ = two(retry=retry, serving=("one",))
     one.submit("a", "b")
     one.time_out("a")
     one.cancel("b")
@@ -781,11 +765,12 @@ def test_a_new_scheduler_goes_on_with_what_was_given_up() -> None:
 
 
 def test_work_goes_on_when_what_it_needs_completed_elsewhere() -> None:
-    shared, one, other = two()
+    shared, one, other = two(serving=("one",))
     one.submit("a")
     other.submit("b", needs=["a"])
     assert other.started == []
     assert shared.on("blocked") == ["b"]
+    other.serve()
     one.may_start = False
     one.finish("a")
     other.turn()
@@ -794,7 +779,7 @@ def test_work_goes_on_when_what_it_needs_completed_elsewhere() -> None:
 
 
 def test_work_fails_when_what_it_needs_failed_elsewhere_however_deep() -> None:
-    shared, one, other = two()
+    shared, one, other = two(serving=("one",))
     one.submit("a")
     other.submit("b", needs=["a"])
     other.submit("c", needs=["b"])
@@ -804,31 +789,31 @@ def test_work_fails_when_what_it_needs_failed_elsewhere_however_deep() -> None:
 
 
 def test_a_cascade_cancels_what_waits_and_what_runs_elsewhere() -> None:
-    shared, one, other = two()
-    other.may_start = False
+    _, one, other = two(serving=("one",))
     one.submit("a")
     other.submit("b", needs=["a"])
     assert other.cancel("a", cascade=True) is True
     assert other.states() == {"a": "cancelled", "b": "cancelled"}
-    assert shared.mail == [("one", one.tokens["a"])]
+    assert other.plan.parts["one"].stop == [one.tokens["a"]]
 
 
 def test_work_may_need_what_completed_elsewhere_long_ago() -> None:
-    _, one, other = two()
+    _, one, other = two(serving=("one",))
     one.submit("a")
     one.finish("a")
     other.submit("b", needs=["a"])
-    assert other.started == ["b"]
+    assert other.state("b") == "running"
 
 
 def test_work_that_failed_elsewhere_can_be_revived_with_those_that_failed_with_it() -> None:
-    _, one, other = two()
+    _, one, other = two(serving=("one",))
     one.submit("a")
     one.submit("b", needs=["a"])
     one.fail("a", "permanent")
+    one.serve(False)
+    other.may_start = True
     assert other.revive("a", cascade=True) is True
     assert other.started == ["a"]
-    one.may_start = False
     other.finish("a")
     assert other.started == ["b"]
 
@@ -837,8 +822,7 @@ def test_work_that_failed_elsewhere_can_be_revived_with_those_that_failed_with_i
 
 
 def test_a_deadline_of_work_of_another_is_kept_by_whoever_looks() -> None:
-    shared, one, other = two(pending_timeout=5, pending_warn_after=2)
-    one.may_start = other.may_start = False
+    shared, one, other = two(pending_timeout=5, pending_warn_after=2, serving=())
     one.submit("a")
     other.turn()
     assert other.plan.wake_at <= shared.now + 2
@@ -850,8 +834,7 @@ def test_a_deadline_of_work_of_another_is_kept_by_whoever_looks() -> None:
 
 
 def test_what_ends_in_a_turn_is_not_looked_at_for_its_deadline() -> None:
-    _, one, other = two(pending_timeout=5)
-    one.may_start = other.may_start = False
+    _, one, other = two(pending_timeout=5, serving=())
     one.submit("a", "b")
     other.after(5, Cancel("a"))
     assert other.state("a") == "cancelled"
@@ -859,16 +842,14 @@ def test_what_ends_in_a_turn_is_not_looked_at_for_its_deadline() -> None:
 
 
 def test_dependencies_that_do_not_come_are_noticed_in_another_process() -> None:
-    _, one, other = two()
-    one.may_start = other.may_start = False
+    _, one, other = two(serving=())
     one.submit("b", needs=["a"], dependency_timeout=5)
     other.after(5)
     assert other.error("b") == "dependency_timeout"
 
 
 def test_a_standstill_concerns_the_work_of_all() -> None:
-    _, one, other = two(stall_timeout=5)
-    one.may_start = other.may_start = False
+    _, one, other = two(stall_timeout=5, serving=())
     one.submit("a")
     other.submit("b", delay=1_000)
     other.after(5)
@@ -877,8 +858,7 @@ def test_a_standstill_concerns_the_work_of_all() -> None:
 
 
 def test_more_deadlines_than_a_page_holds_are_all_kept(short_pages: None) -> None:
-    _, one, other = two(pending_timeout=5)
-    one.may_start = other.may_start = False
+    _, one, other = two(pending_timeout=5, serving=())
     one.submit(*names(5))
     other.after(5)
     assert set(other.states().values()) == {"failed"}
@@ -888,43 +868,39 @@ def test_more_deadlines_than_a_page_holds_are_all_kept(short_pages: None) -> Non
 
 
 def test_work_of_another_is_judged_before_it_starts_here() -> None:
-    _, one, other = two(limits(concurrent=1), questions=Questions(ready=True))
-    one.may_start = False
+    _, one, other = two(limits(concurrent=1), questions=Questions(ready=True), serving=())
     one.submit("a", "b")
-    other.turn()
+    other.serve()
     assert other.asked == ["a", "b"]
     other.answer("b")
     assert other.started == ["b"]
 
 
 def test_scored_work_of_another_starts_best_first() -> None:
-    _, one, other = two(limits(concurrent=1), questions=Questions(score=True))
-    one.may_start = False
+    _, one, other = two(limits(concurrent=1), questions=Questions(score=True), serving=())
     one.submit("a", "b")
-    other.turn()
+    other.serve()
     assert other.asked == ["a", "b"]
     other.turn(Verdicts([other.verdict("a", score=0.1), other.verdict("b", score=0.9)]))
     assert other.started == ["b"]
 
 
-def test_what_callbacks_said_is_kept_when_others_wrote_something() -> None:
-    shared, one, other = two(limits(concurrent=1), questions=Questions(ready=True))
-    other.may_start = False
+def test_what_callbacks_said_is_kept_when_others_left_something() -> None:
+    shared, one, other = two(limits(concurrent=1), questions=Questions(ready=True), serving=("one",))
     one.submit("a", "b")
     assert one.asked == ["a", "b"]
-    other.submit("c", task="task", queue="elsewhere")
-    assert shared.head.pending == 3
+    other.post(other.submission("c", queue="elsewhere"))
     one.answer("a", "b")
+    assert shared.head.pending + shared.head.running == 3
     assert one.started == ["a"]
 
 
 def test_what_was_judged_here_and_cancelled_elsewhere_is_not_started() -> None:
-    _, one, other = two(limits(concurrent=1), questions=Questions(ready=True))
-    other.may_start = False
+    _, one, other = two(limits(concurrent=1), questions=Questions(ready=True), serving=("one",))
     one.submit("a", "b")
     one.answer("a", "b")
     assert one.started == ["a"]
-    other.cancel("b")
+    other.post(Cancel("b"))
     one.finish("a")
     one.answer("b")
     assert one.started == []
@@ -933,16 +909,13 @@ def test_what_was_judged_here_and_cancelled_elsewhere_is_not_started() -> None:
 
 def test_what_was_judged_here_and_started_elsewhere_is_not_started_again() -> None:
     _, one, other = two(limits(concurrent=2), questions=Questions(score=True))
-    one.may_start = False
     one.submit("a")
-    one.may_start = True
-    one.turn()
     assert one.asked == ["a"]
     other.turn()
     other.answer("a")
-    assert other.started == ["a"]
+    assert other.state("a") == "running"
     one.answer("a")
-    assert one.started == []
+    assert [*one.runs, *other.runs] == [other.record("a").token]
 
 
 # small things -----------------------------------------------------------------------------------------------
@@ -957,8 +930,7 @@ def test_what_runs_has_no_deadline() -> None:
 
 
 def test_a_queue_that_is_full_of_the_work_of_others_drops_the_oldest() -> None:
-    shared, one, other = two(max_queued=1, reject_policy="drop_oldest")
-    one.may_start = other.may_start = False
+    shared, one, other = two(max_queued=1, reject_policy="drop_oldest", serving=())
     one.submit("a")
     other.submit("b")
     assert other.states() == {"a": "failed", "b": "pending"}
@@ -966,17 +938,18 @@ def test_a_queue_that_is_full_of_the_work_of_others_drops_the_oldest() -> None:
 
 
 def test_the_oldest_are_dropped_over_the_ends_of_pages(short_pages: None) -> None:
-    _, one, other = two(max_queued=4, reject_policy="drop_oldest")
-    one.may_start = other.may_start = False
+    _, one, other = two(max_queued=4, reject_policy="drop_oldest", serving=())
     one.submit(*names(4))
     other.submit("x", "y", "z")
     assert [work_id for work_id, state in other.states().items() if state == "failed"] == names(3)
 
 
 def test_work_that_runs_stays_in_mind_when_another_process_completes_what_it_did_not_wait_for() -> None:
-    shared, one, other = two(questions=Questions(dependencies=True))
+    shared, one, other = two(questions=Questions(dependencies=True), serving=("one",))
     one.submit("b", needs=["a"])
     one.answer("b", ready=True)
+    one.serve(False)
+    other.may_start = True
     other.submit("a")
     other.answer("a")
     assert (shared.records["b"].state, shared.records["b"].missing) == (WorkState.RUNNING, 1)
@@ -989,8 +962,7 @@ def test_work_that_runs_stays_in_mind_when_another_process_completes_what_it_did
 def test_work_that_a_callback_let_start_before_its_needs_were_there_waits_for_nobody_once_it_is_done() -> (
     None
 ):
-    shared, one, other = two(questions=Questions(dependencies=True))
-    other.may_start = False
+    shared, one, _ = two(questions=Questions(dependencies=True), serving=("one",))
     one.submit("b", needs=["a"])
     assert one.asked == ["b"]
     one.answer("b")
@@ -1002,14 +974,12 @@ def test_work_that_a_callback_let_start_before_its_needs_were_there_waits_for_no
 
 
 def test_what_work_waits_for_is_looked_up_when_somebody_asks_why() -> None:
-    _, one, other = two()
+    _, one, other = two(serving=("one",))
     one.submit("a", "b")
     one.finish("b")
     one.submit("c", needs=["a", "b"])
-    other.turn()
     why = str(other.why("c"))
-    assert "a" in other.scheduler.ledger.missing(other.record("c"))
-    assert "b" not in other.scheduler.ledger.missing(other.record("c"))
+    assert other.ledger.missing(other.record("c")) == ["a"]
     assert "dependency" in why
 
 
@@ -1032,12 +1002,12 @@ def test_work_that_waits_for_others_is_warned_about_and_goes_on_waiting() -> Non
 
 
 def test_a_start_that_was_stopped_reuses_its_number() -> None:
-    _, one, other = two()
+    _, one, other = two(serving=("one",))
     one.submit("a")
-    one.may_start = False
+    one.serve(False)
     one.turn(Cancel("a", reason=STOPPED))
     assert one.plan.stop == [one.tokens["a"]]
-    other.turn()
+    other.serve()
     assert other.started == []  # its code may still run
     assert other.why("a").reason == "overdue"
     one.turn(Ended("a", one.tokens["a"]))
@@ -1047,32 +1017,33 @@ def test_a_start_that_was_stopped_reuses_its_number() -> None:
 
 
 def test_a_process_stops_only_what_it_runs_itself() -> None:
-    _, one, other = two()
+    _, one, other = two(serving=("one",))
     one.submit("a")
     other.turn(Cancel("a", reason=STOPPED))
-    assert (other.state("a"), other.plan.mail, other.plan.stop) == ("running", [], [])
+    assert (other.state("a"), other.plan.parts, other.plan.stop) == ("running", {}, [])
+    one.post(Cancel("a", reason=STOPPED))
+    other.turn()
+    assert (other.state("a"), other.plan.parts["one"].stop) == ("pending", [one.tokens["a"]])
 
 
 def test_what_only_this_process_has_is_not_shared() -> None:
     rules = {"task": Rule(Retry(), implicit=("#threads",))}
     shared, one, other = two(limits(), limits("#threads", concurrent=1), rules=rules)
-    one.submit("a", "b")
-    assert one.started == ["a"]
+    one.submit("a", "b", "c")
+    other.read()
+    assert (one.started, other.started) == (["a"], ["b"])
     assert "#threads" not in shared.services
-    assert shared.workers["one"][0].active == {"api": 1}
-    other.turn()
-    assert other.started == ["b"]
+    assert one.why("c").reason == "threads"
 
 
 def test_a_process_starts_only_the_work_of_the_queues_it_serves() -> None:
-    _, one, other = two()
-    one.may_start = False
+    _, one, other = two(serving=())
     one.submit("a", queue="fast")
     one.submit("b", queue="slow")
-    other.turn(Serve(frozenset({"slow"})))
+    other.queues = ("slow",)
+    other.serve()
     assert other.started == ["b"]
-    one.may_start = True
-    one.turn()
+    one.serve()
     assert one.started == ["a"]
 
 
@@ -1086,20 +1057,24 @@ def test_a_scheduler_that_shares_nothing_counts_for_its_store_too() -> None:
     plan = scheduler.finish()
     assert (plan.head.seq, plan.head.running, plan.head.now) == (1, 1, 1.0)
     assert list(plan.services) == ["api"]
-    assert plan.active is None
+    assert (plan.workers, plan.head.decider) == ({}, None)
 
 
 def test_a_call_from_the_moment_of_the_trip_has_no_part_in_the_probe() -> None:
-    _, one, other = two(limits(concurrent=5, circuit_threshold=1, circuit_timeout=10))
+    service = limits(concurrent=5, circuit_threshold=1, circuit_timeout=10)
+    _, one, other = two(service, serving=("one",))
     one.submit("a", "b")
     one.turn(Outcome("a", one.tokens["a"], None, Failure("error", "boom")))  # in the very moment of the start
-    one.may_start = False
+    one.serve(False)
+    other.may_start = True
     other.after(10)
     other.submit("c")
-    breaker = other.scheduler.ledger.ready.services["api"].breaker
+    third = Process(other.store, "three", service, may_start=False)
+    third.turn()
+    breaker = third.scheduler.ledger.ready.services["api"].breaker
     assert breaker is not None
     assert (breaker.state, breaker.running) == ("half_open", 1)
-    other.turn(Lost("one"))
+    third.turn(Lost("one"))
     assert (breaker.state, breaker.running) == ("half_open", 1)
 
 
@@ -1116,15 +1091,15 @@ def test_news_of_its_own_about_a_shelf_that_is_no_lane_of_its_own_are_only_noted
     one.submit("a")
     ledger = one.scheduler.ledger
     shelf = shelf_name("task", "default", ("api",))
-    one.scheduler.catch_up(Changes(ledger._head, is_foreign=False, shelves={shelf: (5.0, 99)}))
+    one.scheduler.catch_up(Changes(ledger._head, shelves={shelf: (5.0, 99)}))
     assert ledger.heads[shelf] == (5.0, 99)
     assert one.running == ["a"]
 
 
 def test_work_that_is_in_mind_for_its_dependents_is_in_its_line_as_well() -> None:
-    _, one, other = two(limits(concurrent=9))
-    one.may_start = False
+    _, one, other = two(limits(concurrent=9), serving=())
     one.submit("a")
+    other.may_start = True
     other.submit(other.spec("b"), other.spec("c", needs=["a"]))
     assert sorted(other.started) == ["a", "b"]
     other.finish("a")

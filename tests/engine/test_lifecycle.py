@@ -675,11 +675,11 @@ async def test_what_a_turn_under_way_starts_is_stopped_in_time_too() -> None:
         store, go = cue._system.store, asyncio.Event()
         take_turn = store.turn
 
-        async def held_up(decide: Any) -> Any:
+        async def held_up(*asked: Any) -> Any:
             await go.wait()
-            return await take_turn(decide)
+            return await take_turn(*asked)
 
-        store.turn = held_up  # type: ignore[method-assign]
+        store.turn = held_up  # type: ignore[method-assign,assignment]
         submitted = asyncio.create_task(cue.submit("nap", params={"seconds": 60}))
         await asyncio.sleep(0.1)  # its turn is under way, and may start something
         began = clock()

@@ -380,7 +380,7 @@ async def test_a_start_that_was_kept_though_nobody_could_be_asked_is_begun_all_t
         starts.append(work.attempt)
 
     await cue.submit_many([{"task": "work", "id": name} for name in "ab"])
-    monkeypatch.setattr(store_of(cue), "_is_committed", lambda: False)
+    monkeypatch.setattr(store_of(cue), "_is_committed", lambda *asked: False)
     fail_commit(cue, took_place=True)
     cue.start()  # the turn that starts the first of them
     await cue.join(["a", "b"], timeout=60)
@@ -395,7 +395,7 @@ async def test_an_answer_that_was_kept_though_nobody_could_be_asked_is_not_stale
 
     @cue.task("work")
     async def work(work: Work) -> str:
-        monkeypatch.setattr(store_of(cue), "_is_committed", lambda: False)
+        monkeypatch.setattr(store_of(cue), "_is_committed", lambda *asked: False)
         fail_commit(cue, took_place=True)  # the turn that takes this answer
         return "done"
 
@@ -417,10 +417,10 @@ async def test_who_waits_for_work_that_ends_and_is_purged_unseen_is_told_that_it
     async def work(work: Work) -> None:
         raise OSError
 
+    await there.count()  # it decides, and tells nobody
     await here.submit("work", id="a")
     waiting = [asyncio.create_task(wait) for wait in (here.wait("a"), here.result("a"), here.join(["a"]))]
     await settle()
-    await there.count()
     monkeypatch.setattr(store_of(there), "_tell", lambda plan: None)
     there.start()
     await there.wait("a")
@@ -447,10 +447,10 @@ async def test_who_maps_over_work_that_ends_and_is_purged_unseen_is_told_that_it
         async for _ in here.map("work", [{"id": 1}], key=lambda item: "only"):
             pass
 
+    await there.count()  # it decides, and tells nobody
     mapping = asyncio.create_task(mapped())
     await settle()
     [found] = await here.list()
-    await there.count()
     monkeypatch.setattr(store_of(there), "_tell", lambda plan: None)
     there.start()
     await there.wait(found.id)
@@ -518,14 +518,14 @@ async def test_a_turn_that_was_in_the_way_of_another_session_is_taken_again_and_
     store = store_of(cue)
     turn, left = store.turn, times
 
-    async def undone(decide: Any) -> Any:
+    async def undone(*asked: Any) -> Any:
         nonlocal left
         if left:
             left -= 1
             problem = runcue.StorageBusy("undone, because of another session")
             problem.is_passing = True
             raise problem
-        return await turn(decide)
+        return await turn(*asked)
 
     monkeypatch.setattr(store, "turn", undone)
     if is_told:
@@ -545,7 +545,7 @@ async def test_what_is_over_for_good_is_not_said_to_be_tried_again(
     noting(cue)
     await cue.count()
 
-    async def replaced(decide: Any) -> Any:
+    async def replaced(*asked: Any) -> Any:
         raise runcue.StorageReplaced("another file")
 
     monkeypatch.setattr(store_of(cue), "turn", replaced)

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from runcue.stores import wire
 from tests.faults.stage import Scene, Stage, traced, why_no_tracing
 from tests.torture.history import ENDING
 from tests.torture.swarm import inspected, reading
@@ -156,6 +157,10 @@ class Told:
         """All of that is in the file."""
         with reading(database) as connection:
             found = dict(connection.execute("SELECT id, state FROM work_units"))
+            posts = [str(body) for (body,) in connection.execute("SELECT body FROM inbox")]
+        for work in self.states:  # what was accepted is there, whether or not anybody has decided over it
+            if any(wire.submitted(body, work) for body in posts):
+                found.setdefault(work, "pending")
         grants, _ = inspected(database)
         assert {
             work: found.get(work) for work, may in self.states.items() if found.get(work) not in may

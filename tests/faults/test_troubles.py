@@ -49,11 +49,11 @@ def fail_turns(cue: Cue, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     store = store_of(cue)
     real, left = store._decided, [times]
 
-    def flaky(decide: Any) -> Any:
+    def flaky(decide: Any, *more: Any) -> Any:
         if left[0] and decide.items:
             left[0] -= 1
             raise apsw.FullError("database or disk is full")
-        return real(decide)
+        return real(decide, *more)
 
     monkeypatch.setattr(store, "_decided", flaky)
 
@@ -136,19 +136,29 @@ async def test_with_a_store_that_stays_broken_stop_and_close_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cue = opened(tmp_path)
+    may_end = asyncio.Event()
 
     @cue.task("slow")
     async def slow(work: Work) -> None:
         await asyncio.sleep(3600)
 
+    @cue.task("short")
+    async def short(work: Work) -> None:
+        await may_end.wait()
+
     cue.start()
-    work_id = await cue.submit("slow")
-    await soon(lambda: _is(cue, work_id, WorkState.RUNNING))
+    for task in ("slow", "short"):
+        work_id = await cue.submit(task)
+        await soon(lambda work_id=work_id: _is(cue, work_id, WorkState.RUNNING))  # type: ignore[misc]
     fail_turns(cue, monkeypatch, 1_000_000)
     with pytest.raises(StorageFull):
         await cue.submit("call")
     with pytest.raises(StorageFull):
         await asyncio.wait_for(cue.services(), PATIENCE)
+    may_end.set()
+    await asyncio.sleep(0.01)
+    with pytest.raises(StorageFull):  # while the outcome waits to be kept
+        await asyncio.wait_for(cue.count(), PATIENCE)
     await asyncio.wait_for(cue.stop(timeout=0.1), PATIENCE)
     await asyncio.wait_for(cue.close(), PATIENCE)
 
@@ -183,10 +193,10 @@ async def test_after_a_mistake_of_ours_every_call_says_so(
     await cue.services()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
 
-    def broken(decide: Decide) -> Any:
+    def broken(decide: Decide, *more: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(store_of(cue), "take_turn", broken)
+    monkeypatch.setattr(store_of(cue), "_take_turn", broken)
     async with asyncio.timeout(PATIENCE):
         for _ in range(2):
             with pytest.raises(RuncueError, match="by its own mistake"):

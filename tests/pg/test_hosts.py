@@ -69,7 +69,7 @@ def ids(url: str) -> set[str]:
 async def test_who_cannot_see_the_other_s_files_is_elsewhere(hosts: Made) -> None:
     one, two, beside = hosts("a"), hosts("b"), hosts("a")
     for host in (one, two, beside):
-        await host.hand.turn()
+        await host.hand.join()
     await one.hand.turn()
     assert one.store.boot == beside.store.boot != two.store.boot
     assert set(one.store._peers()) == {one.store.worker, beside.store.worker}
@@ -78,7 +78,7 @@ async def test_who_cannot_see_the_other_s_files_is_elsewhere(hosts: Made) -> Non
 async def test_who_gives_no_sign_of_life_for_a_lease_is_lost(hosts: Made, pg: str) -> None:
     living, dead = hosts("a", lease=1.0), hosts("b", lease=1.0)
     for host in (living, dead):
-        await host.hand.turn()
+        await host.hand.join()
     await until(lambda: living.store._beats is not None and living.store._beats.are_others_elsewhere)
     dead.store.abandon()
     await until(lambda: bool(living.lost))
@@ -89,7 +89,7 @@ async def test_who_gives_no_sign_of_life_for_a_lease_is_lost(hosts: Made, pg: st
 async def test_who_beats_is_not_lost(hosts: Made) -> None:
     one, two = hosts("a", lease=1.5), hosts("b", lease=1.5)
     for host in (one, two):
-        await host.hand.turn()
+        await host.hand.join()
     async with asyncio.timeout(BOUND):
         for _ in range(30):  # three leases
             await asyncio.sleep(0.15)
@@ -109,7 +109,7 @@ async def test_nobody_is_lost_because_this_process_was_cut_off(hosts: Made, pg: 
     """Who comes back gives everybody a whole lease to be seen, whatever the table says of them."""
     one, two = hosts("a", url=pg_proxy.dsn(pg), lease=2.0), hosts("b", url=pg_proxy.dsn(pg), lease=2.0)
     for host in (one, two):
-        await host.hand.turn()
+        await host.hand.join()
     await until(lambda: one.store._beats is not None and one.store._beats.are_others_elsewhere)
     pg_proxy.refuse()
     pg_proxy.cut_all()
@@ -130,7 +130,7 @@ async def test_a_commit_wakes_who_is_elsewhere(hosts: Made, monkeypatch: pytest.
     monkeypatch.setattr("runcue.stores.postgres.beats.LOOK", BOUND)  # nobody looks around by himself
     one, two = hosts("a"), hosts("b")
     for host in (one, two):
-        await host.hand.turn()
+        await host.hand.join()
     await until(lambda: bool(one.news and two.news))  # both listen
     one.store._beats.are_others_elsewhere = True  # type: ignore[union-attr] # as the next look would find
     await one.hand.write(pending(1))

@@ -15,9 +15,12 @@ from typing import Any
 import apsw
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 import runcue
+from runcue.core.plan import Plan
 from runcue.executors.output import stem
+from runcue.ports import Turn
 from runcue.stores import jobs
 from runcue.stores.postgres import peek, schema
 from runcue.stores.postgres.address import Address
@@ -250,8 +253,12 @@ async def elsewhere(pg: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         patch.setattr("tempfile.tempdir", str(tmp_path / "there"))
         store = PostgresStore(Address(pg), durability="full", lease=30.0)
     hand = Hand(store, {})
-    store.serve(None)
     await hand.write(pending(1))
+
+    def serve(plan: Plan, turn: Turn) -> None:
+        plan.workers[store.worker] = replace(store.me(), is_serving=True)
+
+    await hand.turn(serve)
     yield store
     await store.close()
 
@@ -402,7 +409,7 @@ def test_a_schema_that_is_no_queue_of_ours_is_refused(pg: str) -> None:
     asyncio.run(_opened(pg))
     admin(pg, "UPDATE runcue.about SET version = 99")
     assert "newer runcue" in refusal(pg, runcue.SchemaTooNew)
-    admin(pg, f"UPDATE runcue.about SET version = {schema.VERSION}", "DROP TABLE runcue.mail")
+    admin(pg, f"UPDATE runcue.about SET version = {schema.VERSION}", "DROP TABLE runcue.letters")
     assert "damaged" in refusal(pg, runcue.StorageCorrupt)
 
 

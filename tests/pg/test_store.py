@@ -15,15 +15,16 @@ import psycopg
 import pytest
 
 import runcue
-from runcue.core.plan import Plan
-from runcue.ports import Turn
+from runcue.core.lifecycle import started
+from runcue.core.plan import Cancel, Plan
+from runcue.ports import Outgoing, Turn
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, is_gone, translate
 from runcue.stores.postgres.store import PostgresStore
 from runcue.stores.postgres.tables import PAGE
 from runcue.testing import contract
-from runcue.testing.hand import Hand, pending
+from runcue.testing.hand import NOW, Hand, pending
 from tests.pg.proxy import Proxy
 from tests.pg.server import Server
 from tests.stores.beside import until
@@ -96,6 +97,43 @@ async def test_a_commit_that_never_arrived_is_refused(pg: str, pg_proxy: Proxy) 
         pg_proxy.wait_done("cut before")
         await hand.write(pending(2))
         await hand.compare()
+
+
+EXCHANGE = r"with kept as .*"
+
+
+async def test_a_post_whose_answer_was_lost_is_there_once(pg: str, pg_proxy: Proxy) -> None:
+    async with hand_on(pg) as one, hand_on(pg_proxy.dsn(pg)) as other:
+        await one.turn()
+        for number, cut in enumerate((pg_proxy.cut_before, pg_proxy.cut_after)):
+            cut(EXCHANGE)
+            received = await other.store.exchange(Outgoing(number, [Cancel("w1")]))
+            assert received.unread == {number}
+            await one.turn()
+            assert [post.number for post in one.posts] == [number]
+
+
+async def test_starts_whose_answer_was_lost_come_again_too_late_to_begin(pg: str, pg_proxy: Proxy) -> None:
+    async with hand_on(pg) as one, hand_on(pg_proxy.dsn(pg)) as other:
+        me = other.store.me().id
+        running = started(pending(1), 1, NOW, me, f"running/{me}")
+
+        def give(plan: Plan, turn: Turn) -> None:
+            one.put(plan, running)
+            plan.part(me).start = [running]
+
+        await one.turn(give)
+        await other.store.exchange(Outgoing(1, []))
+        await one.turn(lambda plan, turn: plan.part(me).start.append(running))
+        pg_proxy.cut_before(EXCHANGE)
+        assert (await other.store.exchange(None)).plan.start == [running], "nothing was lost"
+        await one.turn(lambda plan, turn: plan.part(me).start.append(running))
+        pg_proxy.cut_after(EXCHANGE)
+        with pytest.raises(runcue.StoreError, match="unknown"):
+            await other.store.exchange(Outgoing(2, []))
+        received = await other.store.exchange(None)
+        assert (received.plan.start, received.plan.rated) == ([running], {1: 0.0})
+        assert received.unread == {2}, "its post is there"
 
 
 async def test_whether_a_commit_lasts_is_unknown_when_nobody_can_be_asked(

@@ -86,6 +86,16 @@ class Troubled(Round):
         thread.join(BOUND)
         assert not thread.is_alive()
 
+    def _replace(self) -> None:
+        """Nobody is sent to a server that is away: who opens a queue then is told so, and ends."""
+        if not self.due:
+            return
+        try:
+            psycopg.connect(self.site.target).close()
+        except psycopg.OperationalError:
+            return
+        super()._replace()
+
     def _until_all_are_there(self) -> None:
         bound = now() + BOUND
         with psycopg.connect(self.site.target, autocommit=True) as connection:

@@ -32,13 +32,20 @@ def wide_window(patch: pytest.MonkeyPatch) -> None:
 
 
 def own_grants_only(patch: pytest.MonkeyPatch) -> None:
-    """What other processes were granted is not counted."""
-    patch.setattr(limits.Service, "started_elsewhere", lambda self, at, amount, quantity: None)
+    """What was granted by whoever decided before is not counted."""
+    patch.setattr(limits.Service, "recall", lambda self, starts: None)
 
 
 def own_places_only(patch: pytest.MonkeyPatch) -> None:
-    """What runs in other processes is not counted."""
-    patch.setattr(shared, "_count_others", lambda ledger: None)
+    """What was started by whoever decided before takes up no places."""
+    counted = ledger.Ledger.count_run
+
+    def forgetful(self: ledger.Ledger, token: int, lane: Any, member: Any) -> None:
+        counted(self, token, lane, member)
+        for service in lane.services:
+            service.active -= 1
+
+    patch.setattr(ledger.Ledger, "count_run", forgetful)
 
 
 def impatient(patch: pytest.MonkeyPatch) -> None:
@@ -183,14 +190,13 @@ def accepted_before_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def own_amounts_only(patch: pytest.MonkeyPatch) -> None:
-    """What other processes use of a quantity is not counted."""
-    elsewhere = limits.Service.started_elsewhere
+    """What was used of a quantity under whoever decided before is not counted."""
+    recall = limits.Service.recall
 
-    def forgetful(self: limits.Service, at: float, amount: float, quantity: str) -> None:
-        if not quantity:
-            elsewhere(self, at, amount, quantity)
+    def forgetful(self: limits.Service, starts: Any) -> None:
+        recall(self, [start for start in starts if not start.quantity])
 
-    patch.setattr(limits.Service, "started_elsewhere", forgetful)
+    patch.setattr(limits.Service, "recall", forgetful)
 
 
 def estimates_only(patch: pytest.MonkeyPatch) -> None:

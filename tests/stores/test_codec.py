@@ -16,7 +16,7 @@ from msgspec.structs import fields, replace
 from runcue.core.model import Attempt, Record, Spec, WorkState
 from runcue.core.parse import Rate
 from runcue.core.retry import BACKOFFS, Retry
-from runcue.core.state import BreakerState, Grant, Head, Limits, ServiceState, Worker
+from runcue.core.state import BreakerState, Grant, Head, Limits, Overdue, ServiceState, Worker
 from runcue.errors import Permanent, StorageCorrupt
 from runcue.stores import codec, states
 from runcue.stores.schema import migrate
@@ -471,9 +471,13 @@ services = st.builds(
 )  # fmt: skip
 workers = st.builds(
     Worker, id=text, host=text, boot=text, pid=whole, started_at=real, queues=st.none() | names,
-    is_serving=st.booleans(), active=st.dictionaries(text, st.integers(-10, 10), max_size=3),
+    is_serving=st.booleans(), tasks=names, room=st.dictionaries(text, st.integers(-10, 10), max_size=3),
+    hears=st.booleans(),
+    overdue=st.builds(tuple, st.lists(st.builds(Overdue, token=whole, work_id=text, task=text, queue=text,
+                                                services=names, chosen=st.none() | text), max_size=2)),
 )  # fmt: skip
-heads = st.builds(Head, **{one.name: real if one.name == "now" else whole for one in fields(Head)})
+others = {"now": real, "decider": st.none() | text, "wake_at": st.none() | real}
+heads = st.builds(Head, **{one.name: others.get(one.name, whole) for one in fields(Head)})
 
 
 @given(heads)
@@ -516,13 +520,10 @@ def test_what_others_keep_of_a_service_survives_its_update() -> None:
 @given(workers)
 def test_a_worker_comes_back_as_it_was(worker: Worker) -> None:
     connection = database()
-    connection.execute(states.WORKER_UPSERT, states.worker_row(replace(worker, active={"old": 1}), 1))
-    connection.execute(states.WORKER_UPSERT, states.worker_row(worker, 2))
+    connection.execute(states.WORKER_UPSERT, states.worker_row(replace(worker, room={"old": 1})))
+    connection.execute(states.WORKER_UPSERT, states.worker_row(worker))
     [row] = connection.execute(states.WORKER_SELECT)
     assert states.read_worker(row) == worker
-    connection.execute(states.ACTIVE_UPDATE, states.active_row(worker.id, {"api": 3}, 3))
-    [row] = connection.execute(states.WORKER_SELECT)
-    assert states.read_worker(row) == replace(worker, active={"api": 3})
 
 
 @given(st.builds(Grant, service=text, at=real, amount=st.integers(-(2**53), 2**53), quantity=text))
@@ -534,7 +535,7 @@ def test_a_grant_comes_back_as_it_was(grant: Grant) -> None:
 
 
 SERVICE = ("api", 1, "[]", None, 300.0, 0, 0.0, 0, None, None, *[None] * 9)
-WORKER = ("w", "host", "boot", 1, 1.0, None, 1, "{}")
+WORKER = ("w", "host", "boot", 1, 1.0, None, 1, "[]", "{}", 0, "[]")
 
 
 @pytest.mark.parametrize(
@@ -549,8 +550,9 @@ WORKER = ("w", "host", "boot", 1, 1.0, None, 1, "{}")
         (states.read_service, (*SERVICE[:8], "{", *SERVICE[9:]), "service 'api'"),
         (states.read_service, (*SERVICE[:8], '{"width": "wide"}', *SERVICE[9:]), "service 'api'"),
         (states.read_worker, (*WORKER[:3], "pid", *WORKER[4:]), "worker 'w'"),
-        (states.read_worker, (*WORKER[:7], '{"api": "x"}'), "worker 'w'"),
-        (states.read_worker, (*WORKER[:5], "night", 1, "{}"), "worker 'w'"),
+        (states.read_worker, (*WORKER[:8], '{"api": "x"}', *WORKER[9:]), "worker 'w'"),
+        (states.read_worker, (*WORKER[:5], "night", *WORKER[6:]), "worker 'w'"),
+        (states.read_worker, (*WORKER[:10], '[{"token": 1}]'), "worker 'w'"),
         (states.read_grant, ("api", None, 1), "service_log"),
     ],
 )

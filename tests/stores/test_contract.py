@@ -12,7 +12,7 @@ from runcue.clock import SystemClock
 from runcue.core.model import Record
 from runcue.core.plan import Found, Lacks, Plan
 from runcue.core.query import Query
-from runcue.ports import Decide, Store
+from runcue.ports import Decide, Outgoing, Received, Store, Takeover
 from runcue.stores.memory import MemoryStore, MemoryTurn
 from runcue.stores.presence import Presence
 from runcue.stores.sqlite import SqliteStore
@@ -139,8 +139,10 @@ async def test_turns_that_overlap_are_found_out() -> None:
             super().__init__(SystemClock())
             self._records = records
 
-        async def turn(self, decide: Decide) -> Plan:
-            return await asyncio.to_thread(self._turned, decide)
+        async def turn(
+            self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
+        ) -> tuple[Plan | None, Received | None]:
+            return await asyncio.to_thread(self._turned, decide), None
 
         def _turned(self, decide: Decide) -> Plan:
             plan = decide(MemoryTurn(self))
@@ -159,7 +161,8 @@ async def test_turns_that_overlap_are_found_out() -> None:
          contract.a_shelf_is_paged_in_order),
         ("watched", lambda right: lambda tables, until, limit: right(tables, until + 5, limit),
          contract.the_library_finds_what_is_due_and_what_is_oldest),
-        ("changes", lambda right: lambda tables, head: None, contract.changes_are_told_to_others_once),
+        ("everything", lambda right: lambda tables, head: replace(right(tables, head), services=[]),
+         contract.who_takes_over_is_told_everything),
         ("starts", lambda right: lambda tables, since: right(tables, dict.fromkeys(since, 0.0)),
          contract.starts_are_read_as_far_back_as_they_are_asked_for),
         ("forget", lambda right: lambda tables: None, contract.a_turn_that_failed_begins_anew),

@@ -14,7 +14,10 @@ import apsw
 import pytest
 
 from runcue import Cue
+from runcue.core.model import Spec
+from runcue.core.plan import Submit
 from runcue.errors import StorageReplaced, StoreError
+from runcue.ports import Outgoing
 from runcue.reader import Reader
 from runcue.stores import disk
 from runcue.stores.disk import Disk
@@ -149,6 +152,8 @@ async def test_nobody_is_answered_before_the_sync(path: Path, syncs: Syncs) -> N
 
 async def test_a_turn_that_saw_nothing_new_and_wrote_nothing_syncs_nothing(path: Path, syncs: Syncs) -> None:
     async with hand_on(path) as (hand, store):
+        await hand.turn()
+        syncs.since()
         await hand.write(pending(1))
         assert syncs.since() == 1
         await hand.look(lambda turn: None)
@@ -161,16 +166,39 @@ async def test_who_sees_what_another_process_committed_syncs_it_once(path: Path,
         await other.write(pending(1))
         await one.write(pending(2))
         syncs.since()
-        await other.look(lambda turn: None)
+        assert await other.try_turn() is None, "another process decides"
         assert syncs.since() == 1, "the other's own sync might still be under way"
+        assert await other.try_turn() is None
+        assert syncs.since() == 0
+        await other.look(lambda turn: None)
+        assert syncs.since() == 1, "it decides from now on, which is written"
         assert (await store.get("w2")) is not None
         assert syncs.since() == 0
         await one.write(pending(3))
         syncs.since()
         assert (await store.get("w3")) is not None
         assert syncs.since() == 1
-        await other.look(lambda turn: None)
+        await store.get("w2")
         assert syncs.since() == 0, "a look has made it last already"
+
+
+async def test_a_post_of_another_process_is_not_told_of_before_it_is_on_the_disk(
+    path: Path, syncs: Syncs
+) -> None:
+    async with hand_on(path) as (one, store), hand_on(path) as (_, other):
+        await one.write(pending(1))
+        with Reader(path) as reader:
+            assert reader.get("w1") is not None
+            assert (await store.get("w1")) is not None
+            await other.exchange(Outgoing(1, [Submit([Spec("new", "call", b"{}", ())], is_plain=True)]))
+            syncs.since()
+            assert (await store.get("new")) is not None
+            assert syncs.since() == 1, "no revision tells of it"
+            assert reader.get("new") is not None
+            assert syncs.since() == 1
+            assert (await store.get("w1")) is not None
+            assert reader.get("w1") is not None
+            assert syncs.since() == 0
 
 
 async def test_a_duplicate_is_not_confirmed_before_the_work_that_it_duplicates_is_on_the_disk(

@@ -120,7 +120,7 @@ async def test_a_dead_process_is_lost_as_soon_as_its_leftovers_can_be_ended(
 ) -> None:
     path = str(tmp_path / "queue.db")
     other = SqliteStore(path, durability="relaxed", lease=30.0)
-    await Hand(other, {}).write(pending(1))
+    await Hand(other, {}).join()
     store = SqliteStore(path, durability="relaxed", lease=30.0, end_leftovers=lambda worker: True)
     lost: list[str] = []
     store.listen(lambda is_urgent: None, lost.append)

@@ -198,6 +198,7 @@ async def test_an_idle_process_takes_no_turns_while_its_file_is_there(
 async def left_running(path: Path, **options: Any) -> SqliteStore:
     store = opened(path, **options)
     hand = Hand(store, {})
+    await hand.join()
     await hand.write(pending(1))
     await hand.write(started(hand.kept["w1"], 1, NOW, store.worker, f"running/{store.worker}"))
     await store.get("w1")

@@ -47,8 +47,9 @@ BY_HAND = {
     "mail": "VALUES (1, 'somebody', 41)",
     "paused_queues": "VALUES ('night')",
     "set_aside": "VALUES (999, 'ready/call', NULL)",
+    "workers": "SELECT id, host, boot, pid, started_at, queues, '{}', 1 FROM made.workers",
 }
-"""Rows of tables that the program below leaves empty."""
+"""Rows of tables that the program below leaves empty, or that looked otherwise."""
 
 
 def program(path: Path) -> Cue:
@@ -99,16 +100,32 @@ def make_old(source: Path, path: Path) -> dict[str, list[Any]]:
     connection.execute(schema.MIGRATIONS[0]).fetchall()
     connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}; PRAGMA user_version = 1")
     connection.execute("ATTACH ? AS made; DELETE FROM head", (str(source),))
-    for table in sorted(schema.TABLES):
+    for table in columns():
         names = ", ".join(str(row[1]) for row in connection.execute(f"PRAGMA main.table_info({table})"))
-        connection.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM made.{table}")
         if table in BY_HAND:
-            connection.execute(f"DELETE FROM main.{table}; INSERT INTO main.{table} {BY_HAND[table]}")
+            connection.execute(f"INSERT INTO main.{table} {BY_HAND[table]}")
+        else:
+            connection.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM made.{table}")
     connection.execute("DETACH made")
     rows = contents(connection)
     connection.close()
     assert [table for table, found in rows.items() if not found] == []
     return rows
+
+
+def columns() -> dict[str, list[str]]:
+    """What the tables of the first version have that they still have; nothing for those that are gone."""
+    found: list[dict[str, list[str]]] = []
+    for version in (1, schema.VERSION):
+        made = apsw.Connection(":memory:")
+        for step in schema.MIGRATIONS[:version]:
+            made.execute(step).fetchall()
+        names = [str(name) for (name,) in made.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        found.append(
+            {one: [str(row[1]) for row in made.execute(f"PRAGMA table_info({one})")] for one in names}
+        )
+    first, last = found
+    return {table: [one for one in first[table] if one in last.get(table, ())] for table in sorted(first)}
 
 
 @pytest.fixture
@@ -122,14 +139,11 @@ def old(left: Path, path: Path) -> dict[str, list[Any]]:
 
 
 def contents(connection: apsw.Connection) -> dict[str, list[Any]]:
-    """All rows of all tables, with the columns of the first version."""
-    first = apsw.Connection(":memory:")
-    first.execute(schema.MIGRATIONS[0]).fetchall()
+    """All rows of all tables that the first version had and that there still are."""
     return {
-        table: connection.execute(
-            f"SELECT {', '.join(str(row[1]) for row in first.execute(f'PRAGMA table_info({table})'))} FROM {table}"
-        ).fetchall()
-        for table in sorted(schema.TABLES)
+        table: connection.execute(f"SELECT {', '.join(names)} FROM {table}").fetchall()
+        for table, names in columns().items()
+        if names
     }
 
 

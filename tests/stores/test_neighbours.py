@@ -1,7 +1,6 @@
 """Other processes: woken, missed, and taken for dead only when nothing of them runs any more."""
 
 import asyncio
-import select
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from runcue import Cue, Work
 from runcue.core.plan import Plan
 from runcue.stores import neighbours
 from runcue.stores.neighbours import EndLeftovers, Trouble
@@ -29,7 +27,9 @@ from runcue.testing.hand import Hand, pending
 
 async def main():
     store = SqliteStore(sys.argv[1], durability="relaxed", lease=30.0)
-    await Hand(store, {}).write(pending(100))
+    hand = Hand(store, {})
+    await hand.join()
+    await hand.write(pending(100))
     print(store.worker, flush=True)
     await asyncio.Event().wait()
 
@@ -215,7 +215,7 @@ async def test_who_left_something_running_is_lost_when_that_has_ended(
         return bool(answer)
 
     dying = Watching(path)
-    await dying.hand.write(pending(1))
+    await dying.hand.join()
     async with watching(path, end_leftovers) as one:
         await one.hand.write(pending(2))
         dying.store.abandon()
@@ -235,7 +235,7 @@ async def test_one_who_hangs_while_leftovers_are_ended_holds_up_nobody(
         return release.wait(PATIENCE)
 
     dying = Watching(path)
-    await dying.hand.write(pending(1))
+    await dying.hand.join()
     async with watching(path, end_leftovers) as one:
         await one.hand.write(pending(2))
         dying.store.abandon()
@@ -255,8 +255,8 @@ async def test_files_that_were_taken_away_are_reported_once_and_nobody_is_lost(
     problems: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
     async with watching(path) as one, watching(path) as other:
-        await one.hand.write(pending(1))
-        await other.hand.write(pending(2))
+        await one.hand.join()
+        await other.hand.join()
         shutil.rmtree(side_directory(path))
         looks = other.looks
         await until(lambda: other.looks > looks + 5)
@@ -279,55 +279,3 @@ def test_trouble_is_told_once_a_minute_for_each_kind(
         "'queue.db': cannot look: here",
         "'queue.db': cannot see: there",
     ] * 2
-
-
-def store_of(cue: Cue) -> SqliteStore:
-    assert cue._system is not None
-    store = cue._system.store
-    assert isinstance(store, SqliteStore)
-    return store
-
-
-async def test_a_question_that_its_asker_gave_up_swallows_no_news(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The turn of a question starts nothing, but sees what others did: another has to follow."""
-    monkeypatch.setattr(neighbours, "LOOK_AROUND", 1000.0)
-    one, two = Cue(path), Cue(path)
-    one.task("call")(print)
-    is_called = asyncio.Event()
-
-    @two.task("call")
-    async def call(work: Work) -> None:
-        is_called.set()
-
-    async with two:
-        await one.count()
-        assert two._system is not None
-        poked, seen_all, tell = store_of(two)._presence, store_of(two)._seen_all, store_of(one)._tell
-        is_committed, is_asked, is_given_up = threading.Event(), threading.Event(), threading.Event()
-
-        def tell_late(plan: Plan) -> None:
-            is_committed.set()
-            assert is_asked.wait(PATIENCE)
-            tell(plan)
-
-        def see_late() -> None:
-            if is_asked.is_set() and not is_given_up.is_set():  # this is the turn of the question
-                assert is_given_up.wait(PATIENCE)
-                assert select.select([poked], [], [], PATIENCE)[0]
-            seen_all()
-
-        monkeypatch.setattr(store_of(one), "_tell", tell_late)
-        monkeypatch.setattr(store_of(two), "_seen_all", see_late)
-        submitting = asyncio.ensure_future(one.submit("call"))
-        await until(is_committed.is_set)
-        asking = asyncio.ensure_future(two._system.engine.look(lambda scheduler, turn: is_asked.set()))
-        await until(is_asked.is_set)
-        asking.cancel()
-        is_given_up.set()
-        await submitting
-        async with asyncio.timeout(PATIENCE):
-            await is_called.wait()
-    for cue in (one, two):
-        await cue.close()

@@ -23,7 +23,7 @@ from runcue.stores.rescue import Rescue, recover
 PATIENCE = 240.0
 SIZE = 4096
 SHAPES = shapes()
-COPIED = ("work_units", "attempts", "forgotten", "services", "service_log", "workers", "events", "paused_queues",
+COPIED = ("work_units", "attempts", "forgotten", "services", "service_log", "events", "paused_queues",
           "config")  # fmt: skip
 
 CHILD = """

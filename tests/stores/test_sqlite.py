@@ -234,7 +234,7 @@ async def test_a_commit_that_took_place_all_the_same_stands(path: Path) -> None:
         await hand.write(pending(2))
         assert await store.get("w2") == pending(2)
         await hand.write(pending(3))
-        assert hand.changes is None or not hand.changes.is_foreign
+        assert hand.changes is None or not hand.changes.is_first
 
 
 async def test_a_commit_of_which_nothing_can_be_learnt_is_unknown(
@@ -346,7 +346,7 @@ async def test_a_turn_that_was_given_up_is_not_taken_when_it_comes(
         store._turnstile.release()
         await last
         assert decided == [4]
-        assert len(tries) == 2, "who was given up while another was waited for is not waited for at all"
+        assert len(tries) == 3, "who was given up while another was waited for is not waited for at all"
         assert other.changes is not None
         assert other.changes.is_first, "whoever gave up has forgotten everything"
 
@@ -421,7 +421,7 @@ async def test_what_was_made_is_taken_back_when_opening_fails(
 async def test_a_worker_is_registered_with_the_time_it_came(path: Path) -> None:
     async with hand_on(path) as (hand, store):
         before = store.clock.now()
-        await hand.write(pending(1))
+        await hand.join()
         with Reader(path) as reader:
             [worker] = reader.workers()
         assert before - 60 < worker["started_at"] <= before
@@ -431,7 +431,7 @@ async def test_a_store_whose_code_still_runs_stays_alive_to_the_others(path: Pat
     async with hand_on(path) as (hand, store):
         await hand.write(pending(1))
         leaving = opened(path)
-        await Hand(leaving, {}).look(lambda turn: None)
+        await Hand(leaving, {}).join()
         threads = heartbeats()
         await leaving.close(still_running=True)
         assert heartbeats() == threads - 1
@@ -463,44 +463,36 @@ def lose(worker: str) -> Callable[[Plan, Turn], None]:
 
 async def test_files_of_the_dead_are_swept_at_opening_and_with_their_row(path: Path) -> None:
     async with hand_on(path) as (hand, store):
-        await hand.write(pending(1))
-        change(path, "INSERT INTO workers SELECT 'known', host, boot, pid, 0, NULL, '{}', 1, 0 FROM workers")
-        unknown, known = leave_files(path, "unknown"), leave_files(path, "known")
+        known = replace(store.me(), id="known")
+        await hand.turn(lambda plan, turn: plan.workers.update({known.id: known, store.worker: store.me()}))
+        unknown, left = leave_files(path, "unknown"), leave_files(path, "known")
         async with hand_on(path) as (_, other):
             assert not any(one.exists() for one in unknown)
-            assert all(one.exists() for one in known)
+            assert all(one.exists() for one in left)
             await hand.turn(lose("known"))
-            assert not any(one.exists() for one in known)
+            assert not any(one.exists() for one in left)
             assert is_alive(side_directory(path), other.worker)
             assert is_alive(side_directory(path), store.worker)
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["told", "not told"])
-async def test_a_worker_that_was_struck_off_by_mistake_registers_again(path: Path, is_told: bool) -> None:
+async def test_a_worker_that_was_struck_off_by_mistake_is_told_so(path: Path) -> None:
     async with hand_on(path) as (one, store), hand_on(path) as (other, _):
-        await one.turn(lambda plan, turn: setattr(plan, "active", {"api": 2}))
-        await other.write(pending(1))
-        if is_told:
-            await other.turn(lose(store.worker))
-            await one.look(lambda turn: None)
-        else:
-            change(path, "DELETE FROM workers WHERE id = ?", store.worker)
-            await one.turn(lambda plan, turn: setattr(plan, "active", {"api": 2}))
-        with Reader(path) as reader:
-            found = {worker["id"]: worker for worker in reader.workers()}
-        assert found[store.worker]["services"] == {"api": 2}
-        assert len(found) == 2
+        await one.join()
+        await other.join()
+        assert (await store.exchange(None)).is_known
+        await other.turn(lose(store.worker))
+        assert not (await store.exchange(None)).is_known
+        await one.join()
+        assert (await store.exchange(None)).is_known
 
 
-async def test_a_worker_whose_lock_was_removed_does_not_register_again_and_again(path: Path) -> None:
+async def test_a_worker_whose_lock_was_removed_is_not_told_so_again_and_again(path: Path) -> None:
     async with hand_on(path) as (one, store), hand_on(path) as (other, _):
-        await one.write(pending(1))
-        await other.write(pending(2))
+        await one.join()
+        await other.join()
         (side_directory(path) / f"{store.worker}.lock").unlink()
         await other.turn(lose(store.worker))
-        await one.turn(lambda plan, turn: setattr(plan, "active", {"api": 2}))
-        with Reader(path) as reader:
-            assert store.worker not in [worker["id"] for worker in reader.workers()]
+        assert (await store.exchange(None)).is_known
 
 
 # --- Pruning --------------------------------------------------------------------------------------
@@ -525,7 +517,7 @@ async def test_pruning_goes_on_while_there_is_more_in_small_steps(
         for number in range(1, 41):
             change(path, "INSERT INTO events VALUES (?1, 1, ?1, 1, x'5B5D')", number - 1000)
         store.listen(lambda is_urgent: None, lambda worker: None)
-        store._turns.put(store._prune_quietly)
+        store._turns.put(store._housekeeping.prune)
 
         def left() -> tuple[int, ...]:
             queries = ("work_units", "service_log", "events WHERE at < 1000")
@@ -565,36 +557,6 @@ async def test_starts_are_known_and_kept_as_long_as_the_longest_window_needs(pat
     async with hand_on(path) as (_, store):
         store.prune()
         assert store._tables.connection.execute("SELECT count(*) FROM service_log").fetchall() == [(1,)]
-
-
-async def test_grants_after_a_long_rest_are_told_though_all_old_ones_were_pruned(path: Path) -> None:
-    """Who has read up to a number must not miss what comes later, as it would if numbers began anew."""
-    async with hand_on(path) as (one, store), hand_on(path) as (other, _):
-        now = store.clock.now()
-        await one.turn(lambda plan, turn: plan.grants.extend([Grant("api", now - 3 * DAY)] * 5))
-        await other.turn()
-        for _ in range(3):
-            store.prune()
-        await one.turn(lambda plan, turn: plan.grants.append(Grant("api", now)))
-        await other.turn()
-        assert other.changes is not None
-        assert other.changes.grants == [Grant("api", now)]
-
-
-async def test_grants_are_told_in_the_order_they_came(path: Path) -> None:
-    async with hand_on(path) as (one, store), hand_on(path) as (other, _):
-        await other.turn()
-        now = store.clock.now()
-        grants = [
-            Grant("api", now - 1),
-            Grant("api", now - 9),
-            Grant("api", now - 1, -1),
-            Grant("api", now - 5),
-        ]
-        await one.turn(lambda plan, turn: plan.grants.extend(grants))
-        await other.turn()
-        assert other.changes is not None
-        assert other.changes.grants == grants
 
 
 def test_starts_are_pruned_though_nobody_has_taken_a_turn_since(path: Path) -> None:
@@ -647,7 +609,9 @@ async def test_the_lease_of_what_runs_is_renewed_while_its_process_lives(path: P
         is_over.set()
         await cue.wait(work_id)
         system: Any = cue._system
-        await until(lambda: not system.store._may_run)  # there is nothing to renew, which is found out once
+        await until(
+            lambda: not system.store._housekeeping.may_run
+        )  # there is nothing to renew, which is found out once
     await cue.close()
 
 
@@ -686,7 +650,7 @@ async def test_files_of_pruned_work_are_deleted_after_it(path: Path) -> None:
         await hand.write(*[pending(number) for number in (1, 2, 3)])
         await hand.write(*[started(hand.kept[f"w{n}"], n, 1.0, "me", "running/me") for n in (1, 2, 3)])
         await hand.write(*[finished(hand.kept[f"w{n}"], n, 2.0) for n in (1, 2)])
-        store._turns.put(store._prune_quietly)
+        store._turns.put(store._housekeeping.prune)
         await until(lambda: bool(forgotten))
         assert forgotten == [([("w1", 1), ("w2", 1)], "runcue-store")]
         assert store.prune() == 0
@@ -808,31 +772,7 @@ async def test_by_default_a_reader_of_events_begins_with_its_own_time(path: Path
         assert [event.seq async for event in bus.read(None, 0)] == [1, 2]
 
 
-# --- What a worker serves -------------------------------------------------------------------------
-
-
-async def test_others_are_told_which_queues_a_worker_serves(path: Path) -> None:
-    def served() -> list[Any]:
-        with Reader(path) as reader:
-            return [(worker["queues"], worker["services"]) for worker in reader.workers()]
-
-    async with hand_on(path) as (hand, store), hand_on(path) as (other, _):
-        await hand.turn(lambda plan, turn: setattr(plan, "active", {"api": 1}))
-        assert served() == [(None, {"api": 1})]
-        store.serve(frozenset({"slow", "mail"}))
-        await hand.look(lambda turn: None)
-        assert served() == [(["mail", "slow"], {"api": 1})]
-        await other.look(lambda turn: None)
-        assert other.changes is not None
-        assert [worker.queues for worker in other.changes.workers or ()] == [("mail", "slow")]
-
-        def while_it_decides(plan: Plan, turn: Turn) -> None:
-            store.serve(None)
-            plan.active = {"api": 2}
-
-        await hand.turn(while_it_decides)
-        await hand.look(lambda turn: None)
-        assert (None, {"api": 2}) in served()
+# --- Finding --------------------------------------------------------------------------------------
 
 
 async def test_works_of_a_state_are_found_where_there_are_many_others(path: Path) -> None:

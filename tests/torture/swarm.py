@@ -34,7 +34,7 @@ from tests.torture.zygote import ERRORS
 ROOT: Final = Path(__file__).resolve().parents[2]
 CRASHPOINTS: Final[dict[Role, tuple[str, ...]]] = {
     "worker": ("turn.begin", "turn.decided", "turn.written", "turn.unsynced", "turn.committed", "acted"),
-    "submitter": ("turn.begin", "turn.decided", "turn.written", "turn.unsynced", "turn.committed"),
+    "submitter": ("post.begin", "post.written", "post.committed"),
 }
 """Where the store can be told to kill its process; a submitter starts nothing, so it has nothing to act on."""
 MOST_DRAINS: Final = 100
@@ -455,5 +455,8 @@ def sweep(seed: int, most: int) -> Iterator[Plan]:
         for name in names:
             for number in range(1, most + 1):
                 yield msgspec.structs.replace(short, crash_at=f"{name}:{number}", crash_role=role)
+    for name in ("post.written", "post.committed", "letters.read") if most else ():
+        # of two that work, one decides and the other reads what was decided for it
+        yield msgspec.structs.replace(short, workers=2, crash_at=f"{name}:1", crash_role="worker")
     for name in CRASHPOINTS["worker"] if most else ():
         yield msgspec.structs.replace(short, crash_at=f"{name}:2", crash_times=20, calls=150)

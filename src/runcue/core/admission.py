@@ -25,11 +25,11 @@ def lacks(ledger: Ledger, submit: Submit) -> Lacks:
     wanted = Lacks()
     if not submit.is_plain:
         for spec in submit.specs:
-            if spec.is_named and ledger.known(spec.id) is None:
+            if spec.is_named and ledger.records.get(spec.id) is None:
                 wanted.ids.add(spec.id)
             if spec.idempotency_key is not None:
                 wanted.keys.add(spec.idempotency_key)
-            wanted.ids.update(need for need in spec.depends_on if ledger.known(need) is None)
+            wanted.ids.update(need for need in spec.depends_on if ledger.records.get(need) is None)
     return wanted
 
 
@@ -46,7 +46,7 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> list[str] | E
     try:
         ids, fresh = (None, submit.specs) if submit.is_plain else _sift(ledger, submit.specs)
         has_to_wait = submit.may_wait and bool(ledger.waiting_submits) and not is_next
-        if fresh and (not _has_room(ledger, len(fresh), submit.may_wait) or has_to_wait):
+        if fresh and submit.is_answered and (not _has_room(ledger, submit, len(fresh)) or has_to_wait):
             ledger.waiting_submits.append(submit)
             return None
     except (DuplicateWork, DependencyCycle, QueueFull) as refusal:
@@ -82,13 +82,13 @@ def _unaffordable(ledger: Ledger, specs: Sequence[Spec]) -> SubmitError | None:
 
 def take_waiting(ledger: Ledger) -> None:
     """Accept what waited for room, in the order it came, as far as there is some."""
-    most = ledger.settings.max_queued
-    while ledger.waiting_submits and most is not None:
+    while ledger.waiting_submits:
         submit = ledger.waiting_submits[0]
-        if ledger.pending + len(submit.specs) > most:
+        most = ledger.settings_of(submit.specs[0].task).max_queued
+        if most is not None and ledger.pending + len(submit.specs) > most:
             break
         ledger.waiting_submits.popleft()
-        ledger.plan.replies.append((submit, take(ledger, submit, is_next=True)))
+        ledger.reply(submit, take(ledger, submit, is_next=True))
 
 
 def tell_depth(ledger: Ledger) -> None:
@@ -178,9 +178,10 @@ def _refuse_cycles(ledger: Ledger, fresh: dict[str, Spec]) -> None:
         raise DependencyCycle(ring)
 
 
-def _has_room(ledger: Ledger, amount: int, may_wait: bool) -> bool:
+def _has_room(ledger: Ledger, submit: Submit, amount: int) -> bool:
     """True when that many more may become pending, after dropping the oldest if that is the policy."""
-    most, policy = ledger.settings.max_queued, ledger.settings.reject_policy
+    settings, may_wait = ledger.settings_of(submit.specs[0].task), submit.may_wait
+    most, policy = settings.max_queued, settings.reject_policy
     if most is None or ledger.pending + amount <= most:
         return True
     if amount > most or policy == "reject" or (policy == "block" and not may_wait):

@@ -26,34 +26,19 @@ import msgspec
 from runcue.core.lane import Candidate, Lane
 from runcue.core.line import Key
 from runcue.core.model import Record
-from runcue.core.ready import FRESH, Ready
+from runcue.core.ready import FRESH, Ready, head_by_rank, take_by_rank
+from runcue.core.settings import Questions as Questions  # noqa: PLC0414 (it is looked for here, too)
 
 FIRST_WAIT = 0.05
 GROWTH = 1.5
 LONGEST_WAIT = 1.0
 BEST = 64
 FEW = 1000
+SCORE_STEP = 3600.0
+"""Seconds of waiting that the best score is worth against the worst, where work of one program is scored and that of
+another is not: only so can both stand in one line in which nobody starves."""
 BEYOND_ALL = -2.0
 """A score nobody can beat: work never asked goes first, to be asked."""
-
-
-class Questions(msgspec.Struct, frozen=True):
-    """Which callbacks the application registered."""
-
-    ready: bool = False
-    stale: bool = False
-    score: bool = False
-    dependencies: bool = False
-    files: bool = False
-    """True when some task declares its inputs or outputs."""
-
-    @property
-    def gates(self) -> bool:
-        """True when a callback can hold work back or skip it."""
-        return self.ready or self.stale or self.dependencies or self.files
-
-    def __bool__(self) -> bool:
-        return self.gates or self.score
 
 
 class Allowance(msgspec.Struct, frozen=True):
@@ -149,14 +134,14 @@ class Lacking:
 class Asking:
     """The book of questions: who was asked, who waits for a new question."""
 
-    __slots__ = ("_again_left", "_aside", "_asked", "_completions", "_curious", "_heads", "_lacking", "_numbers",
-                 "_records", "_resting", "_ring", "_wanted", "_woken", "questions", "ready",
-                 "waiting")  # fmt: skip
+    __slots__ = ("_again_left", "_aside", "_asked", "_completions", "_curious", "_heads", "_is_mixed", "_lacking",
+                 "_numbers", "_records", "_resting", "_ring", "_wanted", "_woken", "ready", "waiting")  # fmt: skip
 
-    def __init__(self, records: dict[str, Record], ready: Ready, questions: Questions) -> None:
+    def __init__(self, records: dict[str, Record], ready: Ready, *, is_mixed: bool = False) -> None:
+        """`is_mixed` says that there is work which is scored beside work which is not."""
         self._records = records
         self.ready = ready
-        self.questions = questions
+        self._is_mixed = is_mixed
         self.waiting: dict[str, Wait] = {}
         self._wanted: list[Record] = []
         self._numbers = count()
@@ -179,7 +164,7 @@ class Asking:
     def arrived(self, lane: Lane, records: list[Record]) -> None:
         """Work that nothing but the callbacks holds back joins the line of the never asked."""
         lane.line.extend(records)
-        if self.questions.gates:
+        if lane.questions.gates:
             key = min((record.rank, record.seq) for record in records)
             first = self._curious.get(lane)
             if first is None or key < first:
@@ -191,7 +176,7 @@ class Asking:
     def _noticed(self, lane: Lane) -> None:
         """A lane may have work in the store that was never asked about here."""
         key = lane.line.key()
-        if not self.questions.gates:
+        if not lane.questions.gates:
             self.ready.wake(lane)
         elif key is not None and key < self._curious.get(lane, (math.inf, 0)):
             self._curious[lane] = key
@@ -233,7 +218,7 @@ class Asking:
 
     def answered(self, verdicts: Sequence[Verdict]) -> list[Record]:
         """Take answers in. Those whose output is valid are returned: they are to be skipped."""
-        asked, records, has_score = self._asked, self._records, self.questions.score
+        asked, records = self._asked, self._records
         skipped: list[Record] = []
         lanes: dict[Lane, None] = {}
         for verdict in verdicts:
@@ -255,7 +240,9 @@ class Asking:
                 skipped.append(record)
                 self._made(verdict.makes)
             else:
-                order = -verdict.score if has_score else record.rank
+                has_score = lane.questions.score
+                is_ranked = self._is_mixed or not has_score
+                order = record.rank - self._worth(verdict.score) if is_ranked else -verdict.score
                 candidate = (order, record.seq, next(self._numbers), record, verdict.at)
                 lane.entries[work_id] = candidate
                 heappush(lane.candidates, candidate)
@@ -267,6 +254,10 @@ class Asking:
         if not asked:
             self._lacking.made.clear()
         return skipped
+
+    def _worth(self, score: float) -> float:
+        """How many seconds of waiting a score is worth, beside work that is not scored."""
+        return score * SCORE_STEP if self._is_mixed else 0.0
 
     def begin(self, allowance: Allowance, now: float) -> None:
         """Choose whom to ask in this turn, before anything is started."""
@@ -427,7 +418,9 @@ class Asking:
     # the choice, for judged lanes (ready.py calls these) --------------------------------------------------
 
     def _head(self, lane: Lane) -> Key | None:
-        if not self.questions.gates:
+        if not lane.questions:
+            return head_by_rank(lane)
+        if not lane.questions.gates:
             unasked = lane.line.head()
             if unasked is not None:
                 return BEYOND_ALL, unasked.seq
@@ -438,13 +431,15 @@ class Asking:
 
     def _take(self, lane: Lane, room: int, now: float, limit: Key) -> list[Record] | None:
         """Up to `room` of the best whose answers are fresh; None when somebody has to be asked first."""
+        if not lane.questions:
+            return take_by_rank(lane, room, now, limit)
         was_answered = lane.asked_at != math.inf  # what this round said counts, however long it took
         oldest = min(now - FRESH, lane.asked_at)
         lane.asked_at = math.inf
         if not was_answered and self._refresh(lane, room, now, oldest):
             return None
         batch: list[Record] = []
-        candidates, entries, gates = lane.candidates, lane.entries, self.questions.gates
+        candidates, entries, gates = lane.candidates, lane.entries, lane.questions.gates
         while len(batch) < room and candidates:
             best = candidates[0]
             if entries.get(best[3].id) is best:
@@ -460,9 +455,9 @@ class Asking:
 
     def _refresh(self, lane: Lane, room: int, now: float, oldest: float) -> bool:
         """Ask whoever has to be asked before this lane may start something; True when there was somebody."""
-        asked = [] if self.questions.gates else self._never_asked(lane, FEW)
+        asked = [] if lane.questions.gates else self._never_asked(lane, FEW)
         candidates = lane.candidates
-        is_late = self.questions.gates and bool(candidates) and candidates[0][4] < oldest
+        is_late = lane.questions.gates and bool(candidates) and candidates[0][4] < oldest
         if candidates and (is_late or now - lane.refreshed_at >= FRESH):
             lane.refreshed_at = now
             stale = [best[3] for best in self._best_of(lane, room) if best[4] < oldest]
@@ -474,10 +469,10 @@ class Asking:
         return bool(asked)
 
     def _best_of(self, lane: Lane, room: int) -> list[Candidate]:
-        if len(lane.entries) <= FEW and self.questions.score:
+        if len(lane.entries) <= FEW and lane.questions.score:
             return list(lane.entries.values())
         best: list[Candidate] = []
-        most = max(BEST, room) if self.questions.score else room
+        most = max(BEST, room) if lane.questions.score else room
         while len(best) < most and lane.candidates:
             candidate = heappop(lane.candidates)
             if lane.entries.get(candidate[3].id) is candidate:

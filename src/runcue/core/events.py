@@ -32,6 +32,7 @@ EVENTS: dict[str, str] = {
     "backpressure_active": "The queue passed 80 % of `max_queued`, filled up, or left either again.",
     "callback_failed": "A callback of the application raised, overran or answered nonsense.",
     "lease_lost": "The worker that ran this work died or fell silent; `crashes` counts how often that happened.",
+    "task_changed": "A program declared a task in another way than it was known; that holds from now on.",
     "pending_warning": "Work has been pending for longer than `pending_warn_after`.",
     "stall_warning": "Nothing has started or finished for longer than `stall_warn_after`.",
     "gap": "This reader fell behind: `missed` events are gone.",

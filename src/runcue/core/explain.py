@@ -13,18 +13,19 @@ from typing import Any
 import msgspec
 
 from runcue.core.asking import Asking
+from runcue.core.fleet import HERE, Crew
 from runcue.core.lane import Lane
 from runcue.core.ledger import HELD, Ledger, waits_for_wall
 from runcue.core.limits import Blocked, Limits, Service
 from runcue.core.meters import Cost, Rehearsal
 from runcue.core.model import Record, WorkState
-from runcue.core.places import HERE
 
 THREADS = "#threads"
 OWN_POOL = "#process_pool"
 POOL = "process_pool"
 """What all processes share of it, when an application declares a service of that name."""
 FULL = frozenset({"rate", "concurrency"})
+UNSERVED = "unserved"
 BEING_ASKED = "is being asked"
 NOT_READY = {"not_ready": "is_ready has not said yes", "unseen": "its files cannot be looked at"}
 """Why a gate is closed; a missing input has a name of its own."""
@@ -116,7 +117,7 @@ def _own_reason(
     spec, asking = record.spec, ledger.asking
     if str(record.shelf).startswith(HELD):
         return _answer(record, "overdue", "its last attempt was given up but its code still runs")
-    if record.missing and (asking is None or not asking.questions.dependencies):
+    if record.missing and not ledger.questions_of(spec.task).dependencies:
         return _dependency(ledger, record)
     if record.next_retry_at is not None and record.next_retry_at > now:
         return _answer(record, _why_later(record), f"attempt {record.spent + 1}", until=record.next_retry_at)
@@ -125,7 +126,7 @@ def _own_reason(
     if spec.delay and record.created_at + spec.delay > now:
         return _answer(record, "scheduled", "delay", until=record.created_at + spec.delay)
     if ledger.find_lane(spec) is None:
-        return _answer(record, "unknown_task", f"this program has no task {spec.task!r}: another may run it")
+        return _answer(record, "unknown_task", f"nobody knows a task {spec.task!r}")
     return None if asking is None else _gate(ledger, asking, record, is_started)
 
 
@@ -160,7 +161,8 @@ def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> E
             return _answer(record, "dependency", details, until, waits_for=record.spec.depends_on)
         details = NOT_READY.get(wait.why, f"its input {wait.lacks} is not there")
         return _answer(record, "not_ready", details, until)
-    if not is_started or not asking.questions.gates:  # a score alone is asked only where there is room
+    questions = ledger.questions_of(record.spec.task)
+    if not is_started or not questions.gates:  # a score alone is asked only where there is room
         return None
     lane = ledger.lane_of(record.spec)
     if record.id in lane.entries or (lane.queue.is_paused and not asking.is_asked(record.id)):
@@ -194,8 +196,11 @@ class _Lines:
         self._ledger = ledger
         self._now = now
         self._is_started = is_started
+        is_idle = ledger.fleet is not None and not any(ledger.fleet.serving())
+        self._in_line = FULL | {UNSERVED} if is_idle else FULL
+        """What leaves work in the lines of its services."""
         self._standings: dict[Lane, _Standing] = {}
-        self._counts: dict[Lane | Service, int] = {}
+        self._counts: dict[Lane | Service | str, int] = {}
         self._rehearsals: dict[Service, Rehearsal] = {}
 
     def join(self, record: Record) -> None:
@@ -203,7 +208,8 @@ class _Lines:
         lane, counts = self._ledger.lane_of(record.spec), self._counts
         counts[lane] = counts.get(lane, 0) + 1
         for service in self._standing(lane).lines:
-            counts[service] = counts.get(service, 0) + 1
+            for line in service.needs if isinstance(service, Crew) else (service,):
+                counts[line] = counts.get(line, 0) + 1
             if record.spec.cost and service.meters:
                 rehearsal = self._rehearsal(service)
                 rehearsal.start(record.spec.cost, rehearsal.peek(record.spec.cost))
@@ -223,8 +229,6 @@ class _Lines:
         standing = self._standing(lane, record.spec.cost)
         if standing.service is not None and standing.blocked is not None:
             return self._blocked(record, lane, standing, standing.service, standing.blocked)
-        if not self._is_started:
-            return _answer(record, "not_started", "this process starts nothing; another may", ahead=ahead)
         if ahead:
             return _answer(record, "order", f"{ahead} ahead of it", ahead=ahead)
         for service in lane.services:
@@ -236,25 +240,48 @@ class _Lines:
                 return _answer(record, "rate", "other work waits for more, and goes first", until,
                                service=service.name)  # fmt: skip
         asking = self._ledger.asking
-        if asking is not None and (record.id not in lane.entries or asking.is_asked(record.id)):
+        if (
+            asking is not None
+            and lane.questions
+            and (record.id not in lane.entries or asking.is_asked(record.id))
+        ):
             return _answer(record, "not_ready", BEING_ASKED)
         return _answer(record, "ready", "starts in the next turn")
 
     def _blocked(
         self, record: Record, lane: Lane, standing: _Standing, service: Service, blocked: Blocked
     ) -> Explanation:
-        counts = self._counts
-        ahead = counts.get(service if service in standing.lines else lane, 0)
-        if service.name == THREADS:
+        line: Lane | Service | str = service if service in standing.lines else lane
+        name = service.name
+        if isinstance(service, Crew):
+            name = service.scarce()[0]
+            line = name or line
+        ahead = self._counts.get(line, 0)
+        if blocked.reason == UNSERVED:
+            return self._unserved(record, self._counts.get(lane, 0))
+        if name == THREADS:
             return _answer(record, "threads", blocked.details, ahead=ahead)
-        if service.name == HERE:
+        if name == HERE:
             return _answer(record, "max_running", blocked.details, ahead=ahead)
-        if service.name == OWN_POOL:
+        if name == OWN_POOL:
             return _answer(record, blocked.reason, blocked.details, ahead=ahead, service=POOL)
         until = blocked.until
         if blocked.reason == "rate" and until is not None:  # every rate of this work has to have room by then
             until = max(until, *self._turns(record, lane))
         return _answer(record, blocked.reason, blocked.details, until, ahead, service.name)
+
+    def _unserved(self, record: Record, ahead: int) -> Explanation:
+        """Why nobody may run that work, where several processes share the queue."""
+        fleet, spec = self._ledger.fleet, record.spec
+        assert fleet is not None
+        serving = list(fleet.serving())
+        if not serving:
+            return _answer(record, "not_started", "no process that has the queue open runs work", ahead=ahead)
+        if not any(spec.task in member.worker.tasks for member in serving):
+            details = f"no process that runs work has a task {spec.task!r}"
+            return _answer(record, "unknown_task", details, ahead=ahead)
+        details = f"queue {spec.queue!r} is not one that start(queues=…) named"
+        return _answer(record, "paused", details, ahead=ahead)
 
     def _turns(self, record: Record, lane: Lane) -> Iterator[float]:
         """When each rate of the services of that work has room for it, and for all those ahead."""
@@ -272,17 +299,19 @@ class _Lines:
 
     def _standing(self, lane: Lane, cost: Cost = ()) -> _Standing:
         if cost:  # each is another case
-            return _look_at(lane, self._now, cost)
+            return _look_at(lane, self._now, self._in_line, cost)
         standing = self._standings.get(lane)
         if standing is None:
-            standing = self._standings[lane] = _look_at(lane, self._now)
+            standing = self._standings[lane] = _look_at(lane, self._now, self._in_line)
         return standing
 
 
-def _look_at(lane: Lane, now: float, cost: Cost = ()) -> _Standing:
-    """What is shut (paused, throttled, tripped) lasts longer than what is full, and keeps others' lines free."""
+def _look_at(lane: Lane, now: float, in_line: frozenset[str], cost: Cost = ()) -> _Standing:
+    """What is shut (paused, throttled, tripped) lasts longer than what is full, and keeps others' lines free.
+    A limit says more than that nobody runs work at all."""
     found = [(service, blocked) for service in lane.services if (blocked := service.blocked(now, cost))]
-    shut = [(service, blocked) for service, blocked in found if blocked.reason not in FULL]
+    found.sort(key=lambda one: one[1].reason == UNSERVED)
+    shut = [(service, blocked) for service, blocked in found if blocked.reason not in in_line]
     service, blocked = next(iter(shut + found), (None, None))
     lines = tuple(one for one in lane.services if all(other is one for other, _ in shut))
     return _Standing(service, blocked, () if lane.queue.is_paused else lines)

@@ -26,7 +26,7 @@ from runcue.core.parse import duration
 from runcue.core.retry import RetryOn
 from runcue.errors import CommandFailed, ConfigError, Permanent, RateLimited, RetryLater, Snooze
 
-Kind: TypeAlias = Literal["error", "permanent", "throttled", "snoozed", "timeout", "late"]
+Kind: TypeAlias = Literal["error", "permanent", "throttled", "snoozed", "timeout", "late", "unbegun"]
 
 MESSAGE_BYTES: Final = 4 * 1024
 TRACEBACK_BYTES: Final = 16 * 1024

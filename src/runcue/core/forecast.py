@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from runcue.core.fleet import Crew
 from runcue.core.lane import Lane
 from runcue.core.ledger import Ledger
 from runcue.core.limits import UNLIMITED, Group, Service
@@ -178,7 +179,8 @@ class _Stage:
             if when == math.inf:
                 return why, service.name
             if when > at:
-                at, limit, name = when, why, service.name
+                at, limit = when, why
+                name = service.scarce()[0] if isinstance(service, Crew) else service.name
         end = at + pace.seconds * pace.attempts
         for service in services:
             self._resource(service).take(cost, at, end)
@@ -202,7 +204,8 @@ class _Stage:
         for service in lane.services:
             if isinstance(service, Group):
                 service = min(service.members, key=lambda one: self._resource(one).opens(cost)[0])
-            found.append(service)
+            if service is not lane.crew or service.cap:  # where nobody runs it yet, as if somebody did
+                found.append(service)
         return found
 
     def _resource(self, service: Service) -> _Resource:

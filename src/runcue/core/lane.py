@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from heapq import heappop
+from typing import TYPE_CHECKING
 
 from runcue.core.limits import Group, Service
 from runcue.core.line import Line
 from runcue.core.meters import Cost
 from runcue.core.model import Record
+from runcue.core.settings import NO_QUESTIONS
+
+if TYPE_CHECKING:
+    from runcue.core.fleet import Crew
 
 Candidate = tuple[float, int, int, Record, float]
 """Order, seq, a number that makes it unique, record, when it was judged: work that callbacks let pass."""
@@ -54,17 +59,27 @@ class Hold:
 class Lane:
     """Interchangeable work and where it waits: in the heap, at a service, for an answer, or nowhere."""
 
-    __slots__ = ("asked_at", "candidates", "chosen", "entries", "gate", "group", "hold", "holds", "line",
-                 "member_lanes", "offered_by", "part", "queue", "rank", "refreshed_at", "ring", "seq",
+    __slots__ = ("asked_at", "candidates", "chosen", "crew", "entries", "gate", "group", "hold", "holds", "line",
+                 "member_lanes", "offered_by", "part", "questions", "queue", "rank", "refreshed_at", "ring", "seq",
                  "services", "shelf", "task", "turn", "where")  # fmt: skip
 
     def __init__(
-        self, task: str, queue: Service, services: tuple[Service, ...], line: Line, shelf: str = ""
+        self,
+        task: str,
+        queue: Service,
+        services: tuple[Service, ...],
+        line: Line,
+        shelf: str = "",
+        crew: Crew | None = None,
     ) -> None:
         self.task = task
         self.shelf = shelf
         self.queue = queue
-        self.services = services
+        self.services = services if crew is None else (*services, crew)
+        self.crew = crew
+        """Those who may run its work, where several processes share the queue."""
+        self.questions = NO_QUESTIONS
+        """What callbacks are asked about its work."""
         self.line = line
         self.part = next((one for one in services if one.base is not None), None)
         """What one key has of a service."""
@@ -100,8 +115,11 @@ class Lane:
         """The same lane with one member of its group in the group's place: where its attempts are counted."""
         lane = self.member_lanes.get(member)
         if lane is None:
-            services = tuple(member if one is self.group else one for one in self.services)
-            lane = self.member_lanes[member] = Lane(self.task, self.queue, services, self.line, self.shelf)
+            services = tuple(
+                member if one is self.group else one for one in self.services if one is not self.crew
+            )
+            lane = Lane(self.task, self.queue, services, self.line, self.shelf, self.crew)
+            self.member_lanes[member] = lane
             lane.chosen = member
         return lane
 
@@ -111,6 +129,11 @@ class Lane:
         if self.hold is None or self.hold.key != key:
             self.hold = Hold(key, now)
         return self.hold.allows(now)
+
+    @property
+    def hold_until(self) -> float:
+        """Until when they may be."""
+        return math.inf if self.hold is None else self.hold.until
 
     def cost(self) -> Cost:
         """What its first work is expected to use of each quantity."""

@@ -20,14 +20,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from runcue.core.asking import Asking, Questions
+from runcue.core.fleet import Fleet
 from runcue.core.graph import Graph
 from runcue.core.kept import Kept
 from runcue.core.lane import Lane
-from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move, started
-from runcue.core.limits import Group, Service
+from runcue.core.lifecycle import CANCELLED, COMPLETED, FAILED, finished, move
 from runcue.core.line import READY, shelf_name
 from runcue.core.model import Record, Spec, WorkState
-from runcue.core.plan import Outcome, Plan, Submit
+from runcue.core.plan import Item, Outcome, Plan, Submit
 from runcue.core.risk import Risk
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import NO_HEAD, Head
@@ -56,8 +56,6 @@ class Ledger(Waiting):
 
     def __init__(self, settings: Settings, rules: dict[str, Rule], tag: str, is_whole: bool = True) -> None:
         super().__init__(settings, rules, tag, is_whole)
-        self.running_shelf = f"running/{tag}"
-        self.held_shelf = f"{HELD}{tag}"
         self.pending = 0
         self.running = 0
         self._ended = dict.fromkeys((state for state in WorkState if state.is_final), 0)
@@ -69,18 +67,27 @@ class Ledger(Waiting):
         self.has_moved = False
         self.has_warned = False
         self._seq = 0
-        self._token = 0
+        self.token = 0
         self._kept = Kept(settings.keep_finished)
-        self._risk = Risk(self)
+        self.risk = Risk(self)
         self._head = NO_HEAD
-        self.is_starting = False
-        """True while this process may start something."""
-        self.told_places: dict[str, int] = {}
-        """What others know of the places that attempts of this process take up."""
+        self.refs: dict[int, tuple[str, int, int]] = {}
+        """Of items that other processes left and that are not answered yet (by identity): whose, and which of its."""
+        self.asked_of: dict[str, str] = {}
+        """Whom the questions about a work went to that are under way, where that is another process."""
 
     def ask_with(self, questions: Questions) -> None:
         """The application registered these callbacks: from now on everything pending is asked by them."""
-        self.asking = Asking(self.records, self.ready, questions)
+        self.ready.questions = questions
+        self.rearrange()
+
+    def rearrange(self) -> None:
+        """What is known of tasks has changed: put everything pending where it belongs by that."""
+        rules = [self.ready.questions, *(rule.questions for rule in self.rules.values() if rule.questions)]
+        if any(rules) or self.asking is not None:
+            scored = {bool(self.questions_of(task).score) for task in self._known_tasks()}
+            self.asking = Asking(self.records, self.ready, is_mixed=len(scored) > 1)
+            self.asked_of.clear()
         self.ready.clear()
         self.forget_lanes()
         self.later.clear()
@@ -92,8 +99,12 @@ class Ledger(Waiting):
                 self.place(record)
             else:  # it is read again
                 del self.records[record.id]
-        self.doubtful &= self.records.keys()
         self.registered = (0, 0)
+
+    def _known_tasks(self) -> Iterable[str]:
+        if self.fleet is None:
+            return self.rules
+        return {task for member in self.fleet.members.values() for task in member.worker.tasks}
 
     # looking ----------------------------------------------------------------------------------------------
 
@@ -110,7 +121,7 @@ class Ledger(Waiting):
     def count(self, head: Head) -> None:
         """Go on from these counters."""
         self._head = head
-        self._seq, self._token = head.seq, head.token
+        self._seq, self.token = head.seq, head.token
         self.pending, self.running, self.blocked = head.pending, head.running, head.blocked
         self._ended = {COMPLETED: head.completed, FAILED: head.failed, CANCELLED: head.cancelled}
 
@@ -121,32 +132,51 @@ class Ledger(Waiting):
             if not service.name.startswith("#"):
                 plan.services[service.name] = service.state()
         self.changed.clear()
-        if not self.is_whole:
-            places = self.own_places()
-            if self.is_starting and len(self.workers) > 1:
-                places |= self.wanted_places()
-            if places != self.told_places:
-                plan.active = self.told_places = places
+        fleet, before = self.fleet, self._head
+        if fleet is not None:
+            plan.workers.update((member.id, member.worker) for member in fleet.changed)
+            fleet.changed.clear()
+            self._address_events(fleet)
             self._let_guests_go()
             for lane in self.ready.lanes.values():
                 lane.line.written()
-                if self.asking is None:  # what callbacks are about stays in mind until they were asked
+                if not lane.questions:  # what callbacks are about stays in mind until they were asked
                     lane.line.shorten()
-        plan.is_full = self.is_full
-        before = self._head
+        decider, wake_at = before.decider, before.wake_at
+        if fleet is not None:
+            successor = None if self.waiting_submits else fleet.successor(self.worker, self.now)
+            decider = successor or self.worker
+            if successor is not None:
+                plan.part(successor)  # it is woken
+            if plan.is_whole:
+                plan.has_moved_alarm = len(fleet.members) > 1 and wake_at is not None and wake_at <= self.now
+                wake_at = None if plan.wake_at == math.inf else plan.wake_at
         told = before.told + len(plan.events)
-        plan.head = Head(before.revision, self._seq, self._token, told, self.now, self.pending, self.running,
-                         ended[COMPLETED], ended[FAILED], ended[CANCELLED], self.blocked)  # fmt: skip
+        plan.head = Head(before.revision, self._seq, self.token, told, self.now, self.pending, self.running,
+                         ended[COMPLETED], ended[FAILED], ended[CANCELLED], self.blocked, decider,
+                         wake_at)  # fmt: skip
         self._head = plan.head
         return plan
 
+    def _address_events(self, fleet: Fleet) -> None:
+        """Have each process told of the events that are its own: of everyday ones only if it wants to hear them."""
+        plan = self.plan
+        for place, worker in plan.foreign.items():
+            member = fleet.members.get(worker)
+            news = plan.events[place]
+            if member is None or (isinstance(news, Record) and not member.worker.hears):
+                continue
+            part = plan.part(worker)
+            if place in plan.finals:
+                part.finals[len(part.events)] = news
+            part.is_notable |= not isinstance(news, Record)
+            part.events.append(news)
+
     def _let_guests_go(self) -> None:
-        """The turn is over: keep in mind only what runs here and what its lane has in its line."""
+        """The turn is over: keep in mind only what runs and what its lane has in its line."""
         for work_id in self.guests:
             record = self.records.get(work_id)
-            if record is not None and (record.worker or self.worker) == self.worker and record.token:
-                continue
-            if record is not None and not self._is_in_line(record):
+            if record is not None and not record.token and not self._is_in_line(record):
                 del self.records[work_id]
         self.guests.clear()
         self.graph = Graph()
@@ -162,10 +192,22 @@ class Ledger(Waiting):
 
     # telling and writing ----------------------------------------------------------------------------------
 
+    def reply(self, item: Item, answer: Any) -> None:
+        """Have whoever asked for that told the answer."""
+        worker, *ref = self.refs.pop(id(item), (self.worker,))
+        plan = self.plan if worker == self.worker else self.plan.part(worker)
+        plan.replies.append((tuple(ref) or item, answer))
+
     def accept(self, specs: Sequence[Spec]) -> list[Record]:
         """New work: a record for each. What may start as far as it is concerned is put in its lane; the others are
         returned, not yet in their place."""
         now, plan, seq, settings = self.now, self.plan, self._seq, self.settings
+        if self.fleet is not None and specs:  # all of them come from one program
+            settings = self.settings_of(specs[0].task)
+        if self.origin != self.worker:
+            plan.foreign.update(
+                dict.fromkeys(range(len(plan.events), len(plan.events) + len(specs)), self.origin)
+            )
         tell = plan.events.append
         is_watched = settings.pending_timeout is not None or settings.pending_warn_after is not None
         join = self.ready.push_all if self.asking is None else self.asking.arrived
@@ -183,13 +225,17 @@ class Ledger(Waiting):
                 record = Record(spec.id, spec, seq, rank, now, since=now)
                 others.append(record)
             else:
-                mine = self.lane_of(spec)
-                if mine is not lane:
-                    run = []
-                    runs.append((mine, run))
-                    lane = mine
-                record = Record(spec.id, spec, seq, rank, now, since=now, shelf=lane.shelf, place=rank)
-                run.append(record)
+                mine = self.lane_of(spec) if self.fleet is None else self.find_lane(spec)
+                if mine is None:  # nobody knows that task yet
+                    record = Record(spec.id, spec, seq, rank, now, since=now)
+                    others.append(record)
+                else:
+                    if mine is not lane:
+                        run = []
+                        runs.append((mine, run))
+                        lane = mine
+                    record = Record(spec.id, spec, seq, rank, now, since=now, shelf=mine.shelf, place=rank)
+                    run.append(record)
             fresh[spec.id] = record
             tell(record)
             if spec.depends_on:
@@ -218,10 +264,11 @@ class Ledger(Waiting):
         """Put pending work where it waits: for a time, for others, or in its lane."""
         lane, shelf, place = self._where(record)
         shelves = self.plan.shelves
-        shelves.add(shelf)
+        if not shelf.startswith(HELD):
+            shelves.add(shelf)
         worker = record.worker if shelf.startswith(HELD) else None
         if shelf != record.shelf or place != record.place or worker != record.worker:
-            if record.shelf is not None:
+            if record.shelf is not None and not record.shelf.startswith(HELD):
                 shelves.add(record.shelf)
             record = replace(record, shelf=shelf, place=place, worker=worker)
             self.write(record)
@@ -244,10 +291,8 @@ class Ledger(Waiting):
         """Where pending work waits: its lane if it could start, its shelf, and its place there."""
         spec = record.spec
         if record.id in self.held:
-            return None, self.held_shelf, record.since
-        if record.worker is not None and record.worker != self.worker and record.worker in self.workers:
-            return None, f"{HELD}{record.worker}", record.since
-        if record.missing and (self.asking is None or not self.asking.questions.dependencies):
+            return None, f"{HELD}{record.worker or self.worker}", record.since
+        if record.missing and not self.questions_of(spec.task).dependencies:
             return None, BLOCKED, record.rank
         if record.next_retry_at is not None and record.next_retry_at > self.now:
             return None, LATER, record.next_retry_at
@@ -263,84 +308,18 @@ class Ledger(Waiting):
     def exchange(self, record: Record, changed: Record) -> None:
         """Pending work has another record now: where the old one stands in line, the new one takes its place."""
         if not record.token and str(record.shelf).startswith(READY):
-            self._leave_line(record)  # it is asked anew
+            self.leave_line(record)  # it is asked anew
             self.place(changed)
 
-    def _leave_line(self, record: Record) -> None:
+    def leave_line(self, record: Record) -> None:
+        """That pending work waits elsewhere, or nowhere, from now on: its line must not count it as first."""
         lane = self.find_lane(record.spec)
         if lane is not None:
             if self.asking is not None:
                 self.asking.left(record.id, lane)
             self.ready.left(lane)
 
-    def forget_changed(self, record: Record) -> None:
-        """Others changed that work: it is no longer in mind as it was."""
-        super().forget_changed(record)
-        self._leave_line(record)
-
     # starting and ending ----------------------------------------------------------------------------------
-
-    def start(self, lane: Lane, batch: list[Record]) -> None:
-        """Grant these starts: services, windows and circuits count them from here."""
-        if lane.group is not None:
-            self._start_on_members(lane, lane.group, batch)
-            return
-        if self.doubtful:
-            self.settle([record.id for record in batch])
-            batch = [record for record in batch if self.records.get(record.id) is record]
-        if not self.is_whole:
-            batch = [record for record in batch if not record.crashes or self._risk.allows(record)]
-        now, records, plan, slots, token = self.now, self.records, self.plan, self.slots, self._token
-        written, begin, tell = plan.records, plan.start.append, plan.events.append
-        worker, shelf = (None, None) if self.is_whole else (self.worker, self.running_shelf)
-        amount = len(batch)
-        plan.shelves.add(lane.shelf)
-        rated: list[Service] = []
-        breakers = []
-        is_metered = False
-        for service in lane.services:
-            service.active += amount
-            if service.is_rated:
-                service.granted(amount)
-                rated.append(service)
-            if service.breaker is not None:
-                breakers.append(service)
-            if service.is_metered:
-                is_metered = True
-                service.spend_budget("", amount)
-        granted = rated, now, now + self.slack(rated) if rated else now
-        if rated:
-            self.log_starts(rated, batch, granted[2])
-        for record in batch:
-            token += 1
-            running = started(record, token, now, worker, shelf)
-            if lane.chosen is not None:
-                running = replace(running, chosen=lane.chosen.name)
-                plan.rewritten.add(record.id)
-            records[record.id] = written[record.id] = running
-            begin(running)
-            tell(running)
-            slots[token] = lane
-            if rated:
-                self.unentered[token] = granted
-                plan.rated[token] = granted[2]
-            if is_metered:
-                self.reserve(record, token, rated, granted[2])
-            if breakers:
-                self.count_on_circuits(breakers, token)
-        self._token = token
-        self.pending -= amount
-        self.running += amount
-        self.has_moved = True
-
-    def _start_on_members(self, lane: Lane, group: Group, batch: list[Record]) -> None:
-        """Any of several services will do: the least loaded first, for each work anew."""
-        for record in batch:
-            member = group.pick(record.spec.cost, self.now)
-            if member is None:  # callbacks chose one that costs more than the one that was looked at
-                self.place(record)
-            else:
-                self.start(lane.on(member), [record])
 
     def release(self, token: int, work_id: str) -> Lane | None:
         """The code of that attempt has ended: its places in the services are free. The lane it came from."""
@@ -353,19 +332,26 @@ class Ledger(Waiting):
         if token in self.unentered:
             self.returned(token, work_id)
         self.spending.pop(token, None)
+        member = self.runners.pop(token, None)
+        if self.fleet is not None and member is not None:
+            assert lane.crew is not None
+            self.fleet.free(member, lane.crew.needs)
+            self.fleet.ended(member, token)
         if token in self.overdue:
-            self.code_ended(self.overdue.pop(token))
+            self._code_ended(token, self.overdue.pop(token))
         return lane
 
-    def code_ended(self, work_id: str) -> None:
+    def _code_ended(self, token: int, work_id: str) -> None:
         """The code of an attempt that was given up is over: its work may go on, whoever it was that gave it up."""
-        was_held = self.held.pop(work_id, None) is not None
+        was_held = self.held.get(work_id) == token
+        if was_held:
+            del self.held[work_id]
         record = self.live(work_id) if was_held or not self.is_whole else None
-        if record is not None and not record.token and (was_held or record.worker == self.worker):
+        if record is not None and not record.token and was_held:
             self.place(record)
         elif record is None and not self.is_whole:
-            final = self.latest(work_id)
-            if final is not None and final.worker == self.worker:
+            final = self.latest(work_id) or self.look_up(work_id)
+            if final is not None and final.state.is_final and final.worker is not None:
                 self.plan.records[work_id] = replace(final, worker=None)
                 self.plan.rewritten.add(work_id)
 
@@ -378,8 +364,8 @@ class Ledger(Waiting):
     def put_back(self, record: Record, verb: str, **changes: Any) -> Record:
         """A running work becomes pending again."""
         token = record.token
-        if record.id == self._risk.id:
-            self._risk.is_over()
+        if record.id == self.risk.id:
+            self.risk.is_over()
         worker = record.worker if token in self.overdue else None
         record = move(record, verb, token=0, worker=worker, shelf=None, since=self.now, **changes)
         self.running -= 1
@@ -395,7 +381,7 @@ class Ledger(Waiting):
 
     def close(self, record: Record, verb: str, **changes: Any) -> Record:
         """A live work comes to its end: it leaves the ledger for the store."""
-        is_over = record.worker == self.worker and record.token and record.token not in self.overdue
+        is_over = record.token and record.token not in self.overdue
         return self.leave(
             record,
             move(record, verb, token=0, completed_at=self.now, next_retry_at=None, missing=0, shelf=None, place=0.0,
@@ -413,13 +399,13 @@ class Ledger(Waiting):
             self.graph.drop(record.id, record.spec.depends_on)
         if record.token:
             self.running -= 1
-            if record.id == self._risk.id:
-                self._risk.is_over()
+            if record.id == self.risk.id:
+                self.risk.is_over()
         else:
             self.pending -= 1
-            if record.shelf is not None:
+            if record.shelf is not None and not record.shelf.startswith(HELD):
                 self.plan.shelves.add(record.shelf)
-            self._leave_line(record)
+            self.leave_line(record)
             self.held.pop(record.id, None)
         self._kept.add(final)
         return final
@@ -427,8 +413,8 @@ class Ledger(Waiting):
     def complete(self, outcomes: Iterable[Outcome]) -> Outcome | None:
         """Results came: `release`, `leave` and `tell` in one, for the end that is on every work's path. Stops at the
         first that no longer counts, and returns it."""
-        plan, now, records, slots, risk = self.plan, self.now, self.records, self.slots, self._risk
-        unentered, spending, written = self.unentered, self.spending, plan.records
+        plan, now, records, slots, risk = self.plan, self.now, self.records, self.slots, self.risk
+        unentered, spending, written, fleet = self.unentered, self.spending, plan.records, self.fleet
         done: list[Record] = []
         lanes: dict[Lane, None] = {}
         stale: Outcome | None = None
@@ -443,6 +429,9 @@ class Ledger(Waiting):
                 is_moved = service.width is not None or service.throttle_streak
                 if is_moved and service.went_well(record.started_at or 0.0):
                     self.changed[service] = None
+            if fleet is not None:
+                assert lane.crew is not None
+                fleet.free(self.runners.pop(token), lane.crew.needs)
             if token in unentered:
                 self.returned(token, record.id)
             spending.pop(token, None)
@@ -462,6 +451,10 @@ class Ledger(Waiting):
         self.has_moved |= bool(done)
         self._kept.add(*done)
         plan.finals.update(enumerate(done, len(plan.events)))
+        if self.origin != self.worker:
+            plan.foreign.update(
+                dict.fromkeys(range(len(plan.events), len(plan.events) + len(done)), self.origin)
+            )
         plan.events += done
         return stale
 

@@ -12,7 +12,7 @@ star is a `Group`, any one of the services it matches.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -75,16 +75,6 @@ class Window:
         else:
             self.stamps.append(at)
 
-    def count(self, at: float, amount: int) -> None:
-        """Another process was granted that many starts which count from `at` on, or gave some of them back."""
-        stamps = self.stamps
-        place = len(stamps) if not stamps or at >= stamps[-1] else bisect_right(stamps, at)
-        for _ in range(amount):
-            stamps.insert(place, at)
-        while amount < 0 and place and stamps[place - 1] == at:
-            amount, place = amount + 1, place - 1
-            del stamps[place]
-
     def as_meter(self) -> Meter:
         """The same as a meter of calls, of which each start uses one."""
         return Meter("", Rate(self.limit, self.per), deque((stamp, 1) for stamp in self.stamps), self.open)
@@ -132,11 +122,9 @@ class Service:
         "narrowed_at",
         "offered",
         "open",
-        "others",
         "parked",
         "reserved",
         "served",
-        "share",
         "throttle_streak",
         "throttled_until",
         "wakes_at",
@@ -150,8 +138,6 @@ class Service:
         """The service whose key this is the part of, if it is one."""
         self.active = 0
         self.open = 0  # grants under a rate whose handler was not entered yet
-        self.others = 0  # of the active, how many run in other processes
-        self.share: int | None = None  # how many may run here while other processes want places, too
         self.is_paused = False
         self.is_out = False  # when it was last told, or heard of, it was not available
         self.throttled_until = 0.0
@@ -215,7 +201,7 @@ class Service:
 
     @property
     def slack(self) -> float:
-        """How long after its grant a call may begin as a rule: other processes count it from then on."""
+        """How long after its grant a call may begin as a rule: whoever decides next counts it from then on."""
         shortest = min(self._spans(), default=0.0)
         return min(max(shortest * SLACK, LEAST_SLACK), MOST_SLACK)
 
@@ -226,7 +212,7 @@ class Service:
                             self.width, self.narrowed_at, self.declared)  # fmt: skip
 
     def load(self, state: ServiceState) -> None:
-        """Stand as another process left it; its limits are declared before."""
+        """Stand as whoever decided before left it; its limits are declared before."""
         self.is_paused = state.is_paused
         self.throttled_until, self.throttle_streak = state.throttled_until, state.throttle_streak
         self.declared = state.declared
@@ -246,15 +232,6 @@ class Service:
             and all(meter.room(now) == meter.limit for meter in self.meters)
         )
 
-    def started_elsewhere(self, at: float, amount: float, quantity: str) -> None:
-        """Another process was granted that many starts, or so much of a quantity; less than none when it did not use
-        some of it."""
-        if quantity:
-            self.use(quantity, at, amount)
-            return
-        for window in self.windows:
-            window.count(at, int(amount))
-
     @property
     def reach(self) -> float:
         """For how many seconds its starts have to be remembered."""
@@ -264,7 +241,7 @@ class Service:
         return [window.per for window in self.windows] + [meter.per for meter in self.meters]
 
     def recall(self, starts: Iterable[Grant]) -> None:
-        """Count what was started before this process watched the service: in order, and once."""
+        """Count what was started before this process decided: in order, and once."""
         calls: list[float] = []
         for start in starts:
             if start.quantity:
@@ -311,8 +288,6 @@ class Service:
         if self.is_paused or now < self.throttled_until:
             return 0
         room = self.cap - self.active
-        if self.share is not None and self.share - self.active + self.others < room:
-            room = self.share - self.active + self.others
         for window in self.windows:
             left = window.room(now)
             if left < room:
@@ -392,8 +367,6 @@ class Service:
                 return short
         if self.active >= self.cap:
             return Blocked("concurrency", None, f"{self.active}/{self.cap} running")
-        if self.is_at_its_share:
-            return Blocked("concurrency", None, f"{self.share} running here, the rest is for other processes")
         return None
 
     def _short_of(self, cost: Cost, now: float) -> Blocked | None:
@@ -412,15 +385,6 @@ class Service:
                 left = f"{max(budget.left, 0):,.10g} {name or 'calls'} left"
                 return Blocked("rate", budget.until, f"{left}, as the service said itself")
         return None
-
-    def fair_share(self, hungry: int) -> int | None:
-        """How many may run here when so many other processes want places; None when all may."""
-        return max(1, self.cap // (hungry + 1)) if hungry and self.cap < UNLIMITED else None
-
-    @property
-    def is_at_its_share(self) -> bool:
-        """True when other processes want places and as many run here as is fair."""
-        return self.share is not None and self.active - self.others >= self.share
 
     def gains_at(self, now: float) -> float:
         """When the passing of time alone next adds to the room in its windows."""

@@ -17,8 +17,6 @@ Page = tuple[list[Record], Key | None, bool]
 
 SHORTEST_PAGE = 32
 """How much is read of a lane at least, when some of it has to be read."""
-GLANCE = 4
-"""The same where others take from it too, so that what is read ahead is soon worth nothing."""
 
 MOST = 10_000
 """How much of a lane is in mind at most, where a store has all of it; half of that is left when it was more."""
@@ -49,7 +47,7 @@ class Line:
     in this turn beyond that is not in the store yet: it waits in `fresh` until it is within reach, or written.
     """
 
-    __slots__ = ("_ahead", "_dead", "_early", "_fifo", "_records", "end", "first", "fresh", "more", "page")
+    __slots__ = ("_dead", "_early", "_fifo", "_records", "end", "first", "fresh", "more", "page")
 
     def __init__(self, records: dict[str, Record]) -> None:
         self.page: Callable[[Key | None, int], Page] | None = None
@@ -59,8 +57,6 @@ class Line:
         self.fresh: list[Record] = []
         self._records = records
         self._dead = 0
-        self._ahead = SHORTEST_PAGE
-        """How much is read to know what comes first."""
         self._fifo: deque[Record] = deque()
         self._early: list[tuple[float, int, int, Record]] = []
 
@@ -92,7 +88,6 @@ class Line:
         self._early.clear()
         self.fresh.clear()
         self._dead = 0
-        self._ahead = GLANCE
         self.end, self.first, self.more = None, first, first is not None
 
     @property
@@ -145,8 +140,7 @@ class Line:
         """The first that is still as it was when it came; what changed since is dropped."""
         head = self._head()
         while head is None and self.more:
-            self.refill(self._ahead)
-            self._ahead = SHORTEST_PAGE  # others take nothing, or it would begin anew
+            self.refill(SHORTEST_PAGE)
             head = self._head()
         return head
 
@@ -191,7 +185,7 @@ class Line:
                     taken.append(head)
                 fifo.popleft()
             elif self.more:
-                self.refill(max(most - len(taken), self._ahead))
+                self.refill(max(most - len(taken), SHORTEST_PAGE))
             else:
                 break
         return taken

@@ -1,15 +1,16 @@
 """The live work that a process has in mind, and how it brings more of it to mind.
 
 A store that nobody shares has everything in mind (`is_whole`). With a library, which is a store that several
-processes share, only this is: what runs here, the first of each shelf that could start, and for one turn
-whatever a decision needs. A turn begins with what others changed, so that nothing in mind is ever outdated.
+processes share, only this is: what runs, wherever that is, the first of each shelf that could start, and for one turn
+whatever a decision needs. One process decides for all, and who takes its place reads everything anew: so nothing in
+mind is ever outdated.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from runcue.core.graph import Graph
 from runcue.core.lane import Lane
@@ -44,12 +45,8 @@ class Mind:
         """The first such moment that this turn added."""
         self.registered = (0, 0)
         """How many tasks and services there were when the shelves were last looked through."""
-        self.workers: dict[str, dict[str, int]] = {}
-        """Who has the queue open, the dead included until their work was taken over, and what they take up."""
         self.guests: set[str] = set()
         """What was brought to mind for this turn only."""
-        self.doubtful: set[str] = set()
-        """Work in mind that others may have changed: it is read again before anything relies on it."""
         self.has_looked = True
         self.begin(0.0, 0.0)
 
@@ -84,41 +81,11 @@ class Mind:
 
     def latest(self, work_id: str) -> Record | None:
         """The newest record of that work: live, ended in this turn, or kept by the store."""
-        return self.known(work_id) or self.plan.records.get(work_id) or self.found.records.get(work_id)
-
-    def known(self, work_id: str) -> Record | None:
-        """That live work as it is in mind, when nobody else has changed it."""
-        if work_id in self.doubtful:
-            self.settle([work_id])
-        return self.records.get(work_id)
-
-    def settle(self, ids: Iterable[str]) -> None:
-        """Read again those of them that others may have changed; what they did change is no longer in mind."""
-        asked = [one for one in ids if one in self.doubtful]
-        if asked:
-            assert self.library is not None
-            stored = self.library.by_id(asked)
-            for one in asked:
-                self._compare(self.records[one], stored.get(one))
-
-    def _compare(self, known: Record, stored: Record | None) -> Record | None:
-        """What stays in mind of a doubtful work, now that it was read."""
-        self.doubtful.discard(known.id)
-        if stored == known:
-            return known
-        if stored is not None and known.token and stored.token == known.token:
-            self.records[known.id] = stored  # what it depends on may have come since it was let start
-            return stored
-        self.forget_changed(known)
-        return None
-
-    def forget_changed(self, record: Record) -> None:
-        """Others changed that work: it is no longer in mind as it was."""
-        del self.records[record.id]
+        return self.records.get(work_id) or self.plan.records.get(work_id) or self.found.records.get(work_id)
 
     def live(self, work_id: str) -> Record | None:
         """That work, if it is pending or running: in mind, or brought to mind for this turn."""
-        record = self.known(work_id)
+        record = self.records.get(work_id)
         if record is None and self.library is not None:
             record = self.plan.records.get(work_id) or self.look_up(work_id)
             if record is None or record.state.is_final:
@@ -202,7 +169,7 @@ class Mind:
         for one in page:
             if one.id in self.plan.records:
                 continue
-            known = self._met(one)
+            known = self.records.get(one.id)
             if known is None:
                 self.records[one.id] = one
                 fresh.append(one)
@@ -210,12 +177,6 @@ class Mind:
                 fresh.append(known)
         end = (page[-1].place, page[-1].seq) if page else after
         return fresh, end, len(page) >= limit
-
-    def _met(self, stored: Record) -> Record | None:
-        """What is in mind of a work that was just read, if that is how it stands."""
-        if stored.id in self.doubtful:
-            return self._compare(self.records[stored.id], stored)
-        return self.records.get(stored.id)
 
     def shelf(self, name: str) -> Iterator[Record]:
         """All that is on a shelf, in order, as it stands now; what is taken off meanwhile does no harm."""
@@ -226,7 +187,7 @@ class Mind:
             for record in page:
                 after = (record.place, record.seq)
                 if record.id not in self.plan.records:
-                    known = self._met(record)
+                    known = self.records.get(record.id)
                     if known is None:
                         self.invite(record)
                     yield known or record

@@ -30,7 +30,7 @@ def take_results(ledger: Ledger, outcomes: Iterable[Outcome]) -> None:
     """Attempts came back, one after the other, each with a result: taken at once where nothing else hangs on them."""
     rest = iter(outcomes)
     while True:
-        has_more = ledger.doubtful or ledger.epochs or ledger.blocked or ledger.asking is not None
+        has_more = ledger.epochs or ledger.blocked or ledger.asking is not None
         outcome = next(rest, None) if has_more else ledger.complete(rest)
         if outcome is None:
             return
@@ -39,14 +39,12 @@ def take_results(ledger: Ledger, outcomes: Iterable[Outcome]) -> None:
 
 def take(ledger: Ledger, outcome: Outcome) -> None:
     """An attempt came back."""
-    record = ledger.known(outcome.id) if ledger.doubtful else ledger.records.get(outcome.id)
+    record = ledger.records.get(outcome.id)
     token = outcome.token
     if record is None or record.token != token:
         if outcome.has_ended:  # else its code still runs and keeps its places: `Ended` will come
             lane = ledger.release(token, outcome.id)
             ledger.judge_circuits(token, None)
-            if lane is None and not ledger.is_whole:
-                ledger.code_ended(outcome.id)
             if token not in ledger.answered:  # else that turn was kept after all, and took it
                 _tell_stale(ledger, outcome.id, lane)
         return
@@ -63,11 +61,11 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
     if outcome.has_ended:
         ledger.release(token, record.id)
     else:
-        ledger.give_up(token, record.id)
-        ledger.plan.stop.append(token)
+        ledger.give_up(record)
+        ledger.stop(token)
     if failure.kind == "throttled":
         _throttled(ledger, record, failure, outcome.error)
-    elif failure.kind == "late":
+    elif failure.kind in {"late", "unbegun"}:
         ledger.judge_circuits(token, None)
         ledger.put_back(record, "return")
     elif failure.kind == "snoozed":
@@ -82,8 +80,6 @@ def ended(ledger: Ledger, item: Ended) -> None:
     """The code of an attempt that was given up is over: its places are free, its work may go on."""
     lane = ledger.release(item.token, item.id)
     ledger.judge_circuits(item.token, None)
-    if lane is None and not ledger.is_whole:
-        ledger.code_ended(item.id)
     if item.has_answer:
         _tell_stale(ledger, item.id, lane)
 
@@ -128,10 +124,10 @@ def cancel(ledger: Ledger, item: Cancel) -> bool:
 
 
 def _stop(ledger: Ledger, record: Record) -> None:
-    """This process stops: what it runs becomes pending again, for whoever goes on, and no attempt is counted."""
-    if record.token and record.worker == ledger.worker:
-        ledger.plan.stop.append(record.token)
-        ledger.give_up(record.token, record.id)
+    """A process stops: what it runs becomes pending again, for whoever goes on, and no attempt is counted."""
+    if record.token and record.worker == ledger.origin:
+        ledger.stop(record.token)
+        ledger.give_up(record)
         ledger.put_back(record, "return")
 
 
@@ -264,12 +260,11 @@ def _completed_for_others(ledger: Ledger, final: Record, makes: tuple[str, ...] 
 
 def _satisfied(ledger: Ledger, record: Record) -> None:
     """One of the dependencies of that work is there."""
-    asking = ledger.asking
     nearer = replace(record, missing=record.missing - 1)
     ledger.write(nearer)
     if not nearer.missing:
         ledger.blocked -= 1
-    if asking is not None and asking.questions.dependencies:
+    if ledger.questions_of(record.spec.task).dependencies:
         ledger.exchange(record, nearer)
     elif not nearer.missing and not record.token:
         ledger.place(nearer)
@@ -278,7 +273,7 @@ def _satisfied(ledger: Ledger, record: Record) -> None:
 def _failed(ledger: Ledger, record: Record, failure: Failure, outcome: Outcome) -> None:
     now = ledger.now
     ledger.judge_circuits(record.token, _verdict(failure))
-    retry = record.spec.retry or ledger.rules[record.spec.task].retry
+    retry = record.spec.retry or ledger.retry_of(record.spec.task)
     failures = record.failures + 1
     began = now if record.started_at is None else record.started_at
     duration = max(0.0, now - began)
@@ -318,7 +313,7 @@ def _throttled(ledger: Ledger, record: Record, failure: Failure, exception: Base
     ledger.judge_circuits(record.token, None)
     since = now if record.throttled_since is None else record.throttled_since
     until = _pause(ledger, record, failure, now - since)
-    if now - since >= ledger.settings.throttle_timeout:
+    if now - since >= ledger.settings_of(record.spec.task).throttle_timeout:
         began = now if record.started_at is None else record.started_at
         line = Attempt(record.attempt, began, max(0.0, now - began), failure.message, record.worker)
         _rate_limited(ledger, record, line, failure.traceback or None, exception)
@@ -343,7 +338,7 @@ def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float)
     ledger.changed[service] = None
     ledger.ready.wake_service(service, until)
     ledger.tell_throttled(service, until, failure.message)
-    uses = (*record.services, *ledger.rules[record.spec.task].implicit)
+    uses = (*record.services, *ledger.implicit_of(record.spec.task))
     return None if service.name in uses else until
 
 
@@ -364,11 +359,8 @@ def _rate_limited(
 
 def _cancel_one(ledger: Ledger, record: Record, reason: str) -> None:
     if record.token:
-        if record.worker == ledger.worker or ledger.is_whole:
-            ledger.plan.stop.append(record.token)
-            ledger.give_up(record.token, record.id)
-        else:
-            ledger.plan.mail.append((record.worker or "", record.token))
+        ledger.stop(record.token)
+        ledger.give_up(record)
         if reason != STOPPED:  # a stopped start reuses its number
             record = ledger.spend(record)
     _end_pending(ledger, record, "cancel", "cancelled", reason)
@@ -393,7 +385,9 @@ def _lose(ledger: Ledger, work_id: str, error: str, cascade: bool) -> None:
             if cascade:
                 _cancel_one(ledger, record, error)
                 stack.append((record.id, "prerequisite_cancelled"))
-            elif not record.token:  # else a callback let it start before its dependency ended
+            elif not record.token:
                 _end_pending(ledger, record, "fail", "failed", error)
                 stack.append((record.id, "prerequisite_failed"))
+            else:  # a callback let it start before its dependency ended: it waits for that no more
+                _satisfied(ledger, record)
         ledger.graph.satisfy(lost)

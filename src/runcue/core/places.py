@@ -1,35 +1,34 @@
 """The places that attempts take up: slots in services, grants under rates, calls that circuits count.
 
 slots     token → lane, for everything whose code still runs, overdue code included
+runners   token → who runs it, where several processes share the queue
 overdue   attempts that no longer count but whose code still runs
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from runcue.core.breaker import Breaker
 from runcue.core.events import Told, is_final
+from runcue.core.fleet import Fleet, Member
 from runcue.core.lane import Lane
 from runcue.core.limits import Blocked, Service
+from runcue.core.line import Line
 from runcue.core.meters import Spending
 from runcue.core.mind import Mind
 from runcue.core.model import Record, Spec
 from runcue.core.plan import Entry
 from runcue.core.ready import Ready
-from runcue.core.settings import Rule, Settings
-from runcue.core.state import Grant
+from runcue.core.retry import Retry
+from runcue.core.settings import Questions, Rule, Settings
+from runcue.core.state import Grant, Overdue
 
 CIRCUIT_EVENTS = {"open": "circuit_opened", "half_open": "circuit_half_open", "closed": "circuit_closed"}
 RATE_LIMITED_EVERY = 1.0
 Granted: TypeAlias = tuple[list[Service], float, float]
-HERE = "#running"
-"""Everything that runs in one process, where that is limited."""
-WANTS = "#wants "
-"""What a service is called where a process says that it wants more places in it."""
 NOBODY = Spec("", "", b"", ())
 NOT_RATED: Granted = ([], 0.0, 0.0)
 SAFE = 2.0
@@ -46,17 +45,29 @@ class Places(Mind):
         self.rules = rules
         self._last_spec = NOBODY
         self._last_lane: Lane
-        self.ready = Ready(self.records, None if is_whole else self.read_lane, self.heads)
+        self.fleet: Fleet | None = None if is_whole else Fleet(self._touch)
+        """Who runs work, where several processes share the queue."""
+        if self.fleet is None:
+            self.ready = Ready(self.records)
+        else:
+            self.ready = Ready(self.records, self.read_lane, self.heads, self.fleet.crew)
+        self.runners: dict[int, Member] = {}
+        """Who runs each attempt, by token; only with a fleet."""
+        self.origin = worker
+        """The process that brought what is being decided: its callbacks and its log are told of it."""
         self._unrecalled: list[Service] = []
         """Services that are watched since this turn: what was started before is not counted yet."""
         if not is_whole:
-            self.ready.services.on_new = self._watch
+            self.ready.services.on_new = self._unrecalled.append
         self.slots: dict[int, Lane] = {}
         self.overdue: dict[int, str] = {}
         self.orphans: list[Record] = []
         """Attempts from before this ledger was made whose code still runs."""
         self.answered: set[int] = set()
         """Tokens of those that have answered, in a turn of which it is not known whether it was kept, or after it."""
+        self.begun: set[int] = set()
+        """Tokens of attempts that this process is about to begin, or of which it has left the outcome: they are not
+        to be put back when it takes over."""
         self.spending: dict[int, Spending] = {}
         """What running attempts have reserved or used of quantities."""
         self.unentered: dict[int, Granted] = {}
@@ -72,18 +83,15 @@ class Places(Mind):
         self.changed: dict[Service, None] = {}
         """Services of which something is to be written."""
 
-    def _watch(self, service: Service) -> None:
-        """A service is watched from now on: others may use it already."""
-        taken = (active for worker, active in self.workers.items() if worker != self.worker)
-        service.active = service.others = sum(active.get(service.name, 0) for active in taken)
-        self._unrecalled.append(service)
+    def _touch(self, service: Service) -> None:
+        self.ready.touch(service)
 
     def recall_starts(self) -> None:
         """Count what was started before its service was watched here: read at once for all of them."""
         if not self._unrecalled:
             return
         services = {service.name: service for service in self._unrecalled if service.reach}
-        self._unrecalled = []
+        self._unrecalled.clear()
         if self.library is not None and services:
             starts: dict[str, list[Grant]] = {}
             for start in self.library.starts({name: self.now - one.reach for name, one in services.items()}):
@@ -110,14 +118,41 @@ class Places(Mind):
             return None
         services = spec.services if rule.services is None else rule.services
         find = self.ready.services.find
-        is_known = all(find(name) is not None for name in (*services, *rule.implicit))
+        implicit = rule.implicit if self.fleet is None else rule.shared
+        is_known = all(find(name) is not None for name in (*services, *implicit))
         return self.lane_of(spec) if is_known else None
 
-    def lane_run(self, record: Record) -> Lane:
+    def lane_run(self, spec: Spec, chosen: str | None) -> Lane:
         """The lane in which the attempt of a running work is counted."""
-        lane = self.lane_of(record.spec)
-        member = None if record.chosen is None else self.ready.services.get(record.chosen)
+        lane = self.find_lane(spec)
+        if lane is None:  # nobody knows its task any more: it counts where it can
+            assert self.fleet is not None
+            known = (self.ready.services.find(name) for name in spec.services)
+            services = tuple(one for one in known if one is not None)
+            crew = self.fleet.crew(spec.task, spec.queue, ())
+            return Lane(spec.task, self.ready.queue(spec.queue), services, Line(self.records), crew=crew)
+        member = None if chosen is None else self.ready.services.get(chosen)
         return lane if lane.group is None or member is None else lane.on(member)
+
+    def questions_of(self, task: str) -> Questions:
+        """What callbacks are asked about work of that task."""
+        rule = self.rules.get(task)
+        return self.ready.questions if rule is None or rule.questions is None else rule.questions
+
+    def retry_of(self, task: str) -> Retry:
+        """What follows a failed attempt at work of that task."""
+        rule = self.rules.get(task)
+        return Retry() if rule is None else rule.retry
+
+    def implicit_of(self, task: str) -> tuple[str, ...]:
+        """What its executor uses besides the services of a work."""
+        rule = self.rules.get(task)
+        return () if rule is None else rule.implicit
+
+    def settings_of(self, task: str) -> Settings:
+        """The options that hold for work of that task."""
+        rule = self.rules.get(task)
+        return self.settings if rule is None or rule.settings is None else rule.settings
 
     def forget_lanes(self) -> None:
         """Lanes were dropped: look each up again."""
@@ -131,6 +166,8 @@ class Places(Mind):
         """Have an event told once the turn is committed. An exception goes to callbacks, and is not kept."""
         told = Told(type, self.now, record, data or None)
         plan = self.plan
+        if self.origin != self.worker:
+            plan.foreign[len(plan.events)] = self.origin
         if exception is not None:
             plan.errors[len(plan.events)] = exception
         if is_final(told):
@@ -143,32 +180,6 @@ class Places(Mind):
         self.records[record.id] = record
         self.plan.records[record.id] = record
         self.plan.rewritten.add(record.id)
-
-    @property
-    def is_full(self) -> bool:
-        """True when this process can start nothing more, whatever there is to start."""
-        here = self.ready.services.get(HERE)
-        return here is not None and here.active >= here.cap
-
-    def own_places(self) -> dict[str, int]:
-        """How many places the attempts of this process take up in each service that others share."""
-        places: dict[str, int] = {}
-        for lane, amount in Counter(self.slots.values()).items():
-            for service in lane.services:
-                if not service.name.startswith("#"):
-                    places[service.name] = places.get(service.name, 0) + amount
-        return places
-
-    def wanted_places(self) -> dict[str, int]:
-        """The services of which this process wants more places than it has, named so that nobody counts them."""
-        return {
-            WANTS + service.name: 1
-            for service in self.ready.services.values()
-            if (service.parked or service.groups)
-            and not service.name.startswith("#")
-            and (service.active >= service.cap or service.is_at_its_share)
-            and any(map(self.ready.is_awaited, (service, *service.groups)))
-        }
 
     def count_on_circuits(self, services: list[Service], token: int) -> None:
         epochs = self.epochs[token] = []
@@ -237,7 +248,7 @@ class Places(Mind):
         return max(min(service.slack for service in services), SAFE * self.lag)
 
     def log_starts(self, services: list[Service], records: list[Record], counted_at: float) -> None:
-        """Have other processes count these starts."""
+        """Have whoever decides next count these starts."""
         if not self.is_whole:
             names = [service.name for service in services if service.windows]
             self.plan.grants += [
@@ -280,7 +291,7 @@ class Places(Mind):
                 self.ready.touch(service)
 
     def returned(self, token: int, work_id: str) -> None:
-        """It was never called: what was granted was not used, and others are told to count one less."""
+        """It was never called: what was granted was not used, and whoever decides next counts one less."""
         services, _, counted_at = self.unentered.pop(token)
         spending = self.spending.get(token)
         for service in services:
@@ -323,7 +334,7 @@ class Places(Mind):
             self.ready.touch(service)
 
     def _tell_used(self, spending: Spending, name: str, more: float) -> None:
-        """Have other processes count that much more of a quantity."""
+        """Have whoever decides next count that much more of a quantity."""
         if more and not self.is_whole:
             self.plan.grants += [
                 Grant(service.name, spending.counted_at, more, name, spending.work_id)
@@ -347,6 +358,31 @@ class Places(Mind):
                 self.ready.wake_service(service, self.now + seconds)
             self.ready.touch(service)
 
-    def give_up(self, token: int, work_id: str) -> None:
-        """That attempt no longer counts, but its code may still run: its places stay taken."""
-        self.overdue[token] = work_id
+    # attempts that no longer count --------------------------------------------------------------------------
+
+    def stop(self, token: int) -> None:
+        """Have the code of that attempt told to stop, wherever it runs."""
+        member = self.runners.get(token)
+        if member is None or member.id == self.worker:
+            self.plan.stop.append(token)
+        else:
+            self.plan.part(member.id).stop.append(token)
+
+    def give_up(self, record: Record) -> None:
+        """The attempt of that running work no longer counts, but its code may still run: its places stay taken."""
+        token = record.token
+        self.overdue[token] = record.id
+        member = self.runners.get(token)
+        if self.fleet is not None and member is not None:
+            spec = record.spec
+            given_up = Overdue(token, record.id, spec.task, spec.queue, spec.services, record.chosen)
+            self.fleet.give_up(member, given_up)
+
+    def count_run(self, token: int, lane: Lane, member: Member) -> None:
+        """An attempt from before this ledger runs there: it takes up its places."""
+        self.slots[token] = lane
+        self.runners[token] = member
+        for service in lane.services:
+            service.active += 1
+        assert lane.crew is not None
+        member.take(lane.crew.needs, 1)

@@ -17,9 +17,14 @@ from runcue.core.events import News
 from runcue.core.failure import Failure
 from runcue.core.limits import Limits
 from runcue.core.model import Record, Spec, WorkState
+from runcue.core.settings import Rule
 from runcue.core.state import NO_HEAD, Grant, Head, Quantity, ServiceState, Worker
 
 # into the turn --------------------------------------------------------------------------------------------
+
+
+Ref = tuple[int, int]
+"""An item that a process left for whoever decides: which of its posts, and the place in it."""
 
 
 class Submit(msgspec.Struct, eq=False):
@@ -34,12 +39,16 @@ class Submit(msgspec.Struct, eq=False):
     """Services that some of it uses and that its program did not declare: the queue has to know them."""
     has_cost: bool = False
     """True when some of it costs an amount of something, which has to fit into a window."""
+    is_answered: bool = True
+    """False when nobody waits for the ids: nothing of it can be refused, and it counts as accepted already."""
 
 
 class Withdraw(msgspec.Struct, eq=False):
     """A submission that waits for room gave up. Answered with True when it was still waiting."""
 
-    submit: Submit
+    submit: Submit | None
+    ref: Ref | None = None
+    """The same submission, where this process left it for whoever decides."""
 
 
 class Outcome(msgspec.Struct, eq=False):  # the collector must see through it: errors lead back to it
@@ -164,6 +173,13 @@ class Serve(msgspec.Struct, eq=False):
     queues: frozenset[str] | None
 
 
+class Hello(msgspec.Struct, eq=False):
+    """A process tells who it is, what it can run and by which rules: first of all, and when that changes."""
+
+    worker: Worker
+    rules: dict[str, Rule]
+
+
 class Lost(msgspec.Struct, eq=False):
     """That worker is dead: what it ran goes on without it."""
 
@@ -172,8 +188,16 @@ class Lost(msgspec.Struct, eq=False):
 
 Item = (
     Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Purge | Configure | Declare | Adjust
-    | Pause | Tell | Serve | Lost | Charge | Observe
+    | Pause | Tell | Serve | Lost | Charge | Observe | Hello
 )  # fmt: skip
+
+
+class Post(msgspec.Struct, frozen=True):
+    """Items that a process left for whoever decides, all in one row of the inbox."""
+
+    worker: str
+    number: int
+    items: list[Item]
 
 
 class Lacks(msgspec.Struct):
@@ -207,23 +231,18 @@ class Changes(msgspec.Struct):
     """What a turn finds that the last one of this process did not know."""
 
     head: Head
-    is_foreign: bool = True
-    """True when another process was here: what is in mind of pending work may be outdated."""
     is_first: bool = False
-    """True when this is everything: nothing was in mind before."""
+    """True when this is everything: another process decided meanwhile, or nothing was known before."""
     shelves: dict[str, Key | None] = msgspec.field(default_factory=dict)
     """The first of each shelf that changed; None for one that is empty now."""
     services: list[ServiceState] = msgspec.field(default_factory=list)
-    grants: list[Grant] = msgspec.field(default_factory=list)
-    """What others were granted since; of what came before, a decision reads what its windows need."""
-    workers: list[Worker] | None = None
-    """All of them, when something about one changed."""
-    paused: frozenset[str] | None = None
-    """All queues that are held back, when that changed."""
-    mail: list[int] = msgspec.field(default_factory=list)
-    """Attempts of ours that others ended."""
+    workers: list[Worker] = msgspec.field(default_factory=list)
+    """Everybody who has the queue open, the dead included until their work was taken over."""
+    tasks: dict[str, Rule] = msgspec.field(default_factory=dict)
+    paused: frozenset[str] = frozenset()
+    """All queues that are held back."""
     watch_at: float = math.inf
-    """When somebody has to look at a record, when another process was here."""
+    """When somebody has to look at a record."""
 
 
 class Library(Protocol):
@@ -261,6 +280,10 @@ class Library(Protocol):
         """What was granted of each of these services after that moment, in order, less what was given back."""
         ...
 
+    def take_back(self, worker: str) -> list[int]:
+        """Take what that process was given and has not read: the tokens of those starts, which are never begun."""
+        ...
+
 
 # out of the turn ------------------------------------------------------------------------------------------
 
@@ -268,10 +291,10 @@ class Library(Protocol):
 class Plan:
     """Everything one turn decided."""
 
-    __slots__ = ("active", "again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "forget",
-                 "grants", "has_news", "head", "is_full", "is_notable", "is_whole", "keyed", "lost", "mail",
-                 "pressure", "purged", "queues", "rated", "records", "replies", "revived", "rewritten", "services",
-                 "shelves", "start", "stop", "wake_at")  # fmt: skip
+    __slots__ = ("again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "foreign", "forget",
+                 "grants", "has_moved_alarm", "head", "is_notable", "is_whole", "keyed", "lost", "parts", "pressure",
+                 "purged", "queues", "rated", "records", "replies", "revived", "rewritten", "services", "shelves",
+                 "start", "stop", "tasks", "wake_at", "workers")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -309,18 +332,21 @@ class Plan:
         self.grants: list[Grant] = []
         self.queues: dict[str, bool] = {}
         """Queues that were held back (True) or let go on (False)."""
-        self.mail: list[tuple[str, int]] = []
-        """Attempts to be stopped that other workers run: whose, and which."""
         self.lost: list[str] = []
         """Workers that are dead and have nothing left to be taken over."""
-        self.active: dict[str, int] | None = None
-        """How many places in each service the attempts of this process take up, when that changed."""
-        self.has_news = False
-        """True when other processes did something since the last turn of this one."""
+        self.workers: dict[str, Worker] = {}
+        """Those of whom something is to be written."""
+        self.tasks: dict[str, Rule] = {}
+        """Those that were declared, or declared anew."""
+        self.parts: dict[str, Plan] = {}
+        """What other processes have to do or to know of it: starts, stops, questions, replies, events."""
+        self.foreign: dict[int, str] = {}
+        """Those of `events` that are not for this process to hear of, by place: whose they are."""
+        self.has_moved_alarm = False
+        """True when others must know that the moment they may be waiting for has passed."""
         self.head = NO_HEAD
-        self.replies: list[tuple[Item, Any]] = []
-        self.is_full = False
-        """True when this process can start nothing more, whatever there is to start."""
+        self.replies: list[tuple[Any, Any]] = []
+        """Answers, each with its item; in the part of another process with the `Ref` of it."""
         self.is_whole = False
         """True when the turn looked at everything; False when it only took the inbox in."""
         self.wake_at: float = float("inf")
@@ -332,9 +358,31 @@ class Plan:
     def writes(self) -> bool:
         """True when there is anything in it that a store has to keep."""
         return bool(
-            self.records or self.events or self.grants or self.services or self.queues or self.mail or self.lost
-            or self.forget or self.purged or self.config or self.active is not None
+            self.records or self.events or self.grants or self.services or self.queues or self.lost or self.workers
+            or self.tasks or self.parts or self.forget or self.purged or self.config or self.has_moved_alarm
         )  # fmt: skip
+
+    def part(self, worker: str) -> Plan:
+        """What that other process has to do or to know of it."""
+        part = self.parts.get(worker)
+        if part is None:
+            part = self.parts[worker] = Plan()
+        return part
+
+    def heard(self) -> Plan:
+        """What is for this process to hear of: the plan itself, where nothing in it is another's."""
+        if not self.foreign:
+            return self
+        heard = Plan()
+        for place, news in enumerate(self.events):
+            if place not in self.foreign:
+                if place in self.errors:
+                    heard.errors[len(heard.events)] = self.errors[place]
+                if place in self.finals:
+                    heard.finals[len(heard.events)] = news
+                heard.events.append(news)
+        heard.is_notable = self.is_notable
+        return heard
 
     def __repr__(self) -> str:
         parts = [

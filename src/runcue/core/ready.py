@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
 
 from runcue.core.lane import ACTIVE, ASKING, EMPTY, Lane
 from runcue.core.limits import UNLIMITED, Blocked, Limits, Service
@@ -30,8 +31,13 @@ from runcue.core.line import Key, Line, Page, shelf_name
 from runcue.core.meters import together
 from runcue.core.model import Record, Spec
 from runcue.core.services import Services
-from runcue.core.settings import Rule
+from runcue.core.settings import NO_QUESTIONS, Rule
 
+if TYPE_CHECKING:
+    from runcue.core.fleet import Crew
+
+CrewOf = Callable[[str, str, tuple[str, ...]], "Crew"]
+"""Who may run work of a task and a queue that takes up this in its process."""
 Read = Callable[["Lane", Key | None, int], Page]
 """Reads the next of a lane's work in the store."""
 FRESH = 0.1
@@ -50,15 +56,21 @@ FEW_LANES = 1000
 class Ready:
     """All lanes, and the choice among them."""
 
-    __slots__ = ("_active", "_heads", "_holders", "_left", "_most_lanes", "_page", "_put_off", "_records", "_timers",
-                 "head_of", "lanes", "limited", "notice", "on_open", "paused", "queues", "served", "services",
-                 "take_from", "touched")  # fmt: skip
+    __slots__ = ("_active", "_crew_of", "_heads", "_holders", "_left", "_most_lanes", "_page", "_put_off", "_records",
+                 "_timers", "head_of", "lanes", "limited", "notice", "on_open", "paused", "questions", "queues",
+                 "served", "services", "take_from", "touched")  # fmt: skip
 
     def __init__(
-        self, records: dict[str, Record], page: Read | None = None, heads: dict[str, Key] | None = None
+        self,
+        records: dict[str, Record],
+        page: Read | None = None,
+        heads: dict[str, Key] | None = None,
+        crew_of: CrewOf | None = None,
     ) -> None:
         self._records = records
         self._page = page
+        self._crew_of = crew_of
+        self.questions = NO_QUESTIONS  # about work of tasks whose rule does not say it
         self._heads = {} if heads is None else heads
         self.lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
         self._most_lanes = FEW_LANES
@@ -82,16 +94,17 @@ class Ready:
     # what changes -----------------------------------------------------------------------------------------
 
     def lane(self, spec: Spec, rule: Rule) -> Lane:
-        """The lane that work belongs to; `implicit` services (threads, …) come after its own."""
+        """The lane that work belongs to; what its executor takes up (threads, …) comes after its own services."""
         services = spec.services if rule.services is None else rule.services
         key = (spec.task, spec.queue, services)
         lane = self.lanes.get(key)
         if lane is None:
-            used = tuple(
-                map(self._service, dict.fromkeys(self.services.with_parts(services + rule.implicit)))
-            )
+            names = services + (rule.implicit if self._crew_of is None else rule.shared)
+            used = tuple(map(self._service, dict.fromkeys(self.services.with_parts(names))))
             shelf = shelf_name(spec.task, spec.queue, () if rule.services is not None else services)
-            lane = Lane(spec.task, self.queue(spec.queue), used, Line(self._records), shelf)
+            crew = None if self._crew_of is None else self._crew_of(spec.task, spec.queue, rule.own)
+            lane = Lane(spec.task, self.queue(spec.queue), used, Line(self._records), shelf, crew)
+            lane.questions = self.questions if rule.questions is None else rule.questions
             if self._page is not None:
                 lane.line.page = partial(self._page, lane)
                 lane.line.reset(self._heads.get(shelf))
@@ -423,11 +436,7 @@ class Ready:
                     if service.held_by is not None:
                         self._unhold(service.held_by)
                     service.held_by = lane
-                self._end_hold_later(lane)
-
-    def _end_hold_later(self, lane: Lane) -> None:
-        assert lane.hold is not None
-        self.wake_service(lane.holds[0], lane.hold.until)
+                self.wake_service(lane.holds[0], lane.hold_until)
 
     def _may_hold(self, service: Service, lane: Lane, now: float) -> bool:
         if service.room(now) <= 0 or not service.fits(lane.cost(), now):
@@ -437,7 +446,7 @@ class Ready:
     def _review_holders(self, now: float) -> None:
         for lane in list(self._holders):
             if self._may_keep(lane, now):
-                self._end_hold_later(lane)
+                self.wake_service(lane.holds[0], lane.hold_until)
             else:
                 self._unhold(lane)
 
@@ -492,11 +501,6 @@ class Ready:
                 return
             self._wait_at(lane.gate, lane)
             self.touch(lane.gate)
-
-    def is_awaited(self, service: Service) -> bool:
-        """True when there is work that waits for that service."""
-        lane = service.parked.first()
-        return lane is not None and self.head_of(lane) is not None
 
 
 def nobody_waits(name: str) -> None:

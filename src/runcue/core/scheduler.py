@@ -1,14 +1,18 @@
 """The decisions of one turn, in order. Pure: same records, same time, same answers → same plan.
 
 begin      a turn starts at `now`
+catch_up   what this process does not know: everything, where another one decided before
+greet      processes that tell who they are
 lacks      what the items in the inbox need that is not in mind; the shell reads it, `learn` takes it
-take_in    submissions, outcomes, cancellations, verdicts, changes of limits
+take_posts what other processes left: submissions, outcomes, cancellations, verdicts, changes of limits
+take_in    the same of this process
 plan       what time brought; what to ask; what to start; when to look again
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from runcue.core import admission, outcome, shared, watch
@@ -26,6 +30,7 @@ from runcue.core.plan import (
     Ended,
     Entered,
     Found,
+    Hello,
     Item,
     Lacks,
     Library,
@@ -34,6 +39,7 @@ from runcue.core.plan import (
     Outcome,
     Pause,
     Plan,
+    Post,
     Purge,
     Revive,
     Serve,
@@ -43,11 +49,14 @@ from runcue.core.plan import (
     Withdraw,
 )
 from runcue.core.settings import Rule, Settings
+from runcue.core.starting import start
 from runcue.core.state import adjusted
 from runcue.core.waiting import LATER, WALL
 from runcue.errors import UnknownService
 
 NOTHING = Lacks()
+ANSWERED = frozenset({Submit, Withdraw, Cancel, Revive, Purge, Configure, Declare, Adjust, Pause, Hello})
+"""Items that somebody waits for the answer to."""
 WALL_CHECK = 1.0
 """While work waits for a wall-clock time, look at least that often: that clock may be set."""
 
@@ -78,23 +87,46 @@ class Scheduler:
             Lost: self._take_lost,
             Charge: self._take_charge,
             Observe: self._take_observe,
+            Hello: self._take_hello,
         }
+
+    @property
+    def is_alone(self) -> bool:
+        """True when no other process has the queue open."""
+        fleet = self.ledger.fleet
+        return fleet is None or len(fleet.members) <= 1
 
     def begin(self, now: float, wall: float, library: Library | None = None) -> None:
         """A turn begins. A library is given where not all work is in mind."""
         self.ledger.begin(now, wall, library)
 
     def catch_up(self, changes: Changes) -> None:
-        """Take in what other processes did since the last turn."""
+        """Take in what this process does not know yet."""
         shared.catch_up(self.ledger, changes)
 
     def adopt(self, attempts: Iterable[Record], items: Iterable[Item]) -> None:
-        """Go on for a scheduler that was forgotten: the code of these attempts still runs, counted or not.
+        """Go on for a scheduler that was forgotten: the code of these attempts still runs here, counted or not.
 
         Among `items`, which are yet to be taken in, are the answers of others.
         """
         self.ledger.orphans = list(attempts)
         self.ledger.answered = {item.token for item in items if isinstance(item, Outcome)}
+
+    def begins(self, given: Iterable[int], posts: Iterable[Post]) -> None:
+        """This process is about to begin these attempts, which were decided before. Of others, which have ended, it
+        may have left the outcome for whoever decides."""
+        outcomes = (item for post in posts for item in post.items if isinstance(item, Outcome))
+        self.ledger.begun = {*given, *(outcome.token for outcome in outcomes)}
+
+    def greet(self, items: Iterable[Item], posts: Iterable[Post]) -> None:
+        """Processes tell who they are and what they can run: known before anything is decided by it."""
+        ledger = self.ledger
+        for worker, some in ((ledger.worker, items), *((post.worker, post.items) for post in posts)):
+            ledger.origin = worker
+            for item in some:
+                if type(item) is Hello:
+                    shared.greet(ledger, item)
+        ledger.origin = ledger.worker
 
     def finish(self) -> Plan:
         """The plan of this turn, with what has to be written besides records."""
@@ -102,7 +134,7 @@ class Scheduler:
 
     def ask_with(self, questions: Questions) -> None:
         """These callbacks are registered now."""
-        if questions and (self.ledger.asking is None or self.ledger.asking.questions != questions):
+        if questions != self.ledger.ready.questions:
             self.ledger.ask_with(questions)
 
     def lacks(self, items: Sequence[Item]) -> Lacks:
@@ -141,8 +173,28 @@ class Scheduler:
             ledger.found.records.update((record.id, record) for record in dependents)
         ledger.found.forgotten.update(found.forgotten)
 
+    def take_posts(self, posts: Iterable[Post]) -> None:
+        """Work through what other processes left, as through one's own inbox."""
+        ledger = self.ledger
+        assert ledger.fleet is not None
+        for post in posts:
+            ledger.origin = post.worker
+            ledger.fleet.heard_of(post.worker, ledger.now)
+            for place, item in enumerate(post.items):
+                if type(item) in ANSWERED and not (type(item) is Submit and not item.is_answered):
+                    ledger.refs[id(item)] = post.worker, post.number, place
+            self._take(post.items)
+        ledger.origin = ledger.worker
+
     def take_in(self, items: Sequence[Item]) -> None:
         """Work through the inbox."""
+        self._take(items)
+        if self.ledger.waiting_submits:
+            admission.take_waiting(self.ledger)
+        self.ledger.recall_starts()
+        self.ledger.forget()
+
+    def _take(self, items: Sequence[Item]) -> None:
         ledger, takers = self.ledger, self._takers
         results: list[Outcome] = []
         for item in items:
@@ -158,18 +210,15 @@ class Scheduler:
                 takers[type(item)](item)
         if results:
             outcome.take_results(ledger, results)
-        if self.ledger.waiting_submits:
-            admission.take_waiting(self.ledger)
-        self.ledger.recall_starts()
-        self.ledger.forget()
 
     def plan(self, may_start: bool, allowance: Allowance) -> Plan:
         """Everything else that is to happen now, and when to look again."""
         ledger = self.ledger
         now = ledger.now
-        ledger.is_starting = may_start
-        if ledger.library is not None:
+        if ledger.fleet is not None:
             shared.find_lanes(ledger)
+            shared.take_back_unread(ledger, ledger.fleet)
+            may_start = any(ledger.fleet.serving())
         for record in ledger.due():
             ledger.has_moved = True
             ledger.place(record)
@@ -195,32 +244,60 @@ class Scheduler:
         if asking is not None:
             asking.begin(allowance, ledger.now)
         ledger.ready.begin()
-        ledger.ready.choose(ledger.now, ledger.start)
+        grant = partial(start, ledger)
+        ledger.ready.choose(ledger.now, grant)
         while ledger.waiting_submits:
             waiting = len(ledger.waiting_submits)
             admission.take_waiting(ledger)
             if len(ledger.waiting_submits) == waiting:
                 break
-            ledger.ready.choose(ledger.now, ledger.start)
+            ledger.ready.choose(ledger.now, grant)
         if asking is not None:
-            plan = ledger.plan
-            plan.ask = asking.wanted()
-            plan.again = allowance.again - asking.again_left
-            if plan.ask and asking.questions.score:
-                plan.depth = ledger.pending
-                plan.pressure = {
-                    name: service.pressure(ledger.now)
-                    for name, service in ledger.ready.services.items()
-                    if not name.startswith("#")
-                }
+            self._ask(asking.wanted(), allowance.again - asking.again_left)
         for service, blocked in ledger.ready.limited:
             ledger.tell_limited(service, blocked)
         ledger.ready.limited.clear()
         ledger.drop_idle_lanes()
 
+    def _ask(self, wanted: list[Record], again: int) -> None:
+        """Have these asked about, each by a process that has the callbacks: this one, if it has them."""
+        ledger, plan = self.ledger, self.ledger.plan
+        if ledger.fleet is None:
+            self._ask_by(plan, wanted, again)
+            return
+        by_worker: dict[str, list[Record]] = {}
+        unasked: list[str] = []
+        for record in wanted:
+            judge = ledger.fleet.judge(record.spec.task, ledger.worker)
+            if judge is None:
+                unasked.append(record.id)
+            else:
+                by_worker.setdefault(judge, []).append(record)
+        for worker, records in by_worker.items():
+            if worker == ledger.worker:
+                self._ask_by(plan, records, min(again, len(records)))
+            else:
+                self._ask_by(plan.part(worker), records, min(again, len(records)))
+                ledger.asked_of.update(dict.fromkeys((record.id for record in records), worker))
+                ledger.fleet.given(worker, ledger.now)
+        shared.ask_anew(ledger, unasked)
+
+    def _ask_by(self, plan: Plan, records: list[Record], again: int) -> None:
+        ledger = self.ledger
+        plan.ask, plan.again = records, again
+        if any(ledger.questions_of(task).score for task in {record.spec.task for record in records}):
+            plan.depth = ledger.pending
+            plan.pressure = {
+                name: service.pressure(ledger.now)
+                for name, service in ledger.ready.services.items()
+                if not name.startswith("#")
+            }
+
     def _wakes_at(self, may_start: bool) -> float:
         ledger = self.ledger
         times = [watch.wakes_at(ledger), ledger.ready.wakes_at()]
+        if ledger.fleet is not None:
+            times.append(ledger.fleet.wakes_at())
         if ledger.later:
             times.append(ledger.later[0][0])
         elif LATER in ledger.heads:
@@ -256,9 +333,9 @@ class Scheduler:
     def _take_verdicts(self, item: Verdicts) -> None:
         ledger = self.ledger
         if ledger.asking is not None:
-            skipped = ledger.asking.answered(item.verdicts)
-            ledger.settle([record.id for record in skipped])
-            for record in skipped:
+            for verdict in item.verdicts:
+                ledger.asked_of.pop(verdict.id, None)
+            for record in ledger.asking.answered(item.verdicts):
                 if ledger.records.get(record.id) is record:
                     outcome.skip(ledger, record)
 
@@ -279,11 +356,13 @@ class Scheduler:
         self._reply(item, None)
 
     def _take_withdraw(self, item: Withdraw) -> None:
-        waiting = self.ledger.waiting_submits
-        is_waiting = item.submit in waiting
-        if is_waiting:
-            waiting.remove(item.submit)
-        self._reply(item, is_waiting)
+        ledger, waiting = self.ledger, self.ledger.waiting_submits
+        ref = None if item.ref is None else (ledger.origin, *item.ref)
+        found = [one for one in waiting if one is item.submit or (ref and ledger.refs.get(id(one)) == ref)]
+        for submit in found:
+            waiting.remove(submit)
+            ledger.refs.pop(id(submit), None)
+        self._reply(item, bool(found))
 
     def _take_declare(self, item: Declare) -> None:
         self.declare(item.limits)
@@ -325,6 +404,10 @@ class Scheduler:
     def _take_serve(self, item: Serve) -> None:
         self.ledger.ready.serve(item.queues)
 
+    def _take_hello(self, item: Hello) -> None:
+        """It was greeted before everything else."""
+        self._reply(item, None)
+
     def _take_lost(self, item: Lost) -> None:
         shared.lose(self.ledger, item.worker)
 
@@ -341,7 +424,9 @@ class Scheduler:
             self.ledger.tell(item.type, record, **(item.data or {}))
 
     def _reply(self, item: Item, answer: Any) -> None:
-        self.ledger.plan.replies.append((item, answer))
+        ledger = self.ledger
+        if ledger.origin == ledger.worker or id(item) in ledger.refs:
+            ledger.reply(item, answer)
 
 
 def _merge(wanted: Lacks, more: Lacks) -> None:

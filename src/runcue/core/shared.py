@@ -1,23 +1,28 @@
-"""A queue that several processes share: catching up with the others, and going on for those that died.
+"""A queue that several processes share: taking over from whoever decided before, and going on for those that died.
 
-A turn is exclusive, and it begins by taking in what changed since the last one of this process. So a decision
-is as good as if there were one process alone.
+One process decides for all of them (decision 0016). Who takes its place knows nothing and reads everything anew:
+rules, services, who is there, what runs and where. From then on it knows all that happens, for nobody else decides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
+from runcue.core.asking import Verdict
 from runcue.core.breaker import Breaker
+from runcue.core.fleet import Fleet, Member
 from runcue.core.ledger import HELD, Ledger
 from runcue.core.limits import Service
 from runcue.core.line import shelf_parts
-from runcue.core.model import Record, Spec, WorkState
+from runcue.core.model import Record, Spec
 from runcue.core.outcome import fail_for
-from runcue.core.places import WANTS
-from runcue.core.plan import Changes, Key
-from runcue.core.settings import MOST_CRASHES
-from runcue.core.state import Head, ServiceState, Worker
+from runcue.core.places import NOT_RATED
+from runcue.core.plan import Changes, Hello, Key
+from runcue.core.settings import MOST_CRASHES, Rule
+from runcue.core.state import Head, ServiceState
+from runcue.core.waiting import BLOCKED
 
 WORKER_LOST = "worker_lost"
 
@@ -25,31 +30,74 @@ WORKER_LOST = "worker_lost"
 def catch_up(ledger: Ledger, changes: Changes) -> None:
     """Stand where the store stands."""
     _count(ledger, changes.head)
-    ledger.plan.has_news = changes.is_foreign
-    if changes.is_foreign:
-        _forget_pages(ledger, changes)
-        ledger.watch_at = changes.watch_at
-    for grant in changes.grants:  # a service that is not watched yet recalls them when it is
-        service = ledger.ready.services.get(grant.service)
-        if service is not None:
-            service.started_elsewhere(grant.at, grant.amount, grant.quantity)
-            ledger.ready.touch(service)
+    if not changes.is_first:
+        for name, first in changes.shelves.items():
+            _shelf_changed(ledger, name, first)
+        return
+    assert ledger.fleet is not None
+    ledger.rules.update(changes.tasks)
+    ledger.watch_at = changes.watch_at
     for state in changes.services:
-        _service_changed(ledger, state)
+        _load_service(ledger, state)
+    for worker in changes.workers:
+        ledger.fleet.join(worker)
+    ledger.rearrange()
+    for name in changes.paused:
+        ledger.ready.pause_queue(name, paused=True)
     for name, first in changes.shelves.items():
-        _shelf_changed(ledger, name, first, changes.is_foreign)
-    if changes.is_first:
-        _take_up(ledger)
-    if changes.workers is not None:
-        _share_services(ledger, changes.workers)
-    if changes.paused is not None:
-        _pause_queues(ledger, changes.paused)
-    for token in changes.mail:
-        _ended_by_others(ledger, token)
+        _shelf_changed(ledger, name, first, is_foreign=True)
+    for member in list(ledger.fleet.members.values()):
+        _take_up(ledger, member)
+    if ledger.worker in ledger.fleet.members:  # else it tells of itself with this turn
+        _take_up_orphans(ledger, ledger.fleet.members[ledger.worker])
+
+
+def greet(ledger: Ledger, hello: Hello) -> None:
+    """A process tells who it is and what it can run: its rules hold from now on."""
+    assert ledger.fleet is not None
+    known = ledger.fleet.members.get(hello.worker.id)
+    rules = {name: rule for name, rule in hello.rules.items() if ledger.rules.get(name) != rule}
+    tasks = set() if known is None else {*known.worker.tasks}
+    if known is None or replace(known.worker, overdue=()) != replace(hello.worker, overdue=()):
+        member = ledger.fleet.join(hello.worker)
+        ledger.fleet.changed[member] = None
+    ledger.fleet.heard_of(hello.worker.id, ledger.now)
+    before = {name: ledger.rules.get(name) for name in rules}
+    for name, rule in rules.items():
+        _warn_of(ledger, name, before[name], rule)
+    ledger.rules.update(rules)
+    ledger.plan.tasks.update(rules)
+    moved = {name for name, rule in rules.items() if _asks_of_needs(before.get(name)) != _asks_of_needs(rule)}
+    if rules or tasks != {*hello.worker.tasks}:
+        ledger.rearrange()
+    if moved:
+        _place_dependents(ledger, moved)
+    if ledger.orphans and hello.worker.id == ledger.worker:  # it has passed for dead
+        _take_up_orphans(ledger, ledger.fleet.members[ledger.worker])
+
+
+def _warn_of(ledger: Ledger, name: str, before: Rule | None, now: Rule) -> None:
+    """The last declaration of a task holds; where it differs from the one before, that is told."""
+    if before is not None and before != now:
+        ledger.tell("task_changed", task=name)
+
+
+def _asks_of_needs(rule: Rule | None) -> bool:
+    """True when a callback says whether the dependencies of its work are there."""
+    return rule is not None and rule.questions is not None and rule.questions.dependencies
+
+
+def _place_dependents(ledger: Ledger, tasks: set[str]) -> None:
+    """Somebody else says from now on whether the dependencies of these tasks are there: such work waits elsewhere."""
+    lanes = [name for name in ledger.heads if (parts := shelf_parts(name)) and parts[1] in tasks]
+    for name in (BLOCKED, *lanes):
+        for record in ledger.shelf(name):
+            if record.missing and record.spec.task in tasks:
+                ledger.place(record)
 
 
 def find_lanes(ledger: Ledger) -> None:
-    """Tasks or services came to be known: a shelf may be a lane of this program by now."""
+    """Tasks or services came to be known: a shelf may be a lane by now."""
     registered = len(ledger.rules), ledger.ready.services.declared
     if ledger.registered != registered:
         ledger.registered = registered
@@ -59,31 +107,56 @@ def find_lanes(ledger: Ledger) -> None:
                 _shelf_changed(ledger, name, first, is_foreign=True)
 
 
-def _take_up(ledger: Ledger) -> None:
-    """This ledger is new, but its process may not be: what runs in it goes on.
+def _take_up(ledger: Ledger, member: Member) -> None:
+    """What that process runs goes on, and what it has not ended keeps its places.
 
-    What it was to run and never began is put back: the turn that started it was kept, and it never heard so.
+    What this very process was to run and never began is put back, and what of that was given up has ended: the turn
+    that started it was kept, and it never heard so.
     """
-    begun = {record.token for record in ledger.orphans} | ledger.answered
-    for record in list(ledger.shelf(ledger.running_shelf)):
-        if record.token not in begun:
-            _uncount(ledger, record)
-            ledger.put_back(record, "return")
-            continue
+    begun = {record.token for record in ledger.orphans} | ledger.answered | ledger.begun
+    for record in list(ledger.shelf(f"running/{member.id}")):
         ledger.guests.discard(record.id)
-        lane = ledger.slots[record.token] = ledger.lane_run(record)
+        lane = ledger.lane_run(record.spec, record.chosen)
+        ledger.count_run(record.token, lane, member)
         ledger.recall(record, lane)
         epochs = [(one, breaker, breaker.epoch) for one in lane.services if (breaker := _counts(one, record))]
         if epochs:
             ledger.epochs[record.token] = epochs
+        if member.id == ledger.worker and record.token not in begun:
+            token = record.token
+            ledger.release(token, record.id)
+            ledger.judge_circuits(token, None)
+            ledger.put_back(record, "return")
+        elif member.id != ledger.worker and member.unread_since is None:
+            member.unread_since = ledger.now  # it may not have read that it is to run this
+    for one in member.overdue.values():
+        spec = Spec(one.work_id, one.task, b"", one.services, one.queue)
+        ledger.count_run(one.token, ledger.lane_run(spec, one.chosen), member)
+        ledger.overdue[one.token] = one.work_id
+    tokens = {one.work_id: one.token for one in member.overdue.values()}
+    for record in list(ledger.shelf(f"{HELD}{member.id}")):
+        if record.id in tokens:
+            ledger.held[record.id] = tokens[record.id]
+        else:
+            ledger.place(replace(record, worker=None))
+    if member.id == ledger.worker:
+        for token in [token for token in member.overdue if token not in begun]:
+            ledger.release(token, ledger.overdue[token])
+
+
+def _take_up_orphans(ledger: Ledger, member: Member) -> None:
+    """Code that runs in this process, and of which the store knows nothing: it was given up meanwhile."""
     for record in ledger.orphans:
-        if record.token not in ledger.slots:  # it was given up, here or by others who could not tell us
-            ledger.slots[record.token] = ledger.lane_run(record)
-            ledger.give_up(record.token, record.id)
-            ledger.held[record.id] = record.token
+        if record.token not in ledger.slots:
+            ledger.count_run(record.token, ledger.lane_run(record.spec, record.chosen), member)
+            ledger.give_up(record)
+            current = ledger.live(record.id)
+            if current is not None and not current.token and record.id not in ledger.held:
+                ledger.held[record.id] = record.token
+                ledger.leave_line(current)
+                ledger.place(replace(current, worker=ledger.worker))
+        if record.token in ledger.overdue:
             ledger.plan.stop.append(record.token)
-    held = {record.id for record in ledger.shelf(ledger.held_shelf)}
-    ledger.held = {work_id: token for work_id, token in ledger.held.items() if work_id in held}
     ledger.orphans = []
 
 
@@ -93,28 +166,7 @@ def _count(ledger: Ledger, head: Head) -> None:
     ledger.count(head)
 
 
-def _forget_pages(ledger: Ledger, changes: Changes) -> None:
-    """Others may have changed what is in line here: read it again when it is wanted."""
-    ledger.doubtful = {one.id for one in ledger.records.values() if not one.token or one.missing}
-    lanes = list(ledger.ready.lanes.values())
-    if ledger.asking is None:
-        kept = {work_id: record for work_id, record in ledger.records.items() if record.token}
-        kept |= {work_id: ledger.records[work_id] for work_id in ledger.held if work_id in ledger.records}
-        ledger.records.clear()
-        ledger.records.update(kept)
-        ledger.doubtful &= kept.keys()
-        for lane in lanes:  # all of them first: to notice one may be to read what it begins with
-            lane.line.reset(changes.shelves.get(lane.shelf, ledger.heads.get(lane.shelf)))
-        for lane in lanes:
-            ledger.ready.notice(lane)
-        return
-    for lane in lanes:
-        if changes.shelves.get(lane.shelf) is not None:  # what callbacks said of the others is worth keeping
-            lane.line.more, lane.line.end = True, None
-            ledger.ready.notice(lane)
-
-
-def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: bool) -> None:
+def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: bool = False) -> None:
     if first is None:
         ledger.heads.pop(name, None)
     else:
@@ -125,7 +177,7 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: boo
     queue, task, services = parts
     lane = ledger.find_lane(Spec("", task, b"", services, queue))
     if lane is None:
-        return  # not a task of this program: left alone
+        return  # a task that nobody knows: left alone
     if lane.shelf != name:  # since this was submitted, the task came to choose its services in another way
         if is_foreign:  # what this process did itself is in its place already
             for record in ledger.shelf(name):
@@ -137,7 +189,7 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: boo
         ledger.ready.notice(lane)
 
 
-def _service_changed(ledger: Ledger, state: ServiceState) -> None:
+def _load_service(ledger: Ledger, state: ServiceState) -> None:
     services = ledger.ready.services
     service = services.find(state.limits.name)
     if service is None or not services.is_key(service):
@@ -152,92 +204,80 @@ def _service_changed(ledger: Ledger, state: ServiceState) -> None:
         ledger.ready.wake_service(service, service.breaker.probe_deadline)
 
 
-def _share_services(ledger: Ledger, workers: list[Worker]) -> None:
-    """Count what runs elsewhere."""
-    ledger.workers = {worker.id: worker.active for worker in workers}
-    for worker in workers:
-        if worker.id == ledger.worker:
-            ledger.told_places = worker.active
-    _count_others(ledger)
-
-
-def _count_others(ledger: Ledger) -> None:
-    own = ledger.own_places()
-    others: dict[str, int] = {}
-    for worker, taken in ledger.workers.items():
-        if worker != ledger.worker:
-            for name, amount in taken.items():
-                others[name] = others.get(name, 0) + amount
-    services = ledger.ready.services
-    for name in others:
-        services.find(name)  # a key that only others use so far
-    for name, service in list(services.items()):
-        if name.startswith("#"):
+def take_back_unread(ledger: Ledger, fleet: Fleet) -> None:
+    """What processes were given and have not read for a while is pending again: they are stuck, or stopped."""
+    for member in fleet.unread(ledger.now):
+        member.unread_since = None
+        if member.id == ledger.worker:
             continue
-        elsewhere = others.get(name, 0)
-        active = own.get(name, 0) + elsewhere
-        share = service.fair_share(others.get(WANTS + name, 0))
-        if (active, elsewhere, share) != (service.active, service.others, service.share):
-            service.active, service.others, service.share = active, elsewhere, share
-            ledger.ready.touch(service)
+        asked = [work_id for work_id, worker in ledger.asked_of.items() if worker == member.id]
+        if _take_back(ledger, member):
+            member.is_stuck = True
+            ask_anew(ledger, asked)
 
 
-def _pause_queues(ledger: Ledger, paused: frozenset[str]) -> None:
-    ready = ledger.ready
-    for name in ready.paused ^ paused:
-        ready.pause_queue(name, name in paused)
-
-
-def _ended_by_others(ledger: Ledger, token: int) -> None:
-    """An attempt of ours was cancelled elsewhere: its code is told to stop and keeps its places until it has."""
-    record = next((one for one in ledger.records.values() if one.token == token), None)
-    if record is not None:
-        del ledger.records[record.id]
-        ledger.doubtful.discard(record.id)
-        ledger.give_up(token, record.id)
-        ledger.plan.stop.append(token)
+def _take_back(ledger: Ledger, member: Member) -> bool:
+    """Put back what that process was given and has not read: it is never begun. True when there was something."""
+    assert ledger.library is not None
+    tokens = ledger.library.take_back(member.id)
+    running = {record.token: record for record in ledger.records.values() if record.token}
+    for token in tokens:
+        record = running.get(token)  # None when it was given up meanwhile
+        ledger.release(token, ledger.overdue.get(token, "") if record is None else record.id)
+        ledger.judge_circuits(token, None)
+        if record is not None:
+            ledger.put_back(record, "return")
+    return bool(tokens)
 
 
 def lose(ledger: Ledger, worker: str) -> None:
     """That worker is dead: what it ran becomes pending again, or fails when that happened too often."""
-    if worker not in ledger.workers:  # somebody else has seen to it
+    assert ledger.fleet is not None
+    member = ledger.fleet.members.get(worker)
+    if member is None:  # somebody has seen to it
         return
-    for shelf in (f"running/{worker}", f"{HELD}{worker}"):
-        # Those that this very turn changed.
-        changed = [record for record in ledger.plan.records.values() if record.shelf == shelf]
-        for record in [*ledger.shelf(shelf), *changed]:
-            if record.token:
-                ledger.plan.mail.append((worker, record.token))  # in case it only seemed dead
-            _take_over(ledger, record)
-    del ledger.workers[worker]
-    _count_others(ledger)
+    _take_back(ledger, member)
+    tokens = [token for token, runner in ledger.runners.items() if runner is member]
+    running = {record.token: record for record in ledger.records.values() if record.token}
+    for token in tokens:
+        _lose_attempt(ledger, token)
+        record = running.get(token)
+        if record is not None:
+            ledger.plan.part(worker).stop.append(token)  # in case it only seemed dead
+            _take_over(ledger, replace(record, worker=None))
+    ask_anew(ledger, [work_id for work_id, asked in ledger.asked_of.items() if asked == worker])
+    ledger.fleet.leave(worker)
     ledger.plan.lost.append(worker)
 
 
+def _lose_attempt(ledger: Ledger, token: int) -> None:
+    """Nobody will hear how that attempt ended, nor when it began: it counts as begun as late as it may have."""
+    services, _, counted_at = ledger.unentered.pop(token, NOT_RATED)
+    for service in services:
+        service.entered(counted_at)
+    if services and token in ledger.spending:
+        ledger.spending[token].enter(counted_at)
+    ledger.release(token, "")
+    ledger.judge_circuits(token, None)
+
+
+def ask_anew(ledger: Ledger, ids: Iterable[str]) -> None:
+    """Nobody will answer what was asked about these: it is asked again, soon and perhaps of somebody else."""
+    for work_id in ids:
+        assert ledger.asking is not None
+        ledger.asked_of.pop(work_id, None)
+        ledger.asking.answered([Verdict(work_id, ledger.now, ready=False, why="not_ready")])
+
+
 def _take_over(ledger: Ledger, record: Record) -> None:
-    record = replace(record, worker=None)
-    if record.state is not WorkState.RUNNING:  # its last attempt was given up, and its code is gone now
-        ledger.place(record)
-        return
     crashes = record.crashes + 1
-    _uncount(ledger, record)
     record = replace(record, crashes=crashes, spent=record.attempt)
+    ledger.records[record.id] = record
     ledger.tell("lease_lost", record, crashes=crashes)
     if crashes >= MOST_CRASHES:
-        ledger.records[record.id] = record
         fail_for(ledger, record, WORKER_LOST)
     else:
         ledger.put_back(record, "return", error=WORKER_LOST)
-
-
-def _uncount(ledger: Ledger, record: Record) -> None:
-    """Nobody will hear how this call ended: circuits that wait for that wait no longer."""
-    for name in record.services:
-        service = ledger.ready.services.find(name)
-        breaker = None if service is None else _counts(service, record)
-        if service is not None and breaker is not None:
-            ledger.changed[service] = None
-            ledger.tell_circuit(service, breaker.ended(breaker.epoch, None, ledger.now))
 
 
 def _counts(service: Service, record: Record) -> Breaker | None:
@@ -248,9 +288,3 @@ def _counts(service: Service, record: Record) -> Breaker | None:
     if breaker.state != "closed" and record.started_at == breaker.changed_at:
         return None  # it was started in the moment before
     return breaker
-
-
-def is_lost(worker: Worker, host: str, is_alive: bool, silent_for: float, lease: float) -> bool:
-    """True when what that worker ran may be taken over: on this host when it is dead, on another when it has been
-    silent for longer than its lease."""
-    return not is_alive if worker.host == host else silent_for >= lease

@@ -116,6 +116,10 @@ class Head(msgspec.Struct, frozen=True):
     cancelled: int = 0
     blocked: int = 0
     """How many of the pending wait for others."""
+    decider: str | None = None
+    """The process that took the last turn: it goes on, and the others leave what they have for it."""
+    wake_at: float | None = None
+    """When it wants to look again, whatever comes."""
 
 
 NO_HEAD = Head()
@@ -181,8 +185,19 @@ class Grant(msgspec.Struct, frozen=True):
     """The unit it was granted to; None for a sum of several."""
 
 
+class Overdue(msgspec.Struct, frozen=True):
+    """An attempt that was given up and whose code may still run: it keeps its places until that has ended."""
+
+    token: int
+    work_id: str
+    task: str
+    queue: str
+    services: tuple[str, ...]
+    chosen: str | None = None
+
+
 class Worker(msgspec.Struct, frozen=True):
-    """A process that has the queue open, and how many places its attempts take up in each service."""
+    """A process that has the queue open: who it is, what it can run, and how much of that at once."""
 
     id: str
     host: str
@@ -193,4 +208,11 @@ class Worker(msgspec.Struct, frozen=True):
     """The queues it serves; None for all of them."""
     is_serving: bool = False
     """False for a process that only submits and looks."""
-    active: dict[str, int] = {}
+    tasks: tuple[str, ...] = ()
+    """The tasks it has handlers for."""
+    room: dict[str, int] = {}
+    """How many attempts it can have at once: in all, in threads, in its process pool; no limit where not named."""
+    hears: bool = False
+    """True when it wants to be told of every event of what it did: it has callbacks, metrics or a detailed log."""
+    overdue: tuple[Overdue, ...] = ()
+    """Attempts of it that were given up and whose code may still run."""

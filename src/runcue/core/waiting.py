@@ -34,7 +34,7 @@ class Waiting(Places):
 
     def arm(self, record: Record, after: float = -math.inf) -> Record:
         """Have somebody look at that pending work when the next of its time limits is reached."""
-        watched = armed(record, self.settings, self.now, self.wall, after)
+        watched = armed(record, self.settings_of(record.spec.task), self.now, self.wall, after)
         if watched is not record:
             self.write(watched)
         if watched.watch_at is not None and not self.is_whole:

@@ -58,7 +58,7 @@ def wakes_at(ledger: Ledger) -> float:
 
 def _late(ledger: Ledger, record: Record) -> None:
     """Act on the limits of that work that were reached since it was last looked at."""
-    settings, now = ledger.settings, ledger.now
+    settings, now = ledger.settings_of(record.spec.task), ledger.now
     since = -math.inf if record.watch_at is None else record.watch_at
     for at, kind in sorted(deadlines(record, settings, now, ledger.wall)):
         if not since <= at <= now:
@@ -90,7 +90,7 @@ def _is_put_off(ledger: Ledger, record: Record) -> bool:
 
 def _has_unmet_needs(ledger: Ledger, record: Record) -> bool:
     asking = ledger.asking
-    if asking is not None and asking.questions.dependencies:
+    if asking is not None and ledger.questions_of(record.spec.task).dependencies:
         lane = ledger.find_lane(record.spec)
         said = None if lane is None else asking.has_unmet_needs(record, lane)
         if said is not None:

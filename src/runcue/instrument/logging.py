@@ -31,6 +31,7 @@ LEVELS = {
     "lease_lost": logging.INFO,
     "cancelled": logging.INFO,
     "service_status": logging.INFO,
+    "task_changed": logging.INFO,
     "service_rate_limited": logging.INFO,
     "circuit_half_open": logging.INFO,
     "circuit_closed": logging.INFO,

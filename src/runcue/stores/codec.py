@@ -492,6 +492,17 @@ def _same(name: str) -> str:
     return _keep(_names, name, name)
 
 
+def same_name(name: str) -> str:
+    """That name, as the object that stands for it here."""
+    return _names.get(name) or _same(name)
+
+
+def same_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of services, as the object that stands for them here."""
+    text = _texts.get(names) or _text_of(names)
+    return found if (found := _lists.get(text)) is not None else _list_of(text)
+
+
 def _list_of(text: str) -> tuple[str, ...]:
     return _keep(_lists, text, tuple(map(_same, _decode_names(text))))
 

@@ -63,11 +63,12 @@ class Looking:
             try:
                 connection.execute("BEGIN DEFERRED")  # it cannot write, so it need not ask for the lock
                 try:
+                    tables.has_seen_post = False
                     found, revision = look(tables), tables.revision()
                 finally:
                     undo(connection)
                 if self._disk is not None:
-                    self._disk.sync(revision)
+                    self._disk.sync(revision, has_more=tables.has_seen_post)
                 return found
             except (apsw.Error, UnicodeDecodeError) as error:
                 problem = translate(error, self._path, connection)

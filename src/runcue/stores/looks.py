@@ -124,10 +124,11 @@ class FileLooks:
         connection.execute("BEGIN")
         try:
             tables = Tables(connection)
+            tables.has_seen_post = False
             found, revision = look(tables), tables.revision()
         finally:
             connection.execute("ROLLBACK")
-        self._make_last(revision)
+        self._make_last(None if tables.has_seen_post else revision)
         return found
 
     def _make_last(self, revision: int | None) -> None:
@@ -186,7 +187,9 @@ class FileLooks:
         self.close()
         self._disk = None
         self._still = stamp = _stillness(self.where)
-        self._connection = None if stamp is None else _as_it_stands(self.where, insecure=self._insecure)
+        self._connection = (
+            None if stamp is None else _as_it_stands(self.where, stamp, insecure=self._insecure)
+        )
         if self._connection is None:
             self._still = None
             self._connection = open_file(self.where, read_only=True, insecure=self._insecure)
@@ -224,8 +227,11 @@ def _stillness(path: str) -> Stamp | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _as_it_stands(path: str, *, insecure: bool) -> apsw.Connection | None:
-    """A connection that takes no lock and leaves no log; None when the file needs a closer look."""
+def _as_it_stands(path: str, stamp: Stamp, *, insecure: bool) -> apsw.Connection | None:
+    """A connection that takes no lock and leaves no log; None when the file needs a closer look.
+
+    Of one that is damaged a closer look tells no more, and leaves a log beside it.
+    """
     real = os.path.realpath(path)
     name = f"file:{quote(real)}?immutable=1"
     connection = None
@@ -236,9 +242,11 @@ def _as_it_stands(path: str, *, insecure: bool) -> apsw.Connection | None:
         if version_of(connection) == VERSION:
             check_tables(connection)
             return connection
-    except (apsw.Error, StoreError):
+    except (apsw.Error, StoreError) as error:
         if connection is not None:
             connection.close()
+        if isinstance(error, apsw.CorruptError) and _stillness(path) == stamp:
+            raise translate(error, path) from error
         return None
     connection.close()
     return None

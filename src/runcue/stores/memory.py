@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
-from runcue.core.plan import Changes, Found, Lacks, Library, Plan
+from runcue.core.plan import Changes, Found, Lacks, Library, Plan, Post
 from runcue.core.query import Query, by_task
-from runcue.ports import Clock, Decide
+from runcue.core.state import Worker
+from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
 
 MANY = 2000
 """How many records are looked through at a stretch."""
@@ -28,6 +29,8 @@ class MemoryTurn:
     __slots__ = ("now", "read", "wall")
     changes: Changes | None = None
     library: Library | None = None
+    posts: Sequence[Post] = ()
+    given: frozenset[int] = frozenset()
 
     def __init__(self, store: MemoryStore) -> None:
         self.read = store.read
@@ -54,9 +57,19 @@ class MemoryStore:
         self._commit(plan)
         return plan
 
-    async def turn(self, decide: Decide) -> Plan:
-        """The same: nothing here ever waits."""
-        return self.take_turn(decide)
+    async def turn(
+        self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
+    ) -> tuple[Plan | None, Received | None]:
+        """The same: nothing here ever waits, and nobody else decides."""
+        return self.take_turn(decide), None
+
+    async def exchange(self, post: Outgoing | None) -> Received:
+        """Nobody else is here."""
+        raise AssertionError("nobody else is here")
+
+    async def glance(self, decide: Decide) -> None:
+        """Nobody else is here."""
+        raise AssertionError("nobody else is here")
 
     def read(self, lacks: Lacks) -> Found:
         """The stored records a decision names."""
@@ -120,8 +133,13 @@ class MemoryStore:
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Nobody else is here."""
 
-    def serve(self, queues: frozenset[str] | None) -> None:
+    def is_alive(self, worker: str) -> bool:
         """Nobody else is here."""
+        raise AssertionError("nobody else is here")
+
+    def me(self) -> Worker:
+        """Nobody else is here."""
+        raise AssertionError("nobody else is here")
 
     def abandon(self) -> None:
         """Nobody else is here."""

@@ -27,11 +27,11 @@ from runcue.core.model import HISTORY_KEPT, WorkState
 from runcue.core.state import Head, Worker
 from runcue.core.waiting import BLOCKED, LATER, WALL
 from runcue.errors import StorageCorrupt, listed
-from runcue.stores import codec, journal, presence, states
+from runcue.stores import codec, journal, presence, states, wire
 
 Row = tuple[Any, ...]
-REBUILT: Final = frozenset({"dependencies", "mail", "set_aside", "shelves"})
-"""Tables that are not copied: they follow from the others, or were for processes that are gone."""
+REBUILT: Final = frozenset({"dependencies", "letters", "set_aside", "shelves", "tasks", "workers"})
+"""Tables that are not copied: they follow from the others, were for processes that are gone, or are told anew."""
 LEAP: Final = 1_000_000
 """How far numbers go on beyond the last that is known when there may have been more."""
 LARGEST: Final = 2**53
@@ -51,6 +51,13 @@ def _unpacked(row: Row) -> None:
         raise StorageCorrupt(f"The stored events from number {first} on have a number that cannot be.")
     if len(journal.unpack(body, first, at, lambda _: None)) != amount or amount < 1:
         raise StorageCorrupt(f"The stored events from number {first} on are not as many as they should be.")
+
+
+def _accepted(body: str) -> None:
+    try:
+        wire.read_items(body)
+    except wire.Unfamiliar:  # a newer release can read it
+        return
 
 
 SIFTED: Final[dict[str, tuple[str, str, Callable[[Row], object]]]] = {
@@ -81,11 +88,7 @@ SIFTED: Final[dict[str, tuple[str, str, Callable[[Row], object]]]] = {
         states.GRANT_SELECT.replace("SELECT ", "SELECT id, ", 1),
         lambda row: states.read_grant(row[1:]),
     ),
-    "workers": (
-        "id",
-        states.WORKER_SELECT.replace("SELECT ", "SELECT id, ", 1),
-        lambda row: states.read_worker(row[1:]),
-    ),
+    "inbox": ("id", "SELECT id, body FROM inbox", lambda row: _accepted(row[1])),
     "events": (
         "revision",
         "SELECT revision, body, first_seq, at, amount FROM events",
@@ -228,7 +231,6 @@ class Mending:
         self._execute(states.HEAD_UPDATE, states.head_row(head, ""))
         self._execute("UPDATE services SET revision = ?1", (head.revision,))
         self._execute("UPDATE circuit_state SET revision = ?1", (head.revision,))
-        self._execute("UPDATE workers SET revision = ?1", (head.revision,))
 
     # who waits for whom -----------------------------------------------------------------------------------
 
@@ -318,15 +320,13 @@ class Mending:
                 "UPDATE work_units SET token = ?, leased_by = ?, shelf = ? WHERE seq = ?",
                 (token, owner, f"running/{owner}", seq),
             )
-        known = {name for (name,) in self._execute("SELECT id FROM workers")}
         owners: Iterable[Any] = self._execute(
             "SELECT DISTINCT substr(shelf, instr(shelf, '/') + 1) FROM work_units "
             "WHERE shelf GLOB 'running/*' OR shelf GLOB 'held/*'"
         ).fetchall()
         for (owner,) in owners:
-            if owner not in known:
-                gone = Worker(owner, presence.host_name(), "", 0, head.now)
-                self._execute(states.WORKER_UPSERT, states.worker_row(gone, head.revision))
+            gone = Worker(owner, presence.host_name(), "", 0, head.now)
+            self._execute(states.WORKER_UPSERT, states.worker_row(gone))
 
     def _settle_shelves(self, revision: int) -> None:
         """Pending work is where it can be found, and nothing else is."""
@@ -428,10 +428,10 @@ def _sound_head(stored: dict[str, Any] | None) -> Head | None:
     if stored is None:
         return None
     try:
-        head = states.read_head(tuple(stored[name] for name in Head.__struct_fields__))
+        head = states.read_head(tuple(stored.get(name) for name in Head.__struct_fields__))
     except StorageCorrupt:
         return None
-    numbers = msgspec.structs.astuple(head)
+    numbers = msgspec.structs.astuple(replace(head, decider=None, wake_at=None))[:-2]
     is_sound = all(0 <= number <= LARGEST for number in numbers) and head.now < time.time() + YEAR
     return head if is_sound else None
 

@@ -6,7 +6,7 @@ was given by the user. (Ids that runcue made and that ended well are recognised 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -71,7 +71,7 @@ def prune(
     is_full = len(connection.execute(OLD_GRANTS, (oldest, SOME)).fetchall()) >= SOME
     is_full |= len(connection.execute(OLD_SHELVES, (SOME, LATELY)).fetchall()) >= SOME
     is_full |= _forget_keys(connection, services, now) >= SOME
-    connection.execute("DELETE FROM mail WHERE worker NOT IN (SELECT id FROM workers)")
+    connection.execute("DELETE FROM letters WHERE worker NOT IN (SELECT id FROM workers)")
     if finished_before is None:
         return [], is_full
     is_full |= len(connection.execute(OLD_EVENTS, (finished_before, SOME)).fetchall()) >= SOME
@@ -127,3 +127,16 @@ def _delete(connection: Connection, old: list[Row]) -> list[Deleted]:
 
 def _needs(text: str | bytes | None) -> tuple[str, ...]:
     return () if text is None else msgspec.json.decode(text, type=tuple[str, ...])
+
+
+def forget_files(
+    forget: Callable[[list[Deleted]], None] | None,
+    deleted: list[Deleted],
+    trouble: Callable[[str, Exception], None],
+) -> None:
+    """Have what belongs to deleted works beside the queue deleted, too."""
+    if forget is not None:
+        try:
+            forget(deleted)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the work itself is gone)
+            trouble("cannot delete the files of old work", error)

@@ -10,6 +10,8 @@ Rules:
 - `forgotten` says how deleted work ended, `set_aside` where damaged work was (pruning.py, aside.py).
 - `lease_expires_at` is until when the owner's lease runs; the owner renews it three times as often as it ends. Nobody
   decides by it: on one host the kernel's lock tells who lives.
+- `inbox` holds what processes left for whoever decides, `letters` what was decided for others, as JSON (wire.py):
+  each row is deleted by who reads it. `tasks` holds the rules of tasks; `fleet` of head counts changes of workers.
 - `extra` holds what few works or services have, as one JSON object: the cost of a work and which service it was
   started on; a service's quantities, keys and adaptive limit. `key` of service_log names a quantity.
 - Nothing reads or writes `override` and `adaptive` of services.
@@ -250,12 +252,45 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     DROP INDEX service_log_by_time;
     CREATE INDEX service_log_of_service ON service_log (service, started_at);
     """,
+    """
+    DROP TABLE mail;
+    ALTER TABLE workers DROP COLUMN active;
+    ALTER TABLE workers DROP COLUMN revision;
+    ALTER TABLE workers ADD COLUMN tasks TEXT NOT NULL DEFAULT '[]';
+    ALTER TABLE workers ADD COLUMN room TEXT NOT NULL DEFAULT '{}';
+    ALTER TABLE workers ADD COLUMN hears INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE workers ADD COLUMN overdue TEXT NOT NULL DEFAULT '[]';
+    ALTER TABLE head ADD COLUMN decider TEXT;
+    ALTER TABLE head ADD COLUMN wake_at REAL;
+    ALTER TABLE head ADD COLUMN fleet INTEGER NOT NULL DEFAULT 0;
+
+    CREATE TABLE inbox (
+        id INTEGER PRIMARY KEY,
+        worker TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        at REAL NOT NULL,
+        body TEXT NOT NULL
+    );
+
+    CREATE TABLE letters (
+        id INTEGER PRIMARY KEY,
+        worker TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        body TEXT NOT NULL
+    );
+    CREATE INDEX letters_of_worker ON letters (worker);
+
+    CREATE TABLE tasks (
+        name TEXT PRIMARY KEY,
+        rule TEXT NOT NULL
+    ) WITHOUT ROWID;
+    """,
 )
 VERSION: Final = len(MIGRATIONS)
 
 TABLES: Final = frozenset({
-    "attempts", "circuit_state", "config", "dependencies", "events", "forgotten", "head", "mail", "paused_queues",
-    "service_log", "services", "set_aside", "shelves", "work_units", "workers",
+    "attempts", "circuit_state", "config", "dependencies", "events", "forgotten", "head", "inbox", "letters",
+    "paused_queues", "service_log", "services", "set_aside", "shelves", "tasks", "work_units", "workers",
 })  # fmt: skip
 
 

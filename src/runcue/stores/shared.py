@@ -11,38 +11,36 @@ import asyncio
 import logging
 import os
 import signal
-import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
 from runcue.core.events import Event
 from runcue.core.model import Record, WorkState
-from runcue.core.plan import Changes, Library, Plan
+from runcue.core.plan import Changes, Library, Plan, Post
 from runcue.core.query import Query
-from runcue.core.state import Worker
+from runcue.core.state import Head, Worker
 from runcue.errors import ForkedConnection, StoreError, quoted
 from runcue.loops import tell, within
-from runcue.ports import Clock, Decide
+from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
 from runcue.stores import codec, presence
 from runcue.stores.errands import Claim, Errands
 from runcue.stores.hearing import Hearing
+from runcue.stores.housekeeping import Housekeeping
 from runcue.stores.lack import no_memory
 from runcue.stores.neighbours import EndLeftovers, Neighbours, Trouble
-from runcue.stores.pruning import Deleted, prune
+from runcue.stores.pruning import Deleted, forget_files, prune
 from runcue.stores.tables import Tables
+from runcue.stores.tidings import Tidings, sweep
 
 logger = logging.getLogger("runcue")
 
 T = TypeVar("T")
 PULSE = 2.0
 """Seconds between two looks at the queue and the loop by a process that has nothing else to do."""
-PRUNE_EVERY = 60.0
-SHORTEST_PAUSE = 0.01
-"""Seconds between two steps of pruning while there is more to let go of; at least as long as the step took."""
 CLOSING = 30.0
 """Seconds after which close() no longer waits for a turn that somebody else holds."""
 CRASH_AT = os.environ.get("RUNCUE_CRASH_AT", "")
@@ -59,17 +57,31 @@ def crashpoint(name: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+Done = tuple[Plan | None, Received | None]
+"""What was decided, if this process did, and what it found of what others had."""
+
+
 class TableTurn:
     """One turn: what `decide` may look at while it holds it."""
 
-    __slots__ = ("changes", "library", "now", "read", "wall")
+    __slots__ = ("changes", "given", "library", "now", "posts", "read", "wall")
 
-    def __init__(self, tables: Tables, now: float, wall: float, changes: Changes | None) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        now: float,
+        wall: float,
+        changes: Changes | None,
+        posts: Sequence[Post] = (),
+        given: frozenset[int] = frozenset(),
+    ) -> None:
         self.library: Library | None = tables
         self.read = tables.read
         self.now = now
         self.wall = wall
         self.changes = changes
+        self.posts = posts
+        self.given = given
 
 
 class SharedStore:
@@ -115,11 +127,9 @@ class SharedStore:
         self._loop = asyncio.get_running_loop()
         self._turns = Errands("runcue-store")
         self._hearing = Hearing(is_at_once=is_on_loop)
-        self._pruning: asyncio.TimerHandle | None = None
-        self._may_run = False
-        """True when attempts of this process may be under way, whose leases are renewed."""
-        self._renewed_at = time.monotonic()
+        self._housekeeping = Housekeeping(self._turns, self._trouble, lease, self._prune, self._renew_leases)
         self._is_closed = False
+        self._tidings = Tidings(self._turns, lambda: self._tables.peers, self._poke, is_at_once=is_on_loop)
         self.worker = presence.new_worker_id()
 
     # for each kind of database ----------------------------------------------------------------------------
@@ -129,12 +139,24 @@ class SharedStore:
         """Do a job with the turn; whatever it raises undoes it. The job commits, or rolls back, by itself."""
 
     @abstractmethod
-    def _decided(self, decide: Decide) -> Plan:
-        """Catch up, decide, write and commit, within `_transact`."""
+    def _opened(self) -> tuple[Head, float, bool]:
+        """The counters, queue time, and whether that alone has to be written, at the begin of `_transact`."""
 
     @abstractmethod
-    def _commit(self) -> None:
-        """Commit what was written, within `_transact`."""
+    def _write(self, plan: Plan, before: Head, now: float) -> None:
+        """Write and commit what was decided, within `_transact`."""
+
+    @abstractmethod
+    def _commit(self, is_there: Callable[[], bool] | None = None) -> None:
+        """Commit what was written, within `_transact`. `is_there` tells whether it is, if nobody else can."""
+
+    @abstractmethod
+    def _let_be(self) -> None:
+        """End what wrote nothing, within `_transact`."""
+
+    @abstractmethod
+    def _exchanged(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
+        """Leave a post and take the letters of this process, in the store's thread."""
 
     def _claim(self) -> Claim | None:
         """How a turn is waited for, where the store's thread waits without an end."""
@@ -170,13 +192,17 @@ class SharedStore:
 
     # opening ----------------------------------------------------------------------------------------------
 
-    def _me(self, boot: str) -> Worker:
-        return Worker(self.worker, presence.host_name(), boot, os.getpid(), started_at=self.clock.now())
+    def _introduce(self, boot: str) -> None:
+        self._myself = Worker(self.worker, presence.host_name(), boot, os.getpid(), self.clock.now())
+
+    def me(self) -> Worker:
+        """This process, as far as the store knows it."""
+        return self._myself
 
     def _meet(self, directory: Path, peers: Callable[[], Mapping[str, int]]) -> None:
         """Clear away what the dead left here, and look after the living from now on."""
         known = {worker.id for worker in self._tables.workers()}
-        self._sweep([one for one in presence.workers(directory) if one not in known])
+        sweep(self._presence, self._trouble, [one for one in presence.workers(directory) if one not in known])
         self._neighbours = Neighbours(
             self._presence, peers, self._trouble, self._end_leftovers, is_on_loop=self._is_on_loop
         )
@@ -186,72 +212,189 @@ class SharedStore:
 
     # turns ------------------------------------------------------------------------------------------------
 
-    def take_turn(self, decide: Decide, claim: Claim | None = None) -> Plan:
-        """Decide and commit, here and now; unless it was given up meanwhile."""
+    def take_turn(self, decide: Decide) -> Plan:
+        """Only where a turn is a plain call."""
+        raise AssertionError("a turn has to be waited for here")
+
+    def _take_turn(
+        self,
+        decide: Decide,
+        post: Outgoing | None = None,
+        takeover: Takeover | None = None,
+        claim: Claim | None = None,
+    ) -> Done:
+        """Decide and commit, here and now; unless another process decides, or it was given up meanwhile."""
         is_written = False
 
-        def job() -> Plan:
+        def job() -> Done:
             if claim is not None and not claim.take():
                 raise claim.late()
             self._hearing.turn_began()
-            return self._decided(decide)
+            return self._decided(decide, post, takeover)
 
         self._hearing.turn_wanted()
         try:
             self._check()
             if claim is not None and claim.is_taken:  # it was given up before this thread came to it
                 raise claim.late()
-            plan = self._transact(job)
-            is_written = plan.writes
+            plan, received = self._transact(job)
+            self._tables.letters_read()
+            is_written = plan is not None and plan.writes
         except BaseException as error:
+            self._tables.letters_lost()
             self._tables.forget()
             if isinstance(error, MemoryError):  # another time there may be some
                 raise no_memory(quoted(self._place), self._place) from error
             raise
         finally:
             self._hearing.turn_over(is_written=is_written)
-        if is_written:
+        if plan is not None and is_written:
             crashpoint("turn.committed")
-            self._may_run |= bool(plan.start)
+            self._housekeeping.may_run |= bool(plan.start)
             self._tell(plan)
-        return plan
+        if received is not None:
+            self._came(received, None if plan is not None else post)
+        return plan, received
 
-    def _seen_all(self) -> None:
-        """Within a turn that caught up: whatever others told so far, it has seen, for nobody commits meanwhile."""
-        self._presence.drain()
+    def _decided(self, decide: Decide, post: Outgoing | None, takeover: Takeover | None) -> Done:
+        """Find who decides; read what there is, decide, write and commit, or leave it to who does. In `_transact`."""
+        tables = self._tables
+        crashpoint("turn.begin")
+        before, now, must_write = self._opened()
+        if not self._may_decide(before, takeover):
+            return None, self._posted(before, post)
+        received = None
+        if takeover is None:
+            changes = tables.changes(before)
+            given: frozenset[int] = frozenset()
+        else:
+            changes = tables.take_over(before)
+            received = tables.received(changes.head, tables.claim())
+            received.unread = tables.unread()
+            given = frozenset(record.token for record in received.plan.start)
+            must_write |= before.decider != self.worker
+        posts = tables.posts(anew=takeover is not None)
+        plan = decide(TableTurn(tables, now, self.clock.wall(), changes, posts, given))
+        if tables.has_more:  # the next turn follows at once
+            plan.wake_at = min(plan.wake_at, now)
+        crashpoint("turn.decided")
+        if plan.writes or tables.must_write or must_write:
+            self._write(plan, before, now)
+            tables.written(plan)
+        else:
+            self._let_be()
+            tables.read_only(before)
+        return plan, received
+
+    def _may_decide(self, head: Head, takeover: Takeover | None) -> bool:
+        """Whether a turn that begins with these counters is for this process to take."""
+        if takeover is None:
+            return self._tables.goes_on(head)
+        return head.decider in {None, self.worker} or (
+            head.decider == takeover.decider and takeover.revision in {None, head.revision}
+        )
+
+    def _posted(self, head: Head, post: Outgoing | None) -> Received:
+        """Leave that to who decides, take what is there for this process, and commit. Within `_transact`."""
+        tables = self._tables
+        if post is not None:
+            tables.put(post, self.clock.now())
+        letters = tables.claim()
+        tables.glimpse()
+        received = tables.received(head, letters)
+        received.unread = tables.unread()
+        crashpoint("post.written")
+        if post is None and not letters:
+            self._let_be()
+        else:
+            self._commit(lambda: tables.has_posted(post, bool(letters)))
+        return received
+
+    def _came(self, received: Received, post: Outgoing | None) -> None:
+        """After a commit: wake who decides over a post. What came runs here from now on."""
+        if post is not None:
+            crashpoint("post.committed")
+            if received.head.decider is not None:
+                self._tidings.wake([received.head.decider])
+        self._housekeeping.may_run |= bool(received.plan.start)
+        if not received.is_known:  # who cannot be seen to live would be struck off again at once
+            received.is_known = not self._presence.is_in_place
+        crashpoint("letters.read")
 
     def _tell(self, plan: Plan) -> None:
-        """After a commit: wake the others, and clear away what the dead left."""
+        """After a turn: wake those who have something to do at once, and the others now and then."""
         if plan.lost:
-            self._sweep(plan.lost)
+            sweep(self._presence, self._trouble, plan.lost)
+        self._tidings.of(plan)
+
+    def _poke(self, workers: Iterable[str], urgent: Iterable[str]) -> None:
         try:
-            self._presence.poke(self._tables.peers, {worker for worker, _ in plan.mail})
+            self._presence.poke(workers, set(urgent))
         except (OSError, StoreError) as error:  # they look by themselves a little later
             self._trouble("cannot wake the other processes", error)
 
-    def _sweep(self, dead: list[str]) -> None:
-        try:
-            self._presence.sweep(dead)
-        except (OSError, StoreError) as error:  # the next who opens the queue does it
-            self._trouble("cannot clear away the files of dead processes", error)
-
-    async def turn(self, decide: Decide) -> Plan:
-        """Decide and commit, in the store's thread."""
-        if self._is_on_loop:
-            plan = self.take_turn(decide)
-        else:
-            claim = self._claim()
-            self._neighbours.hear_nothing()
-            try:
-                plan = await self._turns.do(lambda: self.take_turn(decide, claim), claim)
-            finally:
-                self._neighbours.hear_again()
-        self._neighbours.meet()
+    async def turn(
+        self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
+    ) -> Done:
+        """Decide and commit, in the store's thread; or leave `post` to who decides."""
+        done = await self._alone(lambda claim: self._take_turn(decide, post, takeover, claim))
         if self._tables.is_recounted:
             self._neighbours.notice()
         if CRASH_AT:
             self._loop.call_soon(crashpoint, "acted")
-        return plan
+        return done
+
+    async def exchange(self, post: Outgoing | None) -> Received:
+        """Leave that for whoever decides, and find what was decided for this process."""
+        return await self._alone(lambda claim: self._exchange(post, claim))
+
+    async def _alone(self, errand: Callable[[Claim | None], T]) -> T:
+        """Have that done in the store's thread, which waits for its turn there; nothing is heard meanwhile."""
+        if self._is_on_loop:
+            done = errand(None)
+        else:
+            claim = self._claim()
+            self._neighbours.hear_nothing()
+            try:
+                done = await self._turns.do(lambda: errand(claim), claim)
+            except asyncio.CancelledError:
+                self._turns.put(self._tables.letters_missed)  # nobody has heard what it took
+                raise
+            finally:
+                self._neighbours.hear_again()
+        self._look_around()
+        return done
+
+    def _exchange(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
+        try:
+            self._check()
+            if claim is not None and claim.is_taken:
+                raise claim.late()
+            crashpoint("post.begin")
+            self._presence.drain()  # whatever others told so far, this sees
+            received = self._exchanged(post, claim)
+            self._tables.letters_read()
+        except BaseException as error:
+            self._tables.letters_lost()
+            if isinstance(error, MemoryError):
+                raise no_memory(quoted(self._place), self._place) from error
+            raise
+        self._came(received, post)
+        return received
+
+    def _look_around(self) -> None:
+        """After each turn or exchange, on the loop."""
+        self._neighbours.meet()
+
+    async def glance(self, decide: Decide) -> None:
+        """Run `decide` on everything as it stands at one moment; nothing of its plan is kept."""
+
+        def look(tables: Tables) -> None:
+            head = tables.head()
+            now = max(self.clock.now(), head.now)
+            decide(TableTurn(tables, now, self.clock.wall(), tables.everything(head)))
+
+        await self._read(look)
 
     # looking ----------------------------------------------------------------------------------------------
 
@@ -261,7 +404,7 @@ class SharedStore:
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
         """Those of these works that there are."""
-        return await self._read(lambda tables: tables.by_id(ids))
+        return await self._read(lambda tables: tables.some(ids))
 
     async def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first."""
@@ -294,11 +437,16 @@ class SharedStore:
         """Say when another process committed something, and when one died."""
         self._hearing.listen(changed)
         self._neighbours.listen(self._hearing.hear, lost)
-        self._prune_in(PRUNE_EVERY)
+        if not self._is_on_loop:
+            self._housekeeping.begin()
 
-    def serve(self, queues: frozenset[str] | None) -> None:
-        """Tell the others with the next turn which queues this process serves; None for all of them."""
-        self._tables.serve(queues)
+    def is_alive(self, worker: str) -> bool:
+        """False when that process is known to be dead."""
+        try:
+            return self._presence.is_alive(worker)
+        except StoreError as error:
+            self._trouble("cannot tell who lives", error)
+            return True
 
     def _pulse(self) -> None:
         """Every now and then, in the heart's thread: is everything still there?"""
@@ -310,57 +458,28 @@ class SharedStore:
         elif self._is_lost():
             tell(self._loop, self._neighbours.notice)  # the turn that follows finds out what happened
         self._presence.beat()
-        if self._may_run and time.monotonic() - self._renewed_at >= self._lease / 3:
-            self._renewed_at = time.monotonic()
-            self._turns.put(self._renew_leases)
+        self._housekeeping.pulse()
 
-    def _renew_leases(self) -> None:
-        """Say until when what runs here is ours. In the store's thread; a busy loop does not keep it from that."""
+    def _renew_leases(self) -> bool:
+        """Say until when what runs here is ours; whether there is anything."""
 
-        def job() -> int:
+        def job() -> bool:
             with self._batch():
                 renewed = self._tables.renew_leases(self.clock.now() + self._lease)
                 self._commit()
-            return renewed
+            return renewed > 0
 
-        if not self._is_closed:
-            try:
-                self._may_run = self._transact(job) > 0
-            except StoreError as error:  # there is another time
-                self._trouble("could not renew leases", error)
-
-    # letting go of what is old ----------------------------------------------------------------------------
-
-    def _prune_in(self, seconds: float) -> None:
-        if not self._is_closed and not self._is_on_loop:
-            self._pruning = self._loop.call_later(seconds, self._prune_soon)
-
-    def _prune_soon(self) -> None:
-        try:
-            self._turns.put(self._prune_quietly)
-        except StoreError as error:  # there is another time
-            self._trouble("could not let go of old work", error)
-            self._prune_in(PRUNE_EVERY)
-
-    def _prune_quietly(self) -> None:
-        began, is_full = time.monotonic(), False
-        try:
-            is_full = self._prune()[1]
-        except StoreError as error:  # there is another time
-            self._trouble("could not let go of old work", error)
-        pause = max(SHORTEST_PAUSE, time.monotonic() - began) if is_full else PRUNE_EVERY
-        tell(self._loop, self._prune_in, pause)
+        return self._transact(job)
 
     def prune(self) -> int:
         """Let go of some of what is older than anybody wants it; how much work that was."""
         return len(self._prune()[0])
 
     def _prune(self) -> tuple[list[Deleted], bool]:
-        now = self.clock.now()
+        now, tables = self.clock.now(), self._tables
 
         def job() -> tuple[list[Deleted], bool]:
             kept = None if self._retention is None else now - self._retention
-            tables = self._tables
             with self._batch():
                 latest = max(tables.head().now, now)  # nobody may have taken a turn for long
                 done = prune(tables.connection, latest, kept, now - self._log_retention)
@@ -369,15 +488,8 @@ class SharedStore:
 
         old, is_full = self._transact(job)
         if old:
-            self._remove_files(old)
+            forget_files(self._forget_files, old, self._trouble)
         return old, is_full
-
-    def _remove_files(self, deleted: list[Deleted]) -> None:
-        if self._forget_files is not None:
-            try:
-                self._forget_files(deleted)
-            except Exception as error:  # noqa: BLE001 (whatever it is, the work itself is gone)
-                self._trouble("cannot delete the files of old work", error)
 
     # closing ----------------------------------------------------------------------------------------------
 
@@ -398,8 +510,8 @@ class SharedStore:
     def _rest(self) -> None:
         """Do nothing more by ourselves."""
         self._is_closed = True
-        if self._pruning is not None:
-            self._pruning.cancel()
+        self._housekeeping.close()
+        self._tidings.close()
         self._neighbours.close()
         self._hearing.close()
         if self._heart is not None:
@@ -410,6 +522,8 @@ class SharedStore:
             self._strike_off()
         except StoreError as error:  # then others find it gone, and strike it off
             logger.warning("could not sign off from %r: %s", self._place, error)
+        else:
+            self._tidings.to_all(is_urgent=True)  # somebody else has to decide from now on
         self.abandon()
 
     def abandon(self) -> None:

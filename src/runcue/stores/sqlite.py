@@ -21,8 +21,9 @@ from typing import Any, TypeVar
 import apsw
 
 from runcue.core.plan import Plan
+from runcue.core.state import Head
 from runcue.errors import StorageBusy, StorageReplaced, StoreError
-from runcue.ports import Clock, Decide
+from runcue.ports import Clock, Outgoing, Received
 from runcue.stores import file, presence
 from runcue.stores.disk import Disk, untold
 from runcue.stores.errands import Claim
@@ -31,9 +32,9 @@ from runcue.stores.log import Log
 from runcue.stores.looking import Looking
 from runcue.stores.neighbours import EndLeftovers
 from runcue.stores.pairing import note_pair
-from runcue.stores.pruning import Deleted
+from runcue.stores.pruning import Deleted, forget_files
 from runcue.stores.schema import shown
-from runcue.stores.shared import SharedStore, TableTurn, crashpoint
+from runcue.stores.shared import SharedStore, crashpoint
 from runcue.stores.tables import Tables
 
 logger = logging.getLogger("runcue")
@@ -144,7 +145,8 @@ class SqliteStore(SharedStore):
         made.callback(self._turnstile.close)
         self._presence = presence.Presence(directory, self.worker)
         made.callback(self._presence.close)
-        self._tables = Tables(connection, self._me(presence.boot_id()), lambda: self._presence.is_in_place)
+        self._introduce(presence.boot_id())
+        self._tables = Tables(connection, self.worker)
         self.told = self._tables.head().told
         note_pair(self._path)
         if self._durability == "full":
@@ -215,29 +217,49 @@ class SqliteStore(SharedStore):
                 raise self._unknown(error.strerror or str(error)) from error
             self._has_written = False
 
-    def _decided(self, decide: Decide) -> Plan:
-        tables, connection = self._tables, self._connection
-        crashpoint("turn.begin")
-        before = tables.head()
-        now = max(self.clock.now(), before.now)
-        changes = tables.changes(before)
-        plan = decide(TableTurn(tables, now, self.clock.wall(), changes))
-        self._seen_all()
-        crashpoint("turn.decided")
-        if not plan.writes and not tables.must_write:
-            connection.execute("ROLLBACK")
-            tables.read_only(before)
-            return plan
+    def _opened(self) -> tuple[Head, float, bool]:
+        head = self._tables.head()
+        return head, max(self.clock.now(), head.now), False
+
+    def _write(self, plan: Plan, before: Head, now: float) -> None:
+        tables = self._tables
+        self._presence.drain()  # whatever others told so far, this turn has seen: nobody commits meanwhile
         tables.write(plan, before, now, self._lease)
         tables.read_answers()
         crashpoint("turn.written")
         if plan.purged:  # while nobody else can use their ids
-            self._remove_files(tables.deleted)
+            forget_files(self._forget_files, tables.deleted, self._trouble)
         self._commit()
-        tables.written(plan)
-        return plan
 
-    def _commit(self) -> None:
+    def _let_be(self) -> None:
+        self._presence.drain()
+        self._connection.execute("ROLLBACK")
+
+    def _exchanged(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
+        """Who has nothing to leave and finds nothing waits for nobody."""
+        tables = self._tables
+
+        def job() -> Received:
+            if claim is not None and not claim.take():
+                raise claim.late()
+            return self._posted(tables.head(), post)
+
+        is_hurt = self._disk is not None and self._disk.is_hurt
+        if post is None and not (is_hurt or self._is_doubtful):  # else it is mended first
+            try:
+                unread = tables.unread()  # first: of a post that is gone by then, the answer is there
+                is_anything, head = tables.glimpse()
+                if not is_anything:
+                    received = tables.received(head, ())
+                    received.unread = unread
+                    self._make_last()
+                    return received
+            except (apsw.Error, UnicodeDecodeError) as error:
+                self._is_doubtful |= isinstance(error, apsw.IOError)
+                raise translate(error, self._path, self._connection) from error
+        return self._transact(job)
+
+    def _commit(self, is_there: Callable[[], bool] | None = None) -> None:
         connection = self._connection
         try:
             connection.execute("COMMIT")
@@ -247,14 +269,16 @@ class SqliteStore(SharedStore):
             if not isinstance(error, apsw.IOError):
                 raise problem from error
             self._is_doubtful = True
-            if not self._is_committed():
+            if not self._is_committed(is_there):
                 raise problem if type(problem) is not StoreError else self._unknown(str(error)) from error
         self._has_written = True
 
-    def _is_committed(self) -> bool:
+    def _is_committed(self, is_there: Callable[[], bool] | None) -> bool:
         """Whether a commit that came back with an error took place all the same, asked through new descriptors."""
         try:
             self._renew()
+            if is_there is not None:
+                return is_there()
             row: Any = self._connection.execute("SELECT turn FROM head").fetchone()
         except (apsw.Error, StoreError) as error:
             self._trouble("cannot ask whether a commit took place", error)
@@ -314,8 +338,15 @@ class SqliteStore(SharedStore):
             raise translate(error, self._path, self._connection) from error
 
     def _strike_off(self) -> None:
+        connection = self._connection
         try:
-            self._tables.sign_off()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._tables.sign_off(self.clock.now())
+                connection.execute("COMMIT")
+            except BaseException:
+                undo(connection)
+                raise
         except apsw.Error as error:
             raise translate(error, self._path, self._connection) from error
 

@@ -10,7 +10,17 @@ from typing import Final
 import msgspec
 
 from runcue.core.parse import Rate
-from runcue.core.state import Adaptive, BreakerState, Grant, Head, Limits, Quantity, ServiceState, Worker
+from runcue.core.state import (
+    Adaptive,
+    BreakerState,
+    Grant,
+    Head,
+    Limits,
+    Overdue,
+    Quantity,
+    ServiceState,
+    Worker,
+)
 from runcue.errors import quoted
 from runcue.stores.codec import Row, damaged, fields_of, insert_into, read_with, set_of, upsert_into, value_of
 
@@ -18,6 +28,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 _decode_rates = msgspec.json.Decoder(tuple[Rate, ...]).decode
 _decode_counts = msgspec.json.Decoder(dict[str, int]).decode
+_decode_overdue = msgspec.json.Decoder(tuple[Overdue, ...]).decode
 
 HEAD: Final = ", ".join(fields_of(Head))
 HEAD_SELECT: Final = f"SELECT {HEAD} FROM head"
@@ -42,7 +53,7 @@ SERVICE_SELECT: Final = (
     f"SELECT {', '.join((*_SERVICE, *(f'circuit_state.{name}' for name in _CIRCUIT)))} "
     "FROM services LEFT JOIN circuit_state ON service = name"
 )
-"""Services with their circuits; WHERE services.revision > ? finds the changed ones."""
+"""Services with their circuits."""
 SERVICE_UPSERT: Final = upsert_into("services", (*_SERVICE, "revision"))
 CIRCUIT_UPSERT: Final = upsert_into("circuit_state", (*_CIRCUIT, "revision"))
 CIRCUIT_DELETE: Final = "DELETE FROM circuit_state WHERE service = ?"
@@ -129,7 +140,6 @@ def read_service(row: Row) -> ServiceState:
 GRANT: Final = ("service", "started_at", "amount", "key", "work_id")
 GRANT_INSERT: Final = insert_into("service_log", GRANT)
 GRANT_SELECT: Final = "SELECT service, started_at, amount, coalesce(key, ''), work_id FROM service_log"
-"""WHERE id > ? finds those that came since."""
 
 STARTS: Final = (
     "SELECT service, started_at, CAST(sum(amount) AS double precision), coalesce(key, ''), NULL "
@@ -159,25 +169,38 @@ def read_grant(row: Row) -> Grant:
 
 _WORKER = fields_of(Worker)
 WORKER_SELECT: Final = f"SELECT {', '.join(_WORKER)} FROM workers"
-WORKER_UPSERT: Final = upsert_into("workers", (*_WORKER, "revision"))
-ACTIVE_UPDATE: Final = "UPDATE workers SET active = ?, revision = ? WHERE id = ?"
+WORKER_UPSERT: Final = upsert_into("workers", _WORKER)
 
 
-def worker_row(worker: Worker, revision: int) -> Row:
+def worker_row(worker: Worker) -> Row:
     """The values of WORKER_UPSERT."""
-    *plain, queues, is_serving, active = msgspec.structs.astuple(worker)
-    names = None if queues is None else _encode(queues).decode()
-    return (*plain, names, is_serving, _encode(active).decode(), revision)
-
-
-def active_row(id: str, active: dict[str, int], revision: int) -> Row:
-    """The values of ACTIVE_UPDATE: what a worker takes up changes with most turns, all else never."""
-    return _encode(active).decode(), revision, id
+    queues = None if worker.queues is None else _encode(worker.queues).decode()
+    return (
+        worker.id,
+        worker.host,
+        worker.boot,
+        worker.pid,
+        worker.started_at,
+        queues,
+        worker.is_serving,
+        _encode(worker.tasks).decode(),
+        _encode(worker.room).decode(),
+        worker.hears,
+        _encode(worker.overdue).decode(),
+    )
 
 
 def read_worker(row: Row) -> Worker:
     """The worker in a row of WORKER_SELECT."""
-    *plain, queues, is_serving, active = row
+    *plain, queues, is_serving, tasks, room, hears, overdue = row
     what = f"worker {quoted(row[0])}"
-    names = None if queues is None else read_with(_decode_names, queues, what)
-    return value_of(Worker, (*plain, names, is_serving == 1, read_with(_decode_counts, active, what)), what)
+    fields = (
+        *plain,
+        None if queues is None else read_with(_decode_names, queues, what),
+        is_serving == 1,
+        read_with(_decode_names, tasks, what),
+        read_with(_decode_counts, room, what),
+        hears == 1,
+        read_with(_decode_overdue, overdue, what),
+    )
+    return value_of(Worker, fields, what)

@@ -29,11 +29,14 @@ from runcue.core.events import Told
 from runcue.core.lifecycle import finished, move, started
 from runcue.core.model import Attempt, Record, WorkState
 from runcue.core.parse import Rate
-from runcue.core.plan import Key, Lacks, Library, Plan
+from runcue.core.plan import Key, Lacks, Plan
 from runcue.core.query import Query
-from runcue.core.state import BreakerState, Grant, Limits, ServiceState
+from runcue.core.retry import Retry
+from runcue.core.settings import Questions, Rule, Settings
+from runcue.core.state import BreakerState, Grant, Limits, Overdue, ServiceState
 from runcue.ports import Turn
-from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, lives, pending, specimens
+from runcue.testing import between
+from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, library_of, lives, pending, specimens
 
 __all__ = ["EVERY", "SHARED", "Broken", "Check", "Open"]
 
@@ -244,12 +247,6 @@ EVERY: tuple[Check, ...] = (
 # --- What a store promises that several processes may open ----------------------------------------
 
 
-def _library(turn: Turn) -> Library:
-    if turn.library is None:
-        raise Broken("a store that several processes open has a library")
-    return turn.library
-
-
 async def others_find_what_was_written(open_store: Open) -> None:
     """Every process sees the same, and so does one that comes when all have left."""
     async with hands(open_store, 2) as [one, other]:
@@ -312,7 +309,7 @@ async def a_shelf_is_paged_in_order(open_store: Open) -> None:
         for hand in (one, other):
             for size in (1, 7, 200):
                 expect(f"pages of {size}", await hand.look(partial(_paged, size)), wanted)
-        nothing = await one.look(lambda turn: _library(turn).page("ready/nobody", None, 10))
+        nothing = await one.look(lambda turn: library_of(turn).page("ready/nobody", None, 10))
         expect("a shelf that is not there", nothing, [])
 
 
@@ -320,7 +317,7 @@ def _paged(size: int, turn: Turn) -> list[Record]:
     found: list[Record] = []
     after: Key | None = None
     for _ in range(1000):
-        page = _library(turn).page("ready/call", after, size)
+        page = library_of(turn).page("ready/call", after, size)
         found += page
         if len(page) < size:
             return found
@@ -337,7 +334,7 @@ async def the_library_finds_what_is_due_and_what_is_oldest(open_store: Open) -> 
         await hand.write(started(hand.kept["w1"], 1, NOW, "me", "running/me"))
 
         def look(turn: Turn) -> None:
-            library = _library(turn)
+            library = library_of(turn)
             expect("watched by 3.5", _ids(library.watched(3.5, 10)), ["w5", "w2", "w6"])
             expect("the first two watched", _ids(library.watched(100.0, 2)), ["w5", "w2"])
             expect("watched too early", _ids(library.watched(0.5, 10)), [])
@@ -356,8 +353,8 @@ def _ids(records: list[Record]) -> list[str]:
     return [record.id for record in records]
 
 
-async def changes_are_told_to_others_once(open_store: Open) -> None:
-    """A turn begins with all that others changed since the last one of this process, and with nothing twice."""
+async def who_takes_over_is_told_everything(open_store: Open) -> None:
+    """A turn of a process that did not decide last begins with all there is; one that goes on, with nothing twice."""
     async with hands(open_store, 2) as [one, other]:
         await one.turn()
         expect(
@@ -366,56 +363,59 @@ async def changes_are_told_to_others_once(open_store: Open) -> None:
         limits = Limits("api", 2, (Rate(5, 60.0),), 3, 10.0)
         breaker = BreakerState("open", 3, 2, 20.0, NOW, None, 0, 1, NOW + 5)
         service = ServiceState(limits, True, NOW + 3, 2, breaker)
+        overdue = Overdue(3, "w0", "call", "default", ("api",), "api")
+        worker = replace(one.store.me(), queues=("a", "b"), is_serving=True, tasks=("call",), room={"": 3},
+                         hears=True, overdue=(overdue,))  # fmt: skip
+        rule = Rule(
+            Retry(5, "fixed", 1.0), ("threads",), ("api",), Questions(ready=True), Settings(max_queued=7)
+        )
 
         def change(plan: Plan, turn: Turn) -> None:
             one.put(plan, pending(2, watch_at=NOW + 9))
             one.put(plan, pending(1, watch_at=NOW + 8))
             plan.services["api"] = service
-            plan.grants += [Grant("api", turn.now), Grant("api", turn.now, work_id="w1"),
-                            Grant("api", turn.now + 0.25)]  # fmt: skip
+            plan.grants += [Grant("api", turn.now), Grant("api", turn.now + 0.25, work_id="w1")]
             plan.queues["slow"] = True
-            plan.active = {"api": 2}
+            plan.workers[worker.id] = worker
+            plan.tasks["call"] = rule
+            plan.wake_at = turn.now + 60
 
         await one.turn(change)
         await other.turn()
         told = other.changes
         if told is None:
             raise Broken("a process that comes later is told nothing")
-        expect("is_first, is_foreign", (told.is_first, told.is_foreign), (True, True))
+        expect("is_first", told.is_first, True)
         expect("shelves", told.shelves, {"ready/call": (NOW + 1, 1)})
         expect("services", told.services, [service])
-        expect("grants, which a first turn reads as far as it needs them", told.grants, [])
         expect("paused queues", told.paused, frozenset({"slow"}))
         expect("the next to watch", told.watch_at, NOW + 8)
+        expect("workers", told.workers, [worker])
+        expect("tasks", told.tasks, {"call": rule})
         expect("counters", (told.head.pending, told.head.running, told.head.seq), (2, 0, 2))
-        mine = [worker for worker in told.workers or () if worker.active == {"api": 2}]
-        expect("the worker who did it", len(mine), 1)
+        expect("who decided", (told.head.decider, told.head.wake_at is None), (worker.id, False))
         await other.turn()
-        expect("nothing twice", other.changes is None or not other.changes.is_foreign, True)
+        expect("nothing twice", other.changes is None or not other.changes.is_first, True)
 
         def answer(plan: Plan, turn: Turn) -> None:
             other.put(plan, started(other.kept["w1"], 9, NOW, "other", "running/other"))
-            plan.mail.append((mine[0].id, 41))
             plan.queues["slow"] = False
             plan.services["api"] = ServiceState(limits)
-            plan.grants.append(Grant("api", NOW + 1, work_id="w1"))
+            plan.lost.append(worker.id)
 
         await other.turn(answer)
         await one.turn()
         told = one.changes
         if told is None:
             raise Broken("what another process did is not told")
-        expect("is_first, is_foreign", (told.is_first, told.is_foreign), (False, True))
+        expect("is_first", told.is_first, True)
         expect("shelves", told.shelves, {"ready/call": (NOW + 2, 2)})
         expect("services", told.services, [ServiceState(limits)])
-        expect("grants", told.grants, [Grant("api", NOW + 1, work_id="w1")])
         expect("paused queues", told.paused, frozenset())
-        expect("mail", told.mail, [41])
+        expect("workers", told.workers, [])
         expect("the next to watch", told.watch_at, NOW + 9)
         expect("counters", (told.head.pending, told.head.running, told.head.token), (1, 1, 9))
-        await other.write(pending(3))
-        await one.turn()
-        expect("mail is delivered once", one.changes and one.changes.mail, [])
+        expect("who decided", told.head.decider, other.store.me().id)
 
 
 async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) -> None:
@@ -434,7 +434,7 @@ async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) ->
         ]
         await one.turn(lambda plan, turn: plan.grants.extend(grants))
         found = await one.look(
-            lambda turn: _library(turn).starts({"api": NOW - 5, "slow": NOW - 99, "none": 0.0})
+            lambda turn: library_of(turn).starts({"api": NOW - 5, "slow": NOW - 99, "none": 0.0})
         )
         expect(
             "the sums that are left",
@@ -454,19 +454,20 @@ async def an_empty_shelf_is_told(open_store: Open) -> None:
 
 
 async def a_turn_that_failed_begins_anew(open_store: Open) -> None:
-    """What a process was told in a turn that came to nothing is told again, with everything else."""
-    async with hands(open_store, 2) as [one, other]:
-        await other.turn()
+    """After a turn that came to nothing a process reads everything anew, also if it decided last."""
+    async with hands(open_store) as [one]:
         await one.write(pending(1))
+        await one.turn()
+        expect("nothing new", one.changes is None or not one.changes.is_first, True)
 
         def change(plan: Plan, turn: Turn) -> None:
             raise ZeroDivisionError
 
         try:
-            await other.turn(change)
+            await one.turn(change)
         except ZeroDivisionError:
-            await other.turn()
-        told = other.changes
+            await one.turn()
+        told = one.changes
         expect("is_first", told is not None and told.is_first, True)
         expect("shelves", told and told.shelves, {"ready/call": (NOW + 1, 1)})
 
@@ -542,10 +543,8 @@ async def results_are_read_with_their_events(open_store: Open) -> None:
 async def a_commit_wakes_the_others(open_store: Open) -> None:
     """Whoever listens hears of a foreign commit without asking."""
     async with hands(open_store, 2) as [one, other]:
-        await one.turn()
-        await other.turn()
-        await one.write(pending(1))
-        await other.write(pending(2))
+        await one.join()
+        await other.join()
         heard = asyncio.Event()
         other.store.listen(lambda is_urgent: heard.set(), lambda worker: None)
         await one.turn()
@@ -576,7 +575,7 @@ SHARED: tuple[Check, ...] = (
     turns_never_overlap,
     a_shelf_is_paged_in_order,
     the_library_finds_what_is_due_and_what_is_oldest,
-    changes_are_told_to_others_once,
+    who_takes_over_is_told_everything,
     starts_are_read_as_far_back_as_they_are_asked_for,
     an_empty_shelf_is_told,
     a_turn_that_failed_begins_anew,
@@ -585,4 +584,5 @@ SHARED: tuple[Check, ...] = (
     results_are_read_with_their_events,
     a_commit_wakes_the_others,
     time_is_one_for_all,
+    *between.EVERY,
 )

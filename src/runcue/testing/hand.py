@@ -6,7 +6,7 @@ For the checks in contract.py. A plain dict of records is kept beside the store;
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from random import Random
@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from runcue.core.events import Told
 from runcue.core.lifecycle import finished, move, started
 from runcue.core.model import Attempt, Record, Spec, WorkState
-from runcue.core.plan import Changes, Plan
+from runcue.core.plan import Changes, Library, Plan, Post
 from runcue.core.query import Query, by_task
 from runcue.core.state import NO_HEAD, Head
-from runcue.ports import Store, Turn
+from runcue.ports import Received, Store, Takeover, Turn
 
 Open = Callable[[], Store]
 Change = Callable[[Plan, Turn], None]
@@ -43,6 +43,13 @@ def _short(value: object) -> str:
     return text if len(text) <= 2000 else f"{text[:2000]}…"
 
 
+def library_of(turn: Turn) -> Library:
+    """Where a decision may read more."""
+    if turn.library is None:
+        raise Broken("a store that several processes open has a library")
+    return turn.library
+
+
 class Hand:
     """One process that has the queue open, and takes its turns by hand instead of by a scheduler."""
 
@@ -51,15 +58,28 @@ class Hand:
         self.kept = kept
         """What the queue holds, as a plain dict; shared by all hands on it."""
         self.changes: Changes | None = None
-        """What the last turn was told of others."""
+        """What the last turn was told that it did not know."""
+        self.posts: Sequence[Post] = ()
+        """What the last turn took that others had left for it."""
+        self.received: Received | None = None
+        """What the last turn found of what others decided."""
         self._head = NO_HEAD
 
-    async def turn(self, change: Change | None = None) -> Plan:
-        """Take a turn and commit what `change` put into its plan."""
+    async def turn(self, change: Change | None = None, takeover: Takeover | None = None) -> Plan:
+        """Take a turn and commit what `change` put into its plan, whoever decided last."""
+        plan = await self.try_turn(change, takeover)
+        while plan is None:
+            assert self.received is not None
+            head = self.received.head
+            plan = await self.try_turn(change, Takeover(head.decider, head.revision))
+        return plan
+
+    async def try_turn(self, change: Change | None = None, takeover: Takeover | None = None) -> Plan | None:
+        """The same, unless another process decides."""
         before = self._head
 
         def decide(turn: Turn) -> Plan:
-            self.changes = turn.changes
+            self.changes, self.posts = turn.changes, turn.posts
             if turn.changes is not None:
                 self._head = turn.changes.head
             plan = Plan()
@@ -69,12 +89,18 @@ class Hand:
             return plan
 
         try:
-            plan = await self.store.turn(decide)
+            plan, self.received = await self.store.turn(decide, None, takeover)
         except BaseException:
             self._head = before
             raise
-        self.kept.update(plan.records)
+        if plan is not None:
+            self.kept.update(plan.records)
         return plan
+
+    async def join(self) -> Plan:
+        """Take a turn that tells the others of this process."""
+        me = self.store.me()
+        return await self.turn(lambda plan, turn: plan.workers.update({me.id: me}))
 
     async def write(self, *records: Record, events: Iterable[Told] = ()) -> Plan:
         """Take a turn that writes these."""
@@ -113,7 +139,8 @@ class Hand:
             counts[record.state.value] += 1
         numbers = [record.seq for record in plan.records.values()]
         tokens = [record.token for record in plan.records.values()]
-        return replace(head, seq=max([head.seq, *numbers]), token=max([head.token, *tokens]), **counts)
+        counts |= {"seq": max([head.seq, *numbers]), "token": max([head.token, *tokens])}
+        return replace(head, decider=None, **counts)  # nobody is named: who took the turn goes on
 
     async def look(self, question: Callable[[Turn], Any]) -> Any:
         """Ask something in a turn that writes nothing."""

@@ -15,7 +15,7 @@ import asyncio
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from runcue.errors import StoreError
@@ -38,6 +38,11 @@ BEAT: Final = (
     "INSERT INTO beats VALUES (?, extract(epoch FROM clock_timestamp())) "
     "ON CONFLICT (worker) DO UPDATE SET at = excluded.at"
 )
+ONLY: Final = ">"
+ALL: Final = "*"
+"""In a note, which begins with who sends it: that those who follow are meant alone, and that it is urgent to all."""
+LONGEST_NOTE: Final = 7000
+"""Bytes; PostgreSQL takes 8,000."""
 SEEN: Final = (
     "SELECT workers.id, coalesce(beats.at, 0)::float8 FROM workers LEFT JOIN beats ON worker = workers.id "
     "WHERE boot != ?"
@@ -59,6 +64,14 @@ class Signs:
             for worker, sign in signs.items()
         }
         return [worker for worker, (_, since) in self._seen.items() if now - since > self._lease]
+
+
+def note(sender: str, urgent: Collection[str]) -> str:
+    """What to tell the others: that something was left for these, or that something changed."""
+    if not urgent:
+        return sender
+    text = " ".join((sender, ONLY, *urgent))
+    return text if len(text) <= LONGEST_NOTE else f"{sender} {ALL}"
 
 
 class Beats:
@@ -150,9 +163,15 @@ class Beats:
             return
         with link.timed(PATIENCE):
             heard = [note.payload.split(" ") for note in link.raw.notifies(timeout=0)]
-        others = [words for words in heard if words[0] != self._worker]
-        if others:
-            tell(self._loop, self._changed, any(self._worker in words for words in others))
+        told = [self._worker in words or ALL in words for words in heard if self._is_meant(words)]
+        if told:
+            tell(self._loop, self._changed, any(told))
+
+    def _is_meant(self, words: list[str]) -> bool:
+        """Whether a note is for this worker: it is for all, but who sent it, or for those that it names alone."""
+        if words[0] == self._worker:
+            return False
+        return words[1:2] != [ONLY] or self._worker in words or ALL in words
 
     def _look_around(self, link: Link, signs: Signs) -> None:
         rows: list[Any] = link.execute(SEEN, (self._boot,)).fetchall()

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from runcue.stores import codec, states
+from runcue.stores.mailbox import LETTER, LETTER_COLUMNS
 from runcue.stores.postgres.texts import SIGN, escaped
 
 Row = Sequence[Any]
@@ -140,5 +141,6 @@ BULKS: Final[dict[str, Bulk]] = {
     codec.UPDATE: updating("work_units", codec.CHANGED, ("id",)),
     codec.ATTEMPT_INSERT: inserting("attempts", codec.ATTEMPT),
     states.GRANT_INSERT: inserting("service_log", states.GRANT),
+    LETTER: inserting("letters", LETTER_COLUMNS),
 }
 """The everyday statements of a turn."""

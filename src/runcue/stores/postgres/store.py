@@ -16,7 +16,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final, TypeVar
 
@@ -26,20 +26,19 @@ from psycopg import errors
 from runcue.core.plan import Plan
 from runcue.core.state import Head
 from runcue.errors import StorageReplaced, StoreError
-from runcue.loops import tell
-from runcue.ports import Clock, Decide
+from runcue.ports import Clock, Outgoing, Received
 from runcue.stores import presence, states
-from runcue.stores.errands import Errands
+from runcue.stores.errands import Claim, Errands
 from runcue.stores.neighbours import EndLeftovers
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.beats import BEAT, Beats
+from runcue.stores.postgres.beats import BEAT, Beats, note
 from runcue.stores.postgres.clock import ServerClock
 from runcue.stores.postgres.link import ONE_MOMENT, Link, cause_of, is_gone, is_passing, translate
 from runcue.stores.postgres.place import boot_of, make_place, place_of
 from runcue.stores.postgres.tables import BEGIN, PostgresTables
-from runcue.stores.pruning import Deleted
-from runcue.stores.shared import SharedStore, TableTurn, crashpoint
+from runcue.stores.pruning import Deleted, forget_files
+from runcue.stores.shared import SharedStore, crashpoint
 from runcue.stores.tables import Tables
 
 logger = logging.getLogger("runcue")
@@ -53,8 +52,6 @@ ASKING: Final = 5.0
 """Seconds to go on asking whether a commit took place."""
 LEAVING: Final = 5.0
 """Seconds to say good-bye."""
-TIDINGS: Final = 0.02
-"""Seconds between two tidings of a process that is busy."""
 LOOK: Final = 1.0
 """Seconds between two looks at the queue while somebody works on it elsewhere, besides being told."""
 COMMITTED: Final = "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn"
@@ -99,16 +96,13 @@ class PostgresStore(SharedStore):
         self._is_begun = False
         """True once a turn holds the lock: what happens after that is not tried again."""
         self._kept = 0
-        """Names the last turn of this worker that was written."""
+        """Names the last commit of this worker."""
         self._beat_at = 0.0
         self._looking = Errands("runcue-looking")
         self._guard = threading.Lock()
         self._beside: PostgresTables | None = None
         self._beats: Beats | None = None
         self._look_timer: asyncio.TimerHandle | None = None
-        self._telling: asyncio.TimerHandle | None = None
-        self._told_at = -TIDINGS
-        """When this process last told the others."""
         for tries_left in reversed(range(TRIES)):
             with ExitStack() as made:
                 try:
@@ -140,9 +134,8 @@ class PostgresStore(SharedStore):
         self.boot = str(boot_of(directory))
         head, _, _ = self._heard(link, asked_at, row)
         self.told = head.told
-        self._tables: PostgresTables = PostgresTables(
-            link, self._me(self.boot), lambda: self._presence.is_in_place
-        )
+        self._introduce(self.boot)
+        self._tables: PostgresTables = PostgresTables(link, self.worker)
         self._meet(directory, self._peers)
 
     def _peers(self) -> dict[str, int]:
@@ -176,12 +169,13 @@ class PostgresStore(SharedStore):
     def _begin(self, link: Link) -> None:
         """Wait for the turn. Who holds it and stands still loses it, where the server does not see to that itself."""
         deadline = time.monotonic() + PATIENCE
-        news = None
+        posts = None
+        self._presence.drain()  # whatever others told so far, the turn sees
         while True:
             opening = self._tables.opening()
             self._asked_at = presence.boottime()
             try:
-                *self._row, news = link.begin_with(schema.turn_of(self._address), opening)
+                *self._row, posts = link.begin_with(schema.turn_of(self._address), opening)
                 break
             except errors.LockNotAvailable:
                 link.undo()
@@ -189,7 +183,7 @@ class PostgresStore(SharedStore):
                     raise
                 schema.end_standstill(link)
         self._is_begun = True
-        self._tables.hear(news)
+        self._tables.hear(posts)
         if self._row[-3] != self._identity:
             raise self._replaced("holds another queue now")
 
@@ -216,19 +210,13 @@ class PostgresStore(SharedStore):
                 link.execute("UPDATE head SET clock_offset = ?", (put_right,))
         return head, now, put_right != offset
 
-    def _decided(self, decide: Decide) -> Plan:
+    def _opened(self) -> tuple[Head, float, bool]:
+        before, now, is_put_right = self._heard(self._link, self._asked_at, self._row)
+        self._tables.check_history(before, self._address)
+        return before, now, is_put_right
+
+    def _write(self, plan: Plan, before: Head, now: float) -> None:
         tables, link = self._tables, self._link
-        crashpoint("turn.begin")
-        before, now, is_put_right = self._heard(link, self._asked_at, self._row)
-        tables.check_history(before, self._address)
-        changes = tables.changes(before)
-        plan = decide(TableTurn(tables, now, self.clock.wall(), changes))
-        self._seen_all()
-        crashpoint("turn.decided")
-        if not plan.writes and not tables.must_write and not is_put_right:
-            link.leave()
-            tables.read_only(before)
-            return plan
         with link.piped():
             tables.write(plan, before, now, self._lease)
             if plan.lost:
@@ -236,22 +224,69 @@ class PostgresStore(SharedStore):
                     link.execute(statement, (list(plan.lost),))
             crashpoint("turn.written")
             if plan.purged:  # while nobody else can use their ids
-                self._remove_files(tables.deleted)
+                forget_files(self._forget_files, tables.deleted, self._trouble)
             self._commit()
         if self._link is link:
             tables.read_answers()
         else:  # the commit stands, but its answer was lost
             self._ask_again()
-        tables.written(plan)
-        return plan
+
+    def _let_be(self) -> None:
+        self._link.leave()
+
+    # exchanges: without the lock --------------------------------------------------------------------------
+
+    def _exchanged(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
+        """In one statement; what was given to this process is read after that. It is tried again if it was lost."""
+        tables = self._tables
+        for is_last in (False, True):
+            self._is_taking_turn = True
+            try:
+                if not self._link.is_alive:
+                    self._renew()
+                self._kept += 1
+                asked_at = presence.boottime()
+                crashpoint("post.written")
+                row, letters, unread = tables.swap(self._kept, post, self.clock.now())
+                if row[-3] != self._identity:
+                    raise self._replaced("holds another queue now")
+                head, _, _ = self._heard(self._link, asked_at, row)
+                received = tables.received(head, letters)
+                received.unread = unread
+                return received
+            except psycopg.Error as error:
+                if not is_gone(error) or tables.has_claimed or is_last:
+                    raise self._told(error) from cause_of(error, self._address)
+                if self._has_swapped():
+                    if tables.has_missed:
+                        raise self._unknown(error) from cause_of(error, self._address)
+                    post = None  # it is there
+            finally:
+                self._is_taking_turn = False
+        raise AssertionError("the second try returns or raises")
+
+    def _has_swapped(self) -> bool:
+        """Whether an exchange whose answer was lost took place; if not, it never will."""
+        began = time.monotonic()
+        while True:
+            try:
+                self._renew()
+                return self._tables.fence(self._kept)
+            except StorageReplaced:
+                raise
+            except (psycopg.Error, StoreError) as error:
+                if time.monotonic() - began >= ASKING:
+                    self._tables.letters_missed()
+                    raise self._unknown(error) from cause_of(error, self._address)
+                time.sleep(0.05)
 
     def _batch(self) -> AbstractContextManager[None]:
         return self._link.piped()
 
-    def _commit(self) -> None:
+    def _commit(self, is_there: Callable[[], bool] | None = None) -> None:
         link = self._link
         self._kept += 1
-        link.execute(COMMITTED, (self.worker, self._kept))
+        link.execute(COMMITTED, (self.worker, 2 * self._kept))
         if time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + self._lease / 3
             link.execute(BEAT, (self.worker,))
@@ -275,7 +310,7 @@ class PostgresStore(SharedStore):
                 link.undo()
                 if row is None and (self._kept > 1 or time.monotonic() - began >= self._lease):
                     raise self._unknown(StoreError("this process passed for dead meanwhile"))
-                return row is not None and row[0] == self._kept
+                return row is not None and row[0] == 2 * self._kept
             except StorageReplaced:
                 raise
             except (psycopg.Error, StoreError) as error:
@@ -320,31 +355,17 @@ class PostgresStore(SharedStore):
         self._tables.use(link)
         return link
 
-    def _tell(self, plan: Plan) -> None:
-        """After a commit: wake the others; who commits one turn after the other does so only now and then."""
-        now = time.monotonic()
-        is_soon = now - self._told_at < TIDINGS
-        if is_soon and not (plan.mail or plan.lost or self._is_on_loop):
-            tell(self._loop, self._tell_later)
-            return
-        self._told_at = now
-        super()._tell(plan)
-        if self._beats is not None and self._beats.are_others_elsewhere:
-            urgent = {worker for worker, _ in plan.mail}
+    def _poke(self, workers: Iterable[str], urgent: Iterable[str]) -> None:
+        """Wake these workers: those of this host by their files, all others by a note."""
+        named, here = set(workers) - {self.worker}, self._peers()
+        super()._poke(named & here.keys(), urgent)
+        away = named - here.keys()
+        if away and self._beats is not None and self._beats.are_others_elsewhere:
+            text = note(self.worker, away & set(urgent))
             try:
-                self._link.execute(
-                    "SELECT pg_notify(?, ?)", (self._address.schema, " ".join((self.worker, *urgent))[:7000])
-                )
+                self._link.execute("SELECT pg_notify(?, ?)", (self._address.schema, text))
             except psycopg.Error as error:  # they look by themselves a little later
                 self._trouble("cannot wake processes elsewhere", error)
-
-    def _tell_later(self) -> None:
-        if self._telling is None and not self._is_closed:
-            self._telling = self._loop.call_later(TIDINGS, self._tell_now)
-
-    def _tell_now(self) -> None:
-        self._telling = None
-        self._turns.put(lambda: self._tell(Plan()))
 
     # looking ----------------------------------------------------------------------------------------------
 
@@ -396,12 +417,15 @@ class PostgresStore(SharedStore):
                 self._address, self.worker, self.boot, self._lease, self._trouble, self._hearing.hear, lost
             )
 
-    async def turn(self, decide: Decide) -> Plan:
-        """Decide and commit, in the store's thread."""
-        plan = await super().turn(decide)
+    def is_alive(self, worker: str) -> bool:
+        """False when that process is known to be dead: here by its lock, elsewhere when it was struck off."""
+        is_away = any(one.id == worker and one.boot != self.boot for one in self._tables.known)
+        return is_away or super().is_alive(worker)
+
+    def _look_around(self) -> None:
+        super()._look_around()
         if self._look_timer is None:
             self._look_later()
-        return plan
 
     def _look_later(self) -> None:
         """While somebody works on the queue elsewhere: look by ourselves as well, who could miss being told."""
@@ -415,9 +439,8 @@ class PostgresStore(SharedStore):
 
     def _rest(self) -> None:
         super()._rest()
-        for timer in (self._look_timer, self._telling):
-            if timer is not None:
-                timer.cancel()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         if self._beats is not None:
             self._beats.close()
 
@@ -425,9 +448,11 @@ class PostgresStore(SharedStore):
         try:
             link = self._link if self._link.is_alive else self._renew()
             with link.timed(LEAVING):
-                self._tables.sign_off()
+                link.begin_with("SELECT 1")
+                self._tables.sign_off(self.clock.now())
                 for statement in FORGET:
                     link.execute(statement, ([self.worker],))
+                link.commit()
         except psycopg.Error as error:
             raise self._told(error) from cause_of(error, self._address)
 

@@ -11,12 +11,14 @@ from runcue.core.model import Record
 from runcue.core.query import Query
 from runcue.core.state import Head
 from runcue.errors import StoreError
-from runcue.stores import codec, finding, states
+from runcue.ports import Outgoing
+from runcue.stores import codec, finding, states, wire
 from runcue.stores.connection import Row
+from runcue.stores.mailbox import MOST_POSTS, MOST_SIGNS, Letter
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link
 from runcue.stores.postgres.texts import escaped
-from runcue.stores.tables import Questions, Tables
+from runcue.stores.tables import Tables
 
 _decode = msgspec.json.Decoder(list[list[dict[str, Any]] | None]).decode
 
@@ -38,12 +40,51 @@ BEGIN: Final = f"{states.HEAD}, identity, clock_offset, extract(epoch FROM clock
 """The counters, which queue this is, how far the server's clock is from queue time, and what that clock says."""
 
 
-def _together(questions: Questions) -> str:
+INBOX: Final = (
+    "SELECT id, worker, number, body FROM (SELECT id, worker, number, body, "
+    "sum(length(body)) OVER (ORDER BY id) - length(body) AS before "
+    f"FROM (SELECT * FROM inbox ORDER BY id LIMIT {MOST_POSTS} + ?) AS first) AS found "
+    f"WHERE before <= {MOST_SIGNS} ORDER BY id"
+)
+"""As many posts as one turn may take."""
+OPENING: Final = (
+    f"SELECT {BEGIN}, CASE WHEN revision = ? AND decider = ? "
+    f"THEN (SELECT json_agg(q) FROM ({INBOX}) AS q)::text END FROM head"
+)
+"""All that a turn has to know of who goes on deciding: the counters, and what others left for it."""
+EXCHANGE: Final = (
+    "WITH kept AS (INSERT INTO commits "
+    "SELECT $1::text, $2::bigint + EXISTS (SELECT 1 FROM letters WHERE worker = $1)::int "
+    "WHERE $3::text IS NOT NULL OR EXISTS (SELECT 1 FROM letters WHERE worker = $1) "
+    "ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn WHERE commits.turn < excluded.turn RETURNING turn), "
+    "posted AS (INSERT INTO inbox (worker, number, at, body) "
+    "SELECT $1, $4::bigint, $5::float8, $3 FROM kept WHERE $3 IS NOT NULL), "
+    "taken AS (DELETE FROM letters WHERE worker = $1 AND EXISTS (SELECT 1 FROM kept) RETURNING id, kind, body) "
+    "SELECT (SELECT turn FROM kept), (SELECT json_agg(t ORDER BY id) FROM taken AS t)::text, "
+    "(SELECT json_agg(number) FROM inbox WHERE worker = $1)::text, "
+    "CASE WHEN $3 IS NULL AND NOT EXISTS (SELECT 1 FROM letters WHERE worker = $1 AND kind = 'start') "
+    "THEN set_config('synchronous_commit', 'off', true) END, "
+    f"fleet, {BEGIN} FROM head"
+)
+"""A post, if there is one, and the letters of a worker, in one statement: $1 is who it is, $2 twice the number of its
+commit (`commits` gets one more where it takes letters), $3 to $5 are the post. What comes late, when its answer
+was given up and asked for (FENCE), does nothing. A post is synced, and so is that starts were read: a server that
+crashes would give them once more, to this worker or, taken back, to another. That words were read need not last."""
+FENCE: Final = (
+    "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
+    "WHERE commits.turn < excluded.turn - 1 RETURNING 1"
+)
+"""Finds a row when an exchange has not taken place, and never will; waits for one that is under way."""
+_decode_rows = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_decode_numbers = msgspec.json.Decoder(list[int]).decode
+
+
+def _together(questions: tuple[tuple[str, Row], ...]) -> str:
     parts = [f"(SELECT json_agg(q) FROM ({statement}) AS q)" for statement, _ in questions]
     return f"json_build_array({', '.join(parts)})::text"
 
 
-def _bindings(questions: Questions) -> list[Any]:
+def _bindings(questions: tuple[tuple[str, Row], ...]) -> list[Any]:
     return [value for _, values in questions for value in values]
 
 
@@ -55,6 +96,7 @@ class PostgresTables(Tables):
     """The tables behind one connection."""
 
     page_select = PAGE
+    submitted_select = "SELECT at, body FROM inbox WHERE strpos(body, ?) > 0 ORDER BY id"
     _heard: str | None = None
 
     def check_history(self, head: Head, address: Address) -> None:
@@ -67,21 +109,50 @@ class PostgresTables(Tables):
             )
 
     def opening(self) -> str:
-        """The statement with which a turn begins: what there is to know, and what others did since the last one."""
-        questions = () if self._seen is None else self._questions()
+        """The statement with which a turn begins: what there is to know, and what others left."""
         link: Link = self.connection
-        if not questions:
+        if self._seen is None:
             return f"SELECT {BEGIN}, NULL FROM head"
-        news = f"CASE WHEN revision = ? THEN NULL ELSE {_together(questions)} END"
-        return link.prepared(f"SELECT {BEGIN}, {news} FROM head", (self._seen, *_bindings(questions)))
+        return link.prepared(OPENING, (self._seen, self._worker, len(self._unfamiliar)))
 
-    def hear(self, news: str | None) -> None:
-        """What the opening of the turn under way found of others."""
-        self._heard = news
+    def hear(self, posts: str | None) -> None:
+        """What the opening of the turn under way found of posts."""
+        self._heard = posts
 
-    def _told(self) -> list[list[Any]]:
+    def _may_have_posts(self) -> bool:
+        return True
+
+    def _inbox(self) -> Iterator[Row]:
         heard, self._heard = self._heard, None
-        return super()._told() if heard is None else _answers(heard)
+        if self._is_new:
+            return iter(self._execute(INBOX, (len(self._unfamiliar),)).fetchall())
+        return (tuple(found.values()) for found in _decode_rows(heard or "[]"))
+
+    def _delete_posts(self) -> None:
+        self._execute("DELETE FROM inbox WHERE id = ANY(?)", (self._taken,))
+
+    def swap(self, kept: int, post: Outgoing | None, at: float) -> tuple[Row, list[Letter], frozenset[int]]:
+        """Leave a post and take the letters of this worker, at once: the counters, those letters, and which posts are
+        unread."""
+        body = None if post is None else wire.items_text(post.items)
+        number = None if post is None else post.number
+        row: Any = self._execute(EXCHANGE, (self._worker, 2 * kept, body, number, at)).fetchone()
+        turn, taken, numbers, _, fleet, *counters = row
+        if turn is None and post is not None:
+            raise StoreError("A post was not kept: another process uses the name of this worker.")
+        letters = [(found["kind"], found["body"]) for found in _decode_rows(taken or "[]")]
+        self._claimed = bool(letters)
+        self.meet(fleet)
+        unread = {*_decode_numbers(numbers or "[]"), *(() if number is None else (number,))}
+        return tuple(counters), letters, frozenset(unread)
+
+    def fence(self, kept: int) -> bool:
+        """Whether that exchange took place; from now on it never will. Notes when letters may have gone with it."""
+        if self._execute(FENCE, (self._worker, 2 * kept + 1)).fetchall():
+            return False
+        [(turn,)] = self._execute("SELECT turn FROM commits WHERE worker = ?", (self._worker,)).fetchall()
+        self._missed |= bool(turn % 2)
+        return True
 
     def _ask(self, *questions: tuple[str, Row]) -> list[list[Any]]:
         """All in one statement, as one text: each statement of its own would cost as much as all of them."""

@@ -1,0 +1,356 @@
+"""What processes leave for each other, as checks for stores that several may open (contract.py has the others).
+
+Posts for whoever decides, letters from who decided, who decides next, and what can be seen without deciding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from functools import partial
+
+from runcue.core.events import Told
+from runcue.core.lifecycle import move, started
+from runcue.core.model import Record, WorkState
+from runcue.core.plan import Cancel, Hello, Item, Lacks, Pause, Plan, Submit
+from runcue.errors import WorkNotFound
+from runcue.ports import Outgoing, Takeover, Turn
+from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, library_of, pending
+
+PATIENCE = 30.0
+"""Seconds to wait for what has to come."""
+
+
+async def only_who_decided_last_goes_on(open_store: Open) -> None:
+    """Another process takes over in place of one that is gone, or that has taken no turn since it was seen."""
+    async with hands(open_store, 3) as [one, other, third]:
+        plan = await one.try_turn()
+        expect("nobody decides yet, and nobody takes over", plan, None)
+        await one.turn()
+        me = one.store.me().id
+        for takeover in (None, Takeover(), Takeover("nobody"), Takeover(me, 0)):
+            expect(f"{takeover}", await other.try_turn(takeover=takeover), None)
+            expect("who decides", other.received and other.received.head.decider, me)
+        expect("goes on", await one.try_turn() is not None, True)
+        assert other.received is not None
+        seen = Takeover(me, other.received.head.revision)
+        expect("by its last turn", await other.try_turn(takeover=seen) is not None, True)
+        expect("all is read", other.changes is not None and other.changes.is_first, True)
+        expect("no longer", await one.try_turn(), None)
+        expect("whoever was seen before", await third.try_turn(takeover=seen), None)
+        dead = Takeover(other.store.me().id)
+        expect("in place of the dead", await third.try_turn(takeover=dead) is not None, True)
+        expect("goes on", await third.try_turn() is not None, True)
+
+
+async def posts_are_taken_once_and_in_order(open_store: Open) -> None:
+    """What others left is taken by the next turn, in the order it came, and nobody finds it again."""
+    async with hands(open_store, 2) as [one, other]:
+        await one.turn()
+        me = other.store.me().id
+        for number in range(1, 6):
+            items: list[Item] = [Cancel(f"w{number}"), Pause("api", number % 2 == 0)]
+            received = await other.store.exchange(Outgoing(number, items))
+            expect("not taken yet", received.unread, frozenset(range(1, number + 1)))
+            expect("who decides", received.head.decider, one.store.me().id)
+        await one.turn()
+        expect("posts", [(post.worker, post.number) for post in one.posts], [(me, n) for n in range(1, 6)])
+        said = [
+            [getattr(item, "id", None) or getattr(item, "paused", None) for item in post.items]
+            for post in one.posts
+        ]
+        expect("items", said, [[f"w{n}", n % 2 == 0] for n in range(1, 6)])
+        await one.turn()
+        expect("once", list(one.posts), [])
+        expect("taken", (await other.store.exchange(None)).unread, frozenset())
+
+
+async def a_turn_of_who_does_not_decide_leaves_its_post(open_store: Open) -> None:
+    """Its post is there for who decides, and for itself when it takes over before that."""
+    async with hands(open_store, 2) as [one, other]:
+        await one.turn()
+
+        def decide(turn: Turn) -> Plan:
+            raise Broken("two processes decide")
+
+        plan, received = await other.store.turn(decide, Outgoing(7, [Cancel("w1")]))
+        expect("no plan", plan, None)
+        expect("its post", received and received.unread, frozenset({7}))
+        await other.turn()
+        expect("found again", [post.number for post in other.posts], [7])
+
+
+async def posts_of_a_turn_that_failed_are_taken_by_the_next(open_store: Open) -> None:
+    """What a decision raised over is there for the next one."""
+    async with hands(open_store, 2) as [one, other]:
+        await one.turn()
+        await other.store.exchange(Outgoing(1, [Cancel("w1")]))
+
+        def change(plan: Plan, turn: Turn) -> None:
+            expect("there", len(turn.posts), 1)
+            raise ZeroDivisionError
+
+        for _ in range(2):
+            try:
+                await one.turn(change)
+            except ZeroDivisionError:
+                expect("not taken", (await other.store.exchange(None)).unread, frozenset({1}))
+        await one.turn()
+        expect("taken by the next", [post.number for post in one.posts], [1])
+
+
+async def many_posts_are_taken_in_several_turns(open_store: Open) -> None:
+    """A turn takes so much at most, and wants to go on at once; nothing is lost or comes out of order."""
+    amount = 1100
+    async with hands(open_store, 2) as [one, other]:
+        await one.turn()
+        for number in range(amount):
+            await other.store.exchange(Outgoing(number, [Cancel("w1")]))
+        found: list[int] = []
+        for _ in range(amount):
+            plan = await one.turn()
+            found += [post.number for post in one.posts]
+            if plan.wake_at == math.inf:
+                break
+        expect("all of them, in order", found, list(range(amount)))
+
+
+async def letters_are_read_once(open_store: Open) -> None:
+    """What was decided for a process comes to it once, whole, and to nobody else."""
+    async with hands(open_store, 3) as [one, other, third]:
+        await one.write(pending(1), pending(2))
+        me = other.store.me().id
+        running = started(one.kept["w1"], 41, NOW, me, f"running/{me}")
+
+        def change(plan: Plan, turn: Turn) -> None:
+            one.put(plan, running)
+            part = plan.part(me)
+            part.start, part.rated = [running], {41: NOW + 5}
+            part.ask = [one.kept["w2"]]
+            part.stop = [40]
+            part.replies = [((1, 0), True), ((1, 1), WorkNotFound("w9"))]
+            part.events = [running, Told("progress", NOW, running, {"text": "ü"})]
+
+        await one.turn(change)
+        await one.turn(lambda plan, turn: plan.part(me).stop.append(42))
+        received = await third.store.exchange(None)
+        expect("nothing of others", (received.plan.start, received.plan.stop), ([], []))
+        plan = (await other.store.exchange(None)).plan
+        expect("starts", (plan.start, plan.rated), ([running], {41: NOW + 5}))
+        expect("questions", plan.ask, [one.kept["w2"]])
+        expect("stops, in order", plan.stop, [40, 42])
+        expect("events", plan.events, [running, Told("progress", NOW, running, {"text": "ü"})])
+        (first, answer), (second, error) = plan.replies
+        expect("replies", (first, answer, second, type(error)), ((1, 0), True, (1, 1), WorkNotFound))
+        again = (await other.store.exchange(None)).plan
+        expect(
+            "once", (again.start, again.ask, again.stop, again.replies, again.events), ([], [], [], [], [])
+        )
+
+
+async def who_takes_over_reads_its_letters(open_store: Open) -> None:
+    """They come with the turn that takes over, which knows what is about to begin; not if that fails."""
+    async with hands(open_store, 2) as [one, other]:
+        await one.write(pending(1))
+        me = other.store.me().id
+        running = started(one.kept["w1"], 41, NOW, me, f"running/{me}")
+
+        def change(plan: Plan, turn: Turn) -> None:
+            one.put(plan, running)
+            plan.part(me).start = [running]
+
+        await one.turn(change)
+
+        def fail(plan: Plan, turn: Turn) -> None:
+            raise ZeroDivisionError
+
+        takeover = Takeover(one.store.me().id)
+        try:
+            await other.try_turn(fail, takeover)
+        except ZeroDivisionError:
+            given = []
+            await other.try_turn(lambda plan, turn: given.append(turn.given), takeover)
+            expect("given", given, [frozenset({41})])
+        expect("starts", other.received and other.received.plan.start, [running])
+        await other.turn(takeover=Takeover(me))
+        expect("once", other.received and other.received.plan.start, [])
+
+
+async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
+    """Once, and not what was read; what was told stays."""
+    async with hands(open_store, 2) as [one, other]:
+        await one.write(pending(1), pending(2))
+        me = other.store.me().id
+        first, second = (started(one.kept[f"w{n}"], n, NOW, me, f"running/{me}") for n in (1, 2))
+
+        def give(record: Record, plan: Plan, turn: Turn) -> None:
+            one.put(plan, record)
+            part = plan.part(me)
+            part.start, part.stop = [record], [record.token + 10]
+
+        await one.turn(partial(give, first))
+        expect("read", (await other.store.exchange(None)).plan.start, [first])
+        await one.turn(partial(give, second))
+        taken: list[list[int]] = []
+
+        def take(plan: Plan, turn: Turn) -> None:
+            taken.append(library_of(turn).take_back(me))
+            taken.append(library_of(turn).take_back(me))
+            plan.config["a"] = str(len(taken))
+
+        await one.turn(take)
+        expect("taken back", taken, [[2], []])
+        plan = (await other.store.exchange(None)).plan
+        expect("only what was told is left", (plan.start, plan.stop), ([], [12]))
+
+
+async def a_start_is_read_or_taken_back(open_store: Open) -> None:
+    """Never both, and never neither, whoever comes first."""
+    async with hands(open_store, 2) as [one, other]:
+        me = other.store.me().id
+        for seq in range(1, 31):
+            running = started(pending(seq), seq, NOW, me, f"running/{me}")
+
+            def give(plan: Plan, turn: Turn, running: Record = running) -> None:
+                one.put(plan, running)
+                plan.part(me).start = [running]
+
+            await one.turn(give)
+            taken: list[int] = []
+
+            def take(plan: Plan, turn: Turn, taken: list[int] = taken) -> None:
+                taken[:] = library_of(turn).take_back(me)
+                plan.config["a"] = "1"
+
+            received, _ = await asyncio.gather(other.store.exchange(None), one.turn(take))
+            read = [record.token for record in received.plan.start]
+            read += [record.token for record in (await other.store.exchange(None)).plan.start]
+            expect("read or taken back", sorted(read + taken), [seq])
+
+
+async def a_start_that_ended_meanwhile_is_not_read(open_store: Open) -> None:
+    """Whoever reads a start finds its work as it is now: an attempt that is over is not begun."""
+    async with hands(open_store, 2) as [one, other]:
+        me = other.store.me().id
+        running = started(pending(1), 1, NOW, me, f"running/{me}")
+
+        def give(plan: Plan, turn: Turn) -> None:
+            one.put(plan, running)
+            plan.part(me).start = [running]
+
+        await one.turn(give)
+        await one.write(
+            move(running, "cancel", completed_at=NOW, token=0, worker=None, shelf=None, place=0.0)
+        )
+        expect("nothing", (await other.store.exchange(None)).plan.start, [])
+
+
+async def what_was_submitted_is_found_at_once(open_store: Open) -> None:
+    """Before anybody has decided over it, it is pending; a decision does not find it before that."""
+    async with hands(open_store, 3) as [one, other, third]:
+        await one.turn()
+        spec = pending(1, id='an id of "mine" ü').spec
+        await other.store.exchange(Outgoing(1, [Submit([pending(2).spec, spec], is_plain=True)]))
+        for hand in (one, other, third):
+            record = await hand.store.get(spec.id)
+            expect(
+                "pending",
+                record and (record.spec, record.state, record.shelf),
+                (spec, WorkState.PENDING, None),
+            )
+            expect("among others", set(await hand.store.get_many([spec.id, "w2", "w3"])), {spec.id, "w2"})
+        expect("nobody", await one.store.get("w3"), None)
+        found = await one.look(lambda turn: turn.read(Lacks({spec.id})))
+        expect("no record yet", found.records, {})
+
+
+async def a_glance_changes_nothing(open_store: Open) -> None:
+    """It sees everything as it stands, whoever decides, and takes nothing."""
+    async with hands(open_store, 2) as [one, other]:
+        me = other.store.me().id
+        running = started(pending(1), 1, NOW, me, f"running/{me}")
+
+        def give(plan: Plan, turn: Turn) -> None:
+            one.put(plan, running)
+            one.put(plan, pending(2))
+            plan.part(me).start = [running]
+
+        await one.turn(give)
+        seen: list[object] = []
+
+        def decide(turn: Turn) -> Plan:
+            assert turn.changes is not None
+            seen.append((turn.changes.is_first, turn.changes.shelves, list(turn.posts), turn.given))
+            seen.append(library_of(turn).take_back(me))
+            plan = Plan()
+            plan.config["a"] = "1"
+            return plan
+
+        for hand in (one, other):
+            seen.clear()
+            await hand.store.glance(decide)
+            expect("seen", seen, [(True, {"ready/call": (NOW + 2, 2)}, [], frozenset()), [1]])
+        expect("nothing is kept", await one.store.config(), {})
+        expect("goes on", await one.try_turn() is not None, True)
+        expect("its letter is there", (await other.store.exchange(None)).plan.start, [running])
+
+
+async def who_leaves_decides_no_more(open_store: Open) -> None:
+    """When a process closes, the others hear of it, and anybody may decide."""
+    async with hands(open_store, 2) as [one, other]:
+        leaving = Hand(open_store(), {})
+        heard = asyncio.Event()
+        await leaving.join()
+        await other.join()
+        await leaving.turn()
+        await leaving.turn(lambda plan, turn: plan.config.update(a="1"))
+        other.store.listen(lambda is_urgent: heard.set() if is_urgent else None, lambda worker: None)
+        await leaving.store.close()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await heard.wait()
+        except TimeoutError:
+            raise Broken(f"that a process left was not heard of in {PATIENCE:g} s") from None
+        expect("nobody decides", (await other.store.exchange(None)).head.decider, None)
+        expect("anybody may", await one.try_turn(takeover=Takeover()) is not None, True)
+        left = [worker.id for worker in one.changes.workers] if one.changes else []
+        expect("who is there", left, [other.store.me().id])
+
+
+async def who_does_not_decide_knows_the_others(open_store: Open) -> None:
+    """Who lives is known by everybody; a process that closed is not there any more."""
+    async with hands(open_store, 2) as [one, other]:
+        for hand in (one, other):
+            await hand.join()
+        expect("alive", one.store.is_alive(other.store.me().id), True)
+        await one.turn()
+        left = Hand(open_store(), {})
+        await left.store.exchange(Outgoing(1, [Hello(left.store.me(), {})]))
+        await one.turn()
+        [post] = one.posts
+        expect("who it is", [getattr(item, "worker", None) for item in post.items], [left.store.me()])
+        me = left.store.me()
+        await one.turn(lambda plan, turn: plan.workers.update({me.id: me}))
+        await other.store.exchange(None)
+        expect("alive", other.store.is_alive(me.id), True)
+        await left.store.close()
+        await other.store.exchange(None)
+        expect("gone", other.store.is_alive(me.id), False)
+
+
+EVERY = (
+    only_who_decided_last_goes_on,
+    posts_are_taken_once_and_in_order,
+    a_turn_of_who_does_not_decide_leaves_its_post,
+    posts_of_a_turn_that_failed_are_taken_by_the_next,
+    many_posts_are_taken_in_several_turns,
+    letters_are_read_once,
+    who_takes_over_reads_its_letters,
+    a_start_that_nobody_read_can_be_taken_back,
+    a_start_is_read_or_taken_back,
+    a_start_that_ended_meanwhile_is_not_read,
+    what_was_submitted_is_found_at_once,
+    a_glance_changes_nothing,
+    who_leaves_decides_no_more,
+    who_does_not_decide_knows_the_others,
+)
