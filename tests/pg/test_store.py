@@ -282,7 +282,9 @@ async def test_news_that_come_after_a_turn_are_not_taken_for_what_it_saw(pg: str
         await hand.write(pending(2))  # sees that, and not what comes next
         heard.clear()
         store._hearing.hear(False)
-        await until(lambda: False in heard)  # on a busy machine others may be heard as well, before it and after
+        await until(
+            lambda: False in heard
+        )  # on a busy machine others may be heard as well, before it and after
 
 
 async def test_a_queue_that_was_made_anew_is_not_ours(pg: str) -> None:
