@@ -24,6 +24,9 @@ from runcue.pace import Pace
 from runcue.ports import Clock, Received, Store, Turn
 from runcue.replies import Replies
 
+UNANSWERED = (
+    "Whether what was submitted is accepted is unknown: submit again with the same idempotency_key or id."
+)
 UNBEGUN = Failure("unbegun", "this process begins nothing more")
 
 SayHello = Callable[[bool], Hello | None]
@@ -168,7 +171,7 @@ class Peer:
         """
         was_deciding, self._scheduler = self._scheduler is not None, None
         if error is not None and not was_deciding:
-            self._outbox.fail(error)
+            self._outbox.fail(StoreError(f"{error} {UNANSWERED}", error.store))
         if error is not None:
             self._settle(error)
         return was_deciding

@@ -2,6 +2,9 @@
 
 from playwright.async_api import ConsoleMessage, Page
 
+ELSEWHERE = "net::ERR_NETWORK_CHANGED"
+"""What a browser says of any page while somebody adds or removes a network device, as tests of several hosts do."""
+
 
 class Mishaps:
     """What a page complained of."""
@@ -10,6 +13,7 @@ class Mishaps:
         self.found: list[str] = []
         self.expected: tuple[str, ...] = ()
         """Parts of complaints that the test itself provokes."""
+        self.has_network_changed = False
 
     def watch(self, page: Page) -> None:
         """Listen to that page from now on."""
@@ -18,7 +22,9 @@ class Mishaps:
         page.on("dialog", lambda dialog: self.found.append(f"dialog: {dialog.message}"))
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
+        if ELSEWHERE in message.text:
+            self.has_network_changed = True
+        elif message.type in ("error", "warning"):
             self.found.append(f"{message.type}: {message.text}")
 
     def check(self) -> None:
