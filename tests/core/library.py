@@ -107,6 +107,13 @@ class Shared(Shelf):
         found = [Grant(name, at, amount, what) for (name, at, what), amount in sums.items() if amount > 0]
         return sorted(found, key=lambda grant: grant.at)
 
+    def spent(self, work_id: str, service: str, since: float) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        for grant in self.grants:
+            if (grant.work_id, grant.service) == (work_id, service) and grant.quantity and grant.at >= since:
+                sums[grant.quantity] = sums.get(grant.quantity, 0) + grant.amount
+        return sums
+
     def take_back(self, worker: str) -> list[int]:
         self.taken_back.add(worker)
         return [record.token for part in self.letters.get(worker, ()) for record in part.start]

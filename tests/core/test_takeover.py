@@ -6,11 +6,11 @@ from msgspec.structs import replace
 from runcue.core.asking import Questions
 from runcue.core.model import WorkState
 from runcue.core.outcome import STOPPED
-from runcue.core.plan import Cancel, Ended, Lost
+from runcue.core.plan import Cancel, Charge, Ended, Lost
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
 from runcue.errors import DuplicateWork
-from tests.core.bench_of_core import limits
+from tests.core.bench_of_core import costs, limits, sells
 from tests.core.library import Process, Shared, two
 
 ASKED = Questions(ready=True, stale=True)
@@ -495,3 +495,14 @@ def test_code_may_outlive_the_record_of_its_work() -> None:
     del shared.records["a"]  # pruned
     one.turn(Ended("a", one.tokens["a"]))
     assert one.active == {"api": 0}
+
+
+def test_what_a_running_work_has_charged_so_far_is_known_to_who_takes_over() -> None:
+    _, one, other = two(serving=("two",))
+    one.declare(sells("paid", tokens=(100, 60.0)))
+    one.submit("a", services=("paid",), cost=costs(tokens=40))
+    other.read()
+    token = other.tokens["a"]
+    one.turn(Charge(token, {"tokens": 10}))
+    other.turn(Charge(token, {"tokens": 90}))
+    assert other.scheduler.ledger.ready.services["paid"].meters[0].room(other.now) == 10

@@ -168,7 +168,7 @@ class Spending(msgspec.Struct):
     at: float | None = None
     """When its handler was entered."""
     is_recalled: bool = False
-    """True when it was made anew for an attempt under way: what was charged before may or may not be counted, so that
+    """True when it was made anew for an attempt under way: what was counted for it counts from other moments, so that
     only more is taken from here on, and nothing given back."""
     work_id: str | None = None
 

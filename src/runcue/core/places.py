@@ -319,9 +319,12 @@ class Places(Mind):
         """An attempt from before this ledger goes on: what it reserved is counted, and it may say it used more."""
         metered = tuple(service for service in lane.services if service.meters)
         if metered:
+            assert self.library is not None
             at = self.now if record.started_at is None else record.started_at
-            cost = dict(record.spec.cost)
-            self.spending[record.token] = Spending(metered, cost, at, at, True, record.id)
+            counted: dict[str, float] = {}
+            for service in metered:  # what one charge changes is the same for all of them
+                counted |= self.library.spent(record.id, service.name, at)
+            self.spending[record.token] = Spending(metered, counted, at, at, True, record.id)
 
     def charge(self, token: int, amounts: dict[str, float]) -> None:
         """A running attempt says what it has really used so far: that counts from when it was entered."""

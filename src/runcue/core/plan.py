@@ -280,6 +280,10 @@ class Library(Protocol):
         """What was granted of each of these services after that moment, in order, less what was given back."""
         ...
 
+    def spent(self, work_id: str, service: str, since: float) -> dict[str, float]:
+        """How much of each quantity of a service was counted for a work from that moment on."""
+        ...
+
     def take_back(self, worker: str) -> list[int]:
         """Take what that process was given and has not read: the tokens of those starts, which are never begun."""
         ...

@@ -190,6 +190,10 @@ class Records:
                 found += map(states.read_grant, rows)
         return found
 
+    def spent(self, work_id: str, service: str, since: float) -> dict[str, float]:
+        """How much of each quantity of a service was counted for a work from that moment on."""
+        return dict(self._execute(states.SPENT, (service, since, work_id)).fetchall())
+
     def started(self) -> list[str]:
         """The services of which anything was granted that is still in the log."""
         return [name for (name,) in self._execute(states.STARTED)]

@@ -149,6 +149,12 @@ STARTS: Final = (
 )
 """What is left of all grants of some services that count from the same moment on."""
 
+SPENT: Final = (
+    "SELECT key, CAST(sum(amount) AS double precision) FROM service_log "
+    "WHERE service = ? AND started_at >= ? AND work_id = ? AND key IS NOT NULL GROUP BY key"
+)
+"""How much of each quantity of a service was counted for a work."""
+
 STARTED: Final = (
     "WITH RECURSIVE started (name) AS (SELECT min(service) FROM service_log UNION ALL "
     "SELECT (SELECT min(service) FROM service_log WHERE service > name) FROM started WHERE name IS NOT NULL) "
