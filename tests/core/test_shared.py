@@ -848,6 +848,15 @@ def test_dependencies_that_do_not_come_are_noticed_in_another_process() -> None:
     assert other.error("b") == "dependency_timeout"
 
 
+def test_a_limit_is_seen_in_a_turn_that_changes_its_work_for_another_reason() -> None:
+    _, one, _ = two(serving=("one",))
+    one.submit("a", "x")
+    one.submit("b", needs=["a", "x"], dependency_timeout=5)
+    one.now += 6
+    one.finish("a")
+    assert one.error("b") == "dependency_timeout"
+
+
 def test_a_standstill_concerns_the_work_of_all() -> None:
     _, one, other = two(stall_timeout=5, serving=())
     one.submit("a")

@@ -202,8 +202,9 @@ class Mind:
             page = self.library.watched(self.now, PAGE, after)
             for record in page:
                 after = (record.watch_at or 0.0, record.seq)
-                if record.id not in self.plan.records and self.live(record.id) is not None:
-                    yield self.records[record.id]
+                current = self.live(record.id)  # this turn may have changed it
+                if current is not None and current.watch_at is not None and current.watch_at <= self.now:
+                    yield current
             if len(page) < PAGE:  # what this turn armed is not in the store yet: the next one finds it there
                 self.watch_at = min(self.library.next_watch(self.now), self.armed_at)
                 return
