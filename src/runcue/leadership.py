@@ -36,6 +36,8 @@ class Leadership:
         self._posted_at: float | None = None
         self._delay = 0.0
         self._delayed_at = 0.0
+        self._decided_at = -SHORTEST
+        """When this process last saw that something had been decided."""
 
     def saw(self, head: Head, has_unread: bool) -> None:
         """That is how the queue stands, and whether something that this process left has not been taken yet."""
@@ -44,6 +46,8 @@ class Leadership:
             took = now - self._posted_at
             if took > self._slowness(now):
                 self._delay, self._delayed_at = took, now
+        if self.head is not NO_HEAD and head.revision != self.head.revision:
+            self._decided_at = now
         if not has_unread:
             self._unread_since = self._posted_at = None
         elif self._unread_since is None or head.revision != self.head.revision:
@@ -59,7 +63,9 @@ class Leadership:
     def due(self, queue_time: float) -> Takeover | None:
         """Whose place this process takes now; None while somebody else decides."""
         head = self.head
-        if head.decider is None or head.decider == self.me or not self._is_alive(head.decider):
+        if head.decider is None or head.decider == self.me:
+            return Takeover(head.decider)
+        if self._clock() - self._decided_at >= SHORTEST and not self._is_alive(head.decider):
             return Takeover(head.decider)
         is_waiting = self._unread_since is not None and self._clock() - self._unread_since >= self.patience
         is_late = head.wake_at is not None and queue_time - head.wake_at >= 2 * self.patience

@@ -46,6 +46,14 @@ def test_the_place_of_a_dead_one_is_taken_at_once_whatever_it_did_last() -> None
     assert process.saw(OTHER) == Takeover("other")
 
 
+def test_who_has_just_been_seen_to_decide_is_not_asked_whether_it_lives() -> None:
+    process = Process()
+    process.saw(OTHER)
+    process.dead.add("other")
+    assert process.saw(replace(OTHER, revision=8), after=0.001) is None
+    assert process.saw(replace(OTHER, revision=8), after=SHORTEST) == Takeover("other")
+
+
 def test_what_is_not_taken_for_a_while_is_decided_here_if_nothing_was_decided_meanwhile() -> None:
     process = Process()
     assert process.saw(OTHER, has_unread=True) is None

@@ -315,7 +315,7 @@ async def test_a_loop_that_rests_never_lends_to_who_answers(monkeypatch: pytest.
     errands.close()
 
 
-@pytest.mark.parametrize(("is_busy", "after"), [(False, [1, 2, 4, 4, 4]), (True, [1, 1, 1, 1, 1])])
+@pytest.mark.parametrize(("is_busy", "after"), [(False, [1, 2, 4, 8, 16]), (True, [1, 1, 1, 1, 1])])
 async def test_a_loop_that_rests_is_disturbed_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch, is_busy: bool, after: list[int]
 ) -> None:
@@ -358,7 +358,7 @@ async def test_an_errand_that_is_done_leaves_no_timer_behind(monkeypatch: pytest
         patch.setattr(loop, "call_later", noted)
         assert await errands.do(claim.take, claim)
     errands.close()
-    assert len(timers) > 1
+    assert timers
     assert sum(timer.cancelled() for timer in timers) == len(timers) - rung
 
 

@@ -26,8 +26,9 @@ logger = logging.getLogger("runcue")
 T = TypeVar("T")
 LEND_AFTER = 0.003
 LENT = 0.0003
-SELDOM = 4
-"""Times as long as LEND_AFTER: how long a loop that rests is left alone at most."""
+SELDOM = 16
+"""Times as long as LEND_AFTER: how long a loop that rests is left alone at most. Who looks at its own patience does so
+as often."""
 
 
 class Claim:
@@ -62,6 +63,9 @@ class Errands:
         self._awaited = 0
         self._done = 0
         self._lending: asyncio.TimerHandle | None = None
+        self._times = 1
+        self._claims: dict[Claim, tuple[asyncio.Future[Any], float]] = {}
+        """Those that errands under way have not taken, as far as is known: who waits, and since when."""
 
     async def do(self, errand: Callable[[], T], claim: Claim | None = None, *, is_last: bool = False) -> T:
         """Have an errand done, and wait for what comes of it. On the loop only.
@@ -86,16 +90,16 @@ class Errands:
 
         self.put(run)
         self._awaited += 1
+        if claim is not None:
+            self._claims[claim] = future, loop.time()
         if self._lending is None:
             self._lend_later()
-        limit = loop.call_later(claim.patience, _give_up, future, claim) if claim is not None else None
         try:
             return await future  # who gives up waiting leaves the errand alone
         finally:
             if claim is not None:
                 claim.take()  # if it has not begun by now, nobody would hear what came of it
-            if limit is not None:
-                limit.cancel()
+                del self._claims[claim]
             self._awaited -= 1
             self._done += 1
             if not self._awaited and self._lending is not None:
@@ -122,15 +126,20 @@ class Errands:
         """End the thread once it has done what it was given so far."""
         self._waiting.put(None)
 
-    def _lend_later(self, times: int = 1) -> None:
-        after = times * LEND_AFTER
-        self._lending = self._loop.call_later(after, self._lend, self._done, time.thread_time(), times)
+    def _lend_later(self) -> None:
+        after = self._times * LEND_AFTER
+        self._lending = self._loop.call_later(after, self._lend, self._done, time.thread_time())
 
-    def _lend(self, done: int, spent: float, times: int) -> None:
-        is_busy = time.thread_time() - spent > times * LEND_AFTER / 2
+    def _lend(self, done: int, spent: float) -> None:
+        is_busy = time.thread_time() - spent > self._times * LEND_AFTER / 2
         if done == self._done and is_busy:
             time.sleep(LENT)  # gives the interpreter to the thread that works for this loop
-        self._lend_later(1 if is_busy else min(2 * times, SELDOM))
+        self._times = 1 if is_busy else min(2 * self._times, SELDOM)
+        now = self._loop.time()
+        for claim, (future, since) in self._claims.items():
+            if now - since >= claim.patience and claim.take():
+                _fail(future, claim.late())
+        self._lend_later()
 
     def _work(self) -> None:
         while (errand := self._waiting.get()) is not None:
@@ -143,11 +152,6 @@ class Errands:
 
 def _do(errand: Callable[[], None]) -> None:
     errand()
-
-
-def _give_up(future: asyncio.Future[Any], claim: Claim) -> None:
-    if claim.take():
-        _fail(future, claim.late())
 
 
 def _answer(future: asyncio.Future[T], result: T) -> None:

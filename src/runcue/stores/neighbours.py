@@ -2,7 +2,7 @@
 
 Rules:
 - A lock alone decides who lives (presence.py). The end of a process is watched for with a descriptor, as a hint to
-  ask its lock at once; besides, all locks are asked twice a second.
+  ask its lock at once. Besides, locks are asked twice a second; where a descriptor watches, every 1.5 s.
 - A dead worker is reported only when nothing that it had begun runs any more. Seeing to that may take a while, so it
   happens in a thread of its own (on virtual time on the loop itself).
 - While this process waits for a turn or has one, it need not be told anything: the turn sees it. Whatever others tell
@@ -27,6 +27,8 @@ logger = logging.getLogger("runcue")
 
 LOOK_AROUND = 0.5
 """Seconds between two looks at the other processes, besides being told."""
+ASKED = 3
+"""Every so many looks the lock of a process is asked whose end is watched for as well."""
 MANY = 4096
 """So many pokes at once may be all that fit: what came after them was not told."""
 TROUBLE_EVERY = 60.0
@@ -72,6 +74,7 @@ class Neighbours:
         self._lost: Callable[[str], None] = _nobody
         self._timer: asyncio.TimerHandle | None = None
         self._turn_at = 0.0
+        self._looks = 0
         self._watches: dict[str, int | None] = {}  # worker → a descriptor of its process, where there is one
         self._ending: set[str] = set()
         self._is_listening = False
@@ -136,9 +139,11 @@ class Neighbours:
             self._timer = self._loop.call_later(LOOK_AROUND, self._look_around)
             if self._loop.time() - self._turn_at >= LOOK_AROUND:  # a turn has seen what there was by then
                 self._changed(True)
-        for worker, pid in others.items():
+        self._looks += 1
+        for number, (worker, pid) in enumerate(others.items(), self._looks):
             self._watch(worker, pid)
-            self._ask(worker)
+            if self._watches[worker] is None or number % ASKED == 0:
+                self._ask(worker)
 
     def _watch(self, worker: str, pid: int) -> None:
         if worker not in self._watches:
