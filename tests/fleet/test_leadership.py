@@ -51,7 +51,7 @@ def test_who_has_just_been_seen_to_decide_is_not_asked_whether_it_lives() -> Non
     process.saw(OTHER)
     process.dead.add("other")
     assert process.saw(replace(OTHER, revision=8), after=0.001) is None
-    assert process.saw(replace(OTHER, revision=8), after=SHORTEST) == Takeover("other")
+    assert process.saw(replace(OTHER, revision=8), after=2 * SHORTEST) == Takeover("other")
 
 
 def test_what_is_not_taken_for_a_while_is_decided_here_if_nothing_was_decided_meanwhile() -> None:

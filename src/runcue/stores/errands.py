@@ -27,8 +27,7 @@ T = TypeVar("T")
 LEND_AFTER = 0.003
 LENT = 0.0003
 SELDOM = 16
-"""Times as long as LEND_AFTER: how long a loop that rests is left alone at most. Who looks at its own patience does so
-as often."""
+"""Times as long as LEND_AFTER: how long a loop that rests is left alone at most. Patience is looked at as often."""
 
 
 class Claim:
