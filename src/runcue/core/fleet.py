@@ -97,13 +97,17 @@ class Crew(Service):
     def room(self, now: float) -> int:
         """How many starts all of them together can take now."""
         needs = self.needs
-        room = 0
-        for member in self.members:
-            if not member.is_stuck:
-                left = member.room(needs)
-                if left > 0:
-                    room += left
-        return min(room, UNLIMITED)
+        total = 0
+        for member in self.members:  # on the path of every turn, for each of them
+            if member.is_stuck:
+                continue
+            room, used, left = member.worker.room, member.used, UNLIMITED
+            for need in needs:
+                if need in room:
+                    left = min(left, room[need] - used.get(need, 0))
+            if left > 0:
+                total += left
+        return min(total, UNLIMITED)
 
     def assign(self, amount: int, now: float) -> list[Member]:
         """Who gets each of so many starts; there is room for them."""

@@ -262,7 +262,7 @@ class SharedStore:
         crashpoint("turn.begin")
         before, now, must_write = self._opened()
         if not self._may_decide(before, takeover):
-            return None, self._posted(before, post)
+            return None, self._posted(post)
         received = None
         if takeover is None:
             changes = tables.changes(before)
@@ -294,13 +294,13 @@ class SharedStore:
             head.decider == takeover.decider and takeover.revision in {None, head.revision}
         )
 
-    def _posted(self, head: Head, post: Outgoing | None) -> Received:
+    def _posted(self, post: Outgoing | None) -> Received:
         """Leave that to who decides, take what is there for this process, and commit. Within `_transact`."""
         tables = self._tables
         if post is not None:
             tables.put(post, self.clock.now())
         letters = tables.claim()
-        tables.glimpse()
+        _, head = tables.glimpse()
         received = tables.received(head, letters)
         received.unread = tables.unread()
         crashpoint("post.written")

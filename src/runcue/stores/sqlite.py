@@ -242,7 +242,7 @@ class SqliteStore(SharedStore):
         def job() -> Received:
             if claim is not None and not claim.take():
                 raise claim.late()
-            return self._posted(tables.head(), post)
+            return self._posted(post)
 
         is_hurt = self._disk is not None and self._disk.is_hurt
         if post is None and not (is_hurt or self._is_doubtful):  # else it is mended first
