@@ -441,10 +441,9 @@ async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) ->
             sorted((grant.service, grant.at, grant.quantity, grant.amount) for grant in found),
             [("api", NOW - 3, "", 2), ("api", NOW - 3, "tokens", 10), ("slow", NOW - 9, "", 1)],
         )
-        spent = [
-            await one.look(lambda turn, since=since: library_of(turn).spent("w1", "api", since))
-            for since in (NOW - 3, NOW)
-        ]
+        spent = await one.look(
+            lambda turn: [library_of(turn).spent("w1", "api", since) for since in (NOW - 3, NOW)]
+        )
         expect("what is left of the quantities of one work since a moment", spent, [{"tokens": 10}, {}])
 
 
