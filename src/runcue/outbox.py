@@ -7,6 +7,8 @@ of whoever decides: when somebody else does, it is left again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from runcue.core.plan import Item, Plan, Ref, Submit, Withdraw
 from runcue.ports import Outgoing, Received
 from runcue.replies import Replies
@@ -63,11 +65,16 @@ class Outbox:
         self.answer(received.plan)
         self._unread &= received.unread
 
-    def taken(self, decider: str) -> None:
-        """This process decided, and took everything that was left."""
-        for number in self._unread:
+    def unread(self) -> list[Item]:
+        """What is not known to have been taken."""
+        return [item for number in self._unread for item in self._posts[number][0]]
+
+    def taken(self, decider: str, posts: Iterable[int] | None = None) -> None:
+        """This process decided, and took these posts, or (None) everything that was left."""
+        numbers = self._unread.intersection(self._unread if posts is None else posts)
+        for number in numbers:
             self._posts[number] = self._posts[number][0], decider
-        self._unread.clear()
+        self._unread -= numbers
 
     def answer(self, plan: Plan) -> None:
         """Answer those who waited for what was left; what is left in the plan is for items of its own turn."""
@@ -96,7 +103,7 @@ class Outbox:
         """
         waiting = {id(item) for item in self._replies.items()}
         awaited = self._replies.awaited()
-        left = {id(item) for number in self._unread for item in self._posts[number][0]}
+        left = {id(item) for item in self.unread()}
         repeated: dict[int, Item] = {}
         withdrawn: list[Item] = []
         for number, (items, taken_by) in list(self._posts.items()):

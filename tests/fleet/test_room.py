@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runcue import Cue, QueueFull, Work, WorkState
-from runcue.ports import Outgoing, Received
+from tests.fleet.slow import Slow
 
 Pair = tuple[Cue, Cue]
 
@@ -37,36 +37,6 @@ async def pair(path: Path, block_timeout: float | None = None) -> AsyncIterator[
 
 async def pending(cue: Cue) -> int:
     return (await cue.count())[WorkState.PENDING]
-
-
-class Slow:
-    """Exchanges of a process that take as long as a test likes."""
-
-    def __init__(self, cue: Cue, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert cue._system is not None
-        store, self._engine = cue._system.store, cue._system.engine
-        self._exchange = store.exchange
-        self._done, self._may_end = asyncio.Event(), asyncio.Event()
-        self._may_end.set()
-        monkeypatch.setattr(store, "exchange", self)
-
-    async def __call__(self, post: Outgoing | None) -> Received:
-        received = await self._exchange(post)
-        self._done.set()
-        await self._may_end.wait()
-        return received
-
-    async def next(self) -> None:
-        """Wait until another one is done."""
-        self._done.clear()
-        self._engine.wake()
-        await self._done.wait()
-
-    def hold(self) -> None:
-        self._may_end.clear()
-
-    def let_go(self) -> None:
-        self._may_end.set()
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.02])

@@ -95,8 +95,9 @@ class Mailbox(Records):
             return []
         self._is_new = anew
         found: list[Post] = []
-        signs, self.has_more = 0, False
-        for number, (id, worker, post, body) in enumerate(self._inbox(), 1):
+        number = signs = 0
+        limit, self.has_more = MOST_POSTS + len(self._unfamiliar), False
+        for number, (id, worker, post, body) in enumerate(self._inbox(limit), 1):
             signs += len(body)
             if number > 1 and signs > MOST_SIGNS:
                 self.has_more = True
@@ -109,7 +110,7 @@ class Mailbox(Records):
                     logger.error("a post of worker %s is left to others: %s", worker, error)
             else:
                 self._taken.append(id)
-        self.has_more |= len(found) >= MOST_POSTS
+        self.has_more |= number >= limit
         return found
 
     def _may_have_posts(self) -> bool:
@@ -117,8 +118,8 @@ class Mailbox(Records):
         self._version_now = self._one("PRAGMA data_version")[0]
         return self._version_now != self._version
 
-    def _inbox(self) -> Iterator[Row]:
-        return rows_of(self.connection, INBOX, (MOST_POSTS + len(self._unfamiliar),), INBOX_COLUMNS)
+    def _inbox(self, limit: int) -> Iterator[Row]:
+        return rows_of(self.connection, INBOX, (limit,), INBOX_COLUMNS)
 
     def _delete_posts(self) -> None:
         self.connection.executemany("DELETE FROM inbox WHERE id = ?", [(id,) for id in self._taken])

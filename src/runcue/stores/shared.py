@@ -64,7 +64,7 @@ Done = tuple[Plan | None, Received | None]
 class TableTurn:
     """One turn: what `decide` may look at while it holds it."""
 
-    __slots__ = ("changes", "given", "library", "now", "posts", "read", "wall")
+    __slots__ = ("changes", "given", "has_more", "library", "now", "posts", "read", "wall")
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class TableTurn:
         self.wall = wall
         self.changes = changes
         self.posts = posts
+        self.has_more = tables.has_more
         self.given = given
 
 

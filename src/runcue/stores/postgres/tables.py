@@ -43,7 +43,7 @@ BEGIN: Final = f"{states.HEAD}, identity, clock_offset, extract(epoch FROM clock
 INBOX: Final = (
     "SELECT id, worker, number, body FROM (SELECT id, worker, number, body, "
     "sum(length(body)) OVER (ORDER BY id) - length(body) AS before "
-    f"FROM (SELECT * FROM inbox ORDER BY id LIMIT {MOST_POSTS} + ?) AS first) AS found "
+    "FROM (SELECT * FROM inbox ORDER BY id LIMIT ?) AS first) AS found "
     f"WHERE before <= {MOST_SIGNS} ORDER BY id"
 )
 """As many posts as one turn may take."""
@@ -113,7 +113,7 @@ class PostgresTables(Tables):
         link: Link = self.connection
         if self._seen is None:
             return f"SELECT {BEGIN}, NULL FROM head"
-        return link.prepared(OPENING, (self._seen, self._worker, len(self._unfamiliar)))
+        return link.prepared(OPENING, (self._seen, self._worker, MOST_POSTS + len(self._unfamiliar)))
 
     def hear(self, posts: str | None) -> None:
         """What the opening of the turn under way found of posts."""
@@ -122,10 +122,10 @@ class PostgresTables(Tables):
     def _may_have_posts(self) -> bool:
         return True
 
-    def _inbox(self) -> Iterator[Row]:
+    def _inbox(self, limit: int) -> Iterator[Row]:
         heard, self._heard = self._heard, None
         if self._is_new:
-            return iter(self._execute(INBOX, (len(self._unfamiliar),)).fetchall())
+            return iter(self._execute(INBOX, (limit,)).fetchall())
         return (tuple(found.values()) for found in _decode_rows(heard or "[]"))
 
     def _delete_posts(self) -> None:
