@@ -57,6 +57,7 @@ LOOK: Final = 1.0
 COMMITTED: Final = "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn"
 FORGET: Final = ("DELETE FROM commits WHERE worker = ANY(?)", "DELETE FROM beats WHERE worker = ANY(?)")
 """What is kept of workers besides their row."""
+PASSED_FOR_DEAD: Final = StoreError("this process passed for dead meanwhile")
 
 
 class PostgresStore(SharedStore):
@@ -271,7 +272,8 @@ class PostgresStore(SharedStore):
         while True:
             try:
                 self._renew()
-                return self._tables.fence(self._kept)
+                has_swapped = self._tables.fence(self._kept)
+                break
             except StorageReplaced:
                 raise
             except (psycopg.Error, StoreError) as error:
@@ -279,6 +281,10 @@ class PostgresStore(SharedStore):
                     self._tables.letters_missed()
                     raise self._unknown(error) from cause_of(error, self._address)
                 time.sleep(0.05)
+        if has_swapped is None:
+            self._tables.letters_missed()
+            raise self._unknown(PASSED_FOR_DEAD)
+        return has_swapped
 
     def _batch(self) -> AbstractContextManager[None]:
         return self._link.piped()
@@ -295,6 +301,7 @@ class PostgresStore(SharedStore):
         except psycopg.Error as error:
             if not is_gone(error) or not self._is_committed():
                 raise
+        self._tables.has_committed = True
 
     def _is_committed(self) -> bool:
         """Whether a commit whose answer was lost took place all the same."""
@@ -308,8 +315,8 @@ class PostgresStore(SharedStore):
                     "SELECT turn FROM commits WHERE worker = ?", (self.worker,)
                 ).fetchone()
                 link.undo()
-                if row is None and (self._kept > 1 or time.monotonic() - began >= self._lease):
-                    raise self._unknown(StoreError("this process passed for dead meanwhile"))
+                if row is None and (self._tables.has_committed or time.monotonic() - began >= self._lease):
+                    raise self._unknown(PASSED_FOR_DEAD)
                 return row is not None and row[0] == 2 * self._kept
             except StorageReplaced:
                 raise

@@ -72,9 +72,10 @@ was given up and asked for (FENCE), does nothing. A post is synced, and so is th
 crashes would give them once more, to this worker or, taken back, to another. That words were read need not last."""
 FENCE: Final = (
     "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
-    "WHERE commits.turn < excluded.turn - 1 RETURNING 1"
+    "WHERE commits.turn < excluded.turn - 1 RETURNING xmax = 0"
 )
-"""Finds a row when an exchange has not taken place, and never will; waits for one that is under way."""
+"""Finds a row when an exchange has not taken place, and never will; waits for one that is under way. True when
+nothing was known of this worker: what it had committed, if anything, was forgotten."""
 _decode_rows = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _decode_numbers = msgspec.json.Decoder(list[int]).decode
 
@@ -98,6 +99,8 @@ class PostgresTables(Tables):
     page_select = PAGE
     submitted_select = "SELECT at, body FROM inbox WHERE strpos(body, ?) > 0 ORDER BY id"
     _heard: str | None = None
+    has_committed = False
+    """True once this worker has committed anything, which is known until it passes for dead."""
 
     def check_history(self, head: Head, address: Address) -> None:
         """Refuse to go on with what was seen before, if commits were lost since: an older copy came into place."""
@@ -140,16 +143,19 @@ class PostgresTables(Tables):
         turn, taken, numbers, _, fleet, *counters = row
         if turn is None and post is not None:
             raise StoreError("A post was not kept: another process uses the name of this worker.")
+        self.has_committed |= turn is not None
         letters = [(found["kind"], found["body"]) for found in _decode_rows(taken or "[]")]
         self._claimed = bool(letters)
         self.meet(fleet)
         unread = {*_decode_numbers(numbers or "[]"), *(() if number is None else (number,))}
         return tuple(counters), letters, frozenset(unread)
 
-    def fence(self, kept: int) -> bool:
-        """Whether that exchange took place; from now on it never will. Notes when letters may have gone with it."""
-        if self._execute(FENCE, (self._worker, 2 * kept + 1)).fetchall():
-            return False
+    def fence(self, kept: int) -> bool | None:
+        """Whether that exchange took place; from now on it never will. None when nobody knows: this worker passed
+        for dead meanwhile. Notes when letters may have gone with it."""
+        found = self._execute(FENCE, (self._worker, 2 * kept + 1)).fetchall()
+        if found:
+            return None if found[0][0] and self.has_committed else False
         [(turn,)] = self._execute("SELECT turn FROM commits WHERE worker = ?", (self._worker,)).fetchall()
         self._missed |= bool(turn % 2)
         return True
