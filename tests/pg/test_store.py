@@ -172,6 +172,27 @@ async def test_whether_a_commit_lasts_is_unknown_to_who_passed_for_dead_meanwhil
         assert await store.get("w2") is not None
 
 
+async def test_words_that_a_crash_of_the_server_brings_back_are_not_told_twice(pg: str) -> None:
+    """That they were read is not synced; here the row is put back by hand."""
+    async with hand_on(pg) as one, hand_on(pg) as other:
+        me = other.store.me().id
+
+        def tell(plan: Plan, turn: Turn) -> None:
+            plan.part(me).stop = [7]
+
+        await one.turn(tell)
+        [letter] = asked(pg, "SELECT quote_literal(l::text) FROM runcue.letters AS l")
+        bring_back = f"INSERT INTO runcue.letters SELECT ({letter[0]}::runcue.letters).* RETURNING 1"
+        assert (await other.store.exchange(None)).plan.stop == [7]
+        asked(pg, bring_back)
+        assert (await other.store.exchange(None)).plan.stop == []
+        await one.turn(tell)
+        assert (await other.store.exchange(None)).plan.stop == [7], "the same words in another letter"
+        await other.store.exchange(Outgoing(1, []))
+        asked(pg, bring_back)
+        assert (await other.store.exchange(None)).plan.stop == [7], "after a post it would have lasted"
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 async def test_whether_a_post_is_there_is_unknown_to_who_passed_for_dead_meanwhile(
     pg: str, pg_proxy: Proxy, is_there: bool

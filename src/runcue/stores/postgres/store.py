@@ -258,7 +258,10 @@ class PostgresStore(SharedStore):
             except psycopg.Error as error:
                 if not is_gone(error) or tables.has_claimed or is_last:
                     raise self._told(error) from cause_of(error, self._address)
-                if self._has_swapped():
+                has_swapped = self._has_swapped()
+                if has_swapped is None:
+                    raise self._unknown(PASSED_FOR_DEAD) from cause_of(error, self._address)
+                if has_swapped:
                     if tables.has_missed:
                         raise self._unknown(error) from cause_of(error, self._address)
                     post = None  # it is there
@@ -266,14 +269,13 @@ class PostgresStore(SharedStore):
                 self._is_taking_turn = False
         raise AssertionError("the second try returns or raises")
 
-    def _has_swapped(self) -> bool:
-        """Whether an exchange whose answer was lost took place; if not, it never will."""
+    def _has_swapped(self) -> bool | None:
+        """Whether an exchange whose answer was lost took place; if not, it never will. None when nobody knows."""
         began = time.monotonic()
         while True:
             try:
                 self._renew()
-                has_swapped = self._tables.fence(self._kept)
-                break
+                return self._tables.fence(self._kept)
             except StorageReplaced:
                 raise
             except (psycopg.Error, StoreError) as error:
@@ -281,10 +283,6 @@ class PostgresStore(SharedStore):
                     self._tables.letters_missed()
                     raise self._unknown(error) from cause_of(error, self._address)
                 time.sleep(0.05)
-        if has_swapped is None:
-            self._tables.letters_missed()
-            raise self._unknown(PASSED_FOR_DEAD)
-        return has_swapped
 
     def _batch(self) -> AbstractContextManager[None]:
         return self._link.piped()
