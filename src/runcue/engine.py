@@ -399,10 +399,12 @@ class Engine:
     async def until_idle(self) -> None:
         """Wait until nothing is pending or running."""
         await self.look(lambda scheduler, turn: None)
-        while self._is_busy():
+        while True:
             future: asyncio.Future[None] = self._loop.create_future()
             self._idle_waiters.append(future)
             try:
+                if not self._is_busy() and (self._peer is None or await self._peer.is_idle()):
+                    return
                 await future
             finally:
                 if future in self._idle_waiters:  # who gives up must not be kept until everything is done

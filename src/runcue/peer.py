@@ -13,6 +13,7 @@ from typing import Protocol
 from runcue.attempts import Attempts
 from runcue.core.events import told
 from runcue.core.failure import Failure
+from runcue.core.model import WorkState
 from runcue.core.plan import Hello, Item, Outcome, Plan
 from runcue.core.scheduler import Scheduler
 from runcue.core.state import Head
@@ -276,6 +277,11 @@ class Peer:
 
         await self._store.glance(decide)
         return heads[-1]
+
+    async def is_idle(self) -> bool:
+        """True when nothing is pending or running, also of what was accepted and nobody has decided over."""
+        counts = await self._store.counts()
+        return not counts[WorkState.PENDING] + counts[WorkState.RUNNING]
 
     async def settled(self) -> None:
         """Wait until what this process left was taken: then it sees what it did itself."""

@@ -16,9 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from runcue.core.model import Record
 from runcue.core.plan import Plan, Post
+from runcue.core.query import Query
 from runcue.core.state import Head, Worker
 from runcue.errors import StorageCorrupt
 from runcue.ports import Outgoing, Received
@@ -255,6 +257,41 @@ class Mailbox(Records):
                 found[work_id] = record
         return found
 
+    def accepted(self) -> list[Record]:
+        """The works that were accepted and nobody has decided over, in order, after all others."""
+        rows: list[Any] = self._execute(self.submitted_select, ('"submit"',)).fetchall()
+        if not rows:
+            return []
+        self.has_seen_post = True
+        found: list[Record] = []
+        seq = self.head().seq
+        for at, body in rows:
+            try:
+                specs = wire.accepted(body)
+            except (ValueError, StorageCorrupt):  # whoever decides says so
+                continue
+            found += [
+                Record(one.id, one, seq + len(found) + n, at, at, since=at) for n, one in enumerate(specs, 1)
+            ]
+        return found
+
+    def latest(self, query: Query) -> list[Record]:
+        """The records that are asked for, newest first, also of what was only just accepted."""
+        new = [record for record in reversed(self.accepted()) if query.finds(record)]
+        return [*new, *self.find(query)][: query.limit]
+
+    def counted(self) -> Head:
+        """The counters, with what was only just accepted."""
+        head, new = self.head(), len(self.accepted())
+        return replace(head, pending=head.pending + new) if new else head
+
+    def live_by_task(self) -> dict[str, dict[str, int]]:
+        """How many works of each task are pending and running, also of what was only just accepted."""
+        found = self.tally()
+        for record in self.accepted():
+            found["pending"][record.spec.task] = found["pending"].get(record.spec.task, 0) + 1
+        return found
+
     def _submitted(self, work_id: str) -> Record | None:
         name = msgspec.json.encode(work_id).decode()
         for at, body in self._execute(self.submitted_select, (name,)).fetchall():
@@ -264,5 +301,7 @@ class Mailbox(Records):
                 continue
             if spec is not None:
                 self.has_seen_post = True
-                return Record(spec.id, spec, 0, at, at, since=at)
+                places = {record.id: record.seq for record in self.accepted()}
+                seq = places.get(work_id) or self.head().seq + 1
+                return Record(spec.id, spec, seq, at, at, since=at)
         return None

@@ -294,6 +294,16 @@ def submitted(text: str, work_id: str) -> Spec | None:
     return None
 
 
+def accepted(text: str) -> list[Spec]:
+    """The specs among the items of a text that count as accepted, though nobody has decided over them yet."""
+    items = (
+        _submit_in(msgspec.json.decode(body, type=_Submit))
+        for name, body in _decode_items(text)
+        if name == "submit"
+    )
+    return [spec for item in items if not item.is_answered for spec in item.specs]
+
+
 # --- Rules ----------------------------------------------------------------------------------------
 
 _decode_rule = msgspec.json.Decoder(_Rule).decode

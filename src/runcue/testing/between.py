@@ -13,6 +13,7 @@ from runcue.core.events import Told
 from runcue.core.lifecycle import move, started
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Cancel, Hello, Item, Lacks, Pause, Plan, Submit
+from runcue.core.query import Query
 from runcue.errors import WorkNotFound
 from runcue.ports import Outgoing, Takeover, Turn
 from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, library_of, pending
@@ -264,6 +265,28 @@ async def what_was_submitted_is_found_at_once(open_store: Open) -> None:
         expect("no record yet", found.records, {})
 
 
+async def what_was_accepted_is_counted_at_once(open_store: Open) -> None:
+    """What nobody has decided over is pending, and newer than all else, unless it can still be refused."""
+    async with hands(open_store, 2) as [one, other]:
+        await one.write(pending(1), pending(2))
+        specs = [pending(number, id=f"w{number}").spec for number in (3, 4)]
+        refusable = Submit([pending(5).spec], is_plain=False)
+        await other.store.exchange(
+            Outgoing(1, [Submit([spec], is_plain=True, is_answered=False) for spec in specs])
+        )
+        await other.store.exchange(Outgoing(2, [refusable]))
+        for hand in (one, other):
+            expect("counted", (await hand.store.counts())[WorkState.PENDING], 4)
+            expect("by task", (await hand.store.tally())["pending"], {"call": 4})
+            for limit in (1, 3, 9):
+                found = await hand.store.find(Query(WorkState.PENDING, limit=limit))
+                expect("newest first", [record.id for record in found], ["w4", "w3", "w2", "w1"][:limit])
+            last = await hand.store.get("w3")
+            found = await hand.store.find(Query(before=None if last is None else last.seq))
+            expect("before that", [record.id for record in found], ["w2", "w1"])
+            expect("no other", await hand.store.find(Query(WorkState.RUNNING)), [])
+
+
 async def a_glance_changes_nothing(open_store: Open) -> None:
     """It sees everything as it stands, whoever decides, and takes nothing."""
     async with hands(open_store, 2) as [one, other]:
@@ -350,6 +373,7 @@ EVERY = (
     a_start_is_read_or_taken_back,
     a_start_that_ended_meanwhile_is_not_read,
     what_was_submitted_is_found_at_once,
+    what_was_accepted_is_counted_at_once,
     a_glance_changes_nothing,
     who_leaves_decides_no_more,
     who_does_not_decide_knows_the_others,
