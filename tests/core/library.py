@@ -261,7 +261,7 @@ class Process(Bench):
     def me(self) -> Worker:
         """This process as it tells others of itself."""
         return Worker(self.tag, "host", "boot", 1, START, self.queues, self.may_start, tuple(self.rules),
-                      dict(self.room), self.hears)  # fmt: skip
+                      dict(self.room), self.hears, self.questions.kinds)  # fmt: skip
 
     def _hello(self) -> list[Item]:
         """What there is to tell of itself that it has not told yet."""

@@ -708,6 +708,29 @@ def test_questions_go_to_the_one_that_was_given_nothing_for_longest() -> None:
     assert asked == ["p1", "p2", "p1"]
 
 
+def test_a_question_goes_to_nobody_who_knows_the_task_and_has_no_such_callback() -> None:
+    shared = Shared()
+    decider = Process(shared, "p0", rules={"none": PLAIN})
+    plain, able = (
+        Process(shared, "p1", questions=Questions(score=True)),
+        Process(shared, "p2", questions=ASKED),
+    )
+    plain.post()
+    able.post()
+    decider.turn()
+    for work_id in ("a", "b"):
+        decider.now += 1
+        decider.submit(work_id)
+        able.read()
+        assert able.asked == [work_id]
+    plain.read()
+    assert plain.asked == []
+    decider.turn(Lost("p2"))
+    decider.after(1)
+    plain.read()
+    assert plain.asked == ["a", "b"], "nobody who runs work has it: nothing waits for ever"
+
+
 def test_a_question_to_one_that_died_is_put_to_another() -> None:
     decider, first, second = asking(2)
     decider.submit("a")
