@@ -107,9 +107,11 @@ class Shared(Shelf):
         found = [Grant(name, at, amount, what) for (name, at, what), amount in sums.items() if amount > 0]
         return sorted(found, key=lambda grant: grant.at)
 
-    def take_back(self, worker: str) -> list[int]:
+    def take_back(self, worker: str) -> tuple[list[int], list[str]]:
         self.taken_back.add(worker)
-        return [record.token for part in self.letters.get(worker, ()) for record in part.start]
+        parts = self.letters.get(worker, ())
+        asked = [record.id for part in parts for record in part.ask]
+        return [record.token for part in parts for record in part.start], asked
 
     def _count_read(self) -> None:
         self.reads += 1
@@ -153,7 +155,7 @@ class Shared(Shelf):
         self.tasks.update(plan.tasks)
         for worker in self.taken_back:
             for part in self.letters.get(worker, ()):
-                part.start, part.rated = [], {}
+                part.start, part.rated, part.ask = [], {}, []
         for name in plan.lost:
             self.workers.pop(name, None)
             self.letters.pop(name, None)

@@ -700,7 +700,7 @@ def test_questions_go_to_the_one_that_was_given_nothing_for_longest() -> None:
     decider, *others = asking(2)
     asked: list[str] = []
     for work_id in ("a", "b", "c"):
-        decider.now += 1
+        decider.now += UNREAD / 5
         decider.submit(work_id)
         for process in others:
             process.read()
@@ -757,10 +757,27 @@ def test_a_question_to_one_that_is_stuck_is_put_to_another() -> None:
     second.read()
     assert second.asked == ["a"]
     first.read()
-    assert (first.asked, first.started) == (["a"], [])
+    assert (first.asked, first.started) == ([], [])
     first.post(Verdicts([first.verdict("a", ready=False, why="not_ready")]))  # who answers first is believed
     decider.turn()
     assert decider.why("a").details == "is_ready has not said yes"
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_question_that_somebody_leaves_unanswered_is_put_to_another(is_read: bool) -> None:
+    """Though it was given nothing else, and whether or not it has read it."""
+    decider, first, second = asking(2)
+    decider.submit("a")
+    if is_read:
+        first.read()
+        assert first.asked == ["a"]
+    decider.after(UNREAD)
+    decider.after(UNREAD / 5)  # it is asked again after a rest
+    second.read()
+    assert second.asked == ["a"]
+    second.post(Verdicts([second.verdict("a")]))
+    decider.turn()
+    assert sorted(runs(first, second)) == [[], ["a"]]
 
 
 def test_where_nobody_can_be_asked_it_is_asked_again_later() -> None:

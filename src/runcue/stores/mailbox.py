@@ -60,6 +60,8 @@ class Mailbox(Records):
         self._worker = worker
         self._taken: list[int] = []
         """The posts that the turn under way took."""
+        self._has_taken_back = False
+        """True when it took something back that somebody was given."""
         self.has_more = False
         """True when there are more posts than the last turn took, or may be."""
         self._unfamiliar: set[int] = set()
@@ -92,7 +94,7 @@ class Mailbox(Records):
 
     def posts(self, *, anew: bool) -> list[Post]:
         """What was left, in order: read within a turn, which deletes it. `anew` when nothing is known of it."""
-        self._taken = []
+        self._taken, self._has_taken_back = [], False
         if not self._may_have_posts() and not anew and not self.has_more:
             return []
         self._is_new = anew
@@ -132,14 +134,17 @@ class Mailbox(Records):
         rows = [(worker, *letter) for worker, part in parts.items() for letter in wire.letters_of(part)]
         self.connection.executemany(LETTER, rows)
 
-    def take_back(self, worker: str) -> list[int]:
-        """Take what that process was given and has not read: the tokens of those starts, which are never begun.
+    def take_back(self, worker: str) -> tuple[list[int], list[str]]:
+        """Take what that process was given and has not read: the tokens of those starts, which are never begun, and
+        the works that it was to be asked about.
 
         Outside of a turn nothing is taken: they are only told.
         """
         is_turn = self._may_take and self.connection.in_transaction
         rows = self._execute(TAKE_BACK if is_turn else UNSTARTED, (worker,)).fetchall()
-        return [token for (body,) in rows for _, token in wire.given_in(wire.START, body)]
+        self._has_taken_back |= is_turn and bool(rows)
+        starts = [token for (body,) in rows for _, token in wire.given_in(wire.START, body)]
+        return starts, [work_id for (body,) in rows for work_id in wire.asked_in(wire.START, body)]
 
     def claim(self) -> list[Letter]:
         """Take what was decided for this process, in order."""

@@ -384,6 +384,11 @@ def given_in(kind: str, text: str) -> Given:
     return [(one[0], one[1]) for one in _starts(text).starts]
 
 
+def asked_in(kind: str, text: str) -> list[str]:
+    """The works in a letter that somebody is asked about."""
+    return list(_starts(text).ask) if kind == START else []
+
+
 def named_in(kind: str, text: str) -> list[str]:
     """The works in a letter whose records have to be loaded."""
     if kind != START:

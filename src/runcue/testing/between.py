@@ -180,7 +180,7 @@ async def who_takes_over_reads_its_letters(open_store: Open) -> None:
 async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
     """Once, and not what was read; what was told stays."""
     async with hands(open_store, 2) as [one, other]:
-        await one.write(pending(1), pending(2))
+        await one.write(pending(1), pending(2), pending(3))
         me = other.store.me().id
         first, second = (started(one.kept[f"w{n}"], n, NOW, me, f"running/{me}") for n in (1, 2))
 
@@ -188,21 +188,21 @@ async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
             one.put(plan, record)
             part = plan.part(me)
             part.start, part.stop = [record], [record.token + 10]
+            part.ask = [pending(3)]
 
         await one.turn(partial(give, first))
         expect("read", (await other.store.exchange(None)).plan.start, [first])
         await one.turn(partial(give, second))
-        taken: list[list[int]] = []
+        taken: list[tuple[list[int], list[str]]] = []
 
         def take(plan: Plan, turn: Turn) -> None:
             taken.append(library_of(turn).take_back(me))
             taken.append(library_of(turn).take_back(me))
-            plan.config["a"] = str(len(taken))
 
         await one.turn(take)
-        expect("taken back", taken, [[2], []])
+        expect("taken back", taken, [([2], ["w3"]), ([], [])])
         plan = (await other.store.exchange(None)).plan
-        expect("only what was told is left", (plan.start, plan.stop), ([], [12]))
+        expect("only what was told is left", (plan.start, plan.ask, plan.stop), ([], [], [12]))
 
 
 async def a_start_is_read_or_taken_back(open_store: Open) -> None:
@@ -220,7 +220,7 @@ async def a_start_is_read_or_taken_back(open_store: Open) -> None:
             taken: list[int] = []
 
             def take(plan: Plan, turn: Turn, taken: list[int] = taken) -> None:
-                taken[:] = library_of(turn).take_back(me)
+                taken[:], _ = library_of(turn).take_back(me)
                 plan.config["a"] = "1"
 
             received, _ = await asyncio.gather(other.store.exchange(None), one.turn(take))
@@ -312,7 +312,7 @@ async def a_glance_changes_nothing(open_store: Open) -> None:
         for hand in (one, other):
             seen.clear()
             await hand.store.glance(decide)
-            expect("seen", seen, [(True, {"ready/call": (NOW + 2, 2)}, [], frozenset()), [1]])
+            expect("seen", seen, [(True, {"ready/call": (NOW + 2, 2)}, [], frozenset()), ([1], [])])
         expect("nothing is kept", await one.store.config(), {})
         expect("goes on", await one.try_turn() is not None, True)
         expect("its letter is there", (await other.store.exchange(None)).plan.start, [running])
