@@ -367,7 +367,7 @@ class _Ahead:
         self._left = MOST_AHEAD
         self.read, self.by_id, self.dependents = tables.read, tables.by_id, tables.dependents
         self.watched, self.next_watch, self.oldest = tables.watched, tables.next_watch, tables.oldest
-        self.starts, self.take_back = tables.starts, tables.take_back
+        self.starts, self.unstarted, self.take_back = tables.starts, tables.unstarted, tables.take_back
 
     def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
         """The next records of a shelf, none that come after that work, and not too many in all."""

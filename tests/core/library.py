@@ -107,11 +107,14 @@ class Shared(Shelf):
         found = [Grant(name, at, amount, what) for (name, at, what), amount in sums.items() if amount > 0]
         return sorted(found, key=lambda grant: grant.at)
 
+    def unstarted(self, worker: str) -> list[int]:
+        return [record.token for part in self.letters.get(worker, ()) for record in part.start]
+
     def take_back(self, worker: str) -> tuple[list[int], list[str]]:
         self.taken_back.add(worker)
         parts = self.letters.get(worker, ())
         asked = [record.id for part in parts for record in part.ask]
-        return [record.token for part in parts for record in part.start], asked
+        return self.unstarted(worker), asked
 
     def _count_read(self) -> None:
         self.reads += 1

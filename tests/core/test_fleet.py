@@ -543,6 +543,17 @@ def stuck() -> tuple[Process, Process]:
     return first, second
 
 
+def test_what_was_given_and_not_begun_is_told_from_what_runs() -> None:
+    first, second = processes(1, 1)
+    first.submit("a", "b")
+    [mine], [theirs] = first.started, {"a", "b"} - {*first.started}
+    assert first.why(mine).reason == "running"
+    why = first.why(theirs)
+    assert (why.reason, why.details, why.brief) == ("given", "worker p1 has yet to begin it", "given")
+    second.read()
+    assert first.why(theirs).reason == "running"
+
+
 def test_what_was_given_and_not_read_is_taken_back_and_counts_no_attempt() -> None:
     first, second = stuck()
     assert first.plan.wake_at <= first.now + UNREAD

@@ -280,6 +280,10 @@ class Library(Protocol):
         """What was granted of each of these services after that moment, in order, less what was given back."""
         ...
 
+    def unstarted(self, worker: str) -> list[int]:
+        """The tokens of the starts that this process was given and has not read."""
+        ...
+
     def take_back(self, worker: str) -> tuple[list[int], list[str]]:
         """Take what that process was given and has not read: the tokens of those starts, which are never begun, and
         the works that it was to be asked about."""

@@ -134,6 +134,11 @@ class Mailbox(Records):
         rows = [(worker, *letter) for worker, part in parts.items() for letter in wire.letters_of(part)]
         self.connection.executemany(LETTER, rows)
 
+    def unstarted(self, worker: str) -> list[int]:
+        """The tokens of the starts that this process was given and has not read."""
+        rows = self._execute(UNSTARTED, (worker,)).fetchall()
+        return [token for (body,) in rows for _, token in wire.given_in(wire.START, body)]
+
     def take_back(self, worker: str) -> tuple[list[int], list[str]]:
         """Take what that process was given and has not read: the tokens of those starts, which are never begun, and
         the works that it was to be asked about.

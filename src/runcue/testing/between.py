@@ -193,6 +193,7 @@ async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
         await one.turn(partial(give, first))
         expect("read", (await other.store.exchange(None)).plan.start, [first])
         await one.turn(partial(give, second))
+        expect("not read", await one.look(lambda turn: library_of(turn).unstarted(me)), [2])
         taken: list[tuple[list[int], list[str]]] = []
 
         def take(plan: Plan, turn: Turn) -> None:
@@ -201,6 +202,7 @@ async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
 
         await one.turn(take)
         expect("taken back", taken, [([2], ["w3"]), ([], [])])
+        expect("none left", await one.look(lambda turn: library_of(turn).unstarted(me)), [])
         plan = (await other.store.exchange(None)).plan
         expect("only what was told is left", (plan.start, plan.ask, plan.stop), ([], [], [12]))
 
