@@ -9,11 +9,14 @@ import asyncio
 import math
 from functools import partial
 
+from msgspec.structs import replace
+
 from runcue.core.events import Told
 from runcue.core.lifecycle import move, started
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Cancel, Hello, Item, Lacks, Pause, Plan, Submit
 from runcue.core.query import Query
+from runcue.core.state import NO_HEAD
 from runcue.errors import WorkNotFound
 from runcue.ports import Outgoing, Takeover, Turn
 from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, library_of, pending
@@ -42,6 +45,33 @@ async def only_who_decided_last_goes_on(open_store: Open) -> None:
         dead = Takeover(other.store.me().id)
         expect("in place of the dead", await third.try_turn(takeover=dead) is not None, True)
         expect("goes on", await third.try_turn() is not None, True)
+
+
+async def who_is_named_decides_next(open_store: Open) -> None:
+    """A turn may name another process to go on, and that one goes on as if it had decided last."""
+    async with hands(open_store, 3) as [one, other, third]:
+        await one.turn()
+        successor = other.store.me().id
+
+        def name(turn: Turn) -> Plan:
+            plan = Plan()
+            plan.config["a"] = "1"
+            plan.head = replace(turn.changes.head if turn.changes else NO_HEAD, decider=successor)
+            return plan
+
+        plan, _ = await one.store.turn(name)
+        expect("decided", plan is not None, True)
+        for hand in (one, third):
+            received = await hand.store.exchange(None)
+            expect("who decides", received.head.decider, successor)
+            expect("not this one", await hand.try_turn(), None)
+        expect(
+            "nor in place of who named it", await third.try_turn(takeover=Takeover(one.store.me().id)), None
+        )
+        took = await other.try_turn(takeover=Takeover(successor))
+        expect("takes its place", took is not None, True)
+        expect("all is read", other.changes is not None and other.changes.is_first, True)
+        expect("goes on", await other.try_turn() is not None, True)
 
 
 async def posts_are_taken_once_and_in_order(open_store: Open) -> None:
@@ -365,6 +395,7 @@ async def who_does_not_decide_knows_the_others(open_store: Open) -> None:
 
 EVERY = (
     only_who_decided_last_goes_on,
+    who_is_named_decides_next,
     posts_are_taken_once_and_in_order,
     a_turn_of_who_does_not_decide_leaves_its_post,
     posts_of_a_turn_that_failed_are_taken_by_the_next,
