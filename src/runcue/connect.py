@@ -323,7 +323,8 @@ class System:
         self._said = said
         names = None if queues is None else tuple(sorted(queues))
         worker = replace(self.store.me(), queues=names, is_serving=is_serving, tasks=tuple(registry.tasks),
-                         room=_room(registry), hears=hears or registry.has_hooks)  # fmt: skip
+                         room=_room(registry), hears=hears or registry.has_hooks,
+                         callbacks=registry.questions().kinds)  # fmt: skip
         return Hello(worker, registry.shared_rules())
 
     def start(self, queues: frozenset[str] | None) -> None:

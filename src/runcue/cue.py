@@ -204,11 +204,13 @@ class Cue:
                 ids = await system.engine.request(submit)
                 return ids
         except (TimeoutError, asyncio.CancelledError) as error:
-            is_withdrawn = await system.engine.request(Withdraw(submit))
-            answer = system.engine.replies.late(submit)
+            try:
+                await system.engine.request(Withdraw(submit))
+            finally:
+                answer = system.engine.replies.late(submit)
             if isinstance(error, asyncio.CancelledError):
                 raise
-            if is_withdrawn:
+            if answer is None:  # it was withdrawn, or went with whoever decided before
                 raise QueueFull(system.engine.pending, options.max_queued or 0, len(specs)) from None
             if isinstance(answer, Exception):
                 raise answer from None

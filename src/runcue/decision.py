@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from runcue.core.asking import Allowance, Questions
-from runcue.core.plan import Charge, Declare, Ended, Entered, Hello, Item, Lacks, Lost, Outcome, Plan, Serve
+from runcue.core.plan import (
+    Charge,
+    Declare,
+    Ended,
+    Entered,
+    Hello,
+    Item,
+    Lacks,
+    Lost,
+    Outcome,
+    Plan,
+    Post,
+    Serve,
+)
 from runcue.core.scheduler import Scheduler
 from runcue.ports import Turn
 
@@ -26,10 +39,15 @@ class Decider(msgspec.Struct, eq=False):
     may_start: bool
     is_whole: bool
     question: Ask | None = None
+    taken: Sequence[Post] = ()
+    """What it took that processes had left, once it is made."""
+    has_more: bool = False
+    """True when there was more of that."""
 
     def __call__(self, turn: Turn) -> Plan:
         """Catch up, take in, decide."""
         scheduler, items, posts = self.scheduler, self.items, turn.posts
+        self.taken, self.has_more = posts, turn.has_more
         scheduler.begin(turn.now, turn.wall, turn.library)
         if turn.changes is not None:
             scheduler.begins(turn.given, posts)

@@ -399,10 +399,12 @@ class Engine:
     async def until_idle(self) -> None:
         """Wait until nothing is pending or running."""
         await self.look(lambda scheduler, turn: None)
-        while self._is_busy():
+        while True:
             future: asyncio.Future[None] = self._loop.create_future()
             self._idle_waiters.append(future)
             try:
+                if not self._is_busy() and (self._peer is None or await self._peer.is_idle()):
+                    return
                 await future
             finally:
                 if future in self._idle_waiters:  # who gives up must not be kept until everything is done
@@ -467,13 +469,11 @@ class Engine:
 
         With `is_again` it is tried again at once, and nobody need know.
         """
-        was_deciding = peer.failed(None if is_again else error)
+        lost = peer.failed(None if is_again else error)
         self._failures += 1
         kept = [item for item in items if is_again or isinstance(item, MUST_BE_KEPT)]
-        waiting: list[Item] = []
-        if was_deciding:  # what waited for room did so in the mind that was just lost
-            others = {id(item) for item in (*items, *self._inbox)}
-            waiting = [item for item in self.replies.items() if id(item) not in others]
+        others = {id(item) for item in (*items, *self._inbox)}
+        waiting = [item for item in lost if id(item) not in others]
         self._inbox = [*kept, *waiting, *self._inbox]
         if is_again:
             return

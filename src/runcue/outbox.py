@@ -7,7 +7,7 @@ of whoever decides: when somebody else does, it is left again.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from collections.abc import Iterable
 
 from runcue.core.plan import Item, Plan, Ref, Submit, Withdraw
 from runcue.ports import Outgoing, Received
@@ -39,16 +39,18 @@ class Outbox:
             if type(item) is Submit:
                 can_be_refused = not item.is_plain or item.services or item.has_cost or self._is_refusing
                 item.is_answered = bool(can_be_refused)
-        return Outgoing(self._number, [self._by_ref(item) for item in items])
+            elif type(item) is Withdraw and item.submit is not None:
+                item.ref = self._ref(item.submit, items)
+        return Outgoing(self._number, items)
 
-    def _by_ref(self, item: Item) -> Item:
-        """A submission that was left before is named by its place."""
-        if type(item) is Withdraw and item.submit is not None:
-            for number, (items, _) in reversed(self._posts.items()):  # it may have been left again
-                for place, other in enumerate(items):
-                    if other is item.submit:
-                        return replace(item, ref=(number, place))
-        return item
+    def _ref(self, submit: Submit, items: list[Item]) -> Ref | None:
+        """Where a submission is found: among these items, or where it was left last."""
+        posts = [(number, left) for number, (left, _) in self._posts.items()]
+        for number, left in reversed([*posts, (self._number, items)]):
+            for place, item in enumerate(left):
+                if item is submit:
+                    return number, place
+        return None
 
     def left(self, number: int, items: list[Item], decider: str | None) -> None:
         """That post is there: those who wait for nothing more are answered."""
@@ -63,11 +65,16 @@ class Outbox:
         self.answer(received.plan)
         self._unread &= received.unread
 
-    def taken(self, decider: str) -> None:
-        """This process decided, and took everything that was left."""
-        for number in self._unread:
+    def unread(self) -> list[Item]:
+        """What is not known to have been taken."""
+        return [item for number in self._unread for item in self._posts[number][0]]
+
+    def taken(self, decider: str, posts: Iterable[int] | None = None) -> None:
+        """This process decided, and took these posts, or (None) everything that was left."""
+        numbers = self._unread.intersection(self._unread if posts is None else posts)
+        for number in numbers:
             self._posts[number] = self._posts[number][0], decider
-        self._unread.clear()
+        self._unread -= numbers
 
     def answer(self, plan: Plan) -> None:
         """Answer those who waited for what was left; what is left in the plan is for items of its own turn."""
@@ -95,13 +102,14 @@ class Outbox:
         is answered in the turn that took it.
         """
         waiting = {id(item) for item in self._replies.items()}
-        left = {id(item) for number in self._unread for item in self._posts[number][0]}
+        awaited = self._replies.awaited()
+        left = {id(item) for item in self.unread()}
         repeated: dict[int, Item] = {}
         withdrawn: list[Item] = []
         for number, (items, taken_by) in list(self._posts.items()):
             if number in self._unread:
                 continue
-            if not any(id(item) in waiting for item in items):
+            if not any(id(item) in awaited for item in items):
                 del self._posts[number]
             elif taken_by != decider:
                 self._posts[number] = items, decider

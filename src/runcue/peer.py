@@ -13,6 +13,7 @@ from typing import Protocol
 from runcue.attempts import Attempts
 from runcue.core.events import told
 from runcue.core.failure import Failure
+from runcue.core.model import WorkState
 from runcue.core.plan import Hello, Item, Outcome, Plan
 from runcue.core.scheduler import Scheduler
 from runcue.core.state import Head
@@ -99,6 +100,7 @@ class Peer:
         self._loop = asyncio.get_running_loop()
         self._scheduler: Scheduler | None = None
         """None while another process decides, as far as this one knows."""
+        self._replies = replies
         self._outbox = Outbox(replies, is_refusing=may_refuse)
         self._leadership = Leadership(store.me().id, store.is_alive, self._loop.time)
         self._pace = Pace(self._loop.time)
@@ -140,6 +142,7 @@ class Peer:
         scheduler, items = self._scheduler, self._shell.take_inbox()
         post = self._outbox.post(items)
         plan: Plan | None = None
+        decide: Decider | None = None
         received: Received | None
         self._pace.begins()
         try:
@@ -157,29 +160,31 @@ class Peer:
             self._left(post.number, items, received)
         if received is not None:
             self._receive(received, is_deciding=plan is not None)
-        if plan is not None:
-            self._decided(plan)
+        if plan is not None and decide is not None:
+            self._decided(plan, decide)
         is_alone = self._scheduler is not None and self._scheduler.is_alone
         self._pace.ended(len(items) if plan is None else len(plan.records), is_alone=is_alone)
         return plan is not None, [], None
 
-    def failed(self, error: StoreError | None) -> bool:
+    def failed(self, error: StoreError | None) -> list[Item]:
         """The store could not keep that. Whoever waits for an answer that may be lost, or until it was kept, gets
         the error, if there is one.
 
-        True when this process was deciding: what waited for room did so in the mind that is lost now.
+        What waited for room is returned if this process was deciding: it did so in the mind that is lost now.
         """
         was_deciding, self._scheduler = self._scheduler is not None, None
         if error is not None and not was_deciding:
             self._outbox.fail(StoreError(f"{error} {UNANSWERED}", error.store))
         if error is not None:
             self._settle(error)
-        return was_deciding
+        left = {id(item) for item in self._outbox.unread()}
+        return [item for item in self._replies.items() if id(item) not in left] if was_deciding else []
 
     def _new_scheduler(self, items: list[Item]) -> Scheduler:
         """One that knows nothing yet but what runs here."""
         scheduler = self._make_scheduler(False)
-        scheduler.adopt([run.record for run in self._shell.attempts.runs.values()], items)
+        attempts = [run.record for run in self._shell.attempts.runs.values()]
+        scheduler.adopt(attempts, [*items, *self._outbox.unread()])
         return scheduler
 
     def _greet(self, *, is_new: bool) -> None:
@@ -195,16 +200,18 @@ class Peer:
             if type(item) is Outcome and item.error is not None:
                 self._raised[item.id] = item.error
 
-    def _decided(self, plan: Plan) -> None:
+    def _decided(self, plan: Plan, decide: Decider) -> None:
         """This process decided, for all of them."""
         me = self._leadership.me
         self._revision = plan.head.revision
         self._leadership.saw(plan.head, has_unread=False)
-        self._outbox.taken(me)
+        own = (post.number for post in decide.taken if post.worker == me)
+        self._outbox.taken(me, own if decide.has_more else None)
         self.answer(plan)
         self._shell.act(plan)
         self._repeat(me)
-        self._settle()
+        if not self._outbox.has_unread:
+            self._settle()
         if self._scheduler is None:  # another one goes on
             self._look_again()
 
@@ -273,6 +280,11 @@ class Peer:
 
         await self._store.glance(decide)
         return heads[-1]
+
+    async def is_idle(self) -> bool:
+        """True when nothing is pending or running, also of what was accepted and nobody has decided over."""
+        counts = await self._store.counts()
+        return not counts[WorkState.PENDING] + counts[WorkState.RUNNING]
 
     async def settled(self) -> None:
         """Wait until what this process left was taken: then it sees what it did itself."""

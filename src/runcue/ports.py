@@ -43,6 +43,8 @@ class Turn(Protocol):
     """Where to read more, when not all live work is in mind; None for a store that nobody shares."""
     posts: Sequence[Post]
     """What other processes left for whoever decides, in the order they came; taken with this turn."""
+    has_more: bool
+    """True when they left more than that, for the next turn."""
     given: frozenset[int]
     """Tokens of starts that this process was given and has read with this turn: they are about to begin."""
 

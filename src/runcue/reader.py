@@ -22,6 +22,7 @@ from runcue.address import advice, is_address, is_postgres, plain
 from runcue.core import parse
 from runcue.core.line import shelf_parts
 from runcue.core.model import Record, Work, WorkState, view
+from runcue.core.query import Query
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import Limits, Worker, is_pattern
@@ -120,8 +121,8 @@ class Reader:
 
         def look(tables: Tables) -> builtins.list[Record]:
             if last is None:
-                return tables.find(query)
-            return tables.find(replace(query, before=_there(tables, last).seq))
+                return tables.latest(query)
+            return tables.latest(replace(query, before=_there(tables, last).seq))
 
         return [view(record) for record in self._read(look)]
 
@@ -154,25 +155,32 @@ class Reader:
         The next page is what comes `before` the last id of this one.
         """
         most, last = given.rows(limit), None if before is None else given.work_id(before)
+        wanted = None if ids is None else [*ids]
 
         def look(tables: Tables) -> builtins.list[dict[str, Any]]:
             end = None if last is None else _there(tables, last).seq
-            return self._looks.jobs(tables, state, queue, ids, most, end)
+            found = self._looks.jobs(tables, state, queue, wanted, most, end)
+            if state not in {None, "pending"}:
+                return found
+            query = Query(queue=queue, before=end)
+            new = [one for one in reversed(tables.accepted()) if query.finds(one)]
+            chosen = [jobs.row_for(one) for one in new if wanted is None or one.id in wanted]
+            return [*chosen, *found][:most]
 
         return self._read(look)
 
     def job_counts(self) -> dict[str, int]:
         """How many works there are in each of the states of the view `jobs`, forgotten ones included."""
-        return self._read(lambda tables: jobs.counts(tables.connection, tables.head()))
+        return self._read(lambda tables: jobs.counts(tables.connection, tables.counted()))
 
     def count(self) -> dict[WorkState, int]:
         """How many works there are in each state, forgotten ones included."""
-        head = self._read(lambda tables: tables.head())
+        head = self._read(lambda tables: tables.counted())
         return {state: getattr(head, state.value) for state in WorkState}
 
     def tally(self) -> dict[str, dict[str, int]]:
         """How many works of each task are `"pending"` and `"running"`."""
-        return self._read(lambda tables: tables.tally())
+        return self._read(lambda tables: tables.live_by_task())
 
     def explain(self, work_id: str) -> Explanation:
         """Why that work stands where it stands, and until when, as far as it hangs on no callback.
@@ -359,7 +367,8 @@ class _Ahead:
         self._left = MOST_AHEAD
         self.read, self.by_id, self.dependents = tables.read, tables.by_id, tables.dependents
         self.watched, self.next_watch, self.oldest = tables.watched, tables.next_watch, tables.oldest
-        self.starts, self.spent, self.take_back = tables.starts, tables.spent, tables.take_back
+        self.starts, self.spent = tables.starts, tables.spent
+        self.unstarted, self.take_back = tables.unstarted, tables.take_back
 
     def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
         """The next records of a shelf, none that come after that work, and not too many in all."""

@@ -114,9 +114,14 @@ class Shared(Shelf):
                 sums[grant.quantity] = sums.get(grant.quantity, 0) + grant.amount
         return sums
 
-    def take_back(self, worker: str) -> list[int]:
-        self.taken_back.add(worker)
+    def unstarted(self, worker: str) -> list[int]:
         return [record.token for part in self.letters.get(worker, ()) for record in part.start]
+
+    def take_back(self, worker: str) -> tuple[list[int], list[str]]:
+        self.taken_back.add(worker)
+        parts = self.letters.get(worker, ())
+        asked = [record.id for part in parts for record in part.ask]
+        return self.unstarted(worker), asked
 
     def _count_read(self) -> None:
         self.reads += 1
@@ -160,7 +165,7 @@ class Shared(Shelf):
         self.tasks.update(plan.tasks)
         for worker in self.taken_back:
             for part in self.letters.get(worker, ()):
-                part.start, part.rated = [], {}
+                part.start, part.rated, part.ask = [], {}, []
         for name in plan.lost:
             self.workers.pop(name, None)
             self.letters.pop(name, None)
@@ -268,7 +273,7 @@ class Process(Bench):
     def me(self) -> Worker:
         """This process as it tells others of itself."""
         return Worker(self.tag, "host", "boot", 1, START, self.queues, self.may_start, tuple(self.rules),
-                      dict(self.room), self.hears)  # fmt: skip
+                      dict(self.room), self.hears, self.questions.kinds)  # fmt: skip
 
     def _hello(self) -> list[Item]:
         """What there is to tell of itself that it has not told yet."""

@@ -543,6 +543,17 @@ def stuck() -> tuple[Process, Process]:
     return first, second
 
 
+def test_what_was_given_and_not_begun_is_told_from_what_runs() -> None:
+    first, second = processes(1, 1)
+    first.submit("a", "b")
+    [mine], [theirs] = first.started, {"a", "b"} - {*first.started}
+    assert first.why(mine).reason == "running"
+    why = first.why(theirs)
+    assert (why.reason, why.details, why.brief) == ("given", "worker p1 has yet to begin it", "given")
+    second.read()
+    assert first.why(theirs).reason == "running"
+
+
 def test_what_was_given_and_not_read_is_taken_back_and_counts_no_attempt() -> None:
     first, second = stuck()
     assert first.plan.wake_at <= first.now + UNREAD
@@ -700,12 +711,35 @@ def test_questions_go_to_the_one_that_was_given_nothing_for_longest() -> None:
     decider, *others = asking(2)
     asked: list[str] = []
     for work_id in ("a", "b", "c"):
-        decider.now += 1
+        decider.now += UNREAD / 5
         decider.submit(work_id)
         for process in others:
             process.read()
             asked += [process.tag] * len(process.asked)
     assert asked == ["p1", "p2", "p1"]
+
+
+def test_a_question_goes_to_nobody_who_knows_the_task_and_has_no_such_callback() -> None:
+    shared = Shared()
+    decider = Process(shared, "p0", rules={"none": PLAIN})
+    plain, able = (
+        Process(shared, "p1", questions=Questions(score=True)),
+        Process(shared, "p2", questions=ASKED),
+    )
+    plain.post()
+    able.post()
+    decider.turn()
+    for work_id in ("a", "b"):
+        decider.now += 1
+        decider.submit(work_id)
+        able.read()
+        assert able.asked == [work_id]
+    plain.read()
+    assert plain.asked == []
+    decider.turn(Lost("p2"))
+    decider.after(1)
+    plain.read()
+    assert plain.asked == ["a", "b"], "nobody who runs work has it: nothing waits for ever"
 
 
 def test_a_question_to_one_that_died_is_put_to_another() -> None:
@@ -734,10 +768,27 @@ def test_a_question_to_one_that_is_stuck_is_put_to_another() -> None:
     second.read()
     assert second.asked == ["a"]
     first.read()
-    assert (first.asked, first.started) == (["a"], [])
+    assert (first.asked, first.started) == ([], [])
     first.post(Verdicts([first.verdict("a", ready=False, why="not_ready")]))  # who answers first is believed
     decider.turn()
     assert decider.why("a").details == "is_ready has not said yes"
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_question_that_somebody_leaves_unanswered_is_put_to_another(is_read: bool) -> None:
+    """Though it was given nothing else, and whether or not it has read it."""
+    decider, first, second = asking(2)
+    decider.submit("a")
+    if is_read:
+        first.read()
+        assert first.asked == ["a"]
+    decider.after(UNREAD)
+    decider.after(UNREAD / 5)  # it is asked again after a rest
+    second.read()
+    assert second.asked == ["a"]
+    second.post(Verdicts([second.verdict("a")]))
+    decider.turn()
+    assert sorted(runs(first, second)) == [[], ["a"]]
 
 
 def test_where_nobody_can_be_asked_it_is_asked_again_later() -> None:

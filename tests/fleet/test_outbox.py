@@ -136,3 +136,44 @@ async def test_who_withdraws_a_submission_names_it_by_its_place() -> None:
     assert isinstance(withdraw, Withdraw)
     assert withdraw.ref == (number, 1)
     answer.cancel()
+
+
+async def test_who_withdraws_a_submission_of_the_same_post_names_it_by_its_place_there() -> None:
+    office, item = Office(), named(may_wait=True)
+    withdraw = Withdraw(item)
+    post = office.outbox.post([Cancel("x"), item, withdraw])
+    assert post is not None
+    assert withdraw.ref == (post.number, 1)
+
+
+async def test_what_somebody_gave_up_waiting_for_is_known_until_it_was_withdrawn() -> None:
+    office, item = Office(), named(may_wait=True)
+    answer = office.ask(item)
+    number = await office.leave(item)
+    answer.cancel()
+    await asyncio.wait([answer])
+    office.hear()
+    assert office.outbox.again("other") == []
+    withdraw = Withdraw(item)
+    office.outbox.post([withdraw])
+    assert withdraw.ref == (number, 0)
+    office.hear(((number, 0), ["b"]))
+    assert office.replies.late(item) == ["b"], "it was accepted before that"
+    office.hear()
+    office.outbox.again("other")
+    office.outbox.post([withdraw])
+    assert withdraw.ref is None
+
+
+async def test_an_answer_that_comes_at_the_very_moment_of_giving_up_is_kept() -> None:
+    for is_first in (True, False):
+        office, item = Office(), named(may_wait=True)
+        answer = office.ask(item)
+        number = await office.leave(item)
+        if is_first:
+            office.hear(((number, 0), ["b"]))
+        answer.cancel()
+        if not is_first:
+            office.hear(((number, 0), ["b"]))
+        await asyncio.wait([answer])
+        assert office.replies.late(item) == ["b"]

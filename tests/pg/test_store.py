@@ -172,6 +172,52 @@ async def test_whether_a_commit_lasts_is_unknown_to_who_passed_for_dead_meanwhil
         assert await store.get("w2") is not None
 
 
+async def test_words_that_a_crash_of_the_server_brings_back_are_not_told_twice(pg: str) -> None:
+    """That they were read is not synced; here the row is put back by hand."""
+    async with hand_on(pg) as one, hand_on(pg) as other:
+        me = other.store.me().id
+
+        def tell(plan: Plan, turn: Turn) -> None:
+            plan.part(me).stop = [7]
+
+        await one.turn(tell)
+        [letter] = asked(pg, "SELECT quote_literal(l::text) FROM runcue.letters AS l")
+        bring_back = f"INSERT INTO runcue.letters SELECT ({letter[0]}::runcue.letters).* RETURNING 1"
+        assert (await other.store.exchange(None)).plan.stop == [7]
+        asked(pg, bring_back)
+        assert (await other.store.exchange(None)).plan.stop == []
+        await one.turn(tell)
+        assert (await other.store.exchange(None)).plan.stop == [7], "the same words in another letter"
+        await other.store.exchange(Outgoing(1, []))
+        asked(pg, bring_back)
+        assert (await other.store.exchange(None)).plan.stop == [7], "after a post it would have lasted"
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+async def test_whether_a_post_is_there_is_unknown_to_who_passed_for_dead_meanwhile(
+    pg: str, pg_proxy: Proxy, is_there: bool
+) -> None:
+    """It is not left once more: whoever decides may have taken it."""
+    async with hand_on(pg) as one, hand_on(pg_proxy.dsn(pg)) as other:
+        await one.turn()
+        store: Any = other.store
+        await store.exchange(Outgoing(1, [Cancel("w1")]))
+        renew = store._renew
+
+        def forgotten() -> Any:
+            asked(pg, f"DELETE FROM runcue.commits WHERE worker = '{store.worker}' RETURNING 1")
+            return renew()
+
+        store._renew = forgotten
+        (pg_proxy.cut_after if is_there else pg_proxy.cut_before)(EXCHANGE)
+        with pytest.raises(runcue.StoreError, match="whether it lasts is unknown"):
+            await store.exchange(Outgoing(2, [Cancel("w1")]))
+        store._renew = renew
+        assert (await store.exchange(Outgoing(3, []))).unread == {1, 3} | ({2} if is_there else set())
+        await one.turn()
+        assert [post.number for post in one.posts] == [1, *([2] if is_there else []), 3]
+
+
 async def test_a_session_that_was_ended_between_turns_costs_nothing(pg: str) -> None:
     async with hand_on(pg) as hand:
         await hand.write(pending(1))

@@ -48,7 +48,7 @@ SPEC = Spec("a", "call", '{"text":"ü \u2028 \\u0000","n":1e-9}'.encode(), ("api
             (("tokens", 12.5), ("calls", 1)))  # fmt: skip
 LIMITS = Limits("api", 3, (Rate(5, 60.0), Rate(1, 0.5)), 4, 20.0, (Quantity("tokens", (Rate(100, 60.0),)),),
                 Adaptive(1, 2, 8), Limits("api", 1))  # fmt: skip
-WORKER = Worker("w-1", "host", "boot", 7, NOW, ("a", "b"), True, ("call",), {"": 5, "threads": 2}, True,
+WORKER = Worker("w-1", "host", "boot", 7, NOW, ("a", "b"), True, ("call",), {"": 5, "threads": 2}, True, ("ready",),
                 (Overdue(3, "a", "call", "q", ("api",), "api"),))  # fmt: skip
 RULE = Rule(
     Retry(4, "linear", 1.0),

@@ -219,6 +219,8 @@ def _told(
         case "running":
             watch = "" if words.has_programs else f" Watch it: {words.do('logs', name, '--follow')}"
             return f"{name} is running now.{watch}"
+        case "given":
+            return f"{name} was started: {clean(why.details)}."
         case "completed":
             see = "" if words.has_programs else f" See what it printed: {words.do('logs', name)}"
             return f"{name} has completed.{see}"

@@ -111,7 +111,7 @@ def _own_reason(
 ) -> Explanation | None:
     """What keeps this work from being a candidate; None when nothing does."""
     if record.token:
-        return _answer(record, "running")
+        return _running(ledger, record)
     if record.state is not WorkState.PENDING:
         return _answer(record, record.state.value, record.error or "")
     spec, asking = record.spec, ledger.asking
@@ -128,6 +128,16 @@ def _own_reason(
     if ledger.find_lane(spec) is None:
         return _answer(record, "unknown_task", f"nobody knows a task {spec.task!r}")
     return None if asking is None else _gate(ledger, asking, record, is_started)
+
+
+def _running(ledger: Ledger, record: Record) -> Explanation:
+    """Where several processes share the queue, a start is given to one of them, which may not have read it yet."""
+    worker, library = record.worker, ledger.library
+    if worker is None or library is None or worker == ledger.worker:
+        return _answer(record, "running")
+    if record.token in library.unstarted(worker):
+        return _answer(record, "given", f"worker {worker} has yet to begin it")
+    return _answer(record, "running")
 
 
 def _dependency(ledger: Ledger, record: Record) -> Explanation:

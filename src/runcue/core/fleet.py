@@ -223,9 +223,14 @@ class Fleet:
         if member.unread_since is None:
             member.unread_since = now
 
-    def judge(self, task: str, first: str) -> str | None:
-        """Who is asked about work of that task: `first`, if it can be, else who was given nothing for longest."""
-        able = [one for one in self.serving() if task in one.worker.tasks and not one.is_stuck]
+    def judge(self, task: str, kinds: tuple[str, ...], first: str) -> str | None:
+        """Who is asked about work of that task: `first`, if it can be, else who was given nothing for longest.
+
+        Those who have the callbacks are asked; only if nobody who runs work has them, whoever knows the task.
+        """
+        known = [one for one in self.serving() if task in one.worker.tasks]
+        able = [one for one in known if set(kinds) <= {*one.worker.callbacks}] or known
+        able = [one for one in able if not one.is_stuck]
         if any(one.id == first for one in able):
             return first
         chosen = min(able, key=lambda one: one.given_at, default=None)

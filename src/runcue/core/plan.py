@@ -284,8 +284,13 @@ class Library(Protocol):
         """How much of each quantity of a service was counted for a work from that moment on."""
         ...
 
-    def take_back(self, worker: str) -> list[int]:
-        """Take what that process was given and has not read: the tokens of those starts, which are never begun."""
+    def unstarted(self, worker: str) -> list[int]:
+        """The tokens of the starts that this process was given and has not read."""
+        ...
+
+    def take_back(self, worker: str) -> tuple[list[int], list[str]]:
+        """Take what that process was given and has not read: the tokens of those starts, which are never begun, and
+        the works that it was to be asked about."""
         ...
 
 

@@ -268,7 +268,8 @@ class Scheduler:
         by_worker: dict[str, list[Record]] = {}
         unasked: list[str] = []
         for record in wanted:
-            judge = ledger.fleet.judge(record.spec.task, ledger.worker)
+            task = record.spec.task
+            judge = ledger.fleet.judge(task, ledger.questions_of(task).kinds, ledger.worker)
             if judge is None:
                 unasked.append(record.id)
             else:

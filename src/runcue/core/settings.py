@@ -45,6 +45,11 @@ class Questions(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         return self.gates or self.score
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of those that there are."""
+        return tuple(name for name in self.__struct_fields__ if getattr(self, name))
+
 
 NO_QUESTIONS = Questions()
 

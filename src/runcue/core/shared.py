@@ -213,13 +213,16 @@ def take_back_unread(ledger: Ledger, fleet: Fleet) -> None:
         asked = [work_id for work_id, worker in ledger.asked_of.items() if worker == member.id]
         if _take_back(ledger, member):
             member.is_stuck = True
-            ask_anew(ledger, asked)
+        ask_anew(
+            ledger, asked
+        )  # if it has read them, it has said nothing since: whoever answers first is believed
 
 
 def _take_back(ledger: Ledger, member: Member) -> bool:
-    """Put back what that process was given and has not read: it is never begun. True when there was something."""
+    """Put back what that process was given and has not read: it is never begun, nor answered. True when there was
+    something."""
     assert ledger.library is not None
-    tokens = ledger.library.take_back(member.id)
+    tokens, asked = ledger.library.take_back(member.id)
     running = {record.token: record for record in ledger.records.values() if record.token}
     for token in tokens:
         record = running.get(token)  # None when it was given up meanwhile
@@ -227,7 +230,7 @@ def _take_back(ledger: Ledger, member: Member) -> bool:
         ledger.judge_circuits(token, None)
         if record is not None:
             ledger.put_back(record, "return")
-    return bool(tokens)
+    return bool(tokens or asked)
 
 
 def lose(ledger: Ledger, worker: str) -> None:

@@ -214,5 +214,7 @@ class Worker(msgspec.Struct, frozen=True):
     """How many attempts it can have at once: in all, in threads, in its process pool; no limit where not named."""
     hears: bool = False
     """True when it wants to be told of every event of what it did: it has callbacks, metrics or a detailed log."""
+    callbacks: tuple[str, ...] = ()
+    """Which questions it can answer (the names of `Questions`)."""
     overdue: tuple[Overdue, ...] = ()
     """Attempts of it that were given up and whose code may still run."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
+from runcue.core.model import Record
 from runcue.core.state import Head
 from runcue.errors import InvalidOption
 from runcue.stores.connection import Connection
@@ -84,6 +85,15 @@ def row_of(row: tuple[Any, ...]) -> dict[str, Any]:
         None if error is None else error[:LONGEST_ERROR], worker,
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
+
+
+def row_for(record: Record) -> dict[str, Any]:
+    """The job that new work is, of which nothing is in the table yet."""
+    spec, at = record.spec, record.created_at
+    retry = None if spec.retry is None else f'{{"max_attempts":{spec.retry.max_attempts}}}'
+    due = at + (spec.delay or 0.0) if spec.run_at is None else spec.run_at
+    return row_of((spec.id, spec.task, spec.params.decode(), record.state.value, 0, retry, spec.priority,
+                   at, at, due, None, None))  # fmt: skip
 
 
 def counts(connection: Connection, head: Head) -> dict[str, int]:

@@ -16,9 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from runcue.core.model import Record
 from runcue.core.plan import Plan, Post
+from runcue.core.query import Query
 from runcue.core.state import Head, Worker
 from runcue.errors import StorageCorrupt
 from runcue.ports import Outgoing, Received
@@ -58,6 +60,8 @@ class Mailbox(Records):
         self._worker = worker
         self._taken: list[int] = []
         """The posts that the turn under way took."""
+        self._has_taken_back = False
+        """True when it took something back that somebody was given."""
         self.has_more = False
         """True when there are more posts than the last turn took, or may be."""
         self._unfamiliar: set[int] = set()
@@ -90,13 +94,14 @@ class Mailbox(Records):
 
     def posts(self, *, anew: bool) -> list[Post]:
         """What was left, in order: read within a turn, which deletes it. `anew` when nothing is known of it."""
-        self._taken = []
+        self._taken, self._has_taken_back = [], False
         if not self._may_have_posts() and not anew and not self.has_more:
             return []
         self._is_new = anew
         found: list[Post] = []
-        signs, self.has_more = 0, False
-        for number, (id, worker, post, body) in enumerate(self._inbox(), 1):
+        number = signs = 0
+        limit, self.has_more = MOST_POSTS + len(self._unfamiliar), False
+        for number, (id, worker, post, body) in enumerate(self._inbox(limit), 1):
             signs += len(body)
             if number > 1 and signs > MOST_SIGNS:
                 self.has_more = True
@@ -109,7 +114,7 @@ class Mailbox(Records):
                     logger.error("a post of worker %s is left to others: %s", worker, error)
             else:
                 self._taken.append(id)
-        self.has_more |= len(found) >= MOST_POSTS
+        self.has_more |= number >= limit
         return found
 
     def _may_have_posts(self) -> bool:
@@ -117,8 +122,8 @@ class Mailbox(Records):
         self._version_now = self._one("PRAGMA data_version")[0]
         return self._version_now != self._version
 
-    def _inbox(self) -> Iterator[Row]:
-        return rows_of(self.connection, INBOX, (MOST_POSTS + len(self._unfamiliar),), INBOX_COLUMNS)
+    def _inbox(self, limit: int) -> Iterator[Row]:
+        return rows_of(self.connection, INBOX, (limit,), INBOX_COLUMNS)
 
     def _delete_posts(self) -> None:
         self.connection.executemany("DELETE FROM inbox WHERE id = ?", [(id,) for id in self._taken])
@@ -129,14 +134,22 @@ class Mailbox(Records):
         rows = [(worker, *letter) for worker, part in parts.items() for letter in wire.letters_of(part)]
         self.connection.executemany(LETTER, rows)
 
-    def take_back(self, worker: str) -> list[int]:
-        """Take what that process was given and has not read: the tokens of those starts, which are never begun.
+    def unstarted(self, worker: str) -> list[int]:
+        """The tokens of the starts that this process was given and has not read."""
+        rows = self._execute(UNSTARTED, (worker,)).fetchall()
+        return [token for (body,) in rows for _, token in wire.given_in(wire.START, body)]
+
+    def take_back(self, worker: str) -> tuple[list[int], list[str]]:
+        """Take what that process was given and has not read: the tokens of those starts, which are never begun, and
+        the works that it was to be asked about.
 
         Outside of a turn nothing is taken: they are only told.
         """
         is_turn = self._may_take and self.connection.in_transaction
         rows = self._execute(TAKE_BACK if is_turn else UNSTARTED, (worker,)).fetchall()
-        return [token for (body,) in rows for _, token in wire.given_in(wire.START, body)]
+        self._has_taken_back |= is_turn and bool(rows)
+        starts = [token for (body,) in rows for _, token in wire.given_in(wire.START, body)]
+        return starts, [work_id for (body,) in rows for work_id in wire.asked_in(wire.START, body)]
 
     def claim(self) -> list[Letter]:
         """Take what was decided for this process, in order."""
@@ -254,6 +267,41 @@ class Mailbox(Records):
                 found[work_id] = record
         return found
 
+    def accepted(self) -> list[Record]:
+        """The works that were accepted and nobody has decided over, in order, after all others."""
+        rows: list[Any] = self._execute(self.submitted_select, ('"submit"',)).fetchall()
+        if not rows:
+            return []
+        self.has_seen_post = True
+        found: list[Record] = []
+        seq = self.head().seq
+        for at, body in rows:
+            try:
+                specs = wire.accepted(body)
+            except (ValueError, StorageCorrupt):  # whoever decides says so
+                continue
+            found += [
+                Record(one.id, one, seq + len(found) + n, at, at, since=at) for n, one in enumerate(specs, 1)
+            ]
+        return found
+
+    def latest(self, query: Query) -> list[Record]:
+        """The records that are asked for, newest first, also of what was only just accepted."""
+        new = [record for record in reversed(self.accepted()) if query.finds(record)]
+        return [*new, *self.find(query)][: query.limit]
+
+    def counted(self) -> Head:
+        """The counters, with what was only just accepted."""
+        head, new = self.head(), len(self.accepted())
+        return replace(head, pending=head.pending + new) if new else head
+
+    def live_by_task(self) -> dict[str, dict[str, int]]:
+        """How many works of each task are pending and running, also of what was only just accepted."""
+        found = self.tally()
+        for record in self.accepted():
+            found["pending"][record.spec.task] = found["pending"].get(record.spec.task, 0) + 1
+        return found
+
     def _submitted(self, work_id: str) -> Record | None:
         name = msgspec.json.encode(work_id).decode()
         for at, body in self._execute(self.submitted_select, (name,)).fetchall():
@@ -263,5 +311,7 @@ class Mailbox(Records):
                 continue
             if spec is not None:
                 self.has_seen_post = True
-                return Record(spec.id, spec, 0, at, at, since=at)
+                places = {record.id: record.seq for record in self.accepted()}
+                seq = places.get(work_id) or self.head().seq + 1
+                return Record(spec.id, spec, seq, at, at, since=at)
         return None

@@ -30,6 +30,7 @@ class MemoryTurn:
     changes: Changes | None = None
     library: Library | None = None
     posts: Sequence[Post] = ()
+    has_more = False
     given: frozenset[int] = frozenset()
 
     def __init__(self, store: MemoryStore) -> None:

@@ -259,6 +259,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ALTER TABLE workers ADD COLUMN tasks TEXT NOT NULL DEFAULT '[]';
     ALTER TABLE workers ADD COLUMN room TEXT NOT NULL DEFAULT '{}';
     ALTER TABLE workers ADD COLUMN hears INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE workers ADD COLUMN callbacks TEXT NOT NULL DEFAULT '[]';
     ALTER TABLE workers ADD COLUMN overdue TEXT NOT NULL DEFAULT '[]';
     ALTER TABLE head ADD COLUMN decider TEXT;
     ALTER TABLE head ADD COLUMN wake_at REAL;

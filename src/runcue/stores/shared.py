@@ -64,7 +64,7 @@ Done = tuple[Plan | None, Received | None]
 class TableTurn:
     """One turn: what `decide` may look at while it holds it."""
 
-    __slots__ = ("changes", "given", "library", "now", "posts", "read", "wall")
+    __slots__ = ("changes", "given", "has_more", "library", "now", "posts", "read", "wall")
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class TableTurn:
         self.wall = wall
         self.changes = changes
         self.posts = posts
+        self.has_more = tables.has_more
         self.given = given
 
 
@@ -408,19 +409,19 @@ class SharedStore:
 
     async def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first."""
-        return await self._read(lambda tables: tables.find(query))
+        return await self._read(lambda tables: tables.latest(query))
 
     async def tally(self) -> dict[str, dict[str, int]]:
         """How many works of each task are pending and running."""
-        return await self._read(lambda tables: tables.tally())
+        return await self._read(lambda tables: tables.live_by_task())
 
     async def events(self, after: int, limit: int) -> list[Event]:
         """Events after that number, of all processes."""
         return await self._read(lambda tables: tables.events(after, limit))
 
     async def counts(self) -> dict[WorkState, int]:
-        """How many works there were in each state so far."""
-        head = await self._read(lambda tables: tables.head())
+        """How many works there were in each state so far; what nobody has decided over yet is pending."""
+        head = await self._read(lambda tables: tables.counted())
         return {state: getattr(head, state.value) for state in WorkState}
 
     async def config(self) -> dict[str, str]:

@@ -192,13 +192,14 @@ def worker_row(worker: Worker) -> Row:
         _encode(worker.tasks).decode(),
         _encode(worker.room).decode(),
         worker.hears,
+        _encode(worker.callbacks).decode(),
         _encode(worker.overdue).decode(),
     )
 
 
 def read_worker(row: Row) -> Worker:
     """The worker in a row of WORKER_SELECT."""
-    *plain, queues, is_serving, tasks, room, hears, overdue = row
+    *plain, queues, is_serving, tasks, room, hears, callbacks, overdue = row
     what = f"worker {quoted(row[0])}"
     fields = (
         *plain,
@@ -207,6 +208,7 @@ def read_worker(row: Row) -> Worker:
         read_with(_decode_names, tasks, what),
         read_with(_decode_counts, room, what),
         hears == 1,
+        read_with(_decode_names, callbacks, what),
         read_with(_decode_overdue, overdue, what),
     )
     return value_of(Worker, fields, what)

@@ -338,4 +338,4 @@ class Tables(Mailbox):
     @property
     def must_write(self) -> bool:
         """True when there is something to write, whatever the turn decides."""
-        return bool(self._taken or self._claimed or self._aside.shelves)
+        return bool(self._taken or self._claimed or self._has_taken_back or self._aside.shelves)

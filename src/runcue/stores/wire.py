@@ -294,6 +294,16 @@ def submitted(text: str, work_id: str) -> Spec | None:
     return None
 
 
+def accepted(text: str) -> list[Spec]:
+    """The specs among the items of a text that count as accepted, though nobody has decided over them yet."""
+    items = (
+        _submit_in(msgspec.json.decode(body, type=_Submit))
+        for name, body in _decode_items(text)
+        if name == "submit"
+    )
+    return [spec for item in items if not item.is_answered for spec in item.specs]
+
+
 # --- Rules ----------------------------------------------------------------------------------------
 
 _decode_rule = msgspec.json.Decoder(_Rule).decode
@@ -372,6 +382,11 @@ def given_in(kind: str, text: str) -> Given:
     if kind != START:
         return []
     return [(one[0], one[1]) for one in _starts(text).starts]
+
+
+def asked_in(kind: str, text: str) -> list[str]:
+    """The works in a letter that somebody is asked about."""
+    return list(_starts(text).ask) if kind == START else []
 
 
 def named_in(kind: str, text: str) -> list[str]:

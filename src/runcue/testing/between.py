@@ -9,10 +9,14 @@ import asyncio
 import math
 from functools import partial
 
+from msgspec.structs import replace
+
 from runcue.core.events import Told
 from runcue.core.lifecycle import move, started
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Cancel, Hello, Item, Lacks, Pause, Plan, Submit
+from runcue.core.query import Query
+from runcue.core.state import NO_HEAD
 from runcue.errors import WorkNotFound
 from runcue.ports import Outgoing, Takeover, Turn
 from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, library_of, pending
@@ -41,6 +45,33 @@ async def only_who_decided_last_goes_on(open_store: Open) -> None:
         dead = Takeover(other.store.me().id)
         expect("in place of the dead", await third.try_turn(takeover=dead) is not None, True)
         expect("goes on", await third.try_turn() is not None, True)
+
+
+async def who_is_named_decides_next(open_store: Open) -> None:
+    """A turn may name another process to go on, and that one goes on as if it had decided last."""
+    async with hands(open_store, 3) as [one, other, third]:
+        await one.turn()
+        successor = other.store.me().id
+
+        def name(turn: Turn) -> Plan:
+            plan = Plan()
+            plan.config["a"] = "1"
+            plan.head = replace(turn.changes.head if turn.changes else NO_HEAD, decider=successor)
+            return plan
+
+        plan, _ = await one.store.turn(name)
+        expect("decided", plan is not None, True)
+        for hand in (one, third):
+            received = await hand.store.exchange(None)
+            expect("who decides", received.head.decider, successor)
+            expect("not this one", await hand.try_turn(), None)
+        expect(
+            "nor in place of who named it", await third.try_turn(takeover=Takeover(one.store.me().id)), None
+        )
+        took = await other.try_turn(takeover=Takeover(successor))
+        expect("takes its place", took is not None, True)
+        expect("all is read", other.changes is not None and other.changes.is_first, True)
+        expect("goes on", await other.try_turn() is not None, True)
 
 
 async def posts_are_taken_once_and_in_order(open_store: Open) -> None:
@@ -179,7 +210,7 @@ async def who_takes_over_reads_its_letters(open_store: Open) -> None:
 async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
     """Once, and not what was read; what was told stays."""
     async with hands(open_store, 2) as [one, other]:
-        await one.write(pending(1), pending(2))
+        await one.write(pending(1), pending(2), pending(3))
         me = other.store.me().id
         first, second = (started(one.kept[f"w{n}"], n, NOW, me, f"running/{me}") for n in (1, 2))
 
@@ -187,21 +218,23 @@ async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
             one.put(plan, record)
             part = plan.part(me)
             part.start, part.stop = [record], [record.token + 10]
+            part.ask = [pending(3)]
 
         await one.turn(partial(give, first))
         expect("read", (await other.store.exchange(None)).plan.start, [first])
         await one.turn(partial(give, second))
-        taken: list[list[int]] = []
+        expect("not read", await one.look(lambda turn: library_of(turn).unstarted(me)), [2])
+        taken: list[tuple[list[int], list[str]]] = []
 
         def take(plan: Plan, turn: Turn) -> None:
             taken.append(library_of(turn).take_back(me))
             taken.append(library_of(turn).take_back(me))
-            plan.config["a"] = str(len(taken))
 
         await one.turn(take)
-        expect("taken back", taken, [[2], []])
+        expect("taken back", taken, [([2], ["w3"]), ([], [])])
+        expect("none left", await one.look(lambda turn: library_of(turn).unstarted(me)), [])
         plan = (await other.store.exchange(None)).plan
-        expect("only what was told is left", (plan.start, plan.stop), ([], [12]))
+        expect("only what was told is left", (plan.start, plan.ask, plan.stop), ([], [], [12]))
 
 
 async def a_start_is_read_or_taken_back(open_store: Open) -> None:
@@ -219,7 +252,7 @@ async def a_start_is_read_or_taken_back(open_store: Open) -> None:
             taken: list[int] = []
 
             def take(plan: Plan, turn: Turn, taken: list[int] = taken) -> None:
-                taken[:] = library_of(turn).take_back(me)
+                taken[:], _ = library_of(turn).take_back(me)
                 plan.config["a"] = "1"
 
             received, _ = await asyncio.gather(other.store.exchange(None), one.turn(take))
@@ -264,6 +297,28 @@ async def what_was_submitted_is_found_at_once(open_store: Open) -> None:
         expect("no record yet", found.records, {})
 
 
+async def what_was_accepted_is_counted_at_once(open_store: Open) -> None:
+    """What nobody has decided over is pending, and newer than all else, unless it can still be refused."""
+    async with hands(open_store, 2) as [one, other]:
+        await one.write(pending(1), pending(2))
+        specs = [pending(number, id=f"w{number}").spec for number in (3, 4)]
+        refusable = Submit([pending(5).spec], is_plain=False)
+        await other.store.exchange(
+            Outgoing(1, [Submit([spec], is_plain=True, is_answered=False) for spec in specs])
+        )
+        await other.store.exchange(Outgoing(2, [refusable]))
+        for hand in (one, other):
+            expect("counted", (await hand.store.counts())[WorkState.PENDING], 4)
+            expect("by task", (await hand.store.tally())["pending"], {"call": 4})
+            for limit in (1, 3, 9):
+                found = await hand.store.find(Query(WorkState.PENDING, limit=limit))
+                expect("newest first", [record.id for record in found], ["w4", "w3", "w2", "w1"][:limit])
+            last = await hand.store.get("w3")
+            found = await hand.store.find(Query(before=None if last is None else last.seq))
+            expect("before that", [record.id for record in found], ["w2", "w1"])
+            expect("no other", await hand.store.find(Query(WorkState.RUNNING)), [])
+
+
 async def a_glance_changes_nothing(open_store: Open) -> None:
     """It sees everything as it stands, whoever decides, and takes nothing."""
     async with hands(open_store, 2) as [one, other]:
@@ -289,7 +344,7 @@ async def a_glance_changes_nothing(open_store: Open) -> None:
         for hand in (one, other):
             seen.clear()
             await hand.store.glance(decide)
-            expect("seen", seen, [(True, {"ready/call": (NOW + 2, 2)}, [], frozenset()), [1]])
+            expect("seen", seen, [(True, {"ready/call": (NOW + 2, 2)}, [], frozenset()), ([1], [])])
         expect("nothing is kept", await one.store.config(), {})
         expect("goes on", await one.try_turn() is not None, True)
         expect("its letter is there", (await other.store.exchange(None)).plan.start, [running])
@@ -340,6 +395,7 @@ async def who_does_not_decide_knows_the_others(open_store: Open) -> None:
 
 EVERY = (
     only_who_decided_last_goes_on,
+    who_is_named_decides_next,
     posts_are_taken_once_and_in_order,
     a_turn_of_who_does_not_decide_leaves_its_post,
     posts_of_a_turn_that_failed_are_taken_by_the_next,
@@ -350,6 +406,7 @@ EVERY = (
     a_start_is_read_or_taken_back,
     a_start_that_ended_meanwhile_is_not_read,
     what_was_submitted_is_found_at_once,
+    what_was_accepted_is_counted_at_once,
     a_glance_changes_nothing,
     who_leaves_decides_no_more,
     who_does_not_decide_knows_the_others,

@@ -207,7 +207,8 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     DROP TABLE mail;
     ALTER TABLE workers DROP COLUMN active, DROP COLUMN revision,
         ADD COLUMN tasks text NOT NULL DEFAULT '[]', ADD COLUMN room text NOT NULL DEFAULT '{}',
-        ADD COLUMN hears smallint NOT NULL DEFAULT 0, ADD COLUMN overdue text NOT NULL DEFAULT '[]';
+        ADD COLUMN hears smallint NOT NULL DEFAULT 0, ADD COLUMN callbacks text NOT NULL DEFAULT '[]',
+        ADD COLUMN overdue text NOT NULL DEFAULT '[]';
     ALTER TABLE head ADD COLUMN decider text, ADD COLUMN wake_at double precision,
         ADD COLUMN fleet bigint NOT NULL DEFAULT 0;
 

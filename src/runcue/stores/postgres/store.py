@@ -57,6 +57,7 @@ LOOK: Final = 1.0
 COMMITTED: Final = "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn"
 FORGET: Final = ("DELETE FROM commits WHERE worker = ANY(?)", "DELETE FROM beats WHERE worker = ANY(?)")
 """What is kept of workers besides their row."""
+PASSED_FOR_DEAD: Final = StoreError("this process passed for dead meanwhile")
 
 
 class PostgresStore(SharedStore):
@@ -257,7 +258,10 @@ class PostgresStore(SharedStore):
             except psycopg.Error as error:
                 if not is_gone(error) or tables.has_claimed or is_last:
                     raise self._told(error) from cause_of(error, self._address)
-                if self._has_swapped():
+                has_swapped = self._has_swapped()
+                if has_swapped is None:
+                    raise self._unknown(PASSED_FOR_DEAD) from cause_of(error, self._address)
+                if has_swapped:
                     if tables.has_missed:
                         raise self._unknown(error) from cause_of(error, self._address)
                     post = None  # it is there
@@ -265,8 +269,8 @@ class PostgresStore(SharedStore):
                 self._is_taking_turn = False
         raise AssertionError("the second try returns or raises")
 
-    def _has_swapped(self) -> bool:
-        """Whether an exchange whose answer was lost took place; if not, it never will."""
+    def _has_swapped(self) -> bool | None:
+        """Whether an exchange whose answer was lost took place; if not, it never will. None when nobody knows."""
         began = time.monotonic()
         while True:
             try:
@@ -295,6 +299,7 @@ class PostgresStore(SharedStore):
         except psycopg.Error as error:
             if not is_gone(error) or not self._is_committed():
                 raise
+        self._tables.has_committed = True
 
     def _is_committed(self) -> bool:
         """Whether a commit whose answer was lost took place all the same."""
@@ -308,8 +313,8 @@ class PostgresStore(SharedStore):
                     "SELECT turn FROM commits WHERE worker = ?", (self.worker,)
                 ).fetchone()
                 link.undo()
-                if row is None and (self._kept > 1 or time.monotonic() - began >= self._lease):
-                    raise self._unknown(StoreError("this process passed for dead meanwhile"))
+                if row is None and (self._tables.has_committed or time.monotonic() - began >= self._lease):
+                    raise self._unknown(PASSED_FOR_DEAD)
                 return row is not None and row[0] == 2 * self._kept
             except StorageReplaced:
                 raise

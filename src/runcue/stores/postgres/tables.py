@@ -24,6 +24,8 @@ _decode = msgspec.json.Decoder(list[list[dict[str, Any]] | None]).decode
 
 SPARE: Final = 20
 """How many rows more than wanted are read, since some of them may be damaged."""
+LATELY: Final = 1000
+"""How many letters are remembered: more than are read in the half a second that a server takes to make it last."""
 NARROW: Final[Mapping[str, str]] = {
     **finding.NARROW,
     "service": "(strpos(services, :service) > 0 OR strpos(services, left(:service, -1) || '[') > 0)",
@@ -43,7 +45,7 @@ BEGIN: Final = f"{states.HEAD}, identity, clock_offset, extract(epoch FROM clock
 INBOX: Final = (
     "SELECT id, worker, number, body FROM (SELECT id, worker, number, body, "
     "sum(length(body)) OVER (ORDER BY id) - length(body) AS before "
-    f"FROM (SELECT * FROM inbox ORDER BY id LIMIT {MOST_POSTS} + ?) AS first) AS found "
+    "FROM (SELECT * FROM inbox ORDER BY id LIMIT ?) AS first) AS found "
     f"WHERE before <= {MOST_SIGNS} ORDER BY id"
 )
 """As many posts as one turn may take."""
@@ -69,12 +71,14 @@ EXCHANGE: Final = (
 """A post, if there is one, and the letters of a worker, in one statement: $1 is who it is, $2 twice the number of its
 commit (`commits` gets one more where it takes letters), $3 to $5 are the post. What comes late, when its answer
 was given up and asked for (FENCE), does nothing. A post is synced, and so is that starts were read: a server that
-crashes would give them once more, to this worker or, taken back, to another. That words were read need not last."""
+crashes would give them once more, to this worker or, taken back, to another. That words were read need not last: what
+this worker read lately it knows when it comes again (`_unseen`)."""
 FENCE: Final = (
     "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
-    "WHERE commits.turn < excluded.turn - 1 RETURNING 1"
+    "WHERE commits.turn < excluded.turn - 1 RETURNING xmax = 0"
 )
-"""Finds a row when an exchange has not taken place, and never will; waits for one that is under way."""
+"""Finds a row when an exchange has not taken place, and never will; waits for one that is under way. True when
+nothing was known of this worker: what it had committed, if anything, was forgotten."""
 _decode_rows = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _decode_numbers = msgspec.json.Decoder(list[int]).decode
 
@@ -98,6 +102,14 @@ class PostgresTables(Tables):
     page_select = PAGE
     submitted_select = "SELECT at, body FROM inbox WHERE strpos(body, ?) > 0 ORDER BY id"
     _heard: str | None = None
+    _lately: dict[int, int]
+    """Letters that were read lately, by number: a mark of what each said."""
+    has_committed = False
+    """True once this worker has committed anything, which is known until it passes for dead."""
+
+    def __init__(self, connection: Link, worker: str = "") -> None:
+        super().__init__(connection, worker)
+        self._lately = {}
 
     def check_history(self, head: Head, address: Address) -> None:
         """Refuse to go on with what was seen before, if commits were lost since: an older copy came into place."""
@@ -113,7 +125,7 @@ class PostgresTables(Tables):
         link: Link = self.connection
         if self._seen is None:
             return f"SELECT {BEGIN}, NULL FROM head"
-        return link.prepared(OPENING, (self._seen, self._worker, len(self._unfamiliar)))
+        return link.prepared(OPENING, (self._seen, self._worker, MOST_POSTS + len(self._unfamiliar)))
 
     def hear(self, posts: str | None) -> None:
         """What the opening of the turn under way found of posts."""
@@ -122,10 +134,10 @@ class PostgresTables(Tables):
     def _may_have_posts(self) -> bool:
         return True
 
-    def _inbox(self) -> Iterator[Row]:
+    def _inbox(self, limit: int) -> Iterator[Row]:
         heard, self._heard = self._heard, None
         if self._is_new:
-            return iter(self._execute(INBOX, (len(self._unfamiliar),)).fetchall())
+            return iter(self._execute(INBOX, (limit,)).fetchall())
         return (tuple(found.values()) for found in _decode_rows(heard or "[]"))
 
     def _delete_posts(self) -> None:
@@ -137,18 +149,40 @@ class PostgresTables(Tables):
         body = None if post is None else wire.items_text(post.items)
         number = None if post is None else post.number
         row: Any = self._execute(EXCHANGE, (self._worker, 2 * kept, body, number, at)).fetchone()
-        turn, taken, numbers, _, fleet, *counters = row
+        turn, taken, numbers, off, fleet, *counters = row
         if turn is None and post is not None:
             raise StoreError("A post was not kept: another process uses the name of this worker.")
-        letters = [(found["kind"], found["body"]) for found in _decode_rows(taken or "[]")]
-        self._claimed = bool(letters)
+        self.has_committed |= turn is not None
+        found = _decode_rows(taken or "[]")
+        self._claimed = bool(found)
+        letters = self._unseen(found, is_lasting=off is None)
         self.meet(fleet)
         unread = {*_decode_numbers(numbers or "[]"), *(() if number is None else (number,))}
         return tuple(counters), letters, frozenset(unread)
 
-    def fence(self, kept: int) -> bool:
-        """Whether that exchange took place; from now on it never will. Notes when letters may have gone with it."""
-        if self._execute(FENCE, (self._worker, 2 * kept + 1)).fetchall():
+    def _unseen(self, found: list[dict[str, Any]], *, is_lasting: bool) -> list[Letter]:
+        """Those letters that this worker has not read before. A server that crashed gives words once more, if it did
+        not last that they were read; with what lasts, so does all that was read before."""
+        letters: list[Letter] = []
+        for letter in found:
+            mark = hash(letter["body"])
+            if self._lately.get(letter["id"]) != mark:
+                letters.append((letter["kind"], letter["body"]))
+            self._lately[letter["id"]] = mark
+        if is_lasting:
+            self._lately.clear()
+        while len(self._lately) > LATELY:
+            del self._lately[next(iter(self._lately))]
+        return letters
+
+    def fence(self, kept: int) -> bool | None:
+        """Whether that exchange took place; from now on it never will. None when nobody knows: this worker passed
+        for dead meanwhile. Notes when letters may have gone with it."""
+        found = self._execute(FENCE, (self._worker, 2 * kept + 1)).fetchall()
+        if found and found[0][0] and self.has_committed:
+            self._missed = True
+            return None
+        if found:
             return False
         [(turn,)] = self._execute("SELECT turn FROM commits WHERE worker = ?", (self._worker,)).fetchall()
         self._missed |= bool(turn % 2)

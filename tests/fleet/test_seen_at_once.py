@@ -1,0 +1,79 @@
+"""What one process accepted is seen by all others at once, also while nobody has decided over it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runcue
+from runcue import Cue, Work, WorkState
+
+
+@asynccontextmanager
+async def three(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Cue, Cue, asyncio.Event]]:
+    """One that submits and one that looks, beside a third that decides when the event is set."""
+    decider, one, other = cues = [Cue(path / "queue.db", durability="relaxed") for _ in range(3)]
+    may_decide = asyncio.Event()
+
+    async def work(work: Work) -> None: ...
+
+    for cue in cues:
+        cue.task("work")(work)
+    decider.start()
+    for cue in cues:
+        await cue.services()  # everybody knows of it by then
+    assert decider._system is not None
+    store = decider._system.store
+    turn = store.turn
+
+    async def later(*given: Any) -> Any:
+        await may_decide.wait()
+        return await turn(*given)
+
+    monkeypatch.setattr(store, "turn", later)
+    monkeypatch.setattr("runcue.leadership.SHORTEST", 30.0)
+    monkeypatch.setattr("runcue.leadership.LONGEST", 30.0)
+    try:
+        yield one, other, may_decide
+    finally:
+        may_decide.set()
+        for cue in (other, one, decider):
+            await cue.close()
+
+
+async def test_what_another_process_accepted_is_counted_and_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three(tmp_path, monkeypatch) as (one, other, _):
+        ids = [await one.submit("work", params={"n": number}) for number in range(3)]
+        assert (await other.count())[WorkState.PENDING] == 3
+        assert [work.id for work in await other.list()] == ids[::-1]
+        with runcue.Reader(tmp_path / "queue.db") as reader:
+            assert reader.count()[WorkState.PENDING] == 3
+            assert [work.id for work in reader.list("pending")] == ids[::-1]
+            assert [work.id for work in reader.list(before=ids[1])] == ids[:1]
+            assert reader.tally()["pending"] == {"work": 3}
+            assert reader.job_counts()["pending"] == 3
+            assert [job["id"] for job in reader.jobs()] == ids[::-1]
+            assert [job["state"] for job in reader.jobs("pending", limit=2)] == ["pending"] * 2
+            assert [job["id"] for job in reader.jobs(ids=ids[:1])] == ids[:1]
+            assert reader.jobs("dead") == reader.jobs(queue="nowhere") == []
+
+
+async def test_join_waits_for_what_another_process_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three(tmp_path, monkeypatch) as (one, other, may_decide):
+        work_id = await one.submit("work")
+        joined = asyncio.create_task(other.join())
+        for _ in range(3):
+            assert (await other.count())[WorkState.PENDING] == 1
+        assert not joined.done()
+        may_decide.set()
+        await joined
+        work = await other.get(work_id)
+        assert work is not None
+        assert work.state == "completed"
