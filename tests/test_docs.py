@@ -289,6 +289,18 @@ async def test_every_option_of_submit_is_in_the_reference_and_no_other() -> None
     assert set(options_of("cue.submit()")) == set(caught.value.known)
 
 
+def test_every_reason_why_work_waits_is_on_the_page_that_explains_them_and_no_other() -> None:
+    core = ROOT / "src" / "runcue" / "core"
+    said = "".join((core / name).read_text() for name in ("explain.py", "fleet.py", "limits.py"))
+    reasons = {*re.findall(r'(?:_answer\(record, |Blocked\()"(\w+)"', said)} - {"unserved"}
+    later = said[said.index("def _why_later") : said.index("def _gate")]
+    reasons |= {*re.findall(r'"(\w+)"', later)} | {state.value for state in runcue.WorkState} - {"pending"}
+    text = (DOCS / "guides" / "events-and-logging.md").read_text()
+    table = text[text.index("| reason | waits for |") :].split("\n\n")[0]
+    shown = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert shown == reasons
+
+
 def test_the_defaults_of_a_cue_are_those_in_the_reference() -> None:
     said = options_of("Cue()")
     for name in Options.__struct_fields__:

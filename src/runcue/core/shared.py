@@ -213,9 +213,8 @@ def take_back_unread(ledger: Ledger, fleet: Fleet) -> None:
         asked = [work_id for work_id, worker in ledger.asked_of.items() if worker == member.id]
         if _take_back(ledger, member):
             member.is_stuck = True
-        ask_anew(
-            ledger, asked
-        )  # if it has read them, it has said nothing since: whoever answers first is believed
+        # What it has read it has left unanswered: whoever answers first is believed.
+        ask_anew(ledger, asked)
 
 
 def _take_back(ledger: Ledger, member: Member) -> bool:
