@@ -14,7 +14,7 @@ from runcue.attempts import Attempts
 from runcue.core.events import told
 from runcue.core.failure import Failure
 from runcue.core.model import WorkState
-from runcue.core.plan import Hello, Item, Outcome, Plan
+from runcue.core.plan import Ended, Hello, Item, Outcome, Plan
 from runcue.core.scheduler import Scheduler
 from runcue.core.state import Head
 from runcue.decision import Ask, Decider
@@ -226,6 +226,8 @@ class Peer:
         self._give_errors(plan)
         plan.head = head
         plan.start = [record for record in plan.start if record.token not in shell.attempts.runs]
+        for work_id, token in received.unbegun:
+            shell.put(Ended(work_id, token))
         if not shell.is_started:
             for record in plan.start:
                 shell.put(Outcome(record.id, record.token, None, UNBEGUN))

@@ -80,6 +80,8 @@ class Received(msgspec.Struct):
     """What it has to do and to know: starts, stops, questions, replies, events. Each is found once."""
     unread: frozenset[int] = frozenset()
     """Those of its posts that nobody has taken yet."""
+    unbegun: list[tuple[str, int]] = []
+    """Starts that were given up before it has read them, by id and token: nothing of them ever runs."""
     is_known: bool = True
     """False when it is not among those who have the queue open: it has yet to say who it is, or passed for dead."""
 

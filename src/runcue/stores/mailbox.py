@@ -181,16 +181,17 @@ class Mailbox(Records):
         plan = Plan()
         plan.head = head
         letters = list(letters)
+        unbegun: wire.Given = []
         records = self._loaded([name for letter in letters for name in self._named(letter)])
         for kind, body in letters:
             try:
-                wire.read_letter(plan, kind, body, records)
+                unbegun += wire.read_letter(plan, kind, body, records)
             except StorageCorrupt as error:
                 logger.error("a letter is left out: %s", error)
                 self._missed = True
         if self._missed:
             self._make_up(plan)
-        return Received(head, plan, is_known=self.is_known)
+        return Received(head, plan, unbegun=unbegun, is_known=self.is_known)
 
     def _named(self, letter: Letter) -> list[str]:
         try:

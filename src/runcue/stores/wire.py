@@ -397,16 +397,19 @@ def named_in(kind: str, text: str) -> list[str]:
     return [*(one[0] for one in said.starts), *said.ask]
 
 
-def read_letter(plan: Plan, kind: str, text: str, records: Mapping[str, Record]) -> None:
-    """Add what a letter says to a plan. A start whose work was ended meanwhile is left out."""
+def read_letter(plan: Plan, kind: str, text: str, records: Mapping[str, Record]) -> Given:
+    """Add what a letter says to a plan. Starts that were given up meanwhile are left out, and returned."""
+    given_up: Given = []
     if kind == START:
         said = _starts(text)
         for id, token, *latest in said.starts:
             record = records.get(id)
-            if record is not None and record.token == token:
-                plan.start.append(record)
-                if latest:
-                    plan.rated[token] = math.inf if latest[0] is None else float(latest[0])
+            if record is None or record.token != token:
+                given_up.append((id, token))
+                continue
+            plan.start.append(record)
+            if latest:
+                plan.rated[token] = math.inf if latest[0] is None else float(latest[0])
         plan.ask += [records[id] for id in said.ask if id in records]
         plan.again += said.again
         plan.depth, plan.pressure = said.depth, said.pressure
@@ -418,6 +421,7 @@ def read_letter(plan: Plan, kind: str, text: str, records: Mapping[str, Record])
         plan.events += map(_news_in, words.events)
         plan.finals.update((first + place, plan.events[first + place]) for place in words.finals)
         plan.is_notable |= words.is_notable
+    return given_up
 
 
 def _starts(text: str) -> Any:
