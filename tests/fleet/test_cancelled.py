@@ -39,7 +39,7 @@ async def test_what_was_cancelled_before_it_was_read_leaves_room_for_the_next(
 
         monkeypatch.setattr(store, "exchange", later)
         await one.submit("work", id="a")
-        while (await one.get("a")).state.value != "running":
+        while (await one.get("a")).state.value != "running":  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0.01)
         assert await one.cancel("a")
         may_read.set()

@@ -61,15 +61,19 @@ EXCHANGE: Final = (
     "ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn WHERE commits.turn < excluded.turn RETURNING turn), "
     "posted AS (INSERT INTO inbox (worker, number, at, body) "
     "SELECT $1, $4::bigint, $5::float8, $3 FROM kept WHERE $3 IS NOT NULL), "
-    "taken AS (DELETE FROM letters WHERE worker = $1 AND EXISTS (SELECT 1 FROM kept) RETURNING id, kind, body) "
-    "SELECT (SELECT turn FROM kept), (SELECT json_agg(t ORDER BY id) FROM taken AS t)::text, "
+    "taken AS (DELETE FROM letters WHERE worker = $1 AND EXISTS (SELECT 1 FROM kept) RETURNING id, kind, body), "
+    f"given AS ({codec.SELECT} WHERE shelf = 'running/' || $1 AND token > $6::bigint "
+    "AND EXISTS (SELECT 1 FROM taken WHERE kind = 'start')) "
+    "SELECT (SELECT turn FROM kept), "
+    "CASE WHEN row_number() OVER () = 1 THEN (SELECT json_agg(t ORDER BY id) FROM taken AS t)::text END, "
     "(SELECT json_agg(number) FROM inbox WHERE worker = $1)::text, "
     "CASE WHEN $3 IS NULL AND NOT EXISTS (SELECT 1 FROM letters WHERE worker = $1 AND kind = 'start') "
     "THEN set_config('synchronous_commit', 'off', true) END, "
-    f"fleet, {BEGIN} FROM head"
+    f"stand.*, given.* FROM (SELECT fleet, {BEGIN} FROM head) AS stand LEFT JOIN given ON true"
 )
 """A post, if there is one, and the letters of a worker, in one statement: $1 is who it is, $2 twice the number of its
-commit (`commits` gets one more where it takes letters), $3 to $5 are the post. What comes late, when its answer
+commit (`commits` gets one more where it takes letters), $3 to $5 are the post. With starts come the works that this
+worker runs, from the token $6 on, each in a row with all the rest, but for the letters. What comes late, when its answer
 was given up and asked for (FENCE), does nothing. A post is synced, and so is that starts were read: a server that
 crashes would give them once more, to this worker or, taken back, to another. That words were read need not last: what
 this worker read lately it knows when it comes again (`_unseen`)."""
@@ -102,6 +106,10 @@ class PostgresTables(Tables):
     page_select = PAGE
     submitted_select = "SELECT at, body FROM inbox WHERE strpos(body, ?) > 0 ORDER BY id"
     _heard: str | None = None
+    _given: dict[str, Record]
+    """The works that the last exchange found that this worker was given."""
+    _token = 0
+    """The last token that it was given and has read."""
     _lately: dict[int, int]
     """Letters that were read lately, by number: a mark of what each said."""
     has_committed = False
@@ -109,7 +117,7 @@ class PostgresTables(Tables):
 
     def __init__(self, connection: Link, worker: str = "") -> None:
         super().__init__(connection, worker)
-        self._lately = {}
+        self._given, self._lately = {}, {}
 
     def check_history(self, head: Head, address: Address) -> None:
         """Refuse to go on with what was seen before, if commits were lost since: an older copy came into place."""
@@ -148,8 +156,11 @@ class PostgresTables(Tables):
         unread."""
         body = None if post is None else wire.items_text(post.items)
         number = None if post is None else post.number
-        row: Any = self._execute(EXCHANGE, (self._worker, 2 * kept, body, number, at)).fetchone()
-        turn, taken, numbers, off, fleet, *counters = row
+        bindings = (self._worker, 2 * kept, body, number, at, self._token)
+        rows: Any = self._execute(EXCHANGE, bindings).fetchall()
+        turn, taken, numbers, off, fleet, *counters = rows[0][: -len(codec.COLUMNS)]
+        given = [row[-len(codec.COLUMNS) :] for row in rows]
+        self._given = {one.id: one for one in self._sound([row for row in given if row[0] is not None])}
         if turn is None and post is not None:
             raise StoreError("A post was not kept: another process uses the name of this worker.")
         self.has_committed |= turn is not None
@@ -159,6 +170,11 @@ class PostgresTables(Tables):
         self.meet(fleet)
         unread = {*_decode_numbers(numbers or "[]"), *(() if number is None else (number,))}
         return tuple(counters), letters, frozenset(unread)
+
+    def _loaded(self, ids: list[str]) -> dict[str, Record]:
+        given, self._given = self._given, {}
+        self._token = max((self._token, *(record.token for record in given.values())))
+        return given | super()._loaded([work_id for work_id in ids if work_id not in given])
 
     def _unseen(self, found: list[dict[str, Any]], *, is_lasting: bool) -> list[Letter]:
         """Those letters that this worker has not read before. A server that crashed gives words once more, if it did
