@@ -15,6 +15,8 @@ from runcue.stores.presence import Presence
 
 EVERY = 0.02
 """Seconds between two tidings of a process that is busy, for those who have nothing to do."""
+FEW = 8
+"""Where there are more processes than these, they are told less often: together they are woken as often as these."""
 
 
 class Tidings:
@@ -43,7 +45,7 @@ class Tidings:
         if plan.parts:
             self.wake(plan.parts)
         now = time.monotonic()
-        if now - self._told_at < EVERY and not (plan.lost or plan.has_moved_alarm or self._is_at_once):
+        if now - self._told_at < self._every() and not (plan.lost or plan.has_moved_alarm or self._is_at_once):
             tell(self._loop, self._later)
         else:
             self._told_at = now
@@ -66,7 +68,10 @@ class Tidings:
 
     def _later(self) -> None:
         if self._timer is None and not self._is_closed:
-            self._timer = self._loop.call_later(EVERY, self._now)
+            self._timer = self._loop.call_later(self._every(), self._now)
+
+    def _every(self) -> float:
+        return EVERY * max(1.0, len(self._peers()) / FEW)
 
     def _now(self) -> None:
         self._timer = None
