@@ -16,7 +16,7 @@ from runcue.core.plan import Changes, Item, Outcome, Plan, Post, Submit
 from runcue.core.retry import delay_after
 from runcue.core.scheduler import Scheduler
 from runcue.core.state import Head
-from runcue.decision import Ask
+from runcue.decision import Ask, Decider
 from runcue.errors import StoreError
 from runcue.outbox import Outbox
 from runcue.peer import Peer
@@ -276,31 +276,21 @@ def answers_dropped(patch: pytest.MonkeyPatch) -> None:
 
 def begun_before_commit(patch: pytest.MonkeyPatch) -> None:
     """What a turn starts is begun though its commit failed."""
-    take_part = Peer.take_part
+    take_part, decide = Peer.take_part, Decider.__call__
+    plans: list[Plan] = []
+
+    def deciding(self: Decider, turn: Turn) -> Plan:
+        plans.append(decide(self, turn))
+        return plans[-1]
 
     async def hasty(self: Peer, question: Ask | None) -> tuple[bool, list[Item], StoreError | None]:
-        plans: list[Plan] = []
-        shell: Any = self._shell
-        decider = shell.decider
-
-        def deciding(*given: Any) -> Callable[[Turn], Plan]:
-            decide = decider(*given)
-
-            def decided(turn: Turn) -> Plan:
-                plans.append(decide(turn))
-                return plans[-1]
-
-            return decided
-
-        shell.decider = deciding
-        try:
-            done = await take_part(self, question)
-        finally:
-            del shell.decider
+        plans.clear()
+        done = await take_part(self, question)
         if done[2] is not None and plans and plans[-1].start:
-            shell.attempts.start(plans[-1])
+            self._shell.attempts.start(plans[-1])
         return done
 
+    patch.setattr(Decider, "__call__", deciding)
     patch.setattr(Peer, "take_part", hasty)
 
 
