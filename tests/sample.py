@@ -25,6 +25,7 @@ EVERY: Final = {
     "tests/examples_llm/": 2,
     "tests/executors/": 6,
     "tests/faults/": 8,
+    "tests/fleet/": 3,
     "tests/pg/": 6,
     "tests/sim/": 9,
     "tests/stores/": 3,

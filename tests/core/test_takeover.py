@@ -98,6 +98,17 @@ def test_an_outcome_that_was_left_counts_when_its_own_process_takes_over() -> No
     assert other.told("stale_completion") == []
 
 
+def test_what_ended_and_left_its_outcome_is_not_put_back_when_its_own_process_takes_over() -> None:
+    shared, one, other = two(serving=("two",))
+    one.submit("a")
+    other.read()
+    other.post(other.success("a", 7))
+    other.runs.clear()  # nothing of it is in mind any more
+    other.turn()
+    assert (shared.records["a"].state, shared.records["a"].result) == (WorkState.COMPLETED, 7)
+    assert (other.started, other.told("stale_completion")) == ([], [])
+
+
 def test_a_late_outcome_that_was_left_is_stale_for_who_takes_over_too() -> None:
     _, one, other = two(serving=("one",))
     one.submit("a")

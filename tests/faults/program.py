@@ -11,6 +11,8 @@ Calls do not wait for each other. Every start and end of a handler is written do
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import fcntl
 import gc
 import json
 import logging
@@ -30,6 +32,7 @@ import msgspec
 
 import runcue
 import runcue.cue
+from runcue.address import is_postgres
 from runcue.stores import file as files
 from runcue.stores import log, presence, shared, sqlite
 from tests.torture.history import Log
@@ -72,9 +75,13 @@ class Clocks:
 class Stopping:
     """Stops this very process when its store passes a place in a turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: str) -> None:
         self.place = ""
         vars(sqlite)["crashpoint"] = vars(shared)["crashpoint"] = self._passed
+        if is_postgres(target):
+            from runcue.stores.postgres import store
+
+            vars(store)["crashpoint"] = self._passed
 
     def _passed(self, name: str) -> None:
         if name == self.place:
@@ -102,10 +109,11 @@ class Program:
         self._channel = channel
         self._calls: set[asyncio.Task[None]] = set()
         self._let_go = asyncio.Event()
+        self._pipe = ""
         self._over = asyncio.Event()
         self._log = Log(Path(script.folder), script.name)
         self._clocks = Clocks()
-        self._stopping = Stopping()
+        self._stopping = Stopping(script.database)
         self._logged = Kept()
         self._statements: list[str] = []
         self._errors: list[str] = []
@@ -149,8 +157,40 @@ class Program:
         """Over when the test says so."""
         self._witness("start", work)
         await self._let_go.wait()
+        if self._pipe:
+            await self._seize()
         self._witness("end", work)
         return "held"
+
+    async def _seize(self) -> None:
+        """Hold the interpreter, as careless C code does, until something comes through the pipe.
+
+        No thread of this process does anything meanwhile; that it has come so far a file beside the pipe says. It is
+        not in the middle of a turn: there it may hold up others.
+        """
+        sign = f"{self._pipe}.seized".encode()
+        pipe, self._pipe = os.open(self._pipe, os.O_RDWR), ""
+        library, buffer = ctypes.PyDLL(None), ctypes.create_string_buffer(1)
+        sys.setswitchinterval(LIFETIME)  # from here on nobody else runs but while this waits
+        while not self._is_between_turns(library):  # noqa: ASYNC110 (of that nobody tells)
+            await asyncio.sleep(0.001)
+        library.creat(sign, 0o600)
+        library.read(pipe, buffer, 1)
+        sys.setswitchinterval(0.005)
+        os.close(pipe)
+
+    def _is_between_turns(self, library: ctypes.PyDLL) -> bool:
+        """Whether this process has no turn, wants none, and holds the lock of none."""
+        assert self.cue._system is not None
+        if self.cue._system.engine._one_at_a_time.locked():
+            return False
+        if is_postgres(self._script.database):
+            return True
+        with Path(f"{self._script.database}.runcue", "turn").open(encoding="ascii") as file:
+            if library.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
+                return False
+            library.flock(file.fileno(), fcntl.LOCK_UN)
+        return True
 
     async def _stall(self, work: runcue.Work) -> str:
         """Keeps the loop from everything else."""
@@ -216,6 +256,11 @@ class Program:
 
     async def do_let_go(self) -> None:
         """End what is held."""
+        self._let_go.set()
+
+    async def do_seize(self, pipe: str) -> None:
+        """End what is held; the first of it holds the interpreter until something comes through that pipe."""
+        self._pipe = pipe
         self._let_go.set()
 
     async def do_shift(self, wall: float = 0.0, boottime: float = 0.0) -> None:

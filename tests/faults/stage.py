@@ -123,13 +123,15 @@ class Actor:
         """Send it a signal."""
         os.kill(self.pid, number)
 
+    def is_stopped(self) -> bool:
+        """Whether it is stopped (SIGSTOP)."""
+        told = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
+        return told.rpartition(")")[2].split()[0] in "Tt"
+
     def until_stopped(self) -> None:
         """Wait until it is stopped (SIGSTOP)."""
         bound = now() + BOUND
-        while (
-            Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
-            not in "Tt"
-        ):
+        while not self.is_stopped():
             assert now() < bound, "it goes on and on"
             select.select([], [], [], 0.005)
 
@@ -203,10 +205,14 @@ class Stage:
 class Scene:
     """One queue file and the programs on it."""
 
+    target: str
+    """What their Cues are given."""
+
     def __init__(self, stage: Stage, folder: Path, place: Path | None = None) -> None:
         self.stage = stage
         self.folder = folder / "history"
         self.database = (place or folder / "db") / "queue.db"
+        self.target = str(self.database)
         for made in (self.folder, self.database.parent):
             made.mkdir(mode=0o700, parents=True, exist_ok=made == place)
         self._names = 0
@@ -214,7 +220,7 @@ class Scene:
     def play(self, **script: Any) -> Actor:
         """Start a program on this queue."""
         self._names += 1
-        return self.stage.play(Script(f"p{self._names}", str(self.database), str(self.folder), **script))
+        return self.stage.play(Script(f"p{self._names}", self.target, str(self.folder), **script))
 
     def running(self, **script: Any) -> Actor:
         """Start a program that runs work."""

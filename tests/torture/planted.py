@@ -34,6 +34,12 @@ BUGS: Final = {
     "claims without an exclusive transaction": "I5",
     "recovers everything that says running": "I5",
     "keeps its leases by the wall clock": "I5",
+    "loses a wake-up and never looks again": "I1",
+    "takes an answer from the inbox and drops it": "I1",
+    "reads what it is to start twice": "I4",
+    "takes an answer twice": "I12",
+    "gives one start to two workers": "I5",
+    "tells a start before its commit": "I5",
     "counts a grant after the call": "I6",
     "has fixed windows": "I6",
     "refunds the grants of the dead": "I6",
@@ -334,7 +340,13 @@ class Pretended:
         self._by(worker, gap, lambda: setattr(worker, "is_listening", True))
         self._by(worker, 0.0, lambda: self._tick(worker))
 
+    def _happens(self, bug: str, often: float = 0.1) -> bool:
+        """Whether that is planted, and happens now."""
+        return self.bug == bug and self.random.random() < often
+
     def _news(self, work: Work) -> None:
+        if self._happens("loses a wake-up and never looks again"):
+            return
         for worker in self.workers:
             if worker.is_listening or self.bug != "listens only after the first scan":
                 worker.known.add(work.id)
@@ -385,6 +397,13 @@ class Pretended:
         self._told("started", work, False)
         token = work.token
         self._by(worker, 0.0002, lambda: self._begin(worker, work, token, work.attempt))
+        if self._happens("gives one start to two workers"):
+            other = self.random.choice(self.workers)
+            self._by(other, 0.0003, lambda: self._begin(other, work, token, work.attempt))
+        elif self._happens("reads what it is to start twice"):
+            self._by(worker, 0.04, lambda: self._begin(worker, work, token, work.attempt))
+        elif self._happens("tells a start before its commit"):
+            self._back(work)
 
     def _begin(self, worker: Actor, work: Work, token: str, attempt: int) -> None:
         service = "down" if is_down(work) else "api"
@@ -410,6 +429,8 @@ class Pretended:
 
     def _finish(self, worker: Actor, work: Work, token: str, outcome: str) -> None:
         work.shown = None
+        if self._happens("takes an answer from the inbox and drops it"):
+            return
         is_current = work.token == token or self.bug == "has no fencing"
         if work.is_leaving and work.token == token:
             work.is_leaving = False
@@ -417,7 +438,8 @@ class Pretended:
             return
         elif outcome == "ok":
             work.spent, work.result, work.state = work.attempt, token, "completed"
-            self._tell("completed", work, worker)
+            for _ in range(1 + self._happens("takes an answer twice")):
+                self._tell("completed", work, worker)
             if self.bug == "runs work again whose answer was accepted" and self.random.random() < 0.05:
                 work.state, work.result = "pending", None
             for other in self.works.values():
