@@ -45,7 +45,9 @@ class Tidings:
         if plan.parts:
             self.wake(plan.parts)
         now = time.monotonic()
-        if now - self._told_at < self._every() and not (plan.lost or plan.has_moved_alarm or self._is_at_once):
+        if now - self._told_at < self._every() and not (
+            plan.lost or plan.has_moved_alarm or self._is_at_once
+        ):
             tell(self._loop, self._later)
         else:
             self._told_at = now
