@@ -75,8 +75,8 @@ EXCHANGE: Final = (
 commit (`commits` gets one more where it takes letters), $3 to $5 are the post. With starts come the works that this
 worker runs, from the token $6 on, each in a row with all the rest, but for the letters. What comes late, when its
 answer was given up and asked for (FENCE), does nothing. A post is synced, and so is that starts were read: a server
-that crashes would give them once more, to this worker or, taken back, to another. That words were read need not last: what
-this worker read lately it knows when it comes again (`_unseen`)."""
+that crashes would give them once more, to this worker or, taken back, to another. That words were read need not
+last: what this worker read lately it knows when it comes again (`_unseen`)."""
 FENCE: Final = (
     "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
     "WHERE commits.turn < excluded.turn - 1 RETURNING xmax = 0"
