@@ -225,10 +225,10 @@ def taken_back_and_begun(patch: pytest.MonkeyPatch) -> None:
     """What is taken back is left where its process reads it, and that believes what it reads."""
     read_letter = wire.read_letter
 
-    def trusting(plan: Plan, kind: str, text: str, records: Mapping[str, Record]) -> None:
+    def trusting(plan: Plan, kind: str, text: str, records: Mapping[str, Record]) -> wire.Given:
         given = wire.given_in(kind, text) if kind == wire.START else ()
         as_told = {work_id: replace(records[work_id], token=token) for work_id, token in given}
-        read_letter(plan, kind, text, {**records, **as_told})
+        return read_letter(plan, kind, text, {**records, **as_told})
 
     patch.setattr(wire, "read_letter", trusting)
     patch.setattr(mailbox, "TAKE_BACK", mailbox.UNSTARTED)

@@ -47,6 +47,9 @@ def holding(app: App) -> set[str]:
 
 async def both_hold(app: App, cue: runcue.Cue) -> list[str]:
     """Have something run on both hosts that does not end by itself."""
+    serving = "SELECT count(*) FROM workers WHERE is_serving = 1"
+    await cue.count()  # from now on there are tables
+    await until(lambda: app.asked(serving) == [(len(HOSTS),)], "a worker on each host")
     ids = []
     async with asyncio.timeout(BOUND):
         while holding(app) != {*HOSTS}:
