@@ -17,6 +17,8 @@ from runcue.stores.mailbox import LETTER, LETTER_COLUMNS
 from runcue.stores.postgres.texts import SIGN, escaped
 
 Row = Sequence[Any]
+Own = Sequence[Collection[str]]
+"""Columns in which rows differ that are alike in all others: the fewest first."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -36,25 +38,29 @@ TYPES: Final[dict[str, str]] = {
 
 
 class Bulk:
-    """One statement for many rows; and another for rows that differ in a few columns alone, as those of a turn mostly
+    """One statement for many rows; and others for rows that differ in a few columns alone, as those of a turn mostly
     do: what all of them share travels once, which is half of the work for both sides."""
 
-    def __init__(
-        self, columns: Sequence[str], own: Collection[str], make: Callable[[list[str], str], str]
-    ) -> None:
-        """Rows have these columns; `own` are those in which each row differs. `make` writes a statement of values."""
+    def __init__(self, columns: Sequence[str], own: Own, make: Callable[[list[str], str], str]) -> None:
+        """Rows have these columns. `make` writes a statement of values."""
         self._names = _names(len(columns))
         self._whole = make(*_given(columns, columns))
-        self._brief = make(*_given(columns, own)) if own else None
-        self._own = [place for place, column in enumerate(columns) if column in own]
-        self._shared = [place for place, column in enumerate(columns) if column not in own]
+        self._briefs = [
+            (
+                make(*_given(columns, some)),
+                [place for place, column in enumerate(columns) if column in some],
+                [place for place, column in enumerate(columns) if column not in some],
+            )
+            for some in own
+        ]
 
     def sent(self, rows: Iterable[Row]) -> tuple[str, list[str]]:
         """The statement for these rows, and its bindings."""
         columns = list(zip(*rows, strict=True))
-        if self._brief is not None and all(_is_one(columns[place]) for place in self._shared):
-            shared = {self._names[place]: columns[place][0] for place in self._shared}
-            return self._brief, [self._packed(columns, self._own), _text([shared])[1:-1]]
+        for brief, own, others in self._briefs:
+            if all(_is_one(columns[place]) for place in others):
+                shared = {self._names[place]: columns[place][0] for place in others}
+                return brief, [self._packed(columns, own), _text([shared])[1:-1]]
         return self._whole, [self._packed(columns, range(len(columns)))]
 
     def _packed(self, columns: Sequence[tuple[Any, ...]], places: Sequence[int]) -> str:
@@ -90,7 +96,7 @@ def _names(amount: int) -> tuple[str, ...]:
 
 
 def inserting(
-    table: str, columns: Sequence[str], others: Mapping[str, str] | None = None, *, own: Collection[str] = ()
+    table: str, columns: Sequence[str], others: Mapping[str, str] | None = None, *, own: Own = ()
 ) -> Bulk:
     """INSERT of rows with these columns, and others that are the same in each, as SQL says them."""
     fixed = others or {}
@@ -102,7 +108,7 @@ def inserting(
     return Bulk(columns, own, make)
 
 
-def updating(table: str, columns: Sequence[str], keys: Sequence[str], *, own: Collection[str] = ()) -> Bulk:
+def updating(table: str, columns: Sequence[str], keys: Sequence[str], *, own: Own = ()) -> Bulk:
     """UPDATE of these columns in the rows that the keys name, which come last in each row."""
 
     def make(values: list[str], origin: str) -> str:
@@ -134,10 +140,15 @@ def _given(columns: Sequence[str], own: Collection[str]) -> tuple[list[str], str
 BULKS: Final[dict[str, Bulk]] = {
     codec.INSERT: inserting("work_units", codec.WRITTEN),
     codec.INSERT_PLAIN: inserting(
-        "work_units", codec.PLAIN, codec.AT_FIRST, own=("id", "seq", "params", "token")
+        "work_units", codec.PLAIN, codec.AT_FIRST, own=[("id", "seq", "params", "token")]
     ),
-    codec.START: updating("work_units", codec.STARTED, ("seq", "id"), own=("token", "seq", "id")),
-    codec.FINISH: updating("work_units", codec.FINISHED, ("seq", "id"), own=("result", "seq", "id")),
+    codec.START: updating(
+        "work_units",
+        codec.STARTED,
+        ("seq", "id"),
+        own=[("token", "seq", "id"), ("token", "leased_by", "shelf", "seq", "id")],
+    ),
+    codec.FINISH: updating("work_units", codec.FINISHED, ("seq", "id"), own=[("result", "seq", "id")]),
     codec.UPDATE: updating("work_units", codec.CHANGED, ("id",)),
     codec.ATTEMPT_INSERT: inserting("attempts", codec.ATTEMPT),
     states.GRANT_INSERT: inserting("service_log", states.GRANT),
