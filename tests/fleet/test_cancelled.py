@@ -1,6 +1,7 @@
 """A start that was given up before its process has read it takes up no place."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +31,25 @@ async def test_what_was_cancelled_before_it_was_read_leaves_room_for_the_next(
         other.start(queues=["default"])
         await other.count()
         assert other._system is not None
-        store, may_read = other._system.store, asyncio.Event()
-        exchange = store.exchange
+        store, may_read, under_way = other._system.store, asyncio.Event(), asyncio.Lock()
+        may_read.set()
 
-        async def later(*given: Any) -> Any:
-            await may_read.wait()
-            return await exchange(*given)
+        def later(step: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+            async def gated(*given: Any) -> Any:
+                await may_read.wait()
+                async with under_way:
+                    return await step(*given)
 
-        monkeypatch.setattr(store, "exchange", later)
-        await one.submit("work", id="a")
-        for _ in range(int(PATIENCE / 0.01)):
-            if (await one.count())[WorkState.RUNNING]:
-                break
-            await asyncio.sleep(0.01)
+            return gated
+
+        for name in ("exchange", "turn"):
+            monkeypatch.setattr(store, name, later(getattr(store, name)))
+        await other.count()  # whatever was under way before is over
+        may_read.clear()
+        async with under_way:
+            await one.submit("work", id="a")
+        while not (await one.count())[WorkState.RUNNING]:
+            pass
         assert await one.cancel("a")
         may_read.set()
         await one.submit("work", id="b")
