@@ -284,7 +284,12 @@ class Peer:
         return heads[-1]
 
     async def is_idle(self) -> bool:
-        """True when nothing is pending or running, also of what was accepted and nobody has decided over."""
+        """True when nothing is pending or running, also of what was accepted and nobody has decided over.
+
+        Asked by who knows that nothing is of what was decided.
+        """
+        if self.decides:  # its last turn has seen that
+            return True
         counts = await self._store.counts()
         return not counts[WorkState.PENDING] + counts[WorkState.RUNNING]
 

@@ -258,6 +258,7 @@ def test_workers_bring_the_file_of_an_older_version_to_this_one(crew: Crew) -> N
         "ALTER TABLE workers ADD COLUMN revision INTEGER NOT NULL DEFAULT 0; "
         "ALTER TABLE workers DROP COLUMN tasks; ALTER TABLE workers DROP COLUMN room; "
         "ALTER TABLE workers DROP COLUMN hears; ALTER TABLE workers DROP COLUMN overdue; "
+        "ALTER TABLE workers DROP COLUMN callbacks; "
         "ALTER TABLE head DROP COLUMN decider; ALTER TABLE head DROP COLUMN wake_at; "
         "ALTER TABLE head DROP COLUMN fleet; PRAGMA user_version = 1"
     ).fetchall()

@@ -115,7 +115,11 @@ def workers(reader: Reader) -> list[dict[str, Any]]:
     running: dict[str, list[str]] = {}
     for row in reader.jobs("processing", limit=1000):
         running.setdefault(str(row["worker_id"]), []).append(str(row["id"]))
-    found = [row | {"jobs": running.get(row["id"], [])} for row in reader.workers() if row["serving"]]
+    found = [
+        row | {"jobs": running.get(row["id"], [])}
+        for row in reader.workers()
+        if row["serving"] or row["id"] in running  # one that is about to leave begins nothing more
+    ]
     return [row for row in found if row["state"] != "gone" or row["jobs"]]
 
 
