@@ -380,10 +380,9 @@ class Engine:
                 self._head = head
 
     async def _settled(self, peer: Peer) -> None:
-        """Wait until everything that this process left was taken: then it sees what it did itself."""
-        while peer.has_unread or (self._inbox and not peer.decides):
-            self._check()
-            await peer.settled()
+        """Wait until everything that this process left so far was taken: then it sees what it did itself."""
+        self._check()
+        await peer.settled(has_more=bool(self._inbox) and not peer.decides)
 
     def _asked(self, task: asyncio.Task[None]) -> None:
         """A turn for a question started nothing, but has seen what others did: nobody tells of that any more."""

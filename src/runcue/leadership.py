@@ -34,6 +34,7 @@ class Leadership:
         self.head = NO_HEAD
         self._unread_since: float | None = None
         self._posted_at: float | None = None
+        self._unread_at = 0.0
         self._delay = 0.0
         self._delayed_at = 0.0
         self._decided_at = -SHORTEST
@@ -43,7 +44,9 @@ class Leadership:
         """That is how the queue stands, and whether something that this process left has not been taken yet."""
         now = self._clock()
         if self._posted_at is not None and (not has_unread or head.revision != self.head.revision):
-            took = now - self._posted_at
+            took = (
+                self._unread_at - self._posted_at
+            )  # at least: it was seen unread then, and it may be taken for long
             if took > self._slowness(now):
                 self._delay, self._delayed_at = took, now
         if self.head is not NO_HEAD and head.revision != self.head.revision:
@@ -53,6 +56,7 @@ class Leadership:
         elif self._unread_since is None or head.revision != self.head.revision:
             self._unread_since = now
             self._posted_at = self._posted_at or now
+        self._unread_at = now
         self.head = head
 
     @property

@@ -21,7 +21,8 @@ class Outbox:
         """`is_refusing` says that even plain submissions may be refused here: the queue may be full."""
         self._replies = replies
         self._is_refusing = is_refusing
-        self._number = 0
+        self.number = 0
+        """Of the last post."""
         self._posts: dict[int, tuple[list[Item], str | None]] = {}
         self._unread: set[int] = set()
 
@@ -30,23 +31,27 @@ class Outbox:
         """True while something is not known to have been taken."""
         return bool(self._unread)
 
+    def was_taken(self, number: int) -> bool:
+        """True when every post up to that one was made, and taken."""
+        return self.number >= number and all(one > number for one in self._unread)
+
     def post(self, items: list[Item]) -> Outgoing | None:
         """These items as a post; None when there are none."""
         if not items:
             return None
-        self._number += 1
+        self.number += 1
         for item in items:
             if type(item) is Submit:
                 can_be_refused = not item.is_plain or item.services or item.has_cost or self._is_refusing
                 item.is_answered = bool(can_be_refused)
             elif type(item) is Withdraw and item.submit is not None:
                 item.ref = self._ref(item.submit, items)
-        return Outgoing(self._number, items)
+        return Outgoing(self.number, items)
 
     def _ref(self, submit: Submit, items: list[Item]) -> Ref | None:
         """Where a submission is found: among these items, or where it was left last."""
         posts = [(number, left) for number, (left, _) in self._posts.items()]
-        for number, left in reversed([*posts, (self._number, items)]):
+        for number, left in reversed([*posts, (self.number, items)]):
             for place, item in enumerate(left):
                 if item is submit:
                     return number, place

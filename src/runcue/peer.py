@@ -22,7 +22,7 @@ from runcue.errors import StoreError
 from runcue.leadership import Leadership
 from runcue.outbox import Outbox
 from runcue.pace import Pace
-from runcue.ports import Clock, Received, Store, Turn
+from runcue.ports import Clock, Received, Store, Takeover, Turn
 from runcue.replies import Replies
 
 UNANSWERED = (
@@ -107,7 +107,8 @@ class Peer:
         self._revision = 0
         self._raised: dict[str, BaseException] = {}
         """What attempts raised whose outcome another process decides on, by work: callbacks here are given it."""
-        self._settling: list[asyncio.Future[None]] = []
+        self._settling: list[tuple[int, asyncio.Future[None]]] = []
+        """Who waits until the posts up to a number were taken."""
 
     @property
     def decides(self) -> bool:
@@ -126,7 +127,7 @@ class Peer:
 
     def waiting(self) -> list[asyncio.Future[None]]:
         """The futures of those who do."""
-        return self._settling
+        return [future for _, future in self._settling]
 
     async def rest(self) -> None:
         """Wait until it is time for the next turn or exchange."""
@@ -137,15 +138,19 @@ class Peer:
     async def take_part(self, question: Ask | None) -> tuple[bool, list[Item], StoreError | None]:
         """Decide, or leave the inbox for whoever does. True when this process decided; and what the store could not
         keep of the inbox, with the reason."""
-        takeover = None if self._scheduler else self._leadership.due(self._clock.now())
-        self._greet(is_new=takeover is not None)
-        scheduler, items = self._scheduler, self._shell.take_inbox()
-        post = self._outbox.post(items)
+        items: list[Item] = []
         plan: Plan | None = None
         decide: Decider | None = None
         received: Received | None
         self._pace.begins()
         try:
+            takeover, has_looked = await self._due()
+            self._greet(is_new=takeover is not None)
+            scheduler, items = self._scheduler, self._shell.take_inbox()
+            if has_looked and takeover is None and not items:
+                self._pace.ended(0, is_alone=False)
+                return False, [], None
+            post = self._outbox.post(items)
             if scheduler is None and takeover is None:
                 received = await self._store.exchange(post)
             else:
@@ -154,6 +159,11 @@ class Peer:
                 plan, received = await self._store.turn(decide, post, takeover)
         except StoreError as error:
             return False, items, error
+        if (
+            plan is None and self._scheduler is not None
+        ):  # what waited for room did so in the mind that is lost
+            for item in self._scheduler.waiting_here():
+                self._shell.put(item)
         is_going_on = plan is not None and plan.head.decider == self._leadership.me
         self._scheduler = scheduler if is_going_on else None
         if plan is None and post is not None:
@@ -165,6 +175,15 @@ class Peer:
         is_alone = self._scheduler is not None and self._scheduler.is_alone
         self._pace.ended(len(items) if plan is None else len(plan.records), is_alone=is_alone)
         return plan is not None, [], None
+
+    async def _due(self) -> tuple[Takeover | None, bool]:
+        """Whose place this process takes now, if it does. True when it had to look for that: who seemed to decide
+        nothing may have done so, and nobody told."""
+        takeover = None if self._scheduler else self._leadership.due(self._clock.now())
+        if takeover is None or takeover.revision is None:
+            return takeover, False
+        self._receive(await self._store.exchange(None), is_deciding=False)
+        return self._leadership.due(self._clock.now()), True
 
     def failed(self, error: StoreError | None) -> list[Item]:
         """The store could not keep that. Whoever waits for an answer that may be lost, or until it was kept, gets
@@ -210,8 +229,7 @@ class Peer:
         self.answer(plan)
         self._shell.act(plan)
         self._repeat(me)
-        if not self._outbox.has_unread:
-            self._settle()
+        self._settle()
         if self._scheduler is None:  # another one goes on
             self._look_again()
 
@@ -235,8 +253,7 @@ class Peer:
         shell.act(plan)
         if not is_deciding:  # else its own turn has answers to come
             self._repeat(head.decider)
-            if not self._outbox.has_unread:
-                self._settle()
+            self._settle()
             if not received.is_known and not self._outbox.has_unread:
                 self._greet(is_new=True)
                 shell.wake()
@@ -293,20 +310,26 @@ class Peer:
         counts = await self._store.counts()
         return not counts[WorkState.PENDING] + counts[WorkState.RUNNING]
 
-    async def settled(self) -> None:
-        """Wait until what this process left was taken: then it sees what it did itself."""
+    async def settled(self, has_more: bool) -> None:
+        """Wait until what this process has left so far was taken, and with `has_more` what it is about to leave: then
+        it sees what it did itself."""
+        number = self._outbox.number + has_more
+        if self._outbox.was_taken(number):
+            return
         future: asyncio.Future[None] = self._loop.create_future()
-        self._settling.append(future)
+        self._settling.append((number, future))
         self._shell.wake()
         await future
 
     def _settle(self, error: StoreError | None = None) -> None:
-        """Everything that this process left was taken, or cannot be kept: those who waited for that go on."""
+        """Some of what this process left was taken, or cannot be kept: those who waited for that go on."""
         settling, self._settling = self._settling, []
-        for future in settling:
+        for number, future in settling:
             if future.done():
                 continue
-            if error is None:
+            if error is not None:
+                future.set_exception(error)
+            elif self._outbox.was_taken(number):
                 future.set_result(None)
             else:
-                future.set_exception(error)
+                self._settling.append((number, future))

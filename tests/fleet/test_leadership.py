@@ -81,16 +81,26 @@ def test_an_alarm_that_nobody_answers_is_answered_here(late: float, expected: Ta
 def test_where_decisions_take_long_a_process_waits_longer_but_not_for_ever() -> None:
     process = Process()
     process.saw(OTHER, has_unread=True)
+    process.saw(OTHER, has_unread=True, after=0.1)
     process.saw(replace(OTHER, revision=8), after=0.1)
-    assert process.leadership.patience == pytest.approx(leadership.TIMES * 0.1)
+    assert process.leadership.patience == pytest.approx(leadership.TIMES * 0.1, rel=0.01)
     process.saw(OTHER, has_unread=True)
+    process.saw(OTHER, has_unread=True, after=5.0)
     process.saw(replace(OTHER, revision=9), after=5.0)
     assert process.leadership.patience == LONGEST
+
+
+def test_who_looks_seldom_does_not_take_that_for_a_slow_decision() -> None:
+    process = Process()
+    process.saw(OTHER, has_unread=True)
+    process.saw(replace(OTHER, revision=8), after=0.9)
+    assert process.leadership.patience == SHORTEST
 
 
 def test_a_delay_that_does_not_happen_again_is_forgotten() -> None:
     process = Process()
     process.saw(OTHER, has_unread=True)
-    process.saw(replace(OTHER, revision=8), after=0.1)
+    process.saw(OTHER, has_unread=True, after=0.1)
+    process.saw(replace(OTHER, revision=8))
     process.time += 100 * leadership.HALF_LIFE
     assert process.leadership.patience == SHORTEST

@@ -71,8 +71,8 @@ class Ledger(Waiting):
         self._kept = Kept(settings.keep_finished)
         self.risk = Risk(self)
         self._head = NO_HEAD
-        self.refs: dict[int, tuple[str, int, int]] = {}
-        """Of items that other processes left and that are not answered yet (by identity): whose, and which of its."""
+        self.refs: dict[Item, tuple[str, int, int]] = {}
+        """Of items that other processes left and that are not answered yet: whose, and which of its."""
         self.asked_of: dict[str, str] = {}
         """Whom the questions about a work went to that are under way, where that is another process."""
 
@@ -194,7 +194,7 @@ class Ledger(Waiting):
 
     def reply(self, item: Item, answer: Any) -> None:
         """Have whoever asked for that told the answer."""
-        worker, *ref = self.refs.pop(id(item), (self.worker,))
+        worker, *ref = self.refs.pop(item, (self.worker,))
         plan = self.plan if worker == self.worker else self.plan.part(worker)
         plan.replies.append((tuple(ref) or item, answer))
 

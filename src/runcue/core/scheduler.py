@@ -182,9 +182,16 @@ class Scheduler:
             ledger.fleet.heard_of(post.worker, ledger.now)
             for place, item in enumerate(post.items):
                 if type(item) in ANSWERED and not (type(item) is Submit and not item.is_answered):
-                    ledger.refs[id(item)] = post.worker, post.number, place
+                    ledger.refs[item] = post.worker, post.number, place
             self._take(post.items)
         ledger.origin = ledger.worker
+        waiting = [one for one in ledger.waiting_submits if one in ledger.refs]
+        ledger.refs = {one: ledger.refs[one] for one in waiting}  # all others have their answer, or get none
+
+    def waiting_here(self) -> list[Submit]:
+        """Submissions of this process that wait for room."""
+        ledger = self.ledger
+        return [one for one in ledger.waiting_submits if one not in ledger.refs]
 
     def take_in(self, items: Sequence[Item]) -> None:
         """Work through the inbox."""
@@ -359,10 +366,10 @@ class Scheduler:
     def _take_withdraw(self, item: Withdraw) -> None:
         ledger, waiting = self.ledger, self.ledger.waiting_submits
         ref = None if item.ref is None else (ledger.origin, *item.ref)
-        found = [one for one in waiting if one is item.submit or (ref and ledger.refs.get(id(one)) == ref)]
+        found = [one for one in waiting if one is item.submit or (ref and ledger.refs.get(one) == ref)]
         for submit in found:
             waiting.remove(submit)
-            ledger.refs.pop(id(submit), None)
+            ledger.refs.pop(submit, None)
         self._reply(item, bool(found))
 
     def _take_declare(self, item: Declare) -> None:
@@ -426,7 +433,7 @@ class Scheduler:
 
     def _reply(self, item: Item, answer: Any) -> None:
         ledger = self.ledger
-        if ledger.origin == ledger.worker or id(item) in ledger.refs:
+        if ledger.origin == ledger.worker or item in ledger.refs:
             ledger.reply(item, answer)
 
 

@@ -191,10 +191,16 @@ class Tables(Mailbox):
             told=before.told + len(plan.events),
             now=now,
             decider=plan.head.decider or self._worker,
-            wake_at=plan.wake_at if math.isfinite(plan.wake_at) else None,
+            wake_at=self._wakes_at(plan),
         )
         self._execute(states.HEAD_UPDATE, states.head_row(head, self.turn))
         self._revision = revision
+
+    def _wakes_at(self, plan: Plan) -> float | None:
+        """When there is something to decide by the passing of time alone. A turn for a question does not look."""
+        if not plan.is_whole and not self.has_more:
+            return plan.head.wake_at
+        return plan.wake_at if math.isfinite(plan.wake_at) else None
 
     @property
     def turn(self) -> str:
