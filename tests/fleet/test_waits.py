@@ -28,7 +28,7 @@ async def pair(path: Path, **options: Any) -> AsyncIterator[tuple[Cue, Cue]]:
         async with asyncio.timeout(PATIENCE):
             await one.count()
             await other.count()
-            yield one, other
+            yield (other, one) if peer_of(other).decides else (one, other)
     finally:
         await other.close()
         await one.close()
