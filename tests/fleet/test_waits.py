@@ -107,7 +107,7 @@ async def test_who_is_not_told_looks_before_it_takes_over(
         monkeypatch.setattr("runcue.leadership.LONGEST", 1e6)  # it is patient, whatever the machine is at
         monkeypatch.setattr(peer._leadership, "_slowness", lambda now: 1e6)
         await other.submit("work")
-        await one.count()  # it has decided
+        await one.pause("elsewhere")  # with that it has decided over all that was left
         takeovers.clear()
         monkeypatch.setattr(
             peer._leadership, "_unread_since", -1e9
