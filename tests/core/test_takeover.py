@@ -517,3 +517,13 @@ def test_what_a_running_work_has_charged_so_far_is_known_to_who_takes_over() -> 
     one.turn(Charge(token, {"tokens": 10}))
     other.turn(Charge(token, {"tokens": 90}))
     assert other.scheduler.ledger.ready.services["paid"].meters[0].room(other.now) == 10
+
+
+def test_who_no_longer_decides_knows_which_of_its_own_submissions_wait_for_room() -> None:
+    _, one, other = two(max_queued=1, reject_policy="block", serving=())
+    one.submit("a")
+    own = one.submission("b", may_wait=True)
+    other.post(other.submission("c", may_wait=True))
+    one.turn(own)
+    assert len(one.scheduler.ledger.waiting_submits) == 2
+    assert one.scheduler.waiting_here() == [own]
