@@ -173,6 +173,13 @@ class Asked(BaseHTTPRequestHandler):
 
     server: World
 
+    def handle(self) -> None:
+        """Answer what is asked; whoever asks may die over it."""
+        try:
+            super().handle()
+        except ConnectionError:
+            self.close_connection = True
+
     def do_POST(self) -> None:
         """Answer it."""
         self.rfile.read(int(self.headers["Content-Length"]))
