@@ -114,7 +114,8 @@ class Mailbox(Records):
                     logger.error("a post of worker %s is left to others: %s", worker, error)
             else:
                 self._taken.append(id)
-        self.has_more |= number >= limit
+        # PostgreSQL leaves out what comes after a large one. Where nothing could be taken, nothing more can be.
+        self.has_more |= number >= limit or (signs > MOST_SIGNS and bool(found))
         return found
 
     def _may_have_posts(self) -> bool:
