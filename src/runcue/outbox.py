@@ -68,7 +68,8 @@ class Outbox:
     def heard(self, received: Received) -> None:
         """Answer those who are answered by that, and know which posts were taken."""
         self.answer(received.plan)
-        self._unread &= received.unread
+        if received.unread is not None:
+            self._unread &= received.unread
 
     def unread(self) -> list[Item]:
         """What is not known to have been taken."""
@@ -94,11 +95,13 @@ class Outbox:
         items, _ = self._posts.get(number, ([], None))
         return items[place] if place < len(items) else None
 
-    def fail(self, error: Exception) -> None:
-        """Answers may have been lost: whoever waits for one gets the error instead."""
-        for items, _ in self._posts.values():
-            for item in items:
-                self._replies.answer(item, error)
+    def fail(self, error: Exception, *, is_all: bool = True) -> None:
+        """Answers may have been lost: whoever waits for one gets the error instead, or (not `is_all`) only who waits
+        for one to what was taken."""
+        for number, (items, _) in self._posts.items():
+            if is_all or number not in self._unread:
+                for item in items:
+                    self._replies.answer(item, error)
 
     def again(self, decider: str | None) -> list[Item]:
         """Submissions that wait for room in the mind of somebody who decides no longer: to be left again.

@@ -28,6 +28,7 @@ from runcue.replies import Replies
 UNANSWERED = (
     "Whether what was submitted is accepted is unknown: submit again with the same idempotency_key or id."
 )
+MISSED = "What was answered to this process was lost with a connection."
 UNBEGUN = Failure("unbegun", "this process begins nothing more")
 
 SayHello = Callable[[bool], Hello | None]
@@ -240,6 +241,10 @@ class Peer:
             self._revision = head.revision
             shell.hear()
         self._outbox.heard(received)
+        if received.has_missed:
+            self._outbox.fail(StoreError(f"{MISSED} {UNANSWERED}"), is_all=False)
+        if not received.is_whole:
+            shell.wake()
         self._leadership.saw(head, self._outbox.has_unread)
         self._give_errors(plan)
         plan.head = head

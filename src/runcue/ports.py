@@ -78,10 +78,14 @@ class Received(msgspec.Struct):
     head: Head
     plan: Plan
     """What it has to do and to know: starts, stops, questions, replies, events. Each is found once."""
-    unread: frozenset[int] = frozenset()
-    """Those of its posts that nobody has taken yet."""
+    unread: frozenset[int] | None = frozenset()
+    """Those of its posts that nobody has taken yet; None when that is not known."""
     unbegun: list[tuple[str, int]] = []
     """Starts that were given up before it has read them, by id and token: nothing of them ever runs."""
+    is_whole: bool = True
+    """False when there may be more, which is to be asked for: that its post is there was all that could be read."""
+    has_missed: bool = False
+    """True when something that it had to do or to know was lost. What it has to do comes again; answers do not."""
     is_known: bool = True
     """False when it is not among those who have the queue open: it has yet to say who it is, or passed for dead."""
 

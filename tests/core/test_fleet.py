@@ -245,6 +245,25 @@ def test_a_crew_has_as_many_places_as_its_members() -> None:
     assert (crew.cap, why.reason) == (0, "unserved")
 
 
+def test_crews_without_lanes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runcue.core.ready.FEW_LANES", 4)
+    first, second = processes(0, 3)
+    fleet = first.scheduler.ledger.fleet
+    assert fleet is not None
+    for number in range(20):
+        first.submit(f"w{number}", queue=f"q{number}")
+        second.read()
+        if number:
+            second.post(second.success(f"w{number}"))
+            first.turn()
+    assert len(fleet._crews) <= 10
+    assert {*fleet.members["p1"].crews} == {*fleet._crews.values()}
+    assert "q0" in {queue for _, queue, _ in fleet._crews}, "its work runs"
+    second.post(second.success("w0"))
+    first.turn()
+    assert fleet.members["p1"].used == {"#running": 0}
+
+
 def test_nothing_is_heard_of_who_is_not_there() -> None:
     fleet = Fleet(lambda service: None)
     fleet.heard_of("nobody", 0.0)

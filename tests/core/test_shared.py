@@ -690,6 +690,26 @@ def test_work_of_a_dead_worker_whose_service_nobody_has_declared_goes_back_all_t
     assert other.active == {"api": 1}
 
 
+def test_what_a_worker_was_given_while_it_signed_off_is_taken_over_by_who_never_knew_it() -> None:
+    retry = Retry(max_attempts=3, backoff="fixed", base_delay=0, jitter=False)
+    shared, one, other = two(limits(concurrent=3), retry=retry, serving=("one",))
+    one.submit("a", "b")
+    one.time_out("b")
+    other.post(other.submission("c"))
+    one.turn()
+    assert (shared.on("running/one"), shared.on("held/one")) == (["a", "c"], ["b"])
+    del shared.workers["one"]
+    other.serve()
+    assert other.started == []
+    other.turn(Lost("one"))
+    assert other.started == ["a", "b", "c"]
+    assert [shared.records[work_id].crashes for work_id in "abc"] == [1, 0, 1]
+    assert (shared.on("running/one"), shared.on("held/one"), other.active) == ([], [], {"api": 3})
+    assert list(shared.workers) == ["two"]
+    other.turn(Lost("one"))
+    assert other.plan.lost == []
+
+
 # a scheduler that was forgotten -----------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import pytest
 from runcue.core.model import Spec
 from runcue.core.plan import Cancel, Item, Plan, Submit, Withdraw
 from runcue.core.state import NO_HEAD
-from runcue.errors import QueueFull
+from runcue.errors import QueueFull, StoreError
 from runcue.outbox import Outbox
 from runcue.ports import Received
 from runcue.replies import Replies
@@ -177,3 +177,23 @@ async def test_an_answer_that_comes_at_the_very_moment_of_giving_up_is_kept() ->
             office.hear(((number, 0), ["b"]))
         await asyncio.wait([answer])
         assert office.replies.late(item) == ["b"]
+
+
+async def test_when_answers_were_lost_only_those_to_what_was_taken_are_given_up() -> None:
+    office, taken, left = Office(), Cancel("a"), Cancel("b")
+    answers = office.ask(taken), office.ask(left)
+    await office.leave(taken)
+    second = await office.leave(left)
+    office.hear(unread=(second,))
+    office.outbox.fail(StoreError("lost"), is_all=False)
+    with pytest.raises(StoreError, match="lost"):
+        await answers[0]
+    office.hear(((second, 0), True))
+    assert await answers[1]
+
+
+async def test_when_nothing_is_known_of_posts_none_was_taken() -> None:
+    office = Office()
+    await office.leave(Cancel("a"))
+    office.outbox.heard(Received(NO_HEAD, Plan(), None))
+    assert office.outbox.has_unread

@@ -129,11 +129,11 @@ async def test_starts_whose_answer_was_lost_come_again_too_late_to_begin(pg: str
         assert (await other.store.exchange(None)).plan.start == [running], "nothing was lost"
         await one.turn(lambda plan, turn: plan.part(me).start.append(running))
         pg_proxy.cut_after(EXCHANGE)
-        with pytest.raises(runcue.StoreError, match="unknown"):
-            await other.store.exchange(Outgoing(2, []))
-        received = await other.store.exchange(None)
+        received = await other.store.exchange(Outgoing(2, []))
         assert (received.plan.start, received.plan.rated) == ([running], {1: 0.0})
         assert received.unread == {2}, "its post is there"
+        assert received.has_missed, "what was answered to it is lost"
+        assert not (await other.store.exchange(None)).has_missed
 
 
 async def test_whether_a_commit_lasts_is_unknown_when_nobody_can_be_asked(

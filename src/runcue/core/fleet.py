@@ -172,6 +172,15 @@ class Fleet:
             self._gather(crew)
         return crew
 
+    def drop_crews(self, used: Iterable[Crew | None]) -> None:
+        """Forget the crews that are none of these: they have no lane any more."""
+        kept = set(used)
+        for key, crew in list(self._crews.items()):
+            if crew not in kept:
+                del self._crews[key]
+                for member in crew.members:
+                    member.crews.remove(crew)
+
     def join(self, worker: Worker) -> Member:
         """That worker is here, or tells something else of itself than before."""
         member = self.members.get(worker.id)

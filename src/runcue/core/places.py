@@ -155,8 +155,11 @@ class Places(Mind):
         return self.settings if rule is None or rule.settings is None else rule.settings
 
     def forget_lanes(self) -> None:
-        """Lanes were dropped: look each up again."""
+        """Lanes were dropped: look each up again, and let go of who ran their work."""
         self._last_spec = NOBODY
+        if self.fleet is not None:
+            lanes = (*self.ready.lanes.values(), *self.slots.values())
+            self.fleet.drop_crews(lane.crew for lane in lanes)
 
     # telling and writing ---------------------------------------------------------------------------------
 

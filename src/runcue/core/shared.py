@@ -21,7 +21,7 @@ from runcue.core.outcome import fail_for
 from runcue.core.places import NOT_RATED
 from runcue.core.plan import Changes, Hello, Key
 from runcue.core.settings import MOST_CRASHES, Rule
-from runcue.core.state import Head, ServiceState
+from runcue.core.state import Head, ServiceState, Worker
 from runcue.core.waiting import BLOCKED
 
 WORKER_LOST = "worker_lost"
@@ -235,7 +235,7 @@ def _take_back(ledger: Ledger, member: Member) -> bool:
 def lose(ledger: Ledger, worker: str) -> None:
     """That worker is dead: what it ran becomes pending again, or fails when that happened too often."""
     assert ledger.fleet is not None
-    member = ledger.fleet.members.get(worker)
+    member = ledger.fleet.members.get(worker) or _find_left(ledger, ledger.fleet, worker)
     if member is None:  # somebody has seen to it
         return
     _take_back(ledger, member)
@@ -250,6 +250,15 @@ def lose(ledger: Ledger, worker: str) -> None:
     ask_anew(ledger, [work_id for work_id, asked in ledger.asked_of.items() if asked == worker])
     ledger.fleet.leave(worker)
     ledger.plan.lost.append(worker)
+
+
+def _find_left(ledger: Ledger, fleet: Fleet, worker: str) -> Member | None:
+    """A worker that nobody knows any more, if it has left work: it signed off while a turn gave it some."""
+    if not any(True for shelf in (f"running/{worker}", f"{HELD}{worker}") for _ in ledger.shelf(shelf)):
+        return None
+    member = fleet.join(Worker(worker, "", "", 0, ledger.now))
+    _take_up(ledger, member)
+    return member
 
 
 def _lose_attempt(ledger: Ledger, token: int) -> None:

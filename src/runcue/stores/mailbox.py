@@ -69,6 +69,8 @@ class Mailbox(Records):
         """True while it is not certain that letters were read that the transaction under way deletes."""
         self._missed = False
         """True when letters may be gone that nobody has read."""
+        self._held: list[Letter] = []
+        """Letters that were taken and are not understood yet."""
         self._unheard = False
         """True when the last turn of this process may have been kept though it failed."""
         self._fleet: int | None = None
@@ -114,7 +116,8 @@ class Mailbox(Records):
                     logger.error("a post of worker %s is left to others: %s", worker, error)
             else:
                 self._taken.append(id)
-        self.has_more |= number >= limit
+        # PostgreSQL leaves out what comes after a large one. Where nothing could be taken, nothing more can be.
+        self.has_more |= number >= limit or (signs > MOST_SIGNS and bool(found))
         return found
 
     def _may_have_posts(self) -> bool:
@@ -177,10 +180,11 @@ class Mailbox(Records):
 
     def received(self, head: Head, letters: Iterable[Letter]) -> Received:
         """What these letters say."""
+        has_missed = self._missed
         self._missed |= self._unheard  # what this process started itself, and never heard that it was kept
         plan = Plan()
         plan.head = head
-        letters = list(letters)
+        letters = [*self._held, *letters]
         unbegun: wire.Given = []
         records = self._loaded([name for letter in letters for name in self._named(letter)])
         for kind, body in letters:
@@ -188,10 +192,16 @@ class Mailbox(Records):
                 unbegun += wire.read_letter(plan, kind, body, records)
             except StorageCorrupt as error:
                 logger.error("a letter is left out: %s", error)
-                self._missed = True
+                self._missed = has_missed = True
         if self._missed:
             self._make_up(plan)
-        return Received(head, plan, unbegun=unbegun, is_known=self.is_known)
+        return Received(head, plan, unbegun=unbegun, is_known=self.is_known, has_missed=has_missed)
+
+    def nothing_read(self, head: Head, unread: frozenset[int] | None = None) -> Received:
+        """A post is there, and nothing more can be read now."""
+        plan = Plan()
+        plan.head = head
+        return Received(head, plan, unread, is_known=self.is_known, is_whole=False)
 
     def _named(self, letter: Letter) -> list[str]:
         try:
@@ -213,9 +223,16 @@ class Mailbox(Records):
                 plan.start.append(record)
                 plan.rated[record.token] = 0.0
 
-    def letters_read(self) -> None:
-        """What the last transaction took of letters is in good hands."""
-        self._claimed = self._missed = self._unheard = False
+    def letters_read(self, *, is_all: bool = True) -> None:
+        """What the last transaction took of letters is in good hands, if that is all of it."""
+        if is_all:
+            self._claimed = self._missed = self._unheard = False
+            self._held = []
+
+    def hold(self, letters: list[Letter]) -> None:
+        """These are taken for good: until they are understood they are kept here."""
+        self._held += letters
+        self._claimed = False
 
     def letters_lost(self) -> None:
         """The last transaction failed: whether it took letters nobody knows."""
@@ -225,16 +242,6 @@ class Mailbox(Records):
     def letters_missed(self) -> None:
         """Letters may be gone that nobody has read."""
         self._missed = True
-
-    @property
-    def has_missed(self) -> bool:
-        """Whether that is so."""
-        return self._missed
-
-    @property
-    def has_claimed(self) -> bool:
-        """Whether the transaction under way took letters, or the last one."""
-        return self._claimed
 
     def has_posted(self, post: Outgoing | None, had_letters: bool) -> bool:
         """Whether a transaction took place, as it seems now: its post is there, or else its letters are not."""

@@ -374,7 +374,7 @@ class SharedStore:
             crashpoint("post.begin")
             self._presence.drain()  # whatever others told so far, this sees
             received = self._exchanged(post, claim)
-            self._tables.letters_read()
+            self._tables.letters_read(is_all=received.is_whole)
         except BaseException as error:
             self._tables.letters_lost()
             if isinstance(error, MemoryError):

@@ -194,10 +194,13 @@ class PostgresStore(SharedStore):
         except psycopg.Error:  # it is of no use any more; the next turn makes another
             self._link.close()
 
+    _head: Head
+    """The counters as this process last saw them."""
+
     def _heard(self, link: Link, asked_at: float, row: Sequence[Any]) -> tuple[Head, float, bool]:
         """What the counters and the clock say; True when the clock had to be put right."""
         *counters, _, offset, server = row
-        head = states.read_head(tuple(counters))
+        head = self._head = states.read_head(tuple(counters))
         if self._server_clock is None:
             return head, max(self.clock.now(), head.now), False
         now, put_right = self._server_clock.hear(asked_at, server, offset, head.now)
@@ -238,8 +241,11 @@ class PostgresStore(SharedStore):
     # exchanges: without the lock --------------------------------------------------------------------------
 
     def _exchanged(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
-        """In one statement; what was given to this process is read after that. It is tried again if it was lost."""
-        tables = self._tables
+        """In one statement; what was given to this process is read after that. It is tried again if it was lost.
+
+        Once it is known that the post is there, nothing is raised: it would look as if it were not.
+        """
+        tables, is_there = self._tables, False
         for is_last in (False, True):
             self._is_taking_turn = True
             try:
@@ -248,34 +254,58 @@ class PostgresStore(SharedStore):
                 self._kept += 1
                 asked_at = presence.boottime()
                 crashpoint("post.written")
-                row, letters, unread = tables.swap(self._kept, post, self.clock.now())
+                row, fleet, letters, unread = tables.swap(self._kept, post, self.clock.now(), self._identity)
                 if row[-3] != self._identity:
                     raise self._replaced("holds another queue now")
-                head, _, _ = self._heard(self._link, asked_at, row)
-                received = tables.received(head, letters)
-                received.unread = unread
-                return received
-            except psycopg.Error as error:
-                if not is_gone(error) or tables.has_claimed or is_last:
+                self._heard(self._link, asked_at, row)
+                tables.hold(letters)
+                is_there |= post is not None
+                return self._understood(fleet, unread, is_there=is_there)
+            except (psycopg.Error, StoreError) as error:
+                if is_there:
+                    return tables.nothing_read(self._head)
+                if not isinstance(error, psycopg.Error):
+                    raise
+                if not is_gone(error) or is_last:
                     raise self._told(error) from cause_of(error, self._address)
                 has_swapped = self._has_swapped()
                 if has_swapped is None:
                     raise self._unknown(PASSED_FOR_DEAD) from cause_of(error, self._address)
                 if has_swapped:
-                    if tables.has_missed:
-                        raise self._unknown(error) from cause_of(error, self._address)
-                    post = None  # it is there
+                    is_there, post = post is not None, None
             finally:
                 self._is_taking_turn = False
         raise AssertionError("the second try returns or raises")
 
+    def _understood(self, fleet: int, unread: frozenset[int], *, is_there: bool) -> Received:
+        """What the letters say that were taken. Those that cannot be understood now are kept for the next time."""
+        tables = self._tables
+        for is_last in (False, True):
+            try:
+                if not self._link.is_alive:
+                    self._renew()
+                tables.meet(fleet)
+                received = tables.received(self._head, ())
+                received.unread = unread
+                return received
+            except (psycopg.Error, StoreError) as error:
+                if not is_last and (is_gone(error) or is_passing(error)):
+                    continue
+                if is_there:
+                    return tables.nothing_read(self._head, unread)
+                if isinstance(error, psycopg.Error):
+                    raise self._told(error) from cause_of(error, self._address)
+                raise
+        raise AssertionError("the second try returns or raises")
+
     def _has_swapped(self) -> bool | None:
         """Whether an exchange whose answer was lost took place; if not, it never will. None when nobody knows."""
-        began = time.monotonic()
+        began, is_first = time.monotonic(), True
         while True:
             try:
                 self._renew()
-                return self._tables.fence(self._kept)
+                before, is_first = is_first, False
+                return self._tables.fence(self._kept, is_first=before)
             except StorageReplaced:
                 raise
             except (psycopg.Error, StoreError) as error:

@@ -57,7 +57,8 @@ OPENING: Final = (
 EXCHANGE: Final = (
     "WITH kept AS (INSERT INTO commits "
     "SELECT $1::text, $2::bigint + EXISTS (SELECT 1 FROM letters WHERE worker = $1)::int "
-    "WHERE $3::text IS NOT NULL OR EXISTS (SELECT 1 FROM letters WHERE worker = $1) "
+    "WHERE ($3::text IS NOT NULL OR EXISTS (SELECT 1 FROM letters WHERE worker = $1)) "
+    "AND EXISTS (SELECT 1 FROM head WHERE identity = $7::text) "
     "ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn WHERE commits.turn < excluded.turn RETURNING turn), "
     "posted AS (INSERT INTO inbox (worker, number, at, body) "
     "SELECT $1, $4::bigint, $5::float8, $3 FROM kept WHERE $3 IS NOT NULL), "
@@ -73,16 +74,18 @@ EXCHANGE: Final = (
 )
 """A post, if there is one, and the letters of a worker, in one statement: $1 is who it is, $2 twice the number of its
 commit (`commits` gets one more where it takes letters), $3 to $5 are the post. With starts come the works that this
-worker runs, from the token $6 on, each in a row with all the rest, but for the letters. What comes late, when its
-answer was given up and asked for (FENCE), does nothing. A post is synced, and so is that starts were read: a server
-that crashes would give them once more, to this worker or, taken back, to another. That words were read need not
-last: what this worker read lately it knows when it comes again (`_unseen`)."""
+worker runs, from the token $6 on, each in a row with all the rest, but for the letters. In another queue than $7 it
+does nothing, nor when it comes late, after its answer was given up and asked for (FENCE). A post is synced, and so is
+that starts were read: a server that crashes would give them once more, to this worker or, taken back, to another.
+That words were read need not last: what this worker read lately it knows when it comes again (`_unseen`)."""
 FENCE: Final = (
     "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
     "WHERE commits.turn < excluded.turn - 1 RETURNING xmax = 0"
 )
 """Finds a row when an exchange has not taken place, and never will; waits for one that is under way. True when
 nothing was known of this worker: what it had committed, if anything, was forgotten."""
+Swapped = tuple[Row, int, list[Letter], frozenset[int]]
+"""What an exchange finds: the counters, how often workers changed, letters, and which posts are unread."""
 _decode_rows = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _decode_numbers = msgspec.json.Decoder(list[int]).decode
 
@@ -151,25 +154,23 @@ class PostgresTables(Tables):
     def _delete_posts(self) -> None:
         self._execute("DELETE FROM inbox WHERE id = ANY(?)", (self._taken,))
 
-    def swap(self, kept: int, post: Outgoing | None, at: float) -> tuple[Row, list[Letter], frozenset[int]]:
-        """Leave a post and take the letters of this worker, at once: the counters, those letters, and which posts are
-        unread."""
+    def swap(self, kept: int, post: Outgoing | None, at: float, queue: str) -> Swapped:
+        """Leave a post and take the letters of this worker, at once, if this is that queue."""
         body = None if post is None else wire.items_text(post.items)
         number = None if post is None else post.number
-        bindings = (self._worker, 2 * kept, body, number, at, self._token)
+        bindings = (self._worker, 2 * kept, body, number, at, self._token, queue)
         rows: Any = self._execute(EXCHANGE, bindings).fetchall()
         turn, taken, numbers, off, fleet, *counters = rows[0][: -len(codec.COLUMNS)]
         given = [row[-len(codec.COLUMNS) :] for row in rows]
         self._given = {one.id: one for one in self._sound([row for row in given if row[0] is not None])}
-        if turn is None and post is not None:
+        if turn is None and post is not None and counters[-3] == queue:
             raise StoreError("A post was not kept: another process uses the name of this worker.")
         self.has_committed |= turn is not None
         found = _decode_rows(taken or "[]")
         self._claimed = bool(found)
         letters = self._unseen(found, is_lasting=off is None)
-        self.meet(fleet)
         unread = {*_decode_numbers(numbers or "[]"), *(() if number is None else (number,))}
-        return tuple(counters), letters, frozenset(unread)
+        return tuple(counters), fleet, letters, frozenset(unread)
 
     def _loaded(self, ids: list[str]) -> dict[str, Record]:
         given, self._given = self._given, {}
@@ -191,9 +192,10 @@ class PostgresTables(Tables):
             del self._lately[next(iter(self._lately))]
         return letters
 
-    def fence(self, kept: int) -> bool | None:
+    def fence(self, kept: int, *, is_first: bool = True) -> bool | None:
         """Whether that exchange took place; from now on it never will. None when nobody knows: this worker passed
-        for dead meanwhile. Notes when letters may have gone with it."""
+        for dead meanwhile, or it may be this very question, asked before, that is found. Notes when letters may have
+        gone with it."""
         found = self._execute(FENCE, (self._worker, 2 * kept + 1)).fetchall()
         if found and found[0][0] and self.has_committed:
             self._missed = True
@@ -202,7 +204,7 @@ class PostgresTables(Tables):
             return False
         [(turn,)] = self._execute("SELECT turn FROM commits WHERE worker = ?", (self._worker,)).fetchall()
         self._missed |= bool(turn % 2)
-        return True
+        return True if is_first or turn % 2 == 0 else None
 
     def _ask(self, *questions: tuple[str, Row]) -> list[list[Any]]:
         """All in one statement, as one text: each statement of its own would cost as much as all of them."""

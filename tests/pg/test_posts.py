@@ -1,0 +1,141 @@
+"""Posts and letters in PostgreSQL: what is there is not called lost, and is seen."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+import runcue
+from runcue.core.lifecycle import started
+from runcue.core.model import Record
+from runcue.core.plan import Cancel, Plan
+from runcue.ports import Outgoing, Store, Turn
+from runcue.stores import mailbox
+from runcue.stores.postgres import tables
+from runcue.stores.postgres.tables import PostgresTables
+from runcue.testing.hand import NOW, Change, Hand, pending
+from tests.pg.proxy import Proxy
+from tests.pg.test_store import EXCHANGE, asked, hand_on
+
+
+async def test_what_waits_behind_a_post_that_is_more_than_one_turn_takes_is_known_of(
+    pg: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = mailbox.MOST_SIGNS
+    monkeypatch.setattr(mailbox, "MOST_SIGNS", 100)
+    monkeypatch.setattr(tables, "OPENING", tables.OPENING.replace(str(most), "100"))
+    async with hand_on(pg) as one, hand_on(pg) as other:
+        await one.turn()
+        await other.store.exchange(Outgoing(1, [Cancel("w" * 200)]))
+        await other.store.exchange(Outgoing(2, [Cancel("w2")]))
+        plan = await one.turn()
+        assert [post.number for post in one.posts] == [1]
+        assert plan.wake_at < float("inf"), "the next turn follows at once"
+        await one.turn()
+        assert [post.number for post in one.posts] == [2]
+        assert (await one.turn()).wake_at == float("inf")
+
+
+def start_for(one: Hand, store: Store, seq: int) -> tuple[Record, Change]:
+    """A start of a work for that process, as a turn decides it."""
+    me = store.me().id
+    running = started(pending(seq), seq, NOW, me, f"running/{me}")
+
+    def give(plan: Plan, turn: Turn) -> None:
+        one.put(plan, running)
+        plan.part(me).start = [running]
+
+    return running, give
+
+
+def broken_reading(monkeypatch: pytest.MonkeyPatch, *errors: psycopg.Error) -> None:
+    """Have the next readings of records fail so."""
+    left, read = [*errors], PostgresTables._loaded
+
+    def loaded(tables: PostgresTables, ids: list[str]) -> dict[str, Record]:
+        if left:
+            raise left.pop(0)
+        return read(tables, ids)
+
+    monkeypatch.setattr(PostgresTables, "_loaded", loaded)
+
+
+LOST, CANCELLED = (
+    psycopg.OperationalError("the connection is lost"),
+    psycopg.errors.QueryCanceled("by the user"),
+)
+
+
+@pytest.mark.parametrize("error", [LOST, CANCELLED], ids=["lost", "cancelled"])
+async def test_a_post_is_there_though_the_letters_that_came_with_it_could_not_be_read_at_once(
+    pg: str, monkeypatch: pytest.MonkeyPatch, error: psycopg.Error
+) -> None:
+    async with hand_on(pg) as one, hand_on(pg) as other:
+        running, give = start_for(one, other.store, 1)
+        await one.turn(give)
+        broken_reading(monkeypatch, error)
+        received = await other.store.exchange(Outgoing(1, [Cancel("w9")]))
+        assert (received.unread, received.plan.start, received.is_whole) == ({1}, [running], True)
+        await one.turn()
+        assert [post.number for post in one.posts] == [1]
+
+
+@pytest.mark.parametrize("error", [LOST, CANCELLED], ids=["lost", "cancelled"])
+async def test_a_post_is_there_though_its_letters_cannot_be_read_and_they_are_read_later(
+    pg: str, monkeypatch: pytest.MonkeyPatch, error: psycopg.Error
+) -> None:
+    async with hand_on(pg) as one, hand_on(pg) as other:
+        running, give = start_for(one, other.store, 1)
+        await one.turn(give)
+        broken_reading(monkeypatch, error, error)
+        received = await other.store.exchange(Outgoing(1, [Cancel("w9")]))
+        assert (received.unread, received.plan.start, received.is_whole) == ({1}, [], False)
+        await one.turn()
+        assert [post.number for post in one.posts] == [1]
+        received = await other.store.exchange(None)
+        assert (received.plan.start, received.plan.rated, received.is_whole) == ([running], {}, True)
+        assert (await other.store.exchange(None)).plan.start == []
+
+
+async def test_a_post_whose_answer_was_lost_is_there_though_nothing_can_be_asked_after_that(
+    pg: str, pg_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hand_on(pg) as one, hand_on(pg_proxy.dsn(pg)) as other:
+        await one.turn()
+        pg_proxy.cut_after(EXCHANGE)
+        fence = PostgresTables.fence
+
+        def cutting(tables: PostgresTables, kept: int, **options: bool) -> bool | None:
+            found = fence(tables, kept, **options)
+            pg_proxy.cut_before(EXCHANGE)
+            return found
+
+        monkeypatch.setattr(PostgresTables, "fence", cutting)
+        received = await other.store.exchange(Outgoing(1, [Cancel("w9")]))
+        assert (received.unread, received.is_whole) == (None, False)
+        assert (await other.store.exchange(None)).unread == {1}
+        await one.turn()
+        assert [post.number for post in one.posts] == [1]
+
+
+async def test_a_post_is_not_taken_for_there_by_a_question_that_was_asked_twice(
+    pg: str, pg_proxy: Proxy
+) -> None:
+    async with hand_on(pg) as one, hand_on(pg_proxy.dsn(pg)) as other:
+        await one.turn()
+        await other.store.exchange(Outgoing(1, []))
+        pg_proxy.cut_before(EXCHANGE)
+        pg_proxy.cut_after(r"insert into commits values .*")
+        with pytest.raises(runcue.StoreError, match="unknown"):
+            await other.store.exchange(Outgoing(2, [Cancel("w9")]))
+        assert (await other.store.exchange(None)).unread == {1}
+
+
+async def test_a_queue_that_was_made_anew_gets_no_posts_of_the_one_before(pg: str) -> None:
+    async with hand_on(pg) as one, hand_on(pg) as other:
+        await one.turn()
+        with psycopg.connect(pg, autocommit=True) as connection:
+            connection.execute("UPDATE runcue.head SET identity = 'another'")
+        with pytest.raises(runcue.StorageReplaced):
+            await other.store.exchange(Outgoing(1, [Cancel("w9")]))
+        assert asked(pg, "SELECT count(*) FROM runcue.inbox") == [(0,)]
