@@ -62,10 +62,12 @@ class Ledger(Waiting):
         self.asking: Asking | None = None
         self.held: dict[str, int] = {}
         self.waiting_submits: deque[Submit] = deque()
-        self.depth_level = 0
+        self.depth_levels: dict[tuple[str, int], int] = {}
+        """How full the queue is, as was told to whom, by which limit; what is not there is 0."""
         self.moved_at = 0.0
         self.has_moved = False
-        self.has_warned = False
+        self.stalled_for = -math.inf
+        """How long it had stood still when its limits on that were last acted on."""
         self._seq = 0
         self.token = 0
         self._kept = Kept(settings.keep_finished)
