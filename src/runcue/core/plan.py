@@ -293,6 +293,10 @@ class Library(Protocol):
         the works that it was to be asked about."""
         ...
 
+    def accepted(self) -> list[Record]:
+        """The works that were accepted and that nobody had decided over before, in order."""
+        ...
+
 
 # out of the turn ------------------------------------------------------------------------------------------
 
