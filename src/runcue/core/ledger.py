@@ -4,7 +4,7 @@ The parts that decide (admission, outcome, watch, scheduler) read the ledger and
 few verbs below, so that records, counts, lanes, edges and the plan can never disagree.
 
 live records   pending or running; final ones leave for the store. With a library (a store that several processes
-               share) only those in mind: what runs here, and the first of each shelf that could start
+               share) only those in mind: what runs, wherever, and the first of each shelf that could start
 slots          token → lane, for everything whose code still runs, overdue code included
 held           pending work that may not start before its last attempt's code has ended
 """
