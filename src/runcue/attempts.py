@@ -276,7 +276,7 @@ class Entering(msgspec.Struct, eq=False):
     """When it was last found to be in time."""
 
     def check(self) -> None:
-        """Raise TooLate where other processes count the call from an earlier moment on. From any thread."""
+        """Raise TooLate where whoever decides next counts the call from an earlier moment on. From any thread."""
         if self.latest is not None:
             self.began = self.attempts.clock.now()
             if self.began > self.latest:

@@ -170,7 +170,7 @@ class Inquiry:
 
         def look(scheduler: Scheduler, turn: Turn) -> dict[str, Explanation]:
             ledger = scheduler.ledger
-            latest = [ledger.records.get(record.id) or record for record in records.values()]
+            latest = [_newest(ledger, record, turn) for record in records.values()]
             answers = explain_alone(ledger, latest, turn.now, turn.wall, self._engine.is_started)
             return {why.work_id: why for why in answers}
 
@@ -236,8 +236,7 @@ class Inquiry:
         )
 
     def _explained(self, ledger: Ledger, record: Record, turn: Turn) -> Explanation:
-        record = ledger.records.get(record.id) or record
-        return explain(ledger, record, turn.now, turn.wall, self._engine.is_started)
+        return explain(ledger, _newest(ledger, record, turn), turn.now, turn.wall, self._engine.is_started)
 
     @staticmethod
     def _blocked(explanation: Explanation, record: Record) -> dict[str, Any]:
@@ -253,3 +252,11 @@ class Inquiry:
                 "waits_for": list(explanation.waits_for),
             },
         }
+
+
+def _newest(ledger: Ledger, record: Record, turn: Turn) -> Record:
+    """That work as it stands in this turn, if it was read before: who decides may have taken it in since."""
+    known = ledger.records.get(record.id)
+    if known is None and record.state is WorkState.PENDING and record.shelf is None:
+        known = ledger.latest(record.id) or turn.read(Lacks(ids={record.id})).records.get(record.id)
+    return known or record

@@ -7,7 +7,7 @@ is taken by one turn: this process's own, or that of whoever takes the post that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from runcue.attempts import Attempts
@@ -106,8 +106,9 @@ class Peer:
         self._leadership = Leadership(store.me().id, store.is_alive, self._loop.time)
         self._pace = Pace(self._loop.time)
         self._revision = 0
-        self._raised: dict[str, BaseException] = {}
-        """What attempts raised whose outcome another process decides on, by work: callbacks here are given it."""
+        self._raised: dict[int, dict[str, BaseException]] = {}
+        """What attempts raised whose outcome another process decides on, by post and work: callbacks here are given
+        it with what is decided by the turn that takes the post."""
         self._settling: list[tuple[int, asyncio.Future[None]]] = []
         """Who waits until the posts up to a number were taken."""
 
@@ -216,17 +217,18 @@ class Peer:
     def _left(self, number: int, items: list[Item], received: Received | None) -> None:
         """The inbox was left for whoever decides."""
         self._outbox.left(number, items, None if received is None else received.head.decider)
-        for item in items:
-            if type(item) is Outcome and item.error is not None:
-                self._raised[item.id] = item.error
+        raised = {item.id: item.error for item in items if type(item) is Outcome and item.error is not None}
+        if raised:
+            self._raised[number] = raised
 
     def _decided(self, plan: Plan, decide: Decider) -> None:
         """This process decided, for all of them."""
         me = self._leadership.me
         self._revision = plan.head.revision
         self._leadership.saw(plan.head, has_unread=False)
-        own = (post.number for post in decide.taken if post.worker == me)
+        own = {post.number for post in decide.taken if post.worker == me}
         self._outbox.taken(me, own if decide.has_more else None)
+        self._give_errors(plan, self._raised.keys() - own if decide.has_more else ())
         self.answer(plan)
         self._shell.act(plan)
         self._repeat(me)
@@ -246,7 +248,7 @@ class Peer:
         if not received.is_whole:
             shell.wake()
         self._leadership.saw(head, self._outbox.has_unread)
-        self._give_errors(plan)
+        self._give_errors(plan, received.unread)
         plan.head = head
         plan.start = [record for record in plan.start if record.token not in shell.attempts.runs]
         for work_id, token in received.unbegun:
@@ -264,12 +266,18 @@ class Peer:
                 shell.wake()
             self._look_again()
 
-    def _give_errors(self, plan: Plan) -> None:
-        """What attempts of this process raised comes along with what is told of them."""
+    def _give_errors(self, plan: Plan, unread: Collection[int]) -> None:
+        """What attempts of this process raised comes along with what is told of them: by the turn that took their
+        post, which is all that was ever to come of it."""
+        raised: dict[str, BaseException] = {}
+        for number in [number for number in self._raised if number not in unread]:
+            raised |= self._raised.pop(number)
+        if not raised:
+            return
         for place, news in enumerate(plan.events):
             words = told(news)
-            if words.type == "failed" and words.record is not None and words.record.id in self._raised:
-                plan.errors[place] = self._raised.pop(words.record.id)
+            if words.type == "failed" and words.record is not None and words.record.id in raised:
+                plan.errors[place] = raised[words.record.id]
 
     def answer(self, plan: Plan) -> None:
         """Answer those who waited here for what that plan answers."""

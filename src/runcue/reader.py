@@ -312,7 +312,7 @@ class Reader:
     def _each_explained(self, tables: Tables, ids: builtins.list[str]) -> dict[str, Explanation]:
         from runcue.core.explain import explain_alone
 
-        records = tables.by_id(ids)
+        records = tables.some(ids)
         ledger, is_started = self._ledger(tables, records.values(), tables)
         answers = explain_alone(ledger, records.values(), ledger.now, ledger.wall, is_started)
         return {why.work_id: _put(why, ledger, records[why.work_id]) for why in answers}
@@ -368,7 +368,7 @@ class _Ahead:
         self.read, self.by_id, self.dependents = tables.read, tables.by_id, tables.dependents
         self.watched, self.next_watch, self.oldest = tables.watched, tables.next_watch, tables.oldest
         self.starts, self.spent = tables.starts, tables.spent
-        self.unstarted, self.take_back = tables.unstarted, tables.take_back
+        self.unstarted, self.take_back, self.accepted = tables.unstarted, tables.take_back, tables.accepted
 
     def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
         """The next records of a shelf, none that come after that work, and not too many in all."""

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+import runcue
 from runcue.cli import reasons
 from runcue.cli.commands import status
 from runcue.cli.home import Home
-from runcue.cli.reasons import told, tries
+from runcue.cli.reasons import Crew, sentence, short, told, tries
 from runcue.cli.services import standing
 from runcue.cli.top import lines
 from runcue.cli.words import QUEUECTL
@@ -104,3 +105,15 @@ def test_a_job_that_never_ran_says_so_on_a_terminal_and_keeps_its_code_in_a_pipe
     assert told(error) == error
     monkeypatch.setattr(reasons, "is_terminal", lambda: True)
     assert told(error).startswith("never ran: what it runs after ")
+
+
+def test_a_job_that_nobody_has_decided_over_yet_was_accepted() -> None:
+    why = runcue.Explanation(
+        "a", runcue.WorkState.PENDING, "inbox", "accepted; nobody has decided over it yet"
+    )
+    job = {"id": "a", "state": "pending"}
+    busy = Crew([{"serving": True, "state": "alive", "queues": None, "running": 1}])
+    assert sentence(why, job, 0.0, busy, None) == "a was accepted; nobody has decided over it yet."
+    assert "no worker is running" in sentence(why, job, 0.0, Crew([]), None)
+    assert short(why, job, 0.0, busy, None) == "just accepted"
+    assert short(why, job, 0.0, Crew([]), None) == "no worker"

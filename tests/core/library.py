@@ -33,6 +33,7 @@ from runcue.core.plan import (
     Plan,
     Post,
     Ref,
+    Submit,
 )
 from runcue.core.retry import Retry
 from runcue.core.scheduler import Scheduler
@@ -122,6 +123,19 @@ class Shared(Shelf):
         parts = self.letters.get(worker, ())
         asked = [record.id for part in parts for record in part.ask]
         return self.unstarted(worker), asked
+
+    def accepted(self) -> list[Record]:
+        specs = [
+            spec
+            for post in self.inbox
+            for item in post.items
+            if isinstance(item, Submit)
+            for spec in item.specs
+        ]
+        return [
+            Record(spec.id, spec, self.head.seq + number, self.now, self.now)
+            for number, spec in enumerate(specs, 1)
+        ]
 
     def _count_read(self) -> None:
         self.reads += 1

@@ -7,10 +7,11 @@ import pytest
 from runcue.core.asking import FIRST_WAIT, Questions
 from runcue.core.explain import OWN_POOL, THREADS, Explanation, explain, explain_pending, snapshot
 from runcue.core.model import WorkState
-from runcue.core.plan import Verdicts
+from runcue.core.plan import Post, Verdicts
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
+from tests.core.library import two
 
 
 def services_of(bench: Bench, name: str = "api") -> dict[str, object]:
@@ -500,3 +501,19 @@ def test_a_paused_service_is_shown_as_paused() -> None:
     bench = Bench()
     bench.pause("api")
     assert (services_of(bench)["paused"], services_of(bench)["blocked"]) == (True, "paused")
+
+
+def test_what_nobody_has_decided_over_yet_is_in_the_inbox() -> None:
+    shared, one, other = two(serving=())
+    one.submit("a")
+    other.post(other.submission("b"), other.submission("c"))
+    found = explain_pending(one.ledger, one.now, one.wall, is_started=True)
+    assert [(record.id, why.reason) for record, why in found] == [
+        ("a", "not_started"),
+        ("b", "inbox"),
+        ("c", "inbox"),
+    ]
+    one.turn()
+    shared.inbox.append(Post("two", 9, [other.submission("b")]))  # as in the turn that takes it
+    found = explain_pending(one.ledger, one.now, one.wall, is_started=True)
+    assert [record.id for record, _ in found] == ["a", "b", "c"]

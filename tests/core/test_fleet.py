@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from runcue.core.asking import SCORE_STEP, Questions
 from runcue.core.events import told
@@ -1109,3 +1110,71 @@ def test_who_has_the_queue_open_alone_knows_so() -> None:
     first, _ = processes(None, None)
     assert not first.scheduler.is_alone
     assert Bench().scheduler.is_alone
+
+
+# whose options hold -----------------------------------------------------------------------------------------
+
+
+def with_options(one: Settings, two: Settings) -> tuple[Process, Process]:
+    """Two processes with a task each and options of their own, the first of which decides; neither runs work."""
+    shared = Shared()
+    first, second = (
+        Process(shared, tag, rules={tag: PLAIN}, may_start=False, **asdict(options))
+        for tag, options in (("one", one), ("two", two))
+    )
+    second.post()
+    first.turn()
+    return first, second
+
+
+def test_a_standstill_fails_only_the_work_of_programs_that_limit_it() -> None:
+    first, _ = with_options(Settings(stall_timeout=5), Settings())
+    first.turn(first.submission("a", task="one"), first.submission("b", task="two"))
+    assert first.plan.wake_at == first.now + 5
+    first.after(5)
+    assert first.states() == {"a": "failed", "b": "pending"}
+    assert first.plan.wake_at <= first.now
+    first.turn()
+    first.after(5)
+    assert first.states() == {"a": "failed", "b": "pending"}
+    assert first.plan.wake_at > first.now
+
+
+def test_a_standstill_is_limited_by_a_program_that_does_not_decide() -> None:
+    first, _ = with_options(Settings(), Settings(stall_timeout=20, stall_warn_after=10))
+    first.turn(first.submission("a", task="one"), first.submission("b", task="two"))
+    assert first.plan.wake_at == first.now + 10
+    first.after(10)
+    assert first.facts("stall_warning") == [{"seconds": 10.0, "pending": 1}]
+    assert first.plan.wake_at == first.now + 10
+    first.after(10)
+    assert first.states() == {"a": "pending", "b": "failed"}
+    assert len(first.facts("stall_warning")) == 1
+
+
+def test_each_program_is_warned_of_a_standstill_in_its_own_time() -> None:
+    first, _ = with_options(Settings(stall_warn_after=5), Settings(stall_warn_after=8))
+    first.turn(first.submission("a", task="one"), *(first.submission(name, task="two") for name in "bc"))
+    first.after(5)
+    first.after(3)
+    first.after(3)
+    assert [fact["pending"] for fact in first.facts("stall_warning")] == [1, 2]
+    assert first.plan.wake_at > first.now
+
+
+def test_a_full_queue_is_told_to_who_submits_by_its_own_limit() -> None:
+    first, second = with_options(Settings(max_queued=1), Settings(max_queued=5))
+    second.post(*(second.submission(name, task="two") for name in "abc"))
+    first.turn()
+    assert first.facts("backpressure_active") == []
+    second.post(second.submission("d", task="two"))
+    first.turn()
+    second.read()
+    assert second.told_of("backpressure_active") == [None]
+    assert first.told_of("backpressure_active") == []
+    assert first.facts("backpressure_active") == [{"depth": 4, "limit": 5, "active": True}]
+    first.cancel("a")
+    second.read()
+    assert len(second.told_of("backpressure_active")) == 2
+    assert first.facts("backpressure_active")[1:] == [{"depth": 3, "limit": 5, "active": False}]
+    assert first.told_of("backpressure_active") == []

@@ -77,3 +77,25 @@ async def test_join_waits_for_what_another_process_accepted(
         work = await other.get(work_id)
         assert work is not None
         assert work.state == "completed"
+
+
+async def test_what_nobody_has_decided_over_is_explained_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three(tmp_path, monkeypatch) as (one, other, may_decide):
+        first, second = [await one.submit("work", params={"n": number}) for number in range(2)]
+        why = await other.explain(first)
+        assert (why.reason, why.state) == ("inbox", WorkState.PENDING)
+        assert why.details == "accepted; nobody has decided over it yet"
+        assert [(row["work"].id, row["reason"]) for row in await other.debug_blocked()] == [
+            (first, "inbox"),
+            (second, "inbox"),
+        ]
+        assert {why.reason for why in (await other.explain_many([first, second])).values()} == {"inbox"}
+        with runcue.Reader(tmp_path / "queue.db") as reader:
+            assert reader.explain(first).reason == "inbox"
+            assert {why.reason for why in reader.explain_many([first, second]).values()} == {"inbox"}
+        may_decide.set()
+        await other.join()
+        assert (await other.explain(first)).reason == "completed"
+        assert await other.debug_blocked() == []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NOT_GONE = frozenset({"alive", "unresponsive", "unknown"})
 TRIED = frozenset({"processing", "running", "completed"})
 """States of jobs that have an attempt which did not fail."""
-IN_LINE = frozenset({"ready", "order", "not_started", "max_running", "threads", "unknown_task"})
+IN_LINE = frozenset({"ready", "inbox", "order", "not_started", "max_running", "threads", "unknown_task"})
 """Reasons of jobs that nothing but a worker keeps waiting."""
 
 
@@ -106,6 +106,8 @@ def short(
             return f"paused {service}" if service else "queue paused"
         case "overdue":
             return "its last run has not ended"
+        case "inbox" if crew.members:
+            return "just accepted"
         case reason if reason in IN_LINE:
             if not crew.serves(queue):
                 return "no worker" if not crew.members else f"no worker for queue {queue}"
@@ -219,6 +221,8 @@ def _told(
         case "running":
             watch = "" if words.has_programs else f" Watch it: {words.do('logs', name, '--follow')}"
             return f"{name} is running now.{watch}"
+        case "inbox" if crew.members:
+            return f"{name} was accepted; nobody has decided over it yet."
         case "given":
             return f"{name} was started: {clean(why.details)}."
         case "completed":

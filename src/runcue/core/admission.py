@@ -56,7 +56,8 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> list[str] | E
             join(ledger, record)
         else:
             ledger.place(ledger.arm(record))
-    tell_depth(ledger)
+    if fresh:
+        _tell_depth(ledger, ledger.settings_of(fresh[0].task).max_queued)
     return [spec.id for spec in fresh] if ids is None else ids
 
 
@@ -92,15 +93,27 @@ def take_waiting(ledger: Ledger) -> None:
 
 
 def tell_depth(ledger: Ledger) -> None:
-    """Tell when the queue passes 80 % of what it may hold, fills up, or leaves either again."""
-    most = ledger.settings.max_queued
+    """Tell when the queue leaves what was told of it to those who submit; with one process, also when it fills up."""
+    if ledger.is_whole:
+        _tell_depth(ledger, ledger.settings.max_queued)
+        return
+    for worker, most in list(ledger.depth_levels):
+        ledger.origin = worker
+        _tell_depth(ledger, most)
+    ledger.origin = ledger.worker
+
+
+def _tell_depth(ledger: Ledger, most: int | None) -> None:
+    """Tell whoever submits by that limit when the queue passes 80 % of it, fills up, or leaves either again."""
     if most is None:
         return
-    depth = ledger.pending
+    depth, key = ledger.pending, (ledger.origin, most)
     level = 2 if depth >= most else 1 if depth >= most * NEARLY_FULL else 0
-    if level != ledger.depth_level:
-        ledger.depth_level = level
+    if level != ledger.depth_levels.get(key, 0):
+        ledger.depth_levels[key] = level
         ledger.tell("backpressure_active", depth=depth, limit=most, active=level > 0)
+    if not level:
+        ledger.depth_levels.pop(key, None)
 
 
 def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]:

@@ -9,7 +9,7 @@ lacks a file  again when the work that makes it completed, with the never asked;
 candidates    a gate's answer is not acted on when it is older than 100 ms; every 100 ms the best 64 of a lane are
               scored again at a choice (all of them up to 1,000), and the rest in rotation
 
-Nobody is asked about work whose queue is paused or not served here: it is set aside until its queue is opened.
+Nobody is asked about work whose queue is paused or not served: it is set aside until its queue is opened.
 How much may be asked in one turn is the caller's `Allowance`: this module knows no clock and no cost.
 """
 

@@ -97,8 +97,11 @@ def explain_alone(
 def explain_pending(
     ledger: Ledger, now: float, wall: float, is_started: bool
 ) -> list[tuple[Record, Explanation]]:
-    """The same for everything pending, by rank. One walk along the lines: the cost is that of sorting."""
+    """The same for everything pending, by rank, then what nobody has decided over yet. One walk along the lines: the
+    cost is that of sorting."""
     pending = sorted(ledger.all_pending(), key=lambda record: (record.rank, record.seq))
+    if ledger.library is not None:  # what this turn took of it is among the others
+        pending += [record for record in ledger.library.accepted() if record.id not in ledger.plan.records]
     answers = {why.work_id: why for why in explain_alone(ledger, pending, now, wall, is_started)}
     return [(record, answers[record.id]) for record in pending]
 
@@ -114,6 +117,8 @@ def _own_reason(
         return _running(ledger, record)
     if record.state is not WorkState.PENDING:
         return _answer(record, record.state.value, record.error or "")
+    if record.shelf is None:  # whoever decides over it puts it on one
+        return _answer(record, "inbox", "accepted; nobody has decided over it yet")
     spec, asking = record.spec, ledger.asking
     if str(record.shelf).startswith(HELD):
         return _answer(record, "overdue", "its last attempt was given up but its code still runs")

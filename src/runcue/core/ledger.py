@@ -4,7 +4,7 @@ The parts that decide (admission, outcome, watch, scheduler) read the ledger and
 few verbs below, so that records, counts, lanes, edges and the plan can never disagree.
 
 live records   pending or running; final ones leave for the store. With a library (a store that several processes
-               share) only those in mind: what runs here, and the first of each shelf that could start
+               share) only those in mind: what runs, wherever, and the first of each shelf that could start
 slots          token → lane, for everything whose code still runs, overdue code included
 held           pending work that may not start before its last attempt's code has ended
 """
@@ -62,10 +62,12 @@ class Ledger(Waiting):
         self.asking: Asking | None = None
         self.held: dict[str, int] = {}
         self.waiting_submits: deque[Submit] = deque()
-        self.depth_level = 0
+        self.depth_levels: dict[tuple[str, int], int] = {}
+        """How full the queue is, as was told to whom, by which limit; what is not there is 0."""
         self.moved_at = 0.0
         self.has_moved = False
-        self.has_warned = False
+        self.stalled_for = -math.inf
+        """How long it had stood still when its limits on that were last acted on."""
         self._seq = 0
         self.token = 0
         self._kept = Kept(settings.keep_finished)

@@ -164,7 +164,7 @@ class Spending(msgspec.Struct):
     services: tuple[Service, ...]
     amounts: dict[str, float]
     counted_at: float
-    """From when on other processes count it."""
+    """From when on whoever decides next counts it."""
     at: float | None = None
     """When its handler was entered."""
     is_recalled: bool = False

@@ -72,7 +72,7 @@ class Places(Mind):
         """What running attempts have reserved or used of quantities."""
         self.unentered: dict[int, Granted] = {}
         """Services with a rate that granted a start whose handler was not entered yet, when they did, and from when
-        on other processes count it."""
+        on whoever decides next counts it."""
         self._lag = self._lagged_at = 0.0
         """How long it took from a grant to the handler at most, lately: a slow disk or a busy loop takes its time."""
         self._was_late_at = -math.inf
@@ -112,7 +112,7 @@ class Places(Mind):
         return self._last_lane
 
     def find_lane(self, spec: Spec) -> Lane | None:
-        """The same; None for a task that this program does not know, or that uses what nobody declared here."""
+        """The same; None for a task that nobody has told of, or that uses what nobody declared."""
         rule = self.rules.get(spec.task)
         if rule is None:
             return None

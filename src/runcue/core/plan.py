@@ -293,6 +293,10 @@ class Library(Protocol):
         the works that it was to be asked about."""
         ...
 
+    def accepted(self) -> list[Record]:
+        """The works that were accepted and that nobody had decided over before, in order."""
+        ...
+
 
 # out of the turn ------------------------------------------------------------------------------------------
 
@@ -319,7 +323,7 @@ class Plan:
         self.start: list[Record] = []
         self.rated: dict[int, float] = {}
         """Tokens of those starts whose entry into the handler has to be reported (`Entered`), and by when that has to
-        happen where other processes count it: a call that cannot begin in time is granted anew."""
+        happen where whoever decides next counts it: a call that cannot begin in time is granted anew."""
         self.stop: list[int] = []
         self.ask: list[Record] = []
         self.again = 0

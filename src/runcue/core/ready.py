@@ -129,7 +129,7 @@ class Ready:
         self._put_off.clear()
 
     def queue(self, name: str) -> Service:
-        """A queue, as the thing its lanes are parked at while it is paused or not served here."""
+        """A queue, as the thing its lanes are parked at while it is paused or not served."""
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = Service(Limits(name))
@@ -234,7 +234,7 @@ class Ready:
     def has_many_lanes(self) -> bool:
         """True when it is time to look for lanes that have no work: twice as many as the last look left.
 
-        Keys that only others use have no lanes here.
+        Keys may be known that have no lanes: of starts that still count.
         """
         return max(len(self.lanes), len(self.services)) > self._most_lanes
 

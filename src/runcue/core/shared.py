@@ -45,7 +45,7 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     for name in changes.paused:
         ledger.ready.pause_queue(name, paused=True)
     for name, first in changes.shelves.items():
-        _shelf_changed(ledger, name, first, is_foreign=True)
+        _shelf_changed(ledger, name, first, is_new=True)
     for member in list(ledger.fleet.members.values()):
         _take_up(ledger, member)
     if ledger.worker in ledger.fleet.members:  # else it tells of itself with this turn
@@ -104,7 +104,7 @@ def find_lanes(ledger: Ledger) -> None:
         lanes = {lane.shelf for lane in ledger.ready.lanes.values()}
         for name, first in list(ledger.heads.items()):
             if name not in lanes:
-                _shelf_changed(ledger, name, first, is_foreign=True)
+                _shelf_changed(ledger, name, first, is_new=True)
 
 
 def _take_up(ledger: Ledger, member: Member) -> None:
@@ -166,7 +166,7 @@ def _count(ledger: Ledger, head: Head) -> None:
     ledger.count(head)
 
 
-def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: bool = False) -> None:
+def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_new: bool = False) -> None:
     if first is None:
         ledger.heads.pop(name, None)
     else:
@@ -179,7 +179,7 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_foreign: boo
     if lane is None:
         return  # a task that nobody knows: left alone
     if lane.shelf != name:  # since this was submitted, the task came to choose its services in another way
-        if is_foreign:  # what this process did itself is in its place already
+        if is_new:  # read anew; what this process did itself is in its place already
             for record in ledger.shelf(name):
                 ledger.place(record)
         return

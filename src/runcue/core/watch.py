@@ -24,7 +24,7 @@ def check(ledger: Ledger) -> None:
     if ledger.has_moved:
         ledger.has_moved = False
         ledger.moved_at = ledger.now
-        ledger.has_warned = False
+        ledger.stalled_for = -math.inf
     elif ledger.pending and not ledger.running:
         _check_stall(ledger)
 
@@ -48,11 +48,11 @@ def wakes_at(ledger: Ledger) -> float:
         heappop(heap)
     at = min(heap[0][0] if heap else math.inf, ledger.watch_at)
     if ledger.pending and not ledger.running:
-        settings = ledger.settings
-        if settings.stall_warn_after is not None and not ledger.has_warned:
-            at = min(at, end_of(ledger.moved_at, settings.stall_warn_after))
-        if settings.stall_timeout is not None:
-            at = min(at, end_of(ledger.moved_at, settings.stall_timeout))
+        limits = [limit for limit in _stall_limits(ledger) if limit > ledger.stalled_for]
+        if ledger.has_moved:  # works failed for it just now: the next turn begins the time anew
+            at = ledger.now
+        elif limits:
+            at = min(at, end_of(ledger.moved_at, min(limits)))
     return at
 
 
@@ -98,25 +98,34 @@ def _has_unmet_needs(ledger: Ledger, record: Record) -> bool:
     return record.missing > 0
 
 
+def _stall_limits(ledger: Ledger) -> Iterator[float]:
+    """How long a standstill may be by the options of every program of which something is known."""
+    for settings in (ledger.settings, *map(ledger.settings_of, ledger.rules)):
+        for limit in (settings.stall_warn_after, settings.stall_timeout):
+            if limit is not None:
+                yield limit
+
+
 def _check_stall(ledger: Ledger) -> None:
-    settings, idle = ledger.settings, ledger.now - ledger.moved_at
-    warn, timeout = settings.stall_warn_after, settings.stall_timeout
-    is_warned = warn is None or idle < warn or ledger.has_warned
-    is_over = timeout is not None and idle >= timeout
-    if is_warned and not is_over:
+    """Act on a standstill, on each work by the options of its own program."""
+    idle, before = ledger.now - ledger.moved_at, ledger.stalled_for
+    if not any(before < limit <= idle for limit in _stall_limits(ledger)):
         return
     stuck = [record for record in ledger.all_pending() if not _waits_for_time(ledger, record)]
     stuck.sort(key=lambda record: record.seq)
     if not stuck:
-        ledger.moved_at = ledger.now
+        ledger.moved_at, ledger.stalled_for = ledger.now, -math.inf
         return
-    if not is_warned:
-        ledger.has_warned = True
-        ledger.tell("stall_warning", seconds=idle, pending=len(stuck))
-    if is_over:
-        for record in stuck:
-            if ledger.live(record.id) is not None:  # the cascade of another may have ended it
-                _time_out(ledger, record, f"Stall timeout after {idle:.3g} s without progress")
+    ledger.stalled_for = idle
+    warns = (ledger.settings_of(record.spec.task).stall_warn_after for record in stuck)
+    warned = sum(warn is not None and before < warn <= idle for warn in warns)
+    if warned:
+        ledger.tell("stall_warning", seconds=idle, pending=warned)
+    for record in stuck:
+        timeout = ledger.settings_of(record.spec.task).stall_timeout
+        is_over = timeout is not None and idle >= timeout
+        if is_over and ledger.live(record.id) is not None:  # the cascade of another may have ended it
+            _time_out(ledger, record, f"Stall timeout after {idle:.3g} s without progress")
 
 
 def _waits_for_time(ledger: Ledger, record: Record) -> bool:

@@ -6,7 +6,8 @@ Rules:
 - A post that this release cannot read stays where it is, for one that can. It holds up nobody.
 - Starts and questions that nobody has read can be taken back; what was told cannot.
 - Letters that may have been taken by a transaction whose answer was lost are made up for: all that this process is
-  said to run is started once more, as what comes too late to begin. Who runs it already knows its token.
+  said to run is handed to it once more, as what comes too late: what it does not run already, which it knows by the
+  token, is refused as late and put back, not run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A queue in a SQLite file that several processes may share.
 
-A turn begins at the turnstile (a fair lock among processes); then comes BEGIN IMMEDIATE, what others changed, the
+A turn begins at the turnstile (a fair lock among processes); then comes BEGIN IMMEDIATE, what others left, the
 decision, one commit. The next process may take its turn, and then what was committed is synced (disk.py).
 
 After that nothing is raised any more: it would look as if the turn had failed. After a commit or a sync that failed

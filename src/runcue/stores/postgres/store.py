@@ -1,6 +1,6 @@
 """The store behind `Cue("postgresql://…")`.
 
-A turn is one transaction that holds the lock of its namespace: what others changed, the decision, one commit, in two
+A turn is one transaction that holds the lock of its namespace: what others left, the decision, one commit, in two
 or three round trips. It runs in the store's own thread. While it decides, nothing that was sent is unanswered: only
 then does the server know that the session stands still, and ends it if that lasts.
 

@@ -230,6 +230,8 @@ function because(why) {
       return "because no worker serves this queue";
     case "order":
       return `for its turn${details}`;
+    case "inbox":
+      return "to be decided over: it was accepted";
     case "ready":
       return "for the next turn";
     case "paused":
