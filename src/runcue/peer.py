@@ -14,7 +14,7 @@ from runcue.attempts import Attempts
 from runcue.core.events import told
 from runcue.core.failure import Failure
 from runcue.core.model import WorkState
-from runcue.core.plan import Ended, Hello, Item, Outcome, Plan
+from runcue.core.plan import Ended, Hello, Item, Missed, Outcome, Plan
 from runcue.core.scheduler import Scheduler
 from runcue.core.state import Head
 from runcue.decision import Ask, Decider
@@ -225,6 +225,7 @@ class Peer:
         self._outbox.heard(received)
         if received.has_missed:
             self._outbox.fail(StoreError(f"{MISSED} {UNANSWERED}"), is_all=False)
+            shell.put(Missed())
         if not received.is_whole:
             shell.wake()
         self._leadership.saw(head, self._outbox.has_unread)
@@ -233,6 +234,11 @@ class Peer:
         plan.start = [record for record in plan.start if record.token not in shell.attempts.runs]
         for work_id, token in received.unbegun:
             shell.put(Ended(work_id, token))
+        for work_id, token in received.given_up:
+            if token in shell.attempts.runs:
+                plan.stop.append(token)
+            else:  # it was never begun, or its end was told already
+                shell.put(Ended(work_id, token))
         if not shell.is_started:
             for record in plan.start:
                 shell.put(Outcome(record.id, record.token, None, UNBEGUN))
