@@ -16,6 +16,7 @@ from runcue.core.plan import (
     Item,
     Lacks,
     Lost,
+    Missed,
     Outcome,
     Plan,
     Post,
@@ -24,7 +25,7 @@ from runcue.core.plan import (
 from runcue.core.scheduler import Scheduler
 from runcue.ports import Turn
 
-MUST_BE_KEPT = (Outcome, Ended, Entered, Declare, Serve, Lost, Charge, Hello)
+MUST_BE_KEPT = (Outcome, Ended, Entered, Declare, Serve, Lost, Charge, Hello, Missed)
 """What happened, and must be taken in by some turn, whatever becomes of this one."""
 Ask = Callable[[Scheduler, Turn], None]
 

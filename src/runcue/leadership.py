@@ -44,9 +44,7 @@ class Leadership:
         """That is how the queue stands, and whether something that this process left has not been taken yet."""
         now = self._clock()
         if self._posted_at is not None and (not has_unread or head.revision != self.head.revision):
-            took = (
-                self._unread_at - self._posted_at
-            )  # at least: it was seen unread then, and it may be taken for long
+            took = self._unread_at - self._posted_at  # at least: it was seen unread then
             if took > self._slowness(now):
                 self._delay, self._delayed_at = took, now
         if self.head is not NO_HEAD and head.revision != self.head.revision:

@@ -14,7 +14,7 @@ from runcue.attempts import Attempts
 from runcue.core.events import told
 from runcue.core.failure import Failure
 from runcue.core.model import WorkState
-from runcue.core.plan import Ended, Hello, Item, Outcome, Plan
+from runcue.core.plan import Ended, Hello, Item, Missed, Outcome, Plan
 from runcue.core.scheduler import Scheduler
 from runcue.core.state import Head
 from runcue.decision import Ask, Decider
@@ -161,9 +161,7 @@ class Peer:
                 plan, received = await self._store.turn(decide, post, takeover)
         except StoreError as error:
             return False, items, error
-        if (
-            plan is None and self._scheduler is not None
-        ):  # what waited for room did so in the mind that is lost
+        if plan is None and self._scheduler is not None:  # what waits for room did so in its mind
             for item in self._scheduler.waiting_here():
                 self._shell.put(item)
         is_going_on = plan is not None and plan.head.decider == self._leadership.me
@@ -245,14 +243,20 @@ class Peer:
         self._outbox.heard(received)
         if received.has_missed:
             self._outbox.fail(StoreError(f"{MISSED} {UNANSWERED}"), is_all=False)
+            shell.put(Missed())
         if not received.is_whole:
             shell.wake()
         self._leadership.saw(head, self._outbox.has_unread)
-        self._give_errors(plan, received.unread)
+        self._give_errors(plan, self._raised if received.unread is None else received.unread)
         plan.head = head
         plan.start = [record for record in plan.start if record.token not in shell.attempts.runs]
         for work_id, token in received.unbegun:
             shell.put(Ended(work_id, token))
+        for work_id, token in received.given_up:
+            if token in shell.attempts.runs:
+                plan.stop.append(token)
+            else:  # it was never begun, or its end was told already
+                shell.put(Ended(work_id, token))
         if not shell.is_started:
             for record in plan.start:
                 shell.put(Outcome(record.id, record.token, None, UNBEGUN))

@@ -82,6 +82,8 @@ class Received(msgspec.Struct):
     """Those of its posts that nobody has taken yet; None when that is not known."""
     unbegun: list[tuple[str, int]] = []
     """Starts that were given up before it has read them, by id and token: nothing of them ever runs."""
+    given_up: list[tuple[str, int]] = []
+    """Attempts of it that no longer count and have not ended, by id and token, where it may not have been told so."""
     is_whole: bool = True
     """False when there may be more, which is to be asked for: that its post is there was all that could be read."""
     has_missed: bool = False

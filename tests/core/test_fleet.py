@@ -12,7 +12,7 @@ from runcue.core.failure import Failure
 from runcue.core.fleet import LATELY, UNREAD, Fleet
 from runcue.core.limits import Limits
 from runcue.core.model import Record
-from runcue.core.plan import Cancel, Configure, Ended, Lost, Pause, Plan, Tell, Verdicts, Withdraw
+from runcue.core.plan import Cancel, Configure, Ended, Lost, Missed, Pause, Plan, Tell, Verdicts, Withdraw
 from runcue.core.retry import Retry
 from runcue.core.settings import Rule, Settings
 from runcue.core.state import Worker
@@ -809,6 +809,25 @@ def test_a_question_that_somebody_leaves_unanswered_is_put_to_another(is_read: b
     second.post(Verdicts([second.verdict("a")]))
     decider.turn()
     assert sorted(runs(first, second)) == [[], ["a"]]
+
+
+def test_who_lost_what_it_was_asked_is_asked_anew_though_much_is_heard_of_it() -> None:
+    decider, other = asking()
+    decider.submit("a", "b")
+    other.read(is_heard=False)
+    other.is_unsure = False
+    for _ in range(10):
+        other.post(Tell("progress"))
+        decider.after(UNREAD / 2)
+    other.read()
+    assert other.asked == []
+    other.post(Missed())
+    decider.turn()
+    decider.after(1)
+    other.read()
+    assert other.asked == ["a", "b"]
+    decider.turn(Missed())
+    assert decider.asked == []
 
 
 def test_where_nobody_can_be_asked_it_is_asked_again_later() -> None:

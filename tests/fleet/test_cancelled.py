@@ -3,17 +3,67 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from runcue import Cue, Work, WorkState
+from runcue.core.state import Head
+from runcue.ports import Received
 
 PATIENCE = 60.0
 
 
-async def test_what_was_cancelled_before_it_was_read_leaves_room_for_the_next(
+def lose_letters(cue: Cue, monkeypatch: pytest.MonkeyPatch, is_enough: Callable[[str], bool]) -> None:
+    """Have the next letters of that process lost that say this, once, as with a connection."""
+    assert cue._system is not None
+    tables: Any = cue._system.store._tables  # type: ignore[attr-defined] # it is one in a file
+    received = tables.received
+    lost: list[tuple[str, str]] = []
+
+    def losing(head: Head, letters: list[tuple[str, str]]) -> Received:
+        if not lost and any(is_enough(body) for _, body in letters):
+            lost.extend(letters)
+            tables.letters_missed()
+            letters = []
+        return cast(Received, received(head, letters))
+
+    monkeypatch.setattr(tables, "received", losing)
+
+
+async def test_who_lost_the_word_that_its_work_is_cancelled_stops_it_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def work(work: Work) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    one, other = (Cue(tmp_path / "queue.db", durability="relaxed") for _ in range(2))
+    for cue in (one, other):
+        cue.task("work")(work)
+    async with asyncio.timeout(PATIENCE):
+        await one.count()
+        one.start(queues=["elsewhere"])
+        await one.count()
+        other.start(queues=["default"])
+        await other.count()
+        await one.submit("work", id="a")
+        await began.wait()
+        lose_letters(other, monkeypatch, lambda body: "stop" in body)
+        assert await one.cancel("a")
+        await ended.wait()
+        await other.close()
+        await one.close()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_what_was_cancelled_before_it_was_read_leaves_room_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ) -> None:
     ran: list[str] = []
 
@@ -51,6 +101,8 @@ async def test_what_was_cancelled_before_it_was_read_leaves_room_for_the_next(
         while not (await one.count())[WorkState.RUNNING]:
             pass
         assert await one.cancel("a")
+        if is_lost:
+            lose_letters(other, monkeypatch, lambda body: True)
         may_read.set()
         await one.submit("work", id="b")
         await one.result("b")

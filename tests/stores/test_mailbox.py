@@ -10,10 +10,12 @@ from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from runcue.core.lifecycle import started
 from runcue.core.model import Record
 from runcue.core.plan import Cancel, Plan
+from runcue.core.state import Overdue
 from runcue.errors import StorageFull, StoreError
 from runcue.ports import Outgoing, Takeover, Turn
 from runcue.stores.sqlite import SqliteStore
@@ -92,6 +94,23 @@ async def test_starts_that_may_have_been_read_in_vain_come_again_too_late_to_beg
         plan = (await store.exchange(None)).plan
         assert (plan.start, plan.rated) == ([running], {running.token: 0.0})
         assert (await store.exchange(None)).plan.start == []
+
+
+async def test_what_was_to_be_stopped_is_told_anew_to_who_may_have_missed_it(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, store):
+        overdue = (Overdue(7, "w7", "task", "default", ()),)
+
+        def change(plan: Plan, turn: Turn) -> None:
+            plan.workers = {store.worker: replace(store.me(), overdue=overdue)}
+
+        await one.turn(change)
+        received = await store.exchange(None)
+        assert (received.given_up, received.has_missed) == ([], False)
+        store._tables.letters_missed()
+        received = await store.exchange(None)
+        assert (received.given_up, received.has_missed) == ([("w7", 7)], True)
+        received = await store.exchange(None)
+        assert (received.given_up, received.has_missed) == ([], False)
 
 
 async def test_starts_that_nobody_waited_for_come_again(tmp_path: Path) -> None:

@@ -186,9 +186,13 @@ class Lost(msgspec.Struct, eq=False):
     worker: str
 
 
+class Missed(msgspec.Struct, eq=False):
+    """A process may have lost what it was left to read: what it was asked has to be asked anew."""
+
+
 Item = (
     Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Purge | Configure | Declare | Adjust
-    | Pause | Tell | Serve | Lost | Charge | Observe | Hello
+    | Pause | Tell | Serve | Lost | Charge | Observe | Hello | Missed
 )  # fmt: skip
 
 

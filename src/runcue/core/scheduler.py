@@ -35,6 +35,7 @@ from runcue.core.plan import (
     Lacks,
     Library,
     Lost,
+    Missed,
     Observe,
     Outcome,
     Pause,
@@ -88,6 +89,7 @@ class Scheduler:
             Charge: self._take_charge,
             Observe: self._take_observe,
             Hello: self._take_hello,
+            Missed: self._take_missed,
         }
 
     @property
@@ -418,6 +420,9 @@ class Scheduler:
 
     def _take_lost(self, item: Lost) -> None:
         shared.lose(self.ledger, item.worker)
+
+    def _take_missed(self, item: Missed) -> None:
+        shared.ask_again(self.ledger, self.ledger.origin)
 
     def _take_charge(self, item: Charge) -> None:
         self.ledger.charge(item.token, item.amounts)

@@ -247,7 +247,7 @@ def lose(ledger: Ledger, worker: str) -> None:
         if record is not None:
             ledger.plan.part(worker).stop.append(token)  # in case it only seemed dead
             _take_over(ledger, replace(record, worker=None))
-    ask_anew(ledger, [work_id for work_id, asked in ledger.asked_of.items() if asked == worker])
+    ask_again(ledger, worker)
     ledger.fleet.leave(worker)
     ledger.plan.lost.append(worker)
 
@@ -270,6 +270,11 @@ def _lose_attempt(ledger: Ledger, token: int) -> None:
         ledger.spending[token].enter(counted_at)
     ledger.release(token, "")
     ledger.judge_circuits(token, None)
+
+
+def ask_again(ledger: Ledger, worker: str) -> None:
+    """That process may not know what it was asked."""
+    ask_anew(ledger, [work_id for work_id, asked in ledger.asked_of.items() if asked == worker])
 
 
 def ask_anew(ledger: Ledger, ids: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ Rules:
 - Starts and questions that nobody has read can be taken back; what was told cannot.
 - Letters that may have been taken by a transaction whose answer was lost are made up for: all that this process is
   said to run is handed to it once more, as what comes too late: what it does not run already, which it knows by the
-  token, is refused as late and put back, not run.
+  token, is refused as late and put back, not run. What it is said to have given up it is told anew to stop.
 """
 
 from __future__ import annotations
@@ -194,9 +194,10 @@ class Mailbox(Records):
             except StorageCorrupt as error:
                 logger.error("a letter is left out: %s", error)
                 self._missed = has_missed = True
-        if self._missed:
-            self._make_up(plan)
-        return Received(head, plan, unbegun=unbegun, is_known=self.is_known, has_missed=has_missed)
+        given_up = self._make_up(plan) if self._missed else []
+        return Received(
+            head, plan, unbegun=unbegun, given_up=given_up, is_known=self.is_known, has_missed=has_missed
+        )
 
     def nothing_read(self, head: Head, unread: frozenset[int] | None = None) -> Received:
         """A post is there, and nothing more can be read now."""
@@ -217,12 +218,14 @@ class Mailbox(Records):
         finally:
             self._may_take = may_take
 
-    def _make_up(self, plan: Plan) -> None:
+    def _make_up(self, plan: Plan) -> wire.Given:
         known = {record.token for record in plan.start}
         for record in self.records("shelf = ? ORDER BY seq", (f"running/{self._worker}",)):
             if record.token not in known:
                 plan.start.append(record)
                 plan.rated[record.token] = 0.0
+        me = [worker for worker in self.workers() if worker.id == self._worker]
+        return [(one.work_id, one.token) for worker in me for one in worker.overdue]
 
     def letters_read(self, *, is_all: bool = True) -> None:
         """What the last transaction took of letters is in good hands, if that is all of it."""

@@ -34,6 +34,7 @@ from runcue.core.plan import (
     Hello,
     Item,
     Lost,
+    Missed,
     Observe,
     Outcome,
     Pause,
@@ -233,6 +234,7 @@ _OUT: Final[dict[type, tuple[str, _Out | None]]] = {
     Lost: ("lost", None),
     Charge: ("charge", None),
     Observe: ("observe", None),
+    Missed: ("missed", None),
     Hello: (
         "hello",
         lambda item: _Hello(item.worker, {name: _rule_out(rule) for name, rule in item.rules.items()}),
