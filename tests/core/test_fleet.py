@@ -1160,11 +1160,13 @@ def test_a_standstill_fails_only_the_work_of_programs_that_limit_it() -> None:
 
 
 def test_a_standstill_is_limited_by_a_program_that_does_not_decide() -> None:
-    first, _ = with_options(Settings(), Settings(stall_timeout=20, stall_warn_after=10))
+    first, second = with_options(Settings(), Settings(stall_timeout=20, stall_warn_after=10))
     first.turn(first.submission("a", task="one"), first.submission("b", task="two"))
     assert first.plan.wake_at == first.now + 10
     first.after(10)
     assert first.facts("stall_warning") == [{"seconds": 10.0, "pending": 1}]
+    second.read()
+    assert (first.told_of("stall_warning"), second.told_of("stall_warning")) == ([], [None])
     assert first.plan.wake_at == first.now + 10
     first.after(10)
     assert first.states() == {"a": "pending", "b": "failed"}
@@ -1197,3 +1199,14 @@ def test_a_full_queue_is_told_to_who_submits_by_its_own_limit() -> None:
     assert len(second.told_of("backpressure_active")) == 2
     assert first.facts("backpressure_active")[1:] == [{"depth": 3, "limit": 5, "active": False}]
     assert first.told_of("backpressure_active") == []
+
+
+def test_what_waited_for_room_is_told_to_who_submitted_it() -> None:
+    first, second = with_options(Settings(), Settings(max_queued=1, reject_policy="block"))
+    second.post(second.submission("a", task="two"), second.submission("b", task="two", may_wait=True))
+    first.turn()
+    first.cancel("a")
+    second.read()
+    assert first.states() == {"a": "cancelled", "b": "pending"}
+    assert len(second.told_of("backpressure_active")) == 1
+    assert first.told_of("queued") == first.told_of("backpressure_active") == []

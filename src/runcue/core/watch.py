@@ -7,6 +7,7 @@ is pending that waits for no time of its own (`run_at`, a retry).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from heapq import heappop
 
@@ -117,15 +118,29 @@ def _check_stall(ledger: Ledger) -> None:
         ledger.moved_at, ledger.stalled_for = ledger.now, -math.inf
         return
     ledger.stalled_for = idle
-    warns = (ledger.settings_of(record.spec.task).stall_warn_after for record in stuck)
-    warned = sum(warn is not None and before < warn <= idle for warn in warns)
-    if warned:
-        ledger.tell("stall_warning", seconds=idle, pending=warned)
+    _warn_of_stall(ledger, Counter(record.spec.task for record in stuck), before, idle)
     for record in stuck:
         timeout = ledger.settings_of(record.spec.task).stall_timeout
         is_over = timeout is not None and idle >= timeout
         if is_over and ledger.live(record.id) is not None:  # the cascade of another may have ended it
             _time_out(ledger, record, f"Stall timeout after {idle:.3g} s without progress")
+
+
+def _warn_of_stall(ledger: Ledger, stuck: Counter[str], before: float, idle: float) -> None:
+    """Tell those who have the tasks of what is stuck, as far as their program wants to be warned by now."""
+    for task in list(stuck):
+        warn = ledger.settings_of(task).stall_warn_after
+        if warn is None or not before < warn <= idle:
+            del stuck[task]
+    if not stuck:
+        return
+    members = () if ledger.fleet is None else ledger.fleet.members.values()
+    amounts = {member.id: sum(stuck[task] for task in {*member.worker.tasks}) for member in members}
+    concerned = {worker: amount for worker, amount in amounts.items() if amount}
+    for worker, amount in (concerned or {ledger.worker: stuck.total()}).items():
+        ledger.origin = worker
+        ledger.tell("stall_warning", seconds=idle, pending=amount)
+    ledger.origin = ledger.worker
 
 
 def _waits_for_time(ledger: Ledger, record: Record) -> bool:
