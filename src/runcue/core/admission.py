@@ -89,7 +89,7 @@ def take_waiting(ledger: Ledger) -> None:
         if most is not None and ledger.pending + len(submit.specs) > most:
             break
         ledger.waiting_submits.popleft()
-        ledger.origin = ledger.refs.get(id(submit), (ledger.worker,))[0]
+        ledger.origin = ledger.refs.get(submit, (ledger.worker,))[0]
         ledger.reply(submit, take(ledger, submit, is_next=True))
         ledger.origin = ledger.worker
 
