@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from runcue import Event, Retry
@@ -326,21 +326,11 @@ class Checker:
         assert life.asked is not None
         if better.asked.cost and not life.asked.cost:  # nothing of what the other may be waiting for
             return
-        if self._may_wait_behind(better):
+        if _may_wait_behind(better, self._lives.values()):
             return
         rule = "starvation" if better.asked.priority < life.asked.priority else "priority"
         self._say(rule, f"work {life.id} started before {better.id}, which comes first and could have started",
                   life.id, better.id)  # fmt: skip
-
-    def _may_wait_behind(self, life: Life) -> bool:
-        """True when other work of its task comes before it, of which it is not known whether its time has come, and
-        that may have to wait for what it is going to use: a lane is served in order."""
-        return any(
-            other.state == "pending" and not other.is_candidate and other.task == life.task
-            and other.asked is not None and other.asked.cost
-            and (other.rank, other.number) < (life.rank, life.number)
-            for other in self._lives.values()
-        )  # fmt: skip
 
     def _completed(self, life: Life, event: Event) -> None:
         if event.attempt != life.attempt:
@@ -549,3 +539,14 @@ HEARD: Final = {
 CIRCUITS: Final = {"circuit_opened": "open", "circuit_half_open": "half_open", "circuit_closed": "closed"}
 RULES: Final = ("order", "life", "lost", "result", "overlap", "attempts", "retry", "dependencies", "keys", "circuit",
                 "priority", "starvation", "rate", "concurrency", "amount", "service")  # fmt: skip
+
+
+def _may_wait_behind(life: Life, lives: Iterable[Life]) -> bool:
+    """True when other work of its task comes before it, of which it is not known whether its time has come, and that
+    may have to wait for what it is going to use: a lane is served in order."""
+    return any(
+        other.state == "pending" and not other.is_candidate and other.task == life.task
+        and other.asked is not None and other.asked.cost
+        and (other.rank, other.number) < (life.rank, life.number)
+        for other in lives
+    )  # fmt: skip
