@@ -140,7 +140,7 @@ class Peer:
     async def take_part(self, question: Ask | None) -> tuple[bool, list[Item], StoreError | None]:
         """Decide, or leave the inbox for whoever does. True when this process decided; and what the store could not
         keep of the inbox, with the reason."""
-        items: list[Item] = []
+        items: list[Item] | None = None
         plan: Plan | None = None
         decide: Decider | None = None
         received: Received | None
@@ -160,7 +160,7 @@ class Peer:
                 decide = self._shell.decider(scheduler, items, question)
                 plan, received = await self._store.turn(decide, post, takeover)
         except StoreError as error:
-            return False, items, error
+            return False, self._shell.take_inbox() if items is None else items, error
         if plan is None and self._scheduler is not None:  # what waits for room did so in its mind
             for item in self._scheduler.waiting_here():
                 self._shell.put(item)

@@ -99,7 +99,7 @@ def tell_depth(ledger: Ledger) -> None:
     if ledger.is_whole:
         _tell_depth(ledger, ledger.settings.max_queued)
         return
-    for worker, most in list(ledger.depth_levels):
+    for worker, most in dict.fromkeys([*ledger.depth_levels, (ledger.worker, ledger.settings.max_queued)]):
         ledger.origin = worker
         _tell_depth(ledger, most)
     ledger.origin = ledger.worker

@@ -198,9 +198,9 @@ class Tables(Mailbox):
 
     def _wakes_at(self, plan: Plan) -> float | None:
         """When there is something to decide by the passing of time alone. A turn for a question does not look."""
-        if not plan.is_whole and not self.has_more:
-            return plan.head.wake_at
-        return plan.wake_at if math.isfinite(plan.wake_at) else None
+        if math.isfinite(plan.wake_at):
+            return plan.wake_at
+        return None if plan.is_whole else plan.head.wake_at
 
     @property
     def turn(self) -> str:
