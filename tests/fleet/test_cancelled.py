@@ -94,7 +94,9 @@ async def test_what_was_cancelled_before_it_was_read_leaves_room_for_the_next(
 
         for name in ("exchange", "turn"):
             monkeypatch.setattr(store, name, later(getattr(store, name)))
-        await other.count()  # whatever was under way before is over
+        await other.pause(
+            "nowhere"
+        )  # with that it is known to serve, and whatever was under way before is over
         may_read.clear()
         async with under_way:
             await one.submit("work", id="a")
