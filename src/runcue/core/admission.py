@@ -96,10 +96,10 @@ def take_waiting(ledger: Ledger) -> None:
 
 def tell_depth(ledger: Ledger) -> None:
     """Tell when the queue leaves what was told of it to those who submit; with one process, also when it fills up."""
-    if ledger.is_whole:
+    if ledger.fleet is None or len(ledger.fleet.members) == 1:
         _tell_depth(ledger, ledger.settings.max_queued)
         return
-    for worker, most in dict.fromkeys([*ledger.depth_levels, (ledger.worker, ledger.settings.max_queued)]):
+    for worker, most in list(ledger.depth_levels):
         ledger.origin = worker
         _tell_depth(ledger, most)
     ledger.origin = ledger.worker
