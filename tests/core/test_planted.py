@@ -14,6 +14,7 @@ from runcue.core.scheduler import Scheduler
 from tests.core import test_fleet, test_takeover
 from tests.core.library import Process, Shared
 from tests.core.test_shared_swarm import STEPS, Swarm
+from tests.mistakes import given_to_two
 
 SEEDS = 60
 """How many seeds may pass before a mistake is found."""
@@ -59,20 +60,6 @@ def posts_kept(patch: pytest.MonkeyPatch) -> None:
         return plan
 
     patch.setattr(Process, "turn", again)
-
-
-def given_to_two(patch: pytest.MonkeyPatch) -> None:
-    """A start is given to two processes."""
-    finish = Scheduler.finish
-
-    def generous(self: Scheduler) -> Plan:
-        plan, fleet = finish(self), self.ledger.fleet
-        others = [] if fleet is None else [one.id for one in fleet.serving() if one.id != self.ledger.worker]
-        if others and plan.start:
-            plan.part(others[0]).start.append(plan.start[0])
-        return plan
-
-    patch.setattr(Scheduler, "finish", generous)
 
 
 def answers_dropped(patch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from runcue.stores.mailbox import Letter, Mailbox
 from runcue.stores.neighbours import Neighbours
 from runcue.stores.shared import SharedStore
 from runcue.testing import Deadlock, fill_disk, kill, run
+from tests.mistakes import letters_kept
 
 BOUND = 60.0
 """Virtual seconds within which everything happens."""
@@ -201,19 +202,6 @@ def posts_kept(patch: pytest.MonkeyPatch) -> None:
         self.has_more |= bool(kept)
 
     patch.setattr(Mailbox, "_delete_posts", late)
-
-
-def letters_kept(patch: pytest.MonkeyPatch) -> None:
-    """A letter is not deleted when it is first read."""
-    claim = Mailbox.claim
-    before: dict[Mailbox, list[Letter]] = {}
-
-    def again(self: Mailbox) -> list[Letter]:
-        old = before.get(self, [])
-        before[self] = claim(self)
-        return [*old, *before[self]]
-
-    patch.setattr(Mailbox, "claim", again)
 
 
 def hello_lost(patch: pytest.MonkeyPatch) -> None:

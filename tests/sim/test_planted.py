@@ -24,9 +24,9 @@ from runcue.ports import Outgoing, Turn
 from runcue.replies import Replies
 from runcue.sim import swarm
 from runcue.stores import journal
-from runcue.stores.mailbox import Letter, Mailbox
 from runcue.stores.shared import SharedStore
 from runcue.stores.tables import Tables
+from tests.mistakes import given_to_two, letters_kept
 
 SEEDS = 150
 """How many seeds may pass before a mistake is found."""
@@ -244,20 +244,6 @@ def full_members(patch: pytest.MonkeyPatch) -> None:
 # --- one decides for all --------------------------------------------------------------------------
 
 
-def given_to_two(patch: pytest.MonkeyPatch) -> None:
-    """A start is given to two processes."""
-    finish = Scheduler.finish
-
-    def generous(self: Scheduler) -> Plan:
-        plan, fleet = finish(self), self.ledger.fleet
-        others = [] if fleet is None else [one.id for one in fleet.serving() if one.id != self.ledger.worker]
-        if others and plan.start:
-            plan.part(others[0]).start.append(plan.start[0])
-        return plan
-
-    patch.setattr(Scheduler, "finish", generous)
-
-
 def answers_dropped(patch: pytest.MonkeyPatch) -> None:
     """A post is taken, and how an attempt in it ended is not."""
     take = Scheduler.take_posts
@@ -292,19 +278,6 @@ def begun_before_commit(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Decider, "__call__", deciding)
     patch.setattr(Peer, "take_part", hasty)
-
-
-def letters_kept(patch: pytest.MonkeyPatch) -> None:
-    """A letter is not deleted when it is first read."""
-    claim = Mailbox.claim
-    before: dict[Mailbox, list[Letter]] = {}
-
-    def again(self: Mailbox) -> list[Letter]:
-        old = before.get(self, [])
-        before[self] = claim(self)
-        return [*old, *before[self]]
-
-    patch.setattr(Mailbox, "claim", again)
 
 
 def old_mind(patch: pytest.MonkeyPatch) -> None:
