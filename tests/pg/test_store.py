@@ -130,10 +130,33 @@ async def test_starts_whose_answer_was_lost_come_again_too_late_to_begin(pg: str
         await one.turn(lambda plan, turn: plan.part(me).start.append(running))
         pg_proxy.cut_after(EXCHANGE)
         received = await other.store.exchange(Outgoing(2, []))
-        assert (received.plan.start, received.plan.rated) == ([running], {1: 0.0})
         assert received.unread == {2}, "its post is there"
+        assert (received.plan.start, received.plan.rated) == ([running], {}), (
+            "and letters were not taken with it"
+        )
+        await one.turn(lambda plan, turn: plan.part(me).start.append(running))
+        pg_proxy.cut_after(EXCHANGE)
+        received = await other.store.exchange(None)
+        assert (received.plan.start, received.plan.rated) == ([running], {1: 0.0})
         assert received.has_missed, "what was answered to it is lost"
         assert not (await other.store.exchange(None)).has_missed
+
+
+async def test_a_post_is_there_though_the_letters_behind_it_cannot_be_read(pg: str, pg_proxy: Proxy) -> None:
+    async with hand_on(pg) as one, hand_on(pg_proxy.dsn(pg)) as other:
+        me = other.store.me().id
+
+        def tell(plan: Plan, turn: Turn) -> None:
+            plan.part(me).stop = [7]
+
+        await one.turn(tell)
+        pg_proxy.cut_before(r"with kept as .* taken as .*")
+        pg_proxy.refuse()
+        received = await other.store.exchange(Outgoing(1, []))
+        assert not received.is_whole
+        assert asked(pg, "SELECT number FROM runcue.inbox") == [(1,)]
+        pg_proxy.allow()
+        assert (await other.store.exchange(None)).plan.stop == [7]
 
 
 async def test_whether_a_commit_lasts_is_unknown_when_nobody_can_be_asked(

@@ -36,7 +36,7 @@ from runcue.stores.postgres.beats import BEAT, Beats, note
 from runcue.stores.postgres.clock import ServerClock
 from runcue.stores.postgres.link import ONE_MOMENT, Link, cause_of, is_gone, is_passing, translate
 from runcue.stores.postgres.place import boot_of, make_place, place_of
-from runcue.stores.postgres.tables import BEGIN, PostgresTables
+from runcue.stores.postgres.tables import BEGIN, PostgresTables, Swapped
 from runcue.stores.pruning import Deleted, forget_files
 from runcue.stores.shared import SharedStore, crashpoint
 from runcue.stores.tables import Tables
@@ -241,40 +241,61 @@ class PostgresStore(SharedStore):
     # exchanges: without the lock --------------------------------------------------------------------------
 
     def _exchanged(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
-        """In one statement; what was given to this process is read after that. It is tried again if it was lost.
+        """Leave that, and take what is there for this process, each in one statement, if there is anything.
 
         Once it is known that the post is there, nothing is raised: it would look as if it were not.
         """
-        tables, is_there = self._tables, False
+        tables = self._tables
+        self._is_taking_turn = True
+        try:
+            if post is None:
+                return self._taken(is_there=False)
+            at = self.clock.now()
+            swapped = self._swapped(lambda kept: tables.post(kept, self._identity, post, at))
+            if swapped is not None and not swapped.has_letters:
+                return self._understood(swapped.fleet, swapped.unread, is_there=True)
+            try:
+                return self._taken(is_there=True)
+            except (psycopg.Error, StoreError):
+                return tables.nothing_read(self._head)
+        finally:
+            self._is_taking_turn = False
+
+    def _taken(self, *, is_there: bool) -> Received:
+        """Take what is there for this process, and read it. `is_there` when a post of it is."""
+        tables = self._tables
+
+        def take(kept: int) -> Swapped:
+            return tables.take(kept, self._identity)
+
+        swapped = self._swapped(take) or self._swapped(take)  # what was lost with an answer is made up for
+        if swapped is None:
+            return tables.nothing_read(self._head)
+        tables.hold(swapped.letters)
+        return self._understood(swapped.fleet, swapped.unread, is_there=is_there)
+
+    def _swapped(self, swap: Callable[[int], Swapped]) -> Swapped | None:
+        """Do that, once more if it did not take place; None when it did, and its answer was lost."""
         for is_last in (False, True):
-            self._is_taking_turn = True
             try:
                 if not self._link.is_alive:
                     self._renew()
                 self._kept += 1
                 asked_at = presence.boottime()
                 crashpoint("post.written")
-                row, fleet, letters, unread = tables.swap(self._kept, post, self.clock.now(), self._identity)
-                if row[-3] != self._identity:
+                swapped = swap(self._kept)
+                if swapped.row[-3] != self._identity:
                     raise self._replaced("holds another queue now")
-                self._heard(self._link, asked_at, row)
-                tables.hold(letters)
-                is_there |= post is not None
-                return self._understood(fleet, unread, is_there=is_there)
-            except (psycopg.Error, StoreError) as error:
-                if is_there:
-                    return tables.nothing_read(self._head)
-                if not isinstance(error, psycopg.Error):
-                    raise
+                self._heard(self._link, asked_at, swapped.row)
+                return swapped
+            except psycopg.Error as error:
                 if not is_gone(error) or is_last:
                     raise self._told(error) from cause_of(error, self._address)
                 has_swapped = self._has_swapped()
                 if has_swapped is None:
                     raise self._unknown(PASSED_FOR_DEAD) from cause_of(error, self._address)
                 if has_swapped:
-                    is_there, post = post is not None, None
-            finally:
-                self._is_taking_turn = False
+                    return None
         raise AssertionError("the second try returns or raises")
 
     def _understood(self, fleet: int, unread: frozenset[int], *, is_there: bool) -> Received:

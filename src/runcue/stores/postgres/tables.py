@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -54,40 +54,55 @@ OPENING: Final = (
     f"THEN (SELECT json_agg(q) FROM ({INBOX}) AS q)::text END FROM head"
 )
 """All that a turn has to know of who goes on deciding: the counters, and what others left for it."""
-EXCHANGE: Final = (
-    "WITH kept AS (INSERT INTO commits "
-    "SELECT $1::text, $2::bigint + EXISTS (SELECT 1 FROM letters WHERE worker = $1)::int "
-    "WHERE ($3::text IS NOT NULL OR EXISTS (SELECT 1 FROM letters WHERE worker = $1)) "
-    "AND EXISTS (SELECT 1 FROM head WHERE identity = $7::text) "
-    "ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn WHERE commits.turn < excluded.turn RETURNING turn), "
+_KEPT: Final = "ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn WHERE commits.turn < excluded.turn RETURNING turn"
+_UNREAD: Final = "ARRAY(SELECT number FROM inbox WHERE worker = $1)"
+POST: Final = (
+    f"WITH kept AS (INSERT INTO commits SELECT $1::text, $2::bigint FROM head WHERE identity = $3::text {_KEPT}), "
     "posted AS (INSERT INTO inbox (worker, number, at, body) "
-    "SELECT $1, $4::bigint, $5::float8, $3 FROM kept WHERE $3 IS NOT NULL), "
+    "SELECT $1, $4::bigint, $5::float8, $6::text FROM kept) "
+    f"SELECT (SELECT turn FROM kept), {_UNREAD}, EXISTS (SELECT 1 FROM letters WHERE worker = $1), "
+    f"fleet, {BEGIN} FROM head"
+)
+"""Leaves a post: $1 is whose it is, $2 twice the number of its commit, $4 to $6 are the post. Finds whether there are
+letters, too. In another queue than $3 it does nothing, nor when it comes late, after its answer was given up and asked
+for (FENCE)."""
+TAKE: Final = (
+    "WITH kept AS (INSERT INTO commits SELECT $1::text, $2::bigint + 1 FROM head WHERE identity = $3::text "
+    f"AND EXISTS (SELECT 1 FROM letters WHERE worker = $1) {_KEPT}), "
     "taken AS (DELETE FROM letters WHERE worker = $1 AND EXISTS (SELECT 1 FROM kept) RETURNING id, kind, body), "
-    f"given AS ({codec.SELECT} WHERE shelf = 'running/' || $1 AND token > $6::bigint "
+    f"given AS ({codec.SELECT} WHERE shelf = 'running/' || $1 AND token > $4::bigint "
     "AND EXISTS (SELECT 1 FROM taken WHERE kind = 'start')) "
-    "SELECT (SELECT turn FROM kept), "
+    f"SELECT (SELECT turn FROM kept), {_UNREAD}, "
     "CASE WHEN row_number() OVER () = 1 THEN (SELECT json_agg(t ORDER BY id) FROM taken AS t)::text END, "
-    "(SELECT json_agg(number) FROM inbox WHERE worker = $1)::text, "
-    "CASE WHEN $3 IS NULL AND NOT EXISTS (SELECT 1 FROM letters WHERE worker = $1 AND kind = 'start') "
+    "CASE WHEN NOT EXISTS (SELECT 1 FROM letters WHERE worker = $1 AND kind = 'start') "
     "THEN set_config('synchronous_commit', 'off', true) END, "
     f"stand.*, given.* FROM (SELECT fleet, {BEGIN} FROM head) AS stand LEFT JOIN given ON true"
 )
-"""A post, if there is one, and the letters of a worker, in one statement: $1 is who it is, $2 twice the number of its
-commit (`commits` gets one more where it takes letters), $3 to $5 are the post. With starts come the works that this
-worker runs, from the token $6 on, each in a row with all the rest, but for the letters. In another queue than $7 it
-does nothing, nor when it comes late, after its answer was given up and asked for (FENCE). A post is synced, and so is
-that starts were read: a server that crashes would give them once more, to this worker or, taken back, to another.
-That words were read need not last: what this worker read lately it knows when it comes again (`_unseen`)."""
+"""Takes the letters of a worker, if there are any; $1 to $3 are as in POST, but that `commits` gets one more than $2.
+With starts come the works that this worker runs, from the token $4 on, each in a row with all the rest, but for the
+letters. That starts were read is synced, as a post is: a server that crashes would give them once more, to this worker
+or, taken back, to another. That words were read need not last: what this worker read lately it knows when it comes
+again (`_unseen`)."""
 FENCE: Final = (
     "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
     "WHERE commits.turn < excluded.turn - 1 RETURNING xmax = 0"
 )
 """Finds a row when an exchange has not taken place, and never will; waits for one that is under way. True when
 nothing was known of this worker: what it had committed, if anything, was forgotten."""
-Swapped = tuple[Row, int, list[Letter], frozenset[int]]
-"""What an exchange finds: the counters, how often workers changed, letters, and which posts are unread."""
+
+
+class Swapped(NamedTuple):
+    """What an exchange finds: the counters, how often workers changed, which posts are unread, and letters; or, with
+    a post, whether there are any."""
+
+    row: Row
+    fleet: int
+    unread: frozenset[int]
+    letters: list[Letter]
+    has_letters: bool = False
+
+
 _decode_rows = msgspec.json.Decoder(list[dict[str, Any]]).decode
-_decode_numbers = msgspec.json.Decoder(list[int]).decode
 
 
 def _together(questions: tuple[tuple[str, Row], ...]) -> str:
@@ -154,23 +169,27 @@ class PostgresTables(Tables):
     def _delete_posts(self) -> None:
         self._execute("DELETE FROM inbox WHERE id = ANY(?)", (self._taken,))
 
-    def swap(self, kept: int, post: Outgoing | None, at: float, queue: str) -> Swapped:
-        """Leave a post and take the letters of this worker, at once, if this is that queue."""
-        body = None if post is None else wire.items_text(post.items)
-        number = None if post is None else post.number
-        bindings = (self._worker, 2 * kept, body, number, at, self._token, queue)
-        rows: Any = self._execute(EXCHANGE, bindings).fetchall()
-        turn, taken, numbers, off, fleet, *counters = rows[0][: -len(codec.COLUMNS)]
+    def post(self, kept: int, queue: str, post: Outgoing, at: float) -> Swapped:
+        """Leave a post, if this is that queue."""
+        bindings = (self._worker, 2 * kept, queue, post.number, at, wire.items_text(post.items))
+        [(turn, numbers, has_letters, fleet, *counters)] = self._execute(POST, bindings).fetchall()
+        if turn is None and counters[-3] == queue:
+            raise StoreError("A post was not kept: another process uses the name of this worker.")
+        self.has_committed |= turn is not None
+        self._lately.clear()  # a post is synced, and with it all that was read before
+        return Swapped(tuple(counters), fleet, frozenset((*numbers, post.number)), [], has_letters)
+
+    def take(self, kept: int, queue: str) -> Swapped:
+        """Take the letters of this worker, if this is that queue."""
+        rows: Any = self._execute(TAKE, (self._worker, 2 * kept, queue, self._token)).fetchall()
+        turn, numbers, taken, off, fleet, *counters = rows[0][: -len(codec.COLUMNS)]
         given = [row[-len(codec.COLUMNS) :] for row in rows]
         self._given = {one.id: one for one in self._sound([row for row in given if row[0] is not None])}
-        if turn is None and post is not None and counters[-3] == queue:
-            raise StoreError("A post was not kept: another process uses the name of this worker.")
         self.has_committed |= turn is not None
         found = _decode_rows(taken or "[]")
         self._claimed = bool(found)
         letters = self._unseen(found, is_lasting=off is None)
-        unread = {*_decode_numbers(numbers or "[]"), *(() if number is None else (number,))}
-        return tuple(counters), fleet, letters, frozenset(unread)
+        return Swapped(tuple(counters), fleet, frozenset(numbers), letters)
 
     def _loaded(self, ids: list[str]) -> dict[str, Record]:
         given, self._given = self._given, {}
