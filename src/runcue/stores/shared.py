@@ -31,6 +31,7 @@ from runcue.stores.errands import Claim, Errands
 from runcue.stores.hearing import Hearing
 from runcue.stores.housekeeping import Housekeeping
 from runcue.stores.lack import no_memory
+from runcue.stores.mailbox import Letter
 from runcue.stores.neighbours import EndLeftovers, Neighbours, Trouble
 from runcue.stores.pruning import Deleted, forget_files, prune
 from runcue.stores.tables import Tables
@@ -297,19 +298,28 @@ class SharedStore:
 
     def _posted(self, post: Outgoing | None) -> Received:
         """Leave that to who decides, take what is there for this process, and commit. Within `_transact`."""
+        head, letters = self._swap(post)
+        received = self._tables.received(head, letters)
+        received.unread = self._tables.unread()
+        self._keep_swap(post, letters)
+        return received
+
+    def _swap(self, post: Outgoing | None) -> tuple[Head, list[Letter]]:
+        """Leave that to who decides, and take the letters of this process."""
         tables = self._tables
         if post is not None:
             tables.put(post, self.clock.now())
         letters = tables.claim()
         _, head = tables.glimpse()
-        received = tables.received(head, letters)
-        received.unread = tables.unread()
+        return head, letters
+
+    def _keep_swap(self, post: Outgoing | None, letters: list[Letter]) -> None:
+        """Commit it, if there was anything to leave or to take."""
         crashpoint("post.written")
         if post is None and not letters:
             self._let_be()
         else:
-            self._commit(lambda: tables.has_posted(post, bool(letters)))
-        return received
+            self._commit(lambda: self._tables.has_posted(post, bool(letters)))
 
     def _came(self, received: Received, post: Outgoing | None) -> None:
         """After a commit: wake who decides over a post. What came runs here from now on."""

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import apsw
 
 from runcue.core.plan import Plan
-from runcue.core.state import Head
+from runcue.core.state import NO_HEAD, Head
 from runcue.errors import StorageBusy, StorageReplaced, StoreError
 from runcue.ports import Clock, Outgoing, Received
 from runcue.stores import file, presence
@@ -30,6 +30,7 @@ from runcue.stores.errands import Claim
 from runcue.stores.file import check_same, identity, open_file, translate, undo
 from runcue.stores.log import Log
 from runcue.stores.looking import Looking
+from runcue.stores.mailbox import Letter
 from runcue.stores.neighbours import EndLeftovers
 from runcue.stores.pairing import note_pair
 from runcue.stores.pruning import Deleted, forget_files
@@ -236,28 +237,42 @@ class SqliteStore(SharedStore):
         self._connection.execute("ROLLBACK")
 
     def _exchanged(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
-        """Who has nothing to leave and finds nothing waits for nobody."""
-        tables = self._tables
+        """Who has nothing to leave and finds nothing waits for nobody; letters are read when others may go on.
 
-        def job() -> Received:
+        Once the post is there nothing is raised: it would look as if it were not.
+        """
+        tables, is_there = self._tables, False
+
+        def job() -> tuple[Head, frozenset[int], list[Letter]]:
             if claim is not None and not claim.take():
                 raise claim.late()
-            return self._posted(post)
+            head, letters = self._swap(post)
+            unread = tables.unread()
+            self._keep_swap(post, letters)
+            return head, unread, letters
 
         is_hurt = self._disk is not None and self._disk.is_hurt
-        if post is None and not (is_hurt or self._is_doubtful):  # else it is mended first
-            try:
+        unread, is_anything, head = frozenset[int](), True, NO_HEAD
+        try:
+            if post is None and not (is_hurt or self._is_doubtful):  # else it is mended first
                 unread = tables.unread()  # first: of a post that is gone by then, the answer is there
                 is_anything, head = tables.glimpse()
-                if not is_anything:
-                    received = tables.received(head, ())
-                    received.unread = unread
-                    self._make_last()
-                    return received
-            except (apsw.Error, UnicodeDecodeError) as error:
-                self._is_doubtful |= isinstance(error, apsw.IOError)
-                raise translate(error, self._path, self._connection) from error
-        return self._transact(job)
+            if is_anything:
+                head, unread, letters = self._transact(job)
+                tables.hold(letters)
+                is_there = post is not None
+            else:
+                self._make_last()
+            received = tables.received(head, ())
+        except (apsw.Error, UnicodeDecodeError, StoreError) as error:
+            self._is_doubtful |= isinstance(error, apsw.IOError)
+            if is_there:
+                return tables.nothing_read(head, unread)
+            if isinstance(error, StoreError):
+                raise
+            raise translate(error, self._path, self._connection) from error
+        received.unread = unread
+        return received
 
     def _commit(self, is_there: Callable[[], bool] | None = None) -> None:
         connection = self._connection

@@ -54,7 +54,10 @@ OPENING: Final = (
     f"THEN (SELECT json_agg(q) FROM ({INBOX}) AS q)::text END FROM head"
 )
 """All that a turn has to know of who goes on deciding: the counters, and what others left for it."""
-_KEPT: Final = "ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn WHERE commits.turn < excluded.turn RETURNING turn"
+_KEPT: Final = (
+    "ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
+    "WHERE commits.turn < excluded.turn RETURNING turn"
+)
 _UNREAD: Final = "ARRAY(SELECT number FROM inbox WHERE worker = $1)"
 POST: Final = (
     f"WITH kept AS (INSERT INTO commits SELECT $1::text, $2::bigint FROM head WHERE identity = $3::text {_KEPT}), "
@@ -64,8 +67,8 @@ POST: Final = (
     f"fleet, {BEGIN} FROM head"
 )
 """Leaves a post: $1 is whose it is, $2 twice the number of its commit, $4 to $6 are the post. Finds whether there are
-letters, too. In another queue than $3 it does nothing, nor when it comes late, after its answer was given up and asked
-for (FENCE)."""
+letters, too. In another queue than $3 it does nothing, nor when it comes late, after its answer was given up and
+asked for (FENCE)."""
 TAKE: Final = (
     "WITH kept AS (INSERT INTO commits SELECT $1::text, $2::bigint + 1 FROM head WHERE identity = $3::text "
     f"AND EXISTS (SELECT 1 FROM letters WHERE worker = $1) {_KEPT}), "
@@ -80,9 +83,9 @@ TAKE: Final = (
 )
 """Takes the letters of a worker, if there are any; $1 to $3 are as in POST, but that `commits` gets one more than $2.
 With starts come the works that this worker runs, from the token $4 on, each in a row with all the rest, but for the
-letters. That starts were read is synced, as a post is: a server that crashes would give them once more, to this worker
-or, taken back, to another. That words were read need not last: what this worker read lately it knows when it comes
-again (`_unseen`)."""
+letters. That starts were read is synced, as a post is: a server that crashes would give them once more, to this
+worker or, taken back, to another. That words were read need not last: what this worker read lately it knows when it
+comes again (`_unseen`)."""
 FENCE: Final = (
     "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
     "WHERE commits.turn < excluded.turn - 1 RETURNING xmax = 0"
