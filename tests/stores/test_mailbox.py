@@ -81,6 +81,27 @@ async def test_letters_of_a_commit_that_took_place_all_the_same_are_read(tmp_pat
         assert (await store.exchange(None)).plan.start == []
 
 
+async def test_a_post_is_there_though_the_letters_beside_it_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read by the next exchange; who has left nothing is told what is wrong."""
+
+    def unreadable(*given: object) -> None:
+        raise apsw.IOError("disk I/O error")
+
+    async with pair(tmp_path) as (one, store):
+        running = await give(one, store)
+        with monkeypatch.context() as patch:
+            patch.setattr(store._tables, "received", unreadable)
+            received = await store.exchange(Outgoing(1, [Cancel("w1")]))
+            assert (received.is_whole, received.unread, received.plan.start) == (False, {1}, [])
+            with pytest.raises(StoreError, match="disk I/O error"):
+                await store.exchange(None)
+        assert (await store.exchange(None)).plan.start == [running]
+        await one.turn()
+        assert [post.number for post in one.posts] == [1]
+
+
 async def test_starts_that_may_have_been_read_in_vain_come_again_too_late_to_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
