@@ -1,6 +1,7 @@
 """Other processes: woken, missed, and taken for dead only when nothing of them runs any more."""
 
 import asyncio
+import errno
 import shutil
 import subprocess
 import sys
@@ -147,6 +148,28 @@ async def test_a_turn_that_fails_leaves_a_process_that_can_be_told(
 
 
 # --- Deaths ---------------------------------------------------------------------------------------
+
+
+async def test_who_could_not_listen_hears_again_after_an_exchange(
+    path: Path, poker: Presence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "LOOK_AROUND", 1000.0)
+
+    def no_room(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "no room for another descriptor")
+
+    async with watching(path) as decider:
+        await decider.hand.turn()
+        loop = asyncio.get_running_loop()
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "add_reader", no_room)
+            other = Watching(path)
+        try:
+            await other.store.exchange(None)
+            poker.poke([other.store.worker], urgent={other.store.worker})
+            await until(lambda: other.looks == 1)
+        finally:
+            await other.store.close()
 
 
 async def test_a_death_is_noticed_without_looking_around(

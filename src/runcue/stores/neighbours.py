@@ -78,6 +78,8 @@ class Neighbours:
         self._watches: dict[str, int | None] = {}  # worker → a descriptor of its process, where there is one
         self._ending: set[str] = set()
         self._is_listening = False
+        self._is_deaf = False
+        """True while pokes cannot be heard, though they should be."""
         self._is_closed = False
 
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
@@ -96,12 +98,16 @@ class Neighbours:
         if self._is_listening and not self._is_closed and not self._loop.is_closed():
             try:
                 self._loop.add_reader(self._presence.fileno(), self._poked)
-            except OSError as error:  # tried again after the next turn; they are looked at meanwhile
+                self._is_deaf = False
+            except OSError as error:  # `meet` tries again; they are looked at meanwhile
+                self._is_deaf = True
                 self._trouble("cannot listen to the other processes", error)
 
     def meet(self) -> None:
-        """After a turn: begin to look around if somebody else is there."""
+        """After a turn or an exchange: begin to look around if somebody else is there."""
         self._turn_at = self._loop.time()
+        if self._is_deaf:
+            self.hear_again()
         if self._timer is None and not self._is_closed and self._others():
             self._look_around()
 

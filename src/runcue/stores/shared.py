@@ -348,7 +348,9 @@ class SharedStore:
         self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
     ) -> Done:
         """Decide and commit, in the store's thread; or leave `post` to who decides."""
-        done = await self._alone(lambda claim: self._take_turn(decide, post, takeover, claim))
+        done = await self._alone(
+            lambda claim: self._take_turn(decide, post, takeover, claim), is_hearing=False
+        )
         if self._tables.is_recounted:
             self._neighbours.notice()
         if CRASH_AT:
@@ -357,22 +359,25 @@ class SharedStore:
 
     async def exchange(self, post: Outgoing | None) -> Received:
         """Leave that for whoever decides, and find what was decided for this process."""
-        return await self._alone(lambda claim: self._exchange(post, claim))
+        return await self._alone(lambda claim: self._exchange(post, claim), is_hearing=True)
 
-    async def _alone(self, errand: Callable[[Claim | None], T]) -> T:
-        """Have that done in the store's thread, which waits for its turn there; nothing is heard meanwhile."""
+    async def _alone(self, errand: Callable[[Claim | None], T], *, is_hearing: bool) -> T:
+        """Have that done in the store's thread, which waits for its turn there. Unless `is_hearing`, nothing is heard
+        of others meanwhile: who decides would hear of each post that it is about to take."""
         if self._is_on_loop:
             done = errand(None)
         else:
             claim = self._claim()
-            self._neighbours.hear_nothing()
+            if not is_hearing:
+                self._neighbours.hear_nothing()
             try:
                 done = await self._turns.do(lambda: errand(claim), claim)
             except asyncio.CancelledError:
                 self._turns.put(self._tables.letters_missed)  # nobody has heard what it took
                 raise
             finally:
-                self._neighbours.hear_again()
+                if not is_hearing:
+                    self._neighbours.hear_again()
         self._look_around()
         return done
 
