@@ -92,8 +92,14 @@ pytest: .venv/.test .cache/chromium/.ready .cache/postgresql/.ready
 	$(BIN)/pytest $(PYTEST) $(ARGS)
 endif
 
+# pytest rewrites every test before it is run, and keeps that: one process does it for all, instead of each worker anew.
+# What cannot be collected is told by the run itself.
+.cache/rewritten: .venv/.test $(wildcard tests/*.py tests/*/*.py)
+	@$(BIN)/pytest --collect-only --quiet > /dev/null || true
+	@mkdir -p .cache && touch $@
+
 .PHONY: gate
-gate: .venv/.test ## The tests of core/, and every branch of it taken
+gate: .venv/.test .cache/rewritten ## The tests of core/, and every branch of it taken
 	@mkdir -p .cache/coverage
 	$(BIN)/pytest $(PYTEST) --cov --cov-report= $(COVERED)
 	$(BIN)/coverage report --include='src/runcue/core/*' --fail-under=100

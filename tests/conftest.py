@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 import logging
 import os
 import signal
@@ -41,6 +42,7 @@ def write_for_ourselves() -> None:
 
 heed_interrupts()
 write_for_ourselves()
+gc.disable()  # nothing of what is made while tests are collected is garbage: see pytest_runtestloop
 
 
 def more_time(limit: float, elapsed: float, load: float, cores: int) -> float:
@@ -76,7 +78,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.nodeid not in out]
 
 
-TOGETHER = ("tests/browser/", "tests/pg/test_oldest.py")
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Collect garbage from now on, without looking each time at thousands of tests that stay to the end."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+TOGETHER = ("tests/browser/", "tests/pg/test_oldest.py", "tests/test_architecture.py")
 """Whose tests share something dear, and are therefore done by one worker."""
 
 

@@ -19,17 +19,18 @@ EVERY: Final = {
     "tests/batch/": 3,
     "tests/browser/": 2,
     "tests/cli/": 8,
-    "tests/engine/test_forecast.py": 4,
+    "tests/engine/test_forecast.py": 8,
     "tests/engine/test_quantities.py": 1,
     "tests/engine/": 3,
     "tests/examples_llm/": 2,
     "tests/executors/": 6,
     "tests/faults/": 8,
     "tests/fleet/": 3,
+    "tests/packaging/": 4,
     "tests/pg/": 6,
     "tests/sim/": 9,
-    "tests/stores/": 3,
-    "tests/test_docs.py": 4,
+    "tests/stores/": 6,
+    "tests/test_docs.py": 8,
     "tests/test_examples.py": 4,
     "tests/throttling/test_headers.py": 1,
     "tests/throttling/": 9,
@@ -40,6 +41,8 @@ EVERY: Final = {
 LONG: Final = frozenset({
     "tests/pg/test_torture.py::test_a_death_at_a_crash_point_breaks_no_promise",
     "tests/test_bench.py::test_a_measure_gives_figures_and_says_what_it_timed",
+    "tests/torture/test_short.py::test_a_death_at_a_crash_point_breaks_no_promise",
+    "tests/web/test_schema.py::test_every_answer_is_as_described",
 })  # fmt: skip
 """Tests of which `make test` takes the first example only."""
 

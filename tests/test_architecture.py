@@ -10,6 +10,7 @@ import io
 import re
 import tokenize
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,12 @@ HANGING = re.compile(r"\s*[\])}].*  # (?!fmt: |noqa|type: )")
 # ------------------------------------------------------------------------------------------- the rules
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """Several rules look at each file: it is read once for all of them."""
+    return ast.parse(source)
+
+
 def imported_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and top-level package of every import, wherever it stands."""
     for node in ast.walk(tree):
@@ -58,13 +65,13 @@ def imported_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def impure_imports(source: str) -> list[str]:
     """Imports that would let core see the clock, chance, the system or the log."""
-    found = imported_names(ast.parse(source))
+    found = imported_names(parsed(source))
     return [f"line {line}: imports {name}" for line, name in found if name in IMPURE]
 
 
 def asyncio_imports(source: str) -> list[str]:
     """Imports of asyncio in tests that need no loop."""
-    found = imported_names(ast.parse(source))
+    found = imported_names(parsed(source))
     return [f"line {line}: imports {name}" for line, name in found if name == "asyncio"]
 
 
@@ -86,7 +93,7 @@ def sleeps(source: str, module: str) -> list[str]:
     """Calls of `module.sleep`, but for `asyncio.sleep(0)`, which gives way without waiting."""
     if "sleep" not in source:
         return []
-    tree = ast.parse(source)
+    tree = parsed(source)
     names = _names_of(tree, module, "sleep")
     found: list[str] = []
     if not names:
@@ -106,7 +113,7 @@ def too_long(source: str) -> list[str]:
     length = len(source.splitlines())
     if length > MODULE_LINES:
         found.append(f"module has {length} lines, budget {MODULE_LINES}")
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.ClassDef):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             length = (node.end_lineno or first) - first + 1
@@ -142,7 +149,7 @@ def _catches_everything(kind: ast.expr | None) -> bool:
 def swallowed_errors(source: str) -> list[str]:
     """Handlers that catch every exception and leave no trace of it."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         match node:
             case ast.ExceptHandler(type=kind, body=body) if _catches_everything(kind):
                 if all(map(_does_nothing, body)):

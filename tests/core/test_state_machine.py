@@ -700,6 +700,6 @@ class Machine(RuleBasedStateMachine):
         self.model.release(token)
 
 
-Machine.TestCase.settings = settings(max_examples=fewer(100, 30), stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(max_examples=fewer(100, 15), stateful_step_count=40, deadline=None)
 # A failure takes its time to be made small.
 TestAnyLife = pytest.mark.no_cover(pytest.mark.timeout(600)(Machine.TestCase))

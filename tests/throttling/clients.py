@@ -1,4 +1,7 @@
-"""How people call an API with each library: no retries of its own, and an exception for whatever went wrong."""
+"""How people call an API with each library: no retries of its own, and an exception for whatever went wrong.
+
+Libraries of thousands of classes are imported where they are used: every worker imports this, few call with them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import aiohttp
-import anthropic
-import botocore.config  # type: ignore[import-untyped] # it has no types
-import botocore.session  # type: ignore[import-untyped] # it has no types
 import httpx
-import openai
 import requests
 
 Plain: TypeAlias = Callable[[str], object]
@@ -43,21 +42,29 @@ async def with_aiohttp(url: str) -> None:
 
 
 def with_openai(url: str) -> None:
+    import openai
+
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         client.chat.completions.create(model="any", messages=ASKED)
 
 
 async def with_async_openai(url: str) -> None:
+    import openai
+
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
         await client.chat.completions.create(model="any", messages=ASKED)
 
 
 def with_anthropic(url: str) -> None:
+    import anthropic
+
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
         client.messages.create(model="any", max_tokens=1, messages=ASKED)
 
 
 async def with_async_anthropic(url: str) -> None:
+    import anthropic
+
     async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client:
         await client.messages.create(model="any", max_tokens=1, messages=ASKED)
 
@@ -72,11 +79,15 @@ def with_botocore(url: str) -> None:
 
 @cache
 def _session() -> Any:
+    import botocore.session  # type: ignore[import-untyped] # it has no types
+
     return botocore.session.Session()
 
 
 def aws(service: str, url: str) -> Any:
     """A client of one of Amazon's services, as it is found on loopback."""
+    import botocore.config  # type: ignore[import-untyped] # it has no types
+
     return _session().create_client(
         service,
         region_name="us-east-1",

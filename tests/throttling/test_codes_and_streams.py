@@ -5,8 +5,6 @@ from binascii import crc32
 from collections.abc import Callable
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from runcue.core.failure import classify
@@ -126,11 +124,15 @@ def as_events(*messages: tuple[str, object]) -> Answer:
 
 
 def stream_of_anthropic(url: str) -> None:
+    import anthropic
+
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
         list(client.messages.create(model="any", max_tokens=1, messages=ASKED, stream=True))
 
 
 def stream_of_openai(url: str) -> None:
+    import openai
+
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         list(client.chat.completions.create(model="any", messages=ASKED, stream=True))
 
