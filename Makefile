@@ -12,6 +12,8 @@ BIN := .venv/bin
 PYTHON_DIRS := src tests tools $(wildcard bench examples)
 # Workers that run tests. Some of them wait at any time, so that it takes four to keep two cores busy.
 JOBS ?= 4
+# Tests of core/ wait for nothing: more workers than cores would only have each of them read all tests.
+CORES := $(shell nproc 2> /dev/null || echo 2)
 ARGS ?=
 
 .PHONY: help
@@ -101,7 +103,7 @@ endif
 .PHONY: gate
 gate: .venv/.test .cache/rewritten ## The tests of core/, and every branch of it taken
 	@mkdir -p .cache/coverage
-	$(BIN)/pytest $(PYTEST) --cov --cov-report= $(COVERED)
+	$(BIN)/pytest $(PYTEST) -n $$(( $(CORES) < $(JOBS) ? $(CORES) : $(JOBS) )) --cov --cov-report= $(COVERED)
 	$(BIN)/coverage report --include='src/runcue/core/*' --fail-under=100
 
 # ------------------------------------------------------------------------------ housekeeping

@@ -11,6 +11,9 @@ import pytest
 
 from tests.cli.crew import ignoring
 from tests.conftest import heed_interrupts, more_time, write_for_ourselves
+from tests.sample import LATER, LONG
+
+ROOT = Path(__file__).parent.parent
 
 LOOK = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
 
@@ -45,3 +48,9 @@ def test_a_test_has_longer_on_a_busy_machine_and_no_shorter_on_a_quiet_one() -> 
     assert more_time(60, elapsed=60, load=0.1, cores=2) == 0
     assert more_time(60, elapsed=60, load=8, cores=2) == 180
     assert more_time(60, elapsed=250, load=8, cores=2) < 0
+
+
+@pytest.mark.parametrize("name", sorted(LATER | LONG))
+def test_what_is_left_to_make_test_all_is_there(name: str) -> None:
+    path, function = name.split("::")
+    assert f"def {function}(" in (ROOT / path).read_text(), "a name that fits nothing would leave out nothing"
