@@ -123,7 +123,8 @@ class Link:
             "tcp_keepalives_count": "2",
             "tcp_user_timeout": f"{SILENCE * 1000}",
             "jit": "off",
-            "plan_cache_mode": "force_generic_plan",  # planning anew costs more than what these statements do
+            # Planning what turns and exchanges do costs more than doing it; who looks asks all kinds of things.
+            "plan_cache_mode": "auto" if read_only else "force_generic_plan",
             "enable_hashjoin": "off",  # what joins here finds few rows by their keys
             "enable_mergejoin": "off",
             "enable_seqscan": "off",
