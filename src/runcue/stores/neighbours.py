@@ -16,7 +16,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from runcue.errors import StoreError
 from runcue.loops import tell
@@ -86,15 +87,19 @@ class Neighbours:
         """Say when another process committed something, and when one died."""
         self._changed, self._lost = changed, lost
         self._is_listening = True
-        self.hear_again()
+        self._hear()
 
-    def hear_nothing(self) -> None:
-        """A turn is about to be taken: it sees what others did."""
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """While a turn is taken, which sees what others did."""
         if self._is_listening and not self._is_closed:
             self._loop.remove_reader(self._presence.fileno())
+        try:
+            yield
+        finally:
+            self._hear()
 
-    def hear_again(self) -> None:
-        """The turn is over."""
+    def _hear(self) -> None:
         if self._is_listening and not self._is_closed and not self._loop.is_closed():
             try:
                 self._loop.add_reader(self._presence.fileno(), self._poked)
@@ -107,7 +112,7 @@ class Neighbours:
         """After a turn or an exchange: begin to look around if somebody else is there."""
         self._turn_at = self._loop.time()
         if self._is_deaf:
-            self.hear_again()
+            self._hear()
         if self._timer is None and not self._is_closed and self._others():
             self._look_around()
 

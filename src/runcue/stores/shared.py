@@ -298,20 +298,12 @@ class SharedStore:
 
     def _posted(self, post: Outgoing | None) -> Received:
         """Leave that to who decides, take what is there for this process, and commit. Within `_transact`."""
-        head, letters = self._swap(post)
-        received = self._tables.received(head, letters)
-        received.unread = self._tables.unread()
+        tables = self._tables
+        head, letters = tables.swap(post, self.clock.now())
+        received = tables.received(head, letters)
+        received.unread = tables.unread()
         self._keep_swap(post, letters)
         return received
-
-    def _swap(self, post: Outgoing | None) -> tuple[Head, list[Letter]]:
-        """Leave that to who decides, and take the letters of this process."""
-        tables = self._tables
-        if post is not None:
-            tables.put(post, self.clock.now())
-        letters = tables.claim()
-        _, head = tables.glimpse()
-        return head, letters
 
     def _keep_swap(self, post: Outgoing | None, letters: list[Letter]) -> None:
         """Commit it, if there was anything to leave or to take."""
@@ -348,9 +340,7 @@ class SharedStore:
         self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
     ) -> Done:
         """Decide and commit, in the store's thread; or leave `post` to who decides."""
-        done = await self._alone(
-            lambda claim: self._take_turn(decide, post, takeover, claim), is_hearing=False
-        )
+        done = await self._alone(lambda claim: self._take_turn(decide, post, takeover, claim))
         if self._tables.is_recounted:
             self._neighbours.notice()
         if CRASH_AT:
@@ -361,23 +351,19 @@ class SharedStore:
         """Leave that for whoever decides, and find what was decided for this process."""
         return await self._alone(lambda claim: self._exchange(post, claim), is_hearing=True)
 
-    async def _alone(self, errand: Callable[[Claim | None], T], *, is_hearing: bool) -> T:
+    async def _alone(self, errand: Callable[[Claim | None], T], *, is_hearing: bool = False) -> T:
         """Have that done in the store's thread, which waits for its turn there. Unless `is_hearing`, nothing is heard
         of others meanwhile: who decides would hear of each post that it is about to take."""
         if self._is_on_loop:
             done = errand(None)
         else:
             claim = self._claim()
-            if not is_hearing:
-                self._neighbours.hear_nothing()
-            try:
-                done = await self._turns.do(lambda: errand(claim), claim)
-            except asyncio.CancelledError:
-                self._turns.put(self._tables.letters_missed)  # nobody has heard what it took
-                raise
-            finally:
-                if not is_hearing:
-                    self._neighbours.hear_again()
+            with nullcontext() if is_hearing else self._neighbours.unheard():
+                try:
+                    done = await self._turns.do(lambda: errand(claim), claim)
+                except asyncio.CancelledError:
+                    self._turns.put(self._tables.letters_missed)  # nobody has heard what it took
+                    raise
         self._look_around()
         return done
 

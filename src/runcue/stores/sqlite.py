@@ -246,7 +246,7 @@ class SqliteStore(SharedStore):
         def job() -> tuple[Head, frozenset[int], list[Letter]]:
             if claim is not None and not claim.take():
                 raise claim.late()
-            head, letters = self._swap(post)
+            head, letters = tables.swap(post, self.clock.now())
             unread = tables.unread()
             self._keep_swap(post, letters)
             return head, unread, letters

@@ -28,7 +28,7 @@ from psycopg import RawCursor, errors, sql
 from psycopg.pq import ExecStatus
 from psycopg.types.string import TextLoader
 
-from runcue.errors import RuncueError, StorageBusy, StorageFull, StoreError
+from runcue.errors import RuncueError, StorageBusy, StorageFull, StorageReplaced, StoreError
 from runcue.stores.lack import no_files
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.bulk import BULKS
@@ -394,6 +394,27 @@ def translate(error: Exception, address: Address) -> Exception:
     if isinstance(error, psycopg.Error):
         return StoreError(f"{where} cannot be read or written ({said}).", where)
     return error
+
+
+def told(error: psycopg.Error, address: Address) -> Exception:
+    """What to say of an error in the queue's tables."""
+    if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
+        return replaced("holds no queue any more", address)
+    return translate(error, address)
+
+
+def replaced(what: str, address: Address) -> StorageReplaced:
+    """What to say when the tables are not those that were opened."""
+    return StorageReplaced(f"{address.shown} {what}. Close this queue and open it anew.", address.plain)
+
+
+def unknown(error: Exception, address: Address) -> StoreError:
+    """What to say when nobody can tell whether a commit took place."""
+    return StoreError(
+        f"The connection to {address.shown} was lost in a commit ({translate(error, address)}): "
+        "whether it lasts is unknown. Submit again with the same idempotency_key or id.",
+        address.plain,
+    )
 
 
 def _too_much(address: Address, said: str) -> StoreError:

@@ -34,7 +34,17 @@ from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.beats import BEAT, Beats, note
 from runcue.stores.postgres.clock import ServerClock
-from runcue.stores.postgres.link import ONE_MOMENT, Link, cause_of, is_gone, is_passing, translate
+from runcue.stores.postgres.link import (
+    ONE_MOMENT,
+    Link,
+    cause_of,
+    is_gone,
+    is_passing,
+    replaced,
+    told,
+    translate,
+    unknown,
+)
 from runcue.stores.postgres.place import boot_of, make_place, place_of
 from runcue.stores.postgres.tables import BEGIN, PostgresTables, Swapped
 from runcue.stores.pruning import Deleted, forget_files
@@ -159,7 +169,7 @@ class PostgresStore(SharedStore):
             except psycopg.Error as error:
                 self._undo()
                 if self._is_begun or is_last or not is_gone(error):
-                    raise self._told(error) from cause_of(error, self._address)
+                    raise told(error, self._address) from cause_of(error, self._address)
             except BaseException:
                 self._undo()
                 raise
@@ -186,7 +196,7 @@ class PostgresStore(SharedStore):
         self._is_begun = True
         self._tables.hear(posts)
         if self._row[-3] != self._identity:
-            raise self._replaced("holds another queue now")
+            raise replaced("holds another queue now", self._address)
 
     def _undo(self) -> None:
         try:
@@ -251,7 +261,7 @@ class PostgresStore(SharedStore):
             if post is None:
                 return self._taken(is_there=False)
             at = self.clock.now()
-            swapped = self._swapped(lambda kept: tables.post(kept, self._identity, post, at))
+            swapped = self._swapped(lambda kept, queue: tables.post(kept, queue, post, at))
             if swapped is not None and not swapped.has_letters:
                 return self._understood(swapped.fleet, swapped.unread, is_there=True)
             try:
@@ -263,18 +273,14 @@ class PostgresStore(SharedStore):
 
     def _taken(self, *, is_there: bool) -> Received:
         """Take what is there for this process, and read it. `is_there` when a post of it is."""
-        tables = self._tables
-
-        def take(kept: int) -> Swapped:
-            return tables.take(kept, self._identity)
-
-        swapped = self._swapped(take) or self._swapped(take)  # what was lost with an answer is made up for
+        tables = self._tables  # what was lost with an answer is made up for
+        swapped = self._swapped(tables.take) or self._swapped(tables.take)
         if swapped is None:
             return tables.nothing_read(self._head)
         tables.hold(swapped.letters)
         return self._understood(swapped.fleet, swapped.unread, is_there=is_there)
 
-    def _swapped(self, swap: Callable[[int], Swapped]) -> Swapped | None:
+    def _swapped(self, swap: Callable[[int, str], Swapped]) -> Swapped | None:
         """Do that, once more if it did not take place; None when it did, and its answer was lost."""
         for is_last in (False, True):
             try:
@@ -283,17 +289,17 @@ class PostgresStore(SharedStore):
                 self._kept += 1
                 asked_at = presence.boottime()
                 crashpoint("post.written")
-                swapped = swap(self._kept)
+                swapped = swap(self._kept, self._identity)
                 if swapped.row[-3] != self._identity:
-                    raise self._replaced("holds another queue now")
+                    raise replaced("holds another queue now", self._address)
                 self._heard(self._link, asked_at, swapped.row)
                 return swapped
             except psycopg.Error as error:
                 if not is_gone(error) or is_last:
-                    raise self._told(error) from cause_of(error, self._address)
+                    raise told(error, self._address) from cause_of(error, self._address)
                 has_swapped = self._has_swapped()
                 if has_swapped is None:
-                    raise self._unknown(PASSED_FOR_DEAD) from cause_of(error, self._address)
+                    raise unknown(PASSED_FOR_DEAD, self._address) from cause_of(error, self._address)
                 if has_swapped:
                     return None
         raise AssertionError("the second try returns or raises")
@@ -315,7 +321,7 @@ class PostgresStore(SharedStore):
                 if is_there:
                     return tables.nothing_read(self._head, unread)
                 if isinstance(error, psycopg.Error):
-                    raise self._told(error) from cause_of(error, self._address)
+                    raise told(error, self._address) from cause_of(error, self._address)
                 raise
         raise AssertionError("the second try returns or raises")
 
@@ -332,7 +338,7 @@ class PostgresStore(SharedStore):
             except (psycopg.Error, StoreError) as error:
                 if time.monotonic() - began >= ASKING:
                     self._tables.letters_missed()
-                    raise self._unknown(error) from cause_of(error, self._address)
+                    raise unknown(error, self._address) from cause_of(error, self._address)
                 time.sleep(0.05)
 
     def _batch(self) -> AbstractContextManager[None]:
@@ -365,13 +371,13 @@ class PostgresStore(SharedStore):
                 ).fetchone()
                 link.undo()
                 if row is None and (self._tables.has_committed or time.monotonic() - began >= self._lease):
-                    raise self._unknown(PASSED_FOR_DEAD)
+                    raise unknown(PASSED_FOR_DEAD, self._address)
                 return row is not None and row[0] == 2 * self._kept
             except StorageReplaced:
                 raise
             except (psycopg.Error, StoreError) as error:
                 if time.monotonic() - began >= ASKING:
-                    raise self._unknown(error) from cause_of(error, self._address)
+                    raise unknown(error, self._address) from cause_of(error, self._address)
                 time.sleep(0.05)
 
     def _ask_again(self) -> None:
@@ -380,31 +386,13 @@ class PostgresStore(SharedStore):
         except psycopg.Error as error:  # whoever changes those shelves next tells of them
             self._trouble("cannot ask what a commit said", error)
 
-    def _told(self, error: psycopg.Error) -> Exception:
-        """What to say of an error in the queue's tables."""
-        if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
-            return self._replaced("holds no queue any more")
-        return translate(error, self._address)
-
-    def _unknown(self, error: Exception) -> StoreError:
-        return StoreError(
-            f"The connection to {self._address.shown} was lost in a commit ({translate(error, self._address)}): "
-            "whether it lasts is unknown. Submit again with the same idempotency_key or id.",
-            self._place,
-        )
-
-    def _replaced(self, what: str) -> StorageReplaced:
-        return StorageReplaced(
-            f"{self._address.shown} {what}. Close this queue and open it anew.", self._place
-        )
-
     def _renew(self) -> Link:
         """Exchange a lost connection for a new one."""
         self._link.close()
         link = Link(self._address, self._durability)
         try:
             if schema.version_of(link) != schema.VERSION:
-                raise self._replaced("holds no queue any more")
+                raise replaced("holds no queue any more", self._address)
         except BaseException:
             link.close()
             raise
@@ -445,7 +433,7 @@ class PostgresStore(SharedStore):
                 (identity,) = link.begin_with(ONE_MOMENT, "SELECT identity FROM head", locked=0.0)
                 try:
                     if str(identity) != self._identity:
-                        raise self._replaced("holds another queue now")
+                        raise replaced("holds another queue now", self._address)
                     found = look(self._beside)
                 except BaseException:
                     link.undo()
@@ -455,7 +443,7 @@ class PostgresStore(SharedStore):
             except psycopg.Error as error:
                 self._look_no_more()
                 if is_last or not (is_gone(error) or is_passing(error)):
-                    raise self._told(error) from cause_of(error, self._address)
+                    raise told(error, self._address) from cause_of(error, self._address)
         raise AssertionError("the second try returns or raises")
 
     def _look_no_more(self) -> None:
@@ -510,7 +498,7 @@ class PostgresStore(SharedStore):
                     link.execute(statement, ([self.worker],))
                 link.commit()
         except psycopg.Error as error:
-            raise self._told(error) from cause_of(error, self._address)
+            raise told(error, self._address) from cause_of(error, self._address)
 
     def _leave(self) -> None:
         """Let go of the database, but not of what says that this process lives.
