@@ -35,7 +35,7 @@ finish() { # program, libraries, fonts
 }
 
 # Playwright's driver needs it, and a small Debian has none.
-has_libatomic() { ldconfig -p 2>/dev/null | grep -q 'libatomic\.so\.1' || [ "$(uname)" != Linux ]; }
+has_libatomic() { { ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null | grep -q 'libatomic\.so\.1' || [ "$(uname)" != Linux ]; }
 
 fetched() { find "$root/usr/lib/chromium" -type f -name '*headless*shell' -perm -u+x 2>/dev/null | head -n 1; }
 
