@@ -24,6 +24,7 @@ from runcue.errors import CommandFailed, StoreError
 from runcue.judge import Judge
 from runcue.ports import Clock, Executor, Registered, Store, TooLate
 from runcue.running import Around, Run, RunningWork, Words, current_run, within
+from runcue.short_tasks import ShortTasks
 
 logger = logging.getLogger("runcue")
 
@@ -60,6 +61,7 @@ class Attempts:
         self._judge = judge
         self._may_block = may_block
         self.runs: dict[int, Run] = {}
+        self.short_tasks = ShortTasks(self._loop.time)
         self._entering: list[Entering] = []
         """Attempts whose handlers are entered in this step of the loop."""
         self._entries: list[Entry] | None = None
@@ -101,6 +103,8 @@ class Attempts:
                 latest = None if self._store.is_inline else rated.get(token)
                 entering = Entering(self, run, latest)
             run.task = create_task(self._attempt(run, task, entering), loop=loop, name=record.id)
+        if plan.start and not self._store.is_inline:  # called after the first step of each of them
+            loop.call_soon(self.short_tasks.observe, loop.time(), plan.start, runs.__contains__)
 
     def stop(self, token: int) -> None:
         """That attempt no longer counts: its code is told to stop, if it can be."""

@@ -40,6 +40,8 @@ class Decider(msgspec.Struct, eq=False):
     may_start: bool
     is_whole: bool
     question: Ask | None = None
+    short_tasks: frozenset[str] = frozenset()
+    """Tasks whose units had better run in this process."""
     taken: Sequence[Post] = ()
     """What it took that processes had left, once it is made."""
     has_more: bool = False
@@ -57,6 +59,7 @@ class Decider(msgspec.Struct, eq=False):
             scheduler.ask_with(self.questions)
         else:
             scheduler.greet(items, posts)
+            scheduler.keep_here(self.short_tasks)
         everything = [*items, *(item for post in posts for item in post.items)] if posts else items
         lacks: Lacks | None
         while lacks := scheduler.lacks(everything):

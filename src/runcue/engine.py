@@ -454,7 +454,8 @@ class Engine:
         is_whole = is_whole and question is None
         is_asking = is_whole and (questions or not self._store.is_inline)
         allowance = self._judge.allowance() if is_asking else NOTHING_ASKED
-        return Decider(scheduler, items, questions, allowance, self._may_start, is_whole, question)
+        short = frozenset[str]() if self._store.is_inline else self.attempts.short_tasks.names()
+        return Decider(scheduler, items, questions, allowance, self._may_start, is_whole, question, short)
 
     def _inline(self, question: Ask | None = None, *, is_whole: bool = True) -> Plan:
         """A turn, here and now."""

@@ -164,6 +164,46 @@ def test_a_rated_start_of_another_has_its_last_moment_in_its_part() -> None:
     assert first.plan.rated == {}
 
 
+def test_units_of_a_short_task_stay_with_whoever_decides() -> None:
+    first, second = processes(None, None)
+    first.scheduler.keep_here(frozenset({"task"}))
+    first.submit(*names(4))
+    assert runs(first, second) == [names(4), []]
+
+
+def test_a_task_that_is_short_no_longer_is_shared_again() -> None:
+    first, second = processes(None, None)
+    first.scheduler.keep_here(frozenset({"task"}))
+    first.submit("a")
+    first.scheduler.keep_here(frozenset())
+    first.submit("b")
+    assert runs(first, second) == [["a"], ["b"]]
+
+
+def test_units_of_a_short_task_wait_for_room_with_whoever_decides() -> None:
+    first, second = processes(1, 5)
+    first.scheduler.keep_here(frozenset({"task"}))
+    first.submit("a", "b")
+    assert runs(first, second) == [["a"], []]
+    assert (first.why("b").reason, first.why("b").details) == ("max_running", "1/1 running")
+    first.scheduler.keep_here(frozenset())
+    first.turn()
+    assert runs(first, second) == [["a"], ["b"]]
+
+
+def test_whoever_decides_and_cannot_run_a_short_task_leaves_it_to_others() -> None:
+    shared = Shared()
+    first, second = (
+        Process(shared, "one", rules={"own": PLAIN}),
+        Process(shared, "two", rules={"task": PLAIN}),
+    )
+    second.post()
+    first.turn()
+    first.scheduler.keep_here(frozenset({"task"}))
+    first.submit("a")
+    assert runs(first, second) == [[], ["a"]]
+
+
 # crews ------------------------------------------------------------------------------------------------------
 
 

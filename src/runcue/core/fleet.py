@@ -3,7 +3,8 @@
 A worker has room for so many attempts in all, in threads and in its process pool. Work of a lane is run by its crew:
 the workers that know its task, serve its queue and are started. A crew has room when one of them has, and is parked
 at like any service (ready.py). Each start goes to the least loaded of those with room, and among equals to the one
-that has waited longest.
+that has waited longest. Units of short tasks stay with whoever decides (`Fleet.keep`): to hand one to another worker
+would take longer than to run it.
 
 What a worker was given and has not read after a while is taken back for others (`Library.take_back`), which costs no
 attempt: the worker is stuck or stopped, and is given nothing more until it says something. What it has begun stays
@@ -85,7 +86,7 @@ class Member:
 class Crew(Service):
     """Those who may run the work of some lanes. It has room when one of them has."""
 
-    __slots__ = ("members", "needs", "queue", "task")
+    __slots__ = ("keeper", "members", "needs", "queue", "task")
 
     def __init__(self, task: str, queue: str, needs: tuple[str, ...]) -> None:
         super().__init__(Limits(f"#crew {task} {queue} {' '.join(needs)}"))
@@ -93,10 +94,14 @@ class Crew(Service):
         self.queue = queue
         self.needs = needs
         self.members: list[Member] = []
+        self.keeper: Member | None = None
+        """The one that gets all starts, while there is such a one."""
 
     def room(self, now: float) -> int:
         """How many starts all of them together can take now."""
         needs = self.needs
+        if self.keeper is not None:
+            return max(0, self.keeper.room(needs))
         total = 0
         for member in self.members:  # on the path of every turn, for each of them
             if member.is_stuck:
@@ -112,9 +117,10 @@ class Crew(Service):
     def assign(self, amount: int, now: float) -> list[Member]:
         """Who gets each of so many starts; there is room for them."""
         needs, members = self.needs, self.members
-        if len(members) == 1:
-            chosen = [members[0]] * amount
-            members[0].take(needs, amount)
+        only = members[0] if len(members) == 1 else self.keeper
+        if only is not None:
+            chosen = [only] * amount
+            only.take(needs, amount)
         else:
             chosen = []
             free = [one for one in members if not one.is_stuck and one.room(needs) > 0]
@@ -134,10 +140,11 @@ class Crew(Service):
 
     def scarce(self) -> tuple[str, int, int]:
         """What they have too little of (the name of a need), how much of it is used and how much there is in all."""
-        limited = [need for need in self.needs if any(need in one.worker.room for one in self.members)]
+        members = self.members if self.keeper is None else [self.keeper]
+        limited = [need for need in self.needs if any(need in one.worker.room for one in members)]
 
         def counted(need: str) -> tuple[int, int]:
-            those = [one for one in self.members if need in one.worker.room]
+            those = [one for one in members if need in one.worker.room]
             return sum(one.used.get(need, 0) for one in those), sum(one.worker.room[need] for one in those)
 
         full = [need for need in limited if counted(need)[0] >= counted(need)[1]] or limited or [""]
@@ -160,6 +167,8 @@ class Fleet:
         self.members: dict[str, Member] = {}
         self._crews: dict[tuple[str, str, tuple[str, ...]], Crew] = {}
         self._touch = touch
+        self._kept: tuple[frozenset[str], Member | None] = frozenset(), None
+        """Short tasks, and who runs their units."""
         self.changed: dict[Member, None] = {}
         """Those of whom something is to be written."""
 
@@ -171,6 +180,18 @@ class Fleet:
             crew = self._crews[key] = Crew(task, queue, (*(need for need in needs if need != HERE), HERE))
             self._gather(crew)
         return crew
+
+    def keep(self, tasks: frozenset[str], keeper: Member | None) -> None:
+        """From now on that worker gets all units of these tasks that it may run, and of no others."""
+        if (tasks, keeper) != self._kept:
+            self._kept = tasks, keeper
+            for crew in self._crews.values():
+                self._appoint(crew)
+
+    def _appoint(self, crew: Crew) -> None:
+        tasks, keeper = self._kept
+        crew.keeper = keeper if crew.task in tasks and keeper in crew.members else None
+        self._touch(crew)
 
     def drop_crews(self, used: Iterable[Crew | None]) -> None:
         """Forget the crews that are none of these: they have no lane any more."""
@@ -206,7 +227,7 @@ class Fleet:
         for member in crew.members:
             member.crews.append(crew)
         crew.cap = min(sum(one.most(crew.needs) for one in crew.members), UNLIMITED)
-        self._touch(crew)
+        self._appoint(crew)
 
     def free(self, member: Member, needs: tuple[str, ...]) -> None:
         """An attempt of that worker has ended: there is room in its place."""

@@ -130,6 +130,12 @@ class Scheduler:
                     shared.greet(ledger, item)
         ledger.origin = ledger.worker
 
+    def keep_here(self, tasks: frozenset[str]) -> None:
+        """Units of these tasks are so short that this process runs them itself, if it runs any of them."""
+        fleet = self.ledger.fleet
+        assert fleet is not None
+        fleet.keep(tasks, fleet.members.get(self.ledger.worker))
+
     def finish(self) -> Plan:
         """The plan of this turn, with what has to be written besides records."""
         return self.ledger.finish()
