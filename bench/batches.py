@@ -15,7 +15,7 @@ from typing import Any
 from bench.dispatch import no_op, prepared
 from bench.measure import Line, best_in_turns, run
 from runcue import Work
-from runcue.batch import map as call_each
+from runcue.api.batch import map as call_each
 
 
 async def by_join(count: int) -> float:

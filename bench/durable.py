@@ -24,7 +24,7 @@ from typing import Any
 from bench import raw
 from bench.measure import Line, best_in_turns, run
 from runcue import Cue
-from runcue.stores.file import open_file
+from runcue.stores.sqlite.file import open_file
 
 CONCURRENT = 100
 CHUNK = 100

@@ -18,12 +18,12 @@ from bench.child import LONGEST
 from bench.measure import Line, best_in_turns, run
 from bench.peers.places import Places
 from runcue import Cue
-from runcue.core.plan import Plan
-from runcue.core.state import Grant
+from runcue.core.model.state import Grant
+from runcue.core.schedule.plan import Plan
 from runcue.stores.postgres.address import address_of
 from runcue.stores.postgres.store import PostgresStore
-from runcue.stores.sqlite import SqliteStore
-from runcue.testing.hand import Hand
+from runcue.stores.sqlite.store import SqliteStore
+from runcue.testing.manual_turns import Hand
 
 DAY = 86400.0
 INSIDE = 10

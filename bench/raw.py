@@ -13,10 +13,10 @@ from typing import Any
 import apsw
 from msgspec import json
 
-from runcue.core.model import Record, Spec, WorkState
-from runcue.core.state import Grant
-from runcue.stores import codec, states
-from runcue.stores.file import open_file
+from runcue.core.model.record import Record, Spec, WorkState
+from runcue.core.model.state import Grant
+from runcue.stores.sql import codec, states
+from runcue.stores.sqlite.file import open_file
 
 BATCH = 100
 RESULT = 1

@@ -22,8 +22,8 @@ from bench.measure import Line, run
 from bench.memory import meter
 from bench.steady import SteadyQueue
 from runcue import Cue, WorkState
-from runcue.stores import codec
-from runcue.stores.file import open_file
+from runcue.stores.sql import codec
+from runcue.stores.sqlite.file import open_file
 
 FILL = 50_000
 

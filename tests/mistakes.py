@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runcue.core.plan import Plan
-from runcue.core.scheduler import Scheduler
-from runcue.stores.mailbox import Letter, Mailbox
+from runcue.core.schedule.plan import Plan
+from runcue.core.schedule.scheduler import Scheduler
+from runcue.stores.sql.mailbox import Letter, Mailbox
 
 
 def given_to_two(patch: pytest.MonkeyPatch) -> None:

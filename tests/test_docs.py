@@ -27,8 +27,8 @@ import pytest
 import runcue
 import runcue.testing.contract
 import runcue.web
-from runcue.registry import CALLBACKS, Options
-from runcue.stores.schema import TABLES
+from runcue.declare.registry import CALLBACKS, Options
+from runcue.stores.sqlite.schema import TABLES
 from tests.executors.daskserver import cluster
 from tests.executors.sshserver import Host
 from tools import api_reference, diagrams, docs_site, tables
@@ -147,7 +147,7 @@ def test_a_snippet_runs_with_a_dask_cluster(tmp_path: Path) -> None:
 
 
 STORE = """
-from runcue.stores.sqlite import SqliteStore
+from runcue.stores.sqlite.store import SqliteStore
 
 def MyStore(path):
     return SqliteStore(str(path), durability="relaxed", lease=30.0)
@@ -291,7 +291,9 @@ async def test_every_option_of_submit_is_in_the_reference_and_no_other() -> None
 
 def test_every_reason_why_work_waits_is_on_the_page_that_explains_them_and_no_other() -> None:
     core = ROOT / "src" / "runcue" / "core"
-    said = "".join((core / name).read_text() for name in ("explain.py", "fleet.py", "limits.py"))
+    said = "".join(
+        (core / name).read_text() for name in ("views/explain.py", "ledger/fleet.py", "limits/service.py")
+    )
     reasons = {*re.findall(r'(?:_answer\(record, |Blocked\()"(\w+)"', said)} - {"unserved"}
     later = said[said.index("def _why_later") : said.index("def _gate")]
     reasons |= {*re.findall(r'"(\w+)"', later)} | {state.value for state in runcue.WorkState} - {"pending"}
@@ -326,11 +328,32 @@ def test_the_names_of_changelog_fragments_are_those_that_their_tool_reads() -> N
     assert [one for one in names if not re.fullmatch(rf"(\d+|\+[\w-]+)\.({kinds})(\.\d+)?\.md", one)] == []
 
 
-SECTIONS = {
-    "": "The layers",
-    "core": "Inside the core",
-    "stores": "The stores that processes share",
+FOLDERS = {
+    "api": "The layers",
+    "declare": "The layers",
+    "engine": "The layers",
+    "host": "The layers",
+    "core": "The layers",
+    "core/model": "Inside the core",
+    "core/limits": "Inside the core",
+    "core/ledger": "Inside the core",
+    "core/schedule": "Inside the core",
+    "core/views": "Inside the core",
+    "stores": "The layers",
     "stores/postgres": "The stores that processes share",
+    "stores/presence": "The stores that processes share",
+    "stores/sql": "The stores that processes share",
+    "stores/sqlite": "The stores that processes share",
+    "stores/sqlite/recovery": "The stores that processes share",
+    "executors/command": "Executors, instruments, help for tests",
+    "executors/dask": "Executors, instruments, help for tests",
+    "executors/process": "Executors, instruments, help for tests",
+    "executors/ssh": "Executors, instruments, help for tests",
+}
+"""Where on docs/architecture.md the row of each folder is that has one: its modules are told of together."""
+
+MODULES = {
+    "": "The layers",
     "executors": "Executors, instruments, help for tests",
     "instrument": "Executors, instruments, help for tests",
     "testing": "Executors, instruments, help for tests",
@@ -339,21 +362,37 @@ SECTIONS = {
     "web": "The dashboard",
     "sim": "The simulator",
 }
-"""Where on docs/architecture.md the modules of each package are. (Each of cli/commands is a verb of its name.)"""
+"""Where the modules of the other folders are, one by one. (Each of cli/commands is a verb of its name.)"""
 
 
-def test_every_module_is_in_the_architecture() -> None:
+def test_every_folder_and_every_module_outside_of_them_is_in_the_architecture() -> None:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     parts = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
     source = ROOT / "src" / "runcue"
     packages = {path.parent.relative_to(source).as_posix() for path in source.rglob("*.py")}
-    assert packages - {"cli/commands"} == {package or "." for package in SECTIONS}
+    assert packages - {"cli/commands"} == {folder or "." for folder in [*FOLDERS, *MODULES]}
+    assert [
+        folder
+        for folder, title in FOLDERS.items()
+        if not re.search(rf"^\|[^\n]*`{folder}/`", parts[title], re.MULTILINE)
+    ] == []
     assert [
         f"{package}/{path.stem}"
-        for package, title in SECTIONS.items()
+        for package, title in MODULES.items()
         for path in (source / package).glob("[!_]*.py")
         if not re.search(rf"[`/]{path.stem}`", parts[title])
     ] == []
+
+
+def test_every_path_in_the_architecture_and_in_the_guide_for_contributors_leads_to_a_file() -> None:
+    source = ROOT / "src" / "runcue"
+    tops = [path.name for path in source.iterdir() if path.is_dir()]
+    for page in (DOCS / "architecture.md", ROOT / "CONTRIBUTING.md"):
+        told = re.findall(rf"`((?:{'|'.join(tops)})/[\w/]*(?:\.\w+)?)`", page.read_text(encoding="utf-8"))
+        assert told
+        assert [
+            path for path in told if not ((source / path).exists() or (source / f"{path}.py").exists())
+        ] == []
 
 
 def test_every_table_of_a_file_is_told_about() -> None:

@@ -11,7 +11,7 @@ import pytest
 import runcue
 import runcue.models
 import runcue.testing
-from runcue.sync import Sync
+from runcue.api.sync import Sync
 
 TYPING = Path(__file__).parent / "typing" / "api.py"
 
@@ -179,7 +179,7 @@ def test_importing_cue_loads_only_what_running_needs() -> None:
 
 def test_importing_reader_loads_no_event_loop() -> None:
     loaded = modules_after("from runcue import Reader")
-    assert {"asyncio", "rich", "sqlite3", "click", "difflib", "runcue.cue", "runcue.testing"}.isdisjoint(
+    assert {"asyncio", "rich", "sqlite3", "click", "difflib", "runcue.api.cue", "runcue.testing"}.isdisjoint(
         loaded
     )
 

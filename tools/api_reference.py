@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 import runcue
-from runcue import signature
-from runcue.registry import Options
-from runcue.sync import Sync
+from runcue.api import signature
+from runcue.api.sync import Sync
+from runcue.declare.registry import Options
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WIDTH = 96

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from runcue.core.lifecycle import diagram
+from runcue.core.model.lifecycle import diagram
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 HEIGHT = 36

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import runcue
 from runcue import errors
-from runcue.core.events import EVENTS, WORK_EVENTS
-from runcue.core.lifecycle import MOVES
+from runcue.core.model.events import EVENTS, WORK_EVENTS
+from runcue.core.model.lifecycle import MOVES
 from runcue.instrument.prometheus import FAMILIES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

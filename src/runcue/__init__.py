@@ -22,26 +22,26 @@ TYPE_CHECKING = False  # type checkers know this name; importing typing would co
 __version__ = "0.1.0"
 
 _HOMES = {
-    "runcue.cue": ["Cue"],
-    "runcue.batch": ["map"],
-    "runcue.bar": ["progress"],
-    "runcue.artifacts": ["write_output"],
-    "runcue.limiting": ["adaptive"],
-    "runcue.masking": ["mask"],
+    "runcue.api.cue": ["Cue"],
+    "runcue.api.batch": ["map"],
+    "runcue.api.progress": ["progress"],
+    "runcue.engine.artifacts": ["write_output"],
+    "runcue.declare.service_options": ["adaptive"],
+    "runcue.host.masking": ["mask"],
     "runcue.instrument.prometheus": ["Metrics"],
     "runcue.instrument.opentelemetry": ["trace"],
     "runcue.instrument.logging": ["JsonFormatter"],
-    "runcue.core.model": ["Attempt", "PriorityContext", "Work", "WorkState"],
+    "runcue.core.model.record": ["Attempt", "PriorityContext", "Work", "WorkState"],
     "runcue.models": ["WorkUnit"],
-    "runcue.running": ["RunningWork"],
-    "runcue.core.events": ["Event"],
-    "runcue.core.explain": ["Explanation"],
-    "runcue.core.forecast": ["Forecast"],
-    "runcue.core.retry": ["Retry"],
-    "runcue.reader": ["Reader"],
+    "runcue.engine.running": ["RunningWork"],
+    "runcue.core.model.events": ["Event"],
+    "runcue.core.views.explain": ["Explanation"],
+    "runcue.core.views.forecast": ["Forecast"],
+    "runcue.core.model.retry": ["Retry"],
+    "runcue.api.reader": ["Reader"],
     "runcue.ports": ["Command"],
-    "runcue.stores.rescue": ["Rescue", "recover"],
-    "runcue.callbacks": [
+    "runcue.stores.sqlite.recovery.recover": ["Rescue", "recover"],
+    "runcue.declare.callbacks": [
         "dependency_check_db",
         "dependency_check_file",
         "priority_by_wait_time",
@@ -168,21 +168,24 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from runcue.artifacts import write_output
-    from runcue.bar import progress
-    from runcue.batch import map  # noqa: A004 (runcue.map is meant to read like the built-in one)
-    from runcue.callbacks import (
+    from runcue.api.batch import map  # noqa: A004 (runcue.map is meant to read like the built-in one)
+    from runcue.api.cue import Cue
+    from runcue.api.progress import progress
+    from runcue.api.reader import Reader
+    from runcue.core.model.events import Event
+    from runcue.core.model.record import Attempt, PriorityContext, Work, WorkState
+    from runcue.core.model.retry import Retry
+    from runcue.core.views.explain import Explanation
+    from runcue.core.views.forecast import Forecast
+    from runcue.declare.callbacks import (
         dependency_check_db,
         dependency_check_file,
         priority_by_wait_time,
         priority_constant,
     )
-    from runcue.core.events import Event
-    from runcue.core.explain import Explanation
-    from runcue.core.forecast import Forecast
-    from runcue.core.model import Attempt, PriorityContext, Work, WorkState
-    from runcue.core.retry import Retry
-    from runcue.cue import Cue
+    from runcue.declare.service_options import adaptive
+    from runcue.engine.artifacts import write_output
+    from runcue.engine.running import RunningWork
     from runcue.errors import (
         BadCommand,
         CommandFailed,
@@ -219,13 +222,10 @@ if TYPE_CHECKING:
         WorkTimedOut,
         WrongThread,
     )
+    from runcue.host.masking import mask
     from runcue.instrument.logging import JsonFormatter
     from runcue.instrument.opentelemetry import trace
     from runcue.instrument.prometheus import Metrics
-    from runcue.limiting import adaptive
-    from runcue.masking import mask
     from runcue.models import WorkUnit
     from runcue.ports import Command
-    from runcue.reader import Reader
-    from runcue.running import RunningWork
-    from runcue.stores.rescue import Rescue, recover
+    from runcue.stores.sqlite.recovery.recover import Rescue, recover

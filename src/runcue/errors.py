@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import timedelta
 
-    from runcue.core.model import Work
+    from runcue.core.model.record import Work
 
 QUOTED_LENGTH = 80
 NAMES_SHOWN = 8

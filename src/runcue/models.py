@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runcue.core.model import PriorityContext, Work, WorkState
+from runcue.core.model.record import PriorityContext, Work, WorkState
 
 WorkUnit = Work
 

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from runcue.core.events import Event
-from runcue.core.model import Record, WorkState
-from runcue.core.plan import Changes, Found, Item, Lacks, Library, Plan, Post
-from runcue.core.query import Query
-from runcue.core.retry import Retry
-from runcue.core.state import Head, Worker
+from runcue.core.model.events import Event
+from runcue.core.model.record import Record, WorkState
+from runcue.core.model.retry import Retry
+from runcue.core.model.state import Head, Worker
+from runcue.core.schedule.plan import Changes, Found, Item, Lacks, Library, Plan, Post
+from runcue.core.views.query import Query
 
 
 class Clock(Protocol):

@@ -11,7 +11,7 @@ import pytest
 
 import runcue
 from runcue import Cue
-from runcue.bar import Picture, Tally, clock_text, last_text, live_text, rate_text
+from runcue.api.progress import Picture, Tally, clock_text, last_text, live_text, rate_text
 
 
 class Terminal(io.StringIO):

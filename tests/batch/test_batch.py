@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import runcue
-import runcue.batch
+import runcue.api.batch
 
 
 async def double(item: int) -> int:
@@ -26,7 +26,7 @@ def half(item: int) -> float:
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runcue.batch, "GRACE", 0.1)
+    monkeypatch.setattr(runcue.api.batch, "GRACE", 0.1)
 
 
 # -------------------------------------------------------------------------------------------------- results

@@ -24,9 +24,9 @@ def run(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess
 
 INTERRUPTED = """
     import asyncio, os, signal, sys, threading
-    import runcue, runcue.batch
+    import runcue, runcue.api.batch
 
-    runcue.batch.GRACE = 0.1
+    runcue.api.batch.GRACE = 0.1
     store = "queue.db" if "file" in sys.argv else None
 
     async def step(item):
@@ -59,7 +59,7 @@ def test_ctrl_c_returns_what_is_done_with_an_ellipsis_in_all_other_places(
 def test_what_completes_after_ctrl_c_is_among_the_results(tmp_path: Path) -> None:
     code = """
     import asyncio, os, signal
-    import runcue, runcue.cue
+    import runcue, runcue.api.cue
 
     stopping = asyncio.Event()
     stop = runcue.Cue.stop
@@ -109,9 +109,9 @@ def test_ctrl_c_while_items_are_pulled_ends_with_the_items_so_far(tmp_path: Path
 def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path) -> None:
     code = """
     import asyncio, os, signal
-    import runcue, runcue.batch
+    import runcue, runcue.api.batch
 
-    runcue.batch.GRACE = 1000.0
+    runcue.api.batch.GRACE = 1000.0
     stop = runcue.Cue.stop
     is_first = True
 

@@ -44,7 +44,7 @@ def worker(home: Path) -> Iterator[None]:
 
 FORGETTING = """
 import asyncio, sys
-from runcue.stores import housekeeping
+from runcue.stores.sql import housekeeping
 housekeeping.PRUNE_EVERY = 0.02
 import runcue
 from runcue.cli.home import Home

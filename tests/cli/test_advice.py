@@ -18,7 +18,7 @@ import runcue
 from runcue.cli import detach, screen, worker
 from runcue.cli.home import Home
 from runcue.cli.jobs import ask
-from runcue.stores import schema
+from runcue.stores.sqlite import schema
 from tests.cli.conftest import PROGRAM, Watch, environment
 from tests.cli.crew import Crew, until
 from tests.cli.inside import Inside, refused

@@ -27,7 +27,8 @@ VERBS = [
 NEVER_FOR_STATUS = [
     "asyncio", "concurrent", "dataclasses", "difflib", "email", "http", "importlib.metadata", "json",
     "multiprocessing", "rich", "selectors", "shutil", "socket", "ssl", "subprocess", "tempfile", "unicodedata",
-    "runcue.connect", "runcue.cue", "runcue.engine", "runcue.executors.command", "runcue.registry", "runcue.sync",
+    "runcue.api.wiring", "runcue.api.cue", "runcue.engine.engine", "runcue.executors.command.executor",
+    "runcue.declare.registry", "runcue.api.sync",
     "runcue.cli.jobs", "runcue.cli.worker", "runcue.cli.supervisor", "runcue.cli.commands.enqueue",
 ]  # fmt: skip
 
@@ -395,7 +396,7 @@ def test_status_loads_nothing_that_it_does_not_need(stock: Path) -> None:
     )
     assert said.returncode == 0, said.stderr
     loaded = set(said.stderr.split())
-    assert "runcue.reader" in loaded
+    assert "runcue.api.reader" in loaded
     assert sorted(loaded.intersection(NEVER_FOR_STATUS)) == []
 
 

@@ -32,9 +32,10 @@ import atexit, gc, json, os, pkgutil, signal, sys, threading
 orders, answers = os.fdopen(int(sys.argv[1]), "rb"), os.fdopen(int(sys.argv[2]), "wb", 0)
 import asyncio, difflib, tempfile
 from importlib import import_module
-from runcue import cli, cue, reader
+from runcue import cli
+from runcue.api import cue, reader
 from runcue.cli import main
-from runcue.stores import file, sqlite
+from runcue.stores.sqlite import file, store
 for module in pkgutil.walk_packages(cli.__path__, "runcue.cli."):
     if not module.name.endswith("__main__"):
         import_module(module.name)
@@ -49,7 +50,7 @@ for line in orders:
                 signal.alarm(240)
                 os.environ["QUEUECTL_HOME"] = order["home"]
                 if order["patience"]:
-                    file.OPENING = file.PATIENCE = sqlite.PATIENCE = order["patience"]
+                    file.OPENING = file.PATIENCE = store.PATIENCE = order["patience"]
                 for number, name in enumerate(order["streams"]):
                     opened = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
                     os.dup2(opened, number)

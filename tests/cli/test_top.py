@@ -551,7 +551,7 @@ def locked(file: Path) -> Iterator[None]:
 
 
 async def test_a_locked_file_is_told_and_freezes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from runcue.stores import file as files
+    from runcue.stores.sqlite import file as files
 
     monkeypatch.setattr(files, "OPENING", 0.1)
     monkeypatch.setattr(files, "PATIENCE", 0.1)

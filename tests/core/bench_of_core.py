@@ -7,15 +7,17 @@ decided is read from `bench.plan`, from the records the store keeps and from wha
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from runcue.core.asking import Allowance, Questions, Verdict
-from runcue.core.events import told
-from runcue.core.explain import Explanation, explain
-from runcue.core.failure import Failure, Kind
-from runcue.core.limits import Limits
-from runcue.core.meters import Cost
-from runcue.core.model import Record, Spec, WorkState
-from runcue.core.parse import Rate
-from runcue.core.plan import (
+from runcue.core.limits.meter import Cost
+from runcue.core.limits.service import Limits
+from runcue.core.model.events import told
+from runcue.core.model.failure import Failure, Kind
+from runcue.core.model.parse import Rate
+from runcue.core.model.record import Record, Spec, WorkState
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule, Settings
+from runcue.core.model.state import Quantity
+from runcue.core.schedule.gates import Allowance, Questions, Verdict
+from runcue.core.schedule.plan import (
     Cancel,
     Charge,
     Declare,
@@ -34,10 +36,8 @@ from runcue.core.plan import (
     Verdicts,
     Withdraw,
 )
-from runcue.core.retry import Retry
-from runcue.core.scheduler import Scheduler
-from runcue.core.settings import Rule, Settings
-from runcue.core.state import Quantity
+from runcue.core.schedule.scheduler import Scheduler
+from runcue.core.views.explain import Explanation, explain
 
 TAG = "thisproc"
 START = 1_000.0

@@ -12,13 +12,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from runcue.core.asking import Allowance, Questions
-from runcue.core.events import News, told
-from runcue.core.explain import Explanation, explain
-from runcue.core.ledger import Ledger
-from runcue.core.limits import Limits
-from runcue.core.model import Record, Spec, WorkState
-from runcue.core.plan import (
+from runcue.core.ledger.ledger import Ledger
+from runcue.core.limits.service import Limits
+from runcue.core.model.events import News, told
+from runcue.core.model.record import Record, Spec, WorkState
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule, Settings
+from runcue.core.model.state import NO_HEAD, Grant, ServiceState, Worker
+from runcue.core.schedule.gates import Allowance, Questions
+from runcue.core.schedule.plan import (
     Changes,
     Declare,
     Ended,
@@ -35,10 +37,8 @@ from runcue.core.plan import (
     Ref,
     Submit,
 )
-from runcue.core.retry import Retry
-from runcue.core.scheduler import Scheduler
-from runcue.core.settings import Rule, Settings
-from runcue.core.state import NO_HEAD, Grant, ServiceState, Worker
+from runcue.core.schedule.scheduler import Scheduler
+from runcue.core.views.explain import Explanation, explain
 from tests.core.bench_of_core import START, Bench, Shelf, limits
 
 HAPPENED = (Outcome, Ended, Entered, Declare, Lost)
@@ -361,7 +361,7 @@ class Process(Bench):
         return plan
 
     def _decide(self, is_first: bool, given: list[int], inbox: list[Item], posts: Sequence[Post]) -> Plan:
-        """The steps of a decision, as everywhere (decision.py)."""
+        """The steps of a decision, as everywhere (engine/decision.py)."""
         shared, scheduler = self.store, self.scheduler
         shared.taken_back = set()
         shared.most_reads = shared.reads + MOST_READS

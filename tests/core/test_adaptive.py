@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runcue.core.explain import snapshot
-from runcue.core.limits import Service
-from runcue.core.state import Adaptive
+from runcue.core.limits.service import Service
+from runcue.core.model.state import Adaptive
+from runcue.core.views.explain import snapshot
 from tests.core.bench_of_core import START, Bench, limits
 from tests.core.library import two
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from runcue.core.explain import THREADS
-from runcue.core.limits import Limits
-from runcue.core.parse import rates
-from runcue.core.plan import Adjust
-from runcue.core.services import Services
-from runcue.core.state import Adaptive, Quantity, adjusted
+from runcue.core.limits.service import Limits
+from runcue.core.limits.services import Services
+from runcue.core.model.parse import rates
+from runcue.core.model.state import Adaptive, Quantity, adjusted
+from runcue.core.schedule.plan import Adjust
+from runcue.core.views.explain import THREADS
 from runcue.errors import UnknownService
 from tests.core.bench_of_core import Bench, limits
 

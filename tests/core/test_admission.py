@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from runcue.core.events import told
-from runcue.core.model import WorkState
+from runcue.core.model.events import told
+from runcue.core.model.record import WorkState
 from runcue.errors import DependencyCycle, DuplicateWork, QueueFull
 from tests.core.bench_of_core import Bench, limits
 

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from runcue.core.asking import BEST, FEW, FIRST_WAIT, LONGEST_WAIT, Allowance, Questions
-from runcue.core.line import Line
-from runcue.core.model import Record
-from runcue.core.plan import Cancel, Revive, Verdicts
-from runcue.core.ready import FRESH
-from runcue.core.retry import Retry
-from runcue.core.settings import Rule
+from runcue.core.model.record import Record
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule
+from runcue.core.schedule.gates import BEST, FEW, FIRST_WAIT, LONGEST_WAIT, Allowance, Questions
+from runcue.core.schedule.line import Line
+from runcue.core.schedule.plan import Cancel, Revive, Verdicts
+from runcue.core.schedule.ready import FRESH
 from tests.core.bench_of_core import START, Bench, limits
 
 READY = Questions(ready=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from runcue.core.asking import FEW, FIRST_WAIT, LONGEST_WAIT, Allowance, Lacking, Questions
-from runcue.core.plan import Plan, Verdicts
+from runcue.core.schedule.gates import FEW, FIRST_WAIT, LONGEST_WAIT, Allowance, Lacking, Questions
+from runcue.core.schedule.plan import Plan, Verdicts
 from tests.core.bench_of_core import Bench, limits
 
 FILES = Questions(files=True)

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runcue.core.breaker import CLOSED, HALF_OPEN, LONGEST_WAIT, OPEN, UNLIMITED, WIDEST_RAMP, Breaker
+from runcue.core.limits.breaker import CLOSED, HALF_OPEN, LONGEST_WAIT, OPEN, UNLIMITED, WIDEST_RAMP, Breaker
 
 NOW = 1_700_000_000.0
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from runcue import errors
-from runcue.core.model import Work
+from runcue.core.model.record import Work
 from runcue.errors import (
     ConfigError,
     CueClosed,

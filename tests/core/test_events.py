@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from runcue.core.events import EVENTS, FINAL_EVENTS, WORK_EVENTS, Event, Told, is_final, make_event
-from runcue.core.model import Record, Spec, WorkState
+from runcue.core.model.events import EVENTS, FINAL_EVENTS, WORK_EVENTS, Event, Told, is_final, make_event
+from runcue.core.model.record import Record, Spec, WorkState
 
 SPEC = Spec("w1", "extract", b"{}", ("api", "disk"))
 

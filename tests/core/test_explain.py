@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from runcue.core.asking import FIRST_WAIT, Questions
-from runcue.core.explain import OWN_POOL, THREADS, Explanation, explain, explain_pending, snapshot
-from runcue.core.model import WorkState
-from runcue.core.plan import Post, Verdicts
-from runcue.core.retry import Retry
-from runcue.core.settings import Rule
+from runcue.core.model.record import WorkState
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule
+from runcue.core.schedule.gates import FIRST_WAIT, Questions
+from runcue.core.schedule.plan import Post, Verdicts
+from runcue.core.views.explain import OWN_POOL, THREADS, Explanation, explain, explain_pending, snapshot
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 from tests.core.library import two
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runcue.core.failure import MESSAGE_BYTES, Failure, classify, describe, is_kind, traceback_text
+from runcue.core.model.failure import MESSAGE_BYTES, Failure, classify, describe, is_kind, traceback_text
 from runcue.errors import CommandFailed, Permanent, RateLimited, RetryLater, Snooze
 from tests import hostile
 

@@ -6,16 +6,27 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from runcue.core.asking import SCORE_STEP, Questions
-from runcue.core.events import told
-from runcue.core.failure import Failure
-from runcue.core.fleet import LATELY, UNREAD, Fleet
-from runcue.core.limits import Limits
-from runcue.core.model import Record
-from runcue.core.plan import Cancel, Configure, Ended, Lost, Missed, Pause, Plan, Tell, Verdicts, Withdraw
-from runcue.core.retry import Retry
-from runcue.core.settings import Rule, Settings
-from runcue.core.state import Worker
+from runcue.core.ledger.fleet import LATELY, UNREAD, Fleet
+from runcue.core.limits.service import Limits
+from runcue.core.model.events import told
+from runcue.core.model.failure import Failure
+from runcue.core.model.record import Record
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule, Settings
+from runcue.core.model.state import Worker
+from runcue.core.schedule.gates import SCORE_STEP, Questions
+from runcue.core.schedule.plan import (
+    Cancel,
+    Configure,
+    Ended,
+    Lost,
+    Missed,
+    Pause,
+    Plan,
+    Tell,
+    Verdicts,
+    Withdraw,
+)
 from runcue.errors import QueueFull
 from tests.core.bench_of_core import Bench, costs, limits, sells
 from tests.core.library import Process, Shared
@@ -287,7 +298,7 @@ def test_a_crew_has_as_many_places_as_its_members() -> None:
 
 
 def test_crews_without_lanes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runcue.core.ready.FEW_LANES", 4)
+    monkeypatch.setattr("runcue.core.schedule.ready.FEW_LANES", 4)
     first, second = processes(0, 3)
     fleet = first.scheduler.ledger.fleet
     assert fleet is not None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from runcue.core import forecast as module
-from runcue.core.forecast import Forecast, Pace, forecast, paces, tasks_of
-from runcue.core.retry import Retry
-from runcue.core.settings import Rule
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule
+from runcue.core.views import forecast as module
+from runcue.core.views.forecast import Forecast, Pace, forecast, paces, tasks_of
 from tests.core.bench_of_core import Bench, limits, sells
 from tests.core.library import Process, Shared
 

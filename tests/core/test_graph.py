@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runcue.core.graph import Graph, find_cycle
+from runcue.core.schedule.graph import Graph, find_cycle
 
 NAMES = st.sampled_from("abcdef")
 NEEDS = st.dictionaries(NAMES, st.lists(NAMES, max_size=4), max_size=6)

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from runcue.core.limits import Group, Limits, Service
-from runcue.core.retry import Retry
-from runcue.core.services import Services
-from runcue.core.settings import Rule
-from runcue.core.starting import start
-from runcue.core.state import Grant
+from runcue.core.limits.service import Group, Limits, Service
+from runcue.core.limits.services import Services
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule
+from runcue.core.model.state import Grant
+from runcue.core.schedule.starting import start
 from runcue.errors import SubmitError
 from tests.core.bench_of_core import START, Bench, costs, limits, sells
 from tests.core.library import two

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runcue.core.limits import Limits
-from runcue.core.parse import Rate
-from runcue.core.retry import Retry
-from runcue.core.settings import Rule
-from runcue.core.state import Adaptive, Quantity, base_name, key_name
+from runcue.core.limits.service import Limits
+from runcue.core.model.parse import Rate
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule
+from runcue.core.model.state import Adaptive, Quantity, base_name, key_name
 from tests.core.bench_of_core import START, Bench, costs, limits, sells
 from tests.core.library import Process, two
 from tests.sample import fewer
@@ -403,7 +403,7 @@ MANY = 50
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys are let go of as soon as there are more than a few."""
-    monkeypatch.setattr("runcue.core.ready.FEW_LANES", FEW)
+    monkeypatch.setattr("runcue.core.schedule.ready.FEW_LANES", FEW)
 
 
 def many(bench: Bench) -> None:

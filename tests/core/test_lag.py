@@ -2,11 +2,11 @@
 
 import pytest
 
-from runcue.core.failure import Failure
-from runcue.core.limits import LEAST_SLACK, MOST_SLACK
-from runcue.core.places import HALF_LIFE
-from runcue.core.plan import Entered, Outcome
-from runcue.core.state import Grant
+from runcue.core.ledger.capacity import HALF_LIFE
+from runcue.core.limits.service import LEAST_SLACK, MOST_SLACK
+from runcue.core.model.failure import Failure
+from runcue.core.model.state import Grant
+from runcue.core.schedule.plan import Entered, Outcome
 from tests.core.bench_of_core import Bench, limits
 from tests.core.library import two
 

@@ -1,13 +1,13 @@
 """Answers that come when their work has already moved on."""
 
-from runcue.core.asking import Allowance
-from runcue.core.failure import Failure
-from runcue.core.limits import Limits
-from runcue.core.model import Spec, WorkState
-from runcue.core.plan import Cancel, Ended, Outcome, Submit
-from runcue.core.retry import Retry
-from runcue.core.scheduler import Scheduler
-from runcue.core.settings import Rule, Settings
+from runcue.core.limits.service import Limits
+from runcue.core.model.failure import Failure
+from runcue.core.model.record import Spec, WorkState
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule, Settings
+from runcue.core.schedule.gates import Allowance
+from runcue.core.schedule.plan import Cancel, Ended, Outcome, Submit
+from runcue.core.schedule.scheduler import Scheduler
 
 TIMEOUT = Failure("timeout", "timeout")
 

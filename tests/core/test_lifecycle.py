@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from runcue.core.lifecycle import MOVES, IllegalMove, diagram, finished, move, started
-from runcue.core.model import Record, Spec, WorkState
+from runcue.core.model.lifecycle import MOVES, IllegalMove, diagram, finished, move, started
+from runcue.core.model.record import Record, Spec, WorkState
 
 VERBS = sorted({verb for _, verb in MOVES} | {"finish", "explode", ""})
 LEGAL = [(state, verb, target) for (state, verb), target in MOVES.items()]

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from runcue.core.asking import Allowance
-from runcue.core.failure import Failure
-from runcue.core.limits import UNLIMITED, Blocked, Limits, Service, Window
-from runcue.core.model import Spec
-from runcue.core.parse import Rate
-from runcue.core.plan import Declare, Entered, Item, Outcome, Submit
-from runcue.core.retry import Retry
-from runcue.core.scheduler import Scheduler
-from runcue.core.settings import Rule, Settings
-from runcue.core.state import Grant
+from runcue.core.limits.service import UNLIMITED, Blocked, Limits, Service, Window
+from runcue.core.model.failure import Failure
+from runcue.core.model.parse import Rate
+from runcue.core.model.record import Spec
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule, Settings
+from runcue.core.model.state import Grant
+from runcue.core.schedule.gates import Allowance
+from runcue.core.schedule.plan import Declare, Entered, Item, Outcome, Submit
+from runcue.core.schedule.scheduler import Scheduler
 from tests.core.bench_of_core import limits, sells
 
 NOW = 1_700_000_000.0

@@ -2,10 +2,10 @@
 
 import pytest
 
-from runcue.core import line
-from runcue.core.line import SHORTEST_PAGE, Line, Page
-from runcue.core.model import Record, Spec
-from runcue.core.plan import Key
+from runcue.core.model.record import Record, Spec
+from runcue.core.schedule import line
+from runcue.core.schedule.line import SHORTEST_PAGE, Line, Page
+from runcue.core.schedule.plan import Key
 
 BEYOND: Key = (float("inf"), 0)
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runcue.core.limits import Limits, Service
-from runcue.core.meters import Meter, Rehearsal, Spending, checked, together
-from runcue.core.parse import Rate
-from runcue.core.state import Quantity
+from runcue.core.limits.meter import Meter, Rehearsal, Spending, checked, together
+from runcue.core.limits.service import Limits, Service
+from runcue.core.model.parse import Rate
+from runcue.core.model.state import Quantity
 from runcue.errors import InvalidOption
 from tests.sample import fewer
 

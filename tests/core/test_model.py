@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from msgspec.structs import astuple, fields
 
-from runcue.core.lifecycle import MOVES
-from runcue.core.model import Attempt, PriorityContext, Record, Spec, Work, WorkState, view
-from runcue.core.retry import Retry
+from runcue.core.model.lifecycle import MOVES
+from runcue.core.model.record import Attempt, PriorityContext, Record, Spec, Work, WorkState, view
+from runcue.core.model.retry import Retry
 
 SPEC = Spec(
     id="w1",

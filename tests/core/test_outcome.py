@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from runcue.clock import SystemClock
-from runcue.core.asking import Questions
-from runcue.core.events import told
-from runcue.core.failure import Failure, Kind
-from runcue.core.ledger import Ledger
-from runcue.core.limits import FIRST_THROTTLE
-from runcue.core.model import Attempt, Record
-from runcue.core.outcome import SHORTEST_PAUSE, STOPPED
-from runcue.core.plan import Cancel, Ended, Entered, Lacks, Outcome, Pause, Plan, Revive, Verdicts
-from runcue.core.retry import Retry
+from runcue.core.ledger.ledger import Ledger
+from runcue.core.limits.service import FIRST_THROTTLE
+from runcue.core.model.events import told
+from runcue.core.model.failure import Failure, Kind
+from runcue.core.model.record import Attempt, Record
+from runcue.core.model.retry import Retry
+from runcue.core.schedule.gates import Questions
+from runcue.core.schedule.outcome import SHORTEST_PAUSE, STOPPED
+from runcue.core.schedule.plan import Cancel, Ended, Entered, Lacks, Outcome, Pause, Plan, Revive, Verdicts
 from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFound
+from runcue.host.clock import SystemClock
 from runcue.stores.memory import MemoryStore
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from runcue.core.explain import explain_alone
-from runcue.core.fleet import HERE
-from runcue.core.limits import Limits
-from runcue.core.plan import Submit
-from runcue.core.retry import Retry, retry_of_work
-from runcue.core.settings import Rule
+from runcue.core.ledger.fleet import HERE
+from runcue.core.limits.service import Limits
+from runcue.core.model.retry import Retry, retry_of_work
+from runcue.core.model.settings import Rule
+from runcue.core.schedule.plan import Submit
+from runcue.core.views.explain import explain_alone
 from runcue.errors import ConfigError, InvalidOption, SubmitError
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 from tests.core.library import two

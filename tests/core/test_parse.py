@@ -18,8 +18,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runcue.core import parse
-from runcue.core.parse import Rate, decode_params, duration, encode_params, moment, number, rates
+from runcue.core.model import parse
+from runcue.core.model.parse import Rate, decode_params, duration, encode_params, moment, number, rates
 from runcue.errors import (
     ConfigError,
     InvalidOption,
@@ -766,7 +766,7 @@ def test_what_comes_back_has_the_same_types_down_to_the_sign_of_zero(params: dic
 
 def test_importing_the_edge_does_not_load_what_only_mistakes_need() -> None:
     slow = {"difflib", "hashlib", "traceback", "email.utils"}
-    code = f"import sys, runcue.core.failure; print(sorted({slow} & set(sys.modules)))"
+    code = f"import sys, runcue.core.model.failure; print(sorted({slow} & set(sys.modules)))"
     path = ":".join(sys.path)
     done = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from runcue.core.model import Record, Spec
-from runcue.core.plan import Cancel, Entered, Lacks, Plan, Submit
+from runcue.core.model.record import Record, Spec
+from runcue.core.schedule.plan import Cancel, Entered, Lacks, Plan, Submit
 
 SPEC = Spec("w", "t", b"{}", ())
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from runcue.core import shared
-from runcue.core.fleet import Fleet
-from runcue.core.ledger import Ledger
-from runcue.core.plan import Changes, Hello, Item, Key, Outcome, Plan, Post
-from runcue.core.scheduler import Scheduler
+from runcue.core.ledger.fleet import Fleet
+from runcue.core.ledger.ledger import Ledger
+from runcue.core.schedule import takeover
+from runcue.core.schedule.plan import Changes, Hello, Item, Key, Outcome, Plan, Post
+from runcue.core.schedule.scheduler import Scheduler
 from tests.core import test_fleet, test_takeover
 from tests.core.library import Process, Shared
 from tests.core.test_shared_swarm import STEPS, Swarm
@@ -94,13 +94,13 @@ def two_deciders(patch: pytest.MonkeyPatch) -> None:
 
 def unbegun_forgotten(patch: pytest.MonkeyPatch) -> None:
     """What a process was to run, and never heard of, is taken for running."""
-    take_up = shared._take_up
+    take_up = takeover._take_up
 
     def trusting(ledger: Ledger, member: Any) -> None:
         ledger.begun |= {record.token for record in ledger.shelf(f"running/{member.id}")}
         take_up(ledger, member)
 
-    patch.setattr(shared, "_take_up", trusting)
+    patch.setattr(takeover, "_take_up", trusting)
 
 
 def runs_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -155,13 +155,13 @@ def left_outcomes_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def rules_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who takes over does not know what others declared."""
-    catch_up = shared.catch_up
+    catch_up = takeover.catch_up
 
     def blind(ledger: Ledger, changes: Changes) -> None:
         changes.tasks.clear()
         catch_up(ledger, changes)
 
-    patch.setattr(shared, "catch_up", blind)
+    patch.setattr(takeover, "catch_up", blind)
 
 
 def unread_left_alone(patch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,15 @@
 """Failed work is deleted as if it had never been, and only failed work is.
 
-The two ends of that are tried beside each other here: what a ledger in memory keeps of final work (kept.py), and what
+The two ends of that are tried beside each other here: what a ledger in memory keeps of final work (retention.py), and what
 several processes that share a queue find afterwards.
 """
 
 import pytest
 
-from runcue.core.kept import Kept
-from runcue.core.model import Record, WorkState
-from runcue.core.plan import Cancel, Configure, Plan, Purge, Revive
-from runcue.core.scheduler import NOTHING
+from runcue.core.ledger.retention import Kept
+from runcue.core.model.record import Record, WorkState
+from runcue.core.schedule.plan import Cancel, Configure, Plan, Purge, Revive
+from runcue.core.schedule.scheduler import NOTHING
 from runcue.errors import DuplicateWork, WorkNotFound
 from tests.core.bench_of_core import SLOW_RETRY, Bench
 from tests.core.library import two

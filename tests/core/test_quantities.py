@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runcue.core.asking import Questions
-from runcue.core.limits import Limits
-from runcue.core.plan import Cancel, Entered, Verdicts
-from runcue.core.retry import Retry
-from runcue.core.settings import Rule
+from runcue.core.limits.service import Limits
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule
+from runcue.core.schedule.gates import Questions
+from runcue.core.schedule.plan import Cancel, Entered, Verdicts
 from runcue.errors import SubmitError
 from tests.core.bench_of_core import START, Bench, costs, limits, sells
 from tests.core.library import two

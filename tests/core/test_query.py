@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from runcue.core.model import Record, Spec, WorkState
-from runcue.core.query import Query, by_task
+from runcue.core.model.record import Record, Spec, WorkState
+from runcue.core.views.query import Query, by_task
 
 SPEC = Spec(
     id="Order-7",

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runcue.core.breaker import end_of
-from runcue.core.lane import ACTIVE, ASKING, LEAST_HOLD, Hold, Lane
-from runcue.core.lifecycle import move
-from runcue.core.limits import Blocked, Limits, Service
-from runcue.core.line import Key, Line
-from runcue.core.model import Record, Spec
-from runcue.core.parse import Rate
-from runcue.core.ready import Ready, head_by_rank, take_by_rank
-from runcue.core.retry import Retry
-from runcue.core.settings import Rule
+from runcue.core.limits.breaker import end_of
+from runcue.core.limits.service import Blocked, Limits, Service
+from runcue.core.model.lifecycle import move
+from runcue.core.model.parse import Rate
+from runcue.core.model.record import Record, Spec
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule
+from runcue.core.schedule.lane import ACTIVE, ASKING, LEAST_HOLD, Hold, Lane
+from runcue.core.schedule.line import Key, Line
+from runcue.core.schedule.ready import Ready, head_by_rank, take_by_rank
 from tests.sample import fewer
 
 NOW = 1_700_000_000.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from runcue.core.events import told
-from runcue.core.failure import Failure
-from runcue.core.model import WorkState
-from runcue.core.plan import Item, Outcome
-from runcue.core.state import Adaptive
+from runcue.core.model.events import told
+from runcue.core.model.failure import Failure
+from runcue.core.model.record import WorkState
+from runcue.core.model.state import Adaptive
+from runcue.core.schedule.plan import Item, Outcome
 from tests.core.bench_of_core import Bench, limits
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runcue.core.retry import Retry, delay_after
+from runcue.core.model.retry import Retry, delay_after
 from runcue.errors import ConfigError
 
 BACKOFFS = ["exponential", "linear", "fixed", "power"]
@@ -250,7 +250,7 @@ def test_works_that_met_once_do_not_meet_again() -> None:
 
 
 def test_jitter_is_the_same_in_every_process() -> None:
-    code = "from runcue.core.retry import *; print(repr(delay_after(Retry(base_delay=64), 'w1', 2)))"
+    code = "from runcue.core.model.retry import *; print(repr(delay_after(Retry(base_delay=64), 'w1', 2)))"
     answers = {
         subprocess.run(
             [sys.executable, "-c", code],

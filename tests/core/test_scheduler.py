@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from runcue.core.asking import Questions
-from runcue.core.events import told
-from runcue.core.failure import Failure
-from runcue.core.limits import Limits
-from runcue.core.outcome import SHORTEST_PAUSE
-from runcue.core.parse import Rate
-from runcue.core.plan import Cancel, Declare, Entered, Outcome, Pause, Plan, Revive, Serve, Tell
-from runcue.core.retry import Retry
-from runcue.core.settings import Rule
+from runcue.core.limits.service import Limits
+from runcue.core.model.events import told
+from runcue.core.model.failure import Failure
+from runcue.core.model.parse import Rate
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule
+from runcue.core.schedule.gates import Questions
+from runcue.core.schedule.outcome import SHORTEST_PAUSE
+from runcue.core.schedule.plan import Cancel, Declare, Entered, Outcome, Pause, Plan, Revive, Serve, Tell
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, costs, limits, sells
 
 ONE_AT_A_TIME = limits(concurrent=1)
@@ -914,7 +914,7 @@ def test_what_is_beyond_keep_finished_is_forgotten_when_a_turn_only_takes_the_in
 
 
 def test_lanes_and_queues_that_have_no_work_any_more_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runcue.core.ready.FEW_LANES", 100)
+    monkeypatch.setattr("runcue.core.schedule.ready.FEW_LANES", 100)
     bench = Bench(limits("one"))
     bench.submit("stays", services=["one"], queue="kept", delay=1e6)
     bench.submit("runs", services=["one"], queue="running")

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from runcue.core.lane import ACTIVE, Lane
-from runcue.core.limits import Group, Limits, Service
-from runcue.core.line import Line
-from runcue.core.model import Record, Spec
-from runcue.core.services import Services
+from runcue.core.limits.service import Group, Limits, Service
+from runcue.core.limits.services import Services
+from runcue.core.model.record import Record, Spec
+from runcue.core.schedule.lane import ACTIVE, Lane
+from runcue.core.schedule.line import Line
 from tests.core.bench_of_core import costs, limits, sells
 
 NOW = 100.0

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from runcue.core.asking import Allowance, Questions
-from runcue.core.deadlines import armed
-from runcue.core.failure import Failure
-from runcue.core.line import READY, shelf_name
-from runcue.core.model import Spec, WorkState
-from runcue.core.outcome import STOPPED
-from runcue.core.plan import (
+from runcue.core.ledger.deadlines import armed
+from runcue.core.model.failure import Failure
+from runcue.core.model.record import Spec, WorkState
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule, Settings
+from runcue.core.model.state import Grant
+from runcue.core.schedule.gates import Allowance, Questions
+from runcue.core.schedule.line import READY, shelf_name
+from runcue.core.schedule.outcome import STOPPED
+from runcue.core.schedule.plan import (
     Cancel,
     Changes,
     Declare,
@@ -24,10 +27,7 @@ from runcue.core.plan import (
     Submit,
     Verdicts,
 )
-from runcue.core.retry import Retry
-from runcue.core.scheduler import Scheduler
-from runcue.core.settings import Rule, Settings
-from runcue.core.state import Grant
+from runcue.core.schedule.scheduler import Scheduler
 from tests.core.bench_of_core import limits
 from tests.core.library import Process, Shared, two
 
@@ -39,9 +39,9 @@ SHELF = READY + '["default","task","api"]'
 @pytest.fixture
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few records are read at once."""
-    monkeypatch.setattr("runcue.core.line.SHORTEST_PAGE", 2)
-    monkeypatch.setattr("runcue.core.mind.PAGE", 2)
-    monkeypatch.setattr("runcue.core.waiting.PAGE", 2)
+    monkeypatch.setattr("runcue.core.schedule.line.SHORTEST_PAGE", 2)
+    monkeypatch.setattr("runcue.core.ledger.working_set.PAGE", 2)
+    monkeypatch.setattr("runcue.core.ledger.timers.PAGE", 2)
 
 
 def names(amount: int, letter: str = "w") -> list[str]:
@@ -103,7 +103,7 @@ def test_only_what_could_start_next_is_kept_in_mind(short_pages: None) -> None:
 
 
 def test_what_a_process_submits_is_not_all_kept_in_mind_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runcue.core.line.MOST", 6)
+    monkeypatch.setattr("runcue.core.schedule.line.MOST", 6)
     _, one, other = two(limits(concurrent=1), serving=("one",))
     one.submit(*names(20))
     assert len(one.scheduler.ledger.records) < 6
@@ -117,7 +117,7 @@ def test_what_a_process_submits_is_not_all_kept_in_mind_either(monkeypatch: pyte
 
 
 def test_what_callbacks_were_not_asked_about_yet_stays_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runcue.core.line.MOST", 6)
+    monkeypatch.setattr("runcue.core.schedule.line.MOST", 6)
     process = Process(Shared(), "one", limits(), questions=Questions(ready=True))
     process.submit(*names(20))
     assert len(process.scheduler.ledger.records) == 20
@@ -125,7 +125,7 @@ def test_what_callbacks_were_not_asked_about_yet_stays_in_mind(monkeypatch: pyte
 
 def test_one_turn_starts_only_so_much_and_the_next_goes_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others want their turn, too."""
-    monkeypatch.setattr("runcue.core.ready.AT_ONCE", 3)
+    monkeypatch.setattr("runcue.core.schedule.ready.AT_ONCE", 3)
     shared, one, _ = two(limits(concurrent=8), serving=("one",))
     one.submit(*names(6))
     assert one.started == names(3)
@@ -139,7 +139,7 @@ def test_one_turn_starts_only_so_much_and_the_next_goes_on_at_once(monkeypatch: 
 
 
 def test_when_nobody_runs_work_any_more_nobody_is_woken_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runcue.core.ready.AT_ONCE", 3)
+    monkeypatch.setattr("runcue.core.schedule.ready.AT_ONCE", 3)
     shared, one, other = two(limits(concurrent=8), serving=("one",))
     one.submit(*names(8))
     one.serve(False)

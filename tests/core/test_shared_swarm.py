@@ -10,14 +10,15 @@ from collections import Counter
 
 import pytest
 
-from runcue.core import fleet, line, ready
-from runcue.core.asking import Questions
-from runcue.core.fleet import HERE
-from runcue.core.model import Record, WorkState
-from runcue.core.outcome import STOPPED
-from runcue.core.plan import Cancel, Ended, Item, Lost, Outcome, Revive, Verdicts
-from runcue.core.retry import Retry
-from runcue.core.settings import Rule
+from runcue.core.ledger import fleet
+from runcue.core.ledger.fleet import HERE
+from runcue.core.model.record import Record, WorkState
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule
+from runcue.core.schedule import line, ready
+from runcue.core.schedule.gates import Questions
+from runcue.core.schedule.outcome import STOPPED
+from runcue.core.schedule.plan import Cancel, Ended, Item, Lost, Outcome, Revive, Verdicts
 from tests.core.bench_of_core import limits
 from tests.core.library import Process, Shared
 from tests.sample import fewer

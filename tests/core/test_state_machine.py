@@ -15,15 +15,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from runcue.core.failure import Failure
-from runcue.core.ledger import STRICT_STEP
-from runcue.core.limits import Limits
-from runcue.core.model import Spec
-from runcue.core.outcome import SHORTEST_PAUSE
-from runcue.core.parse import Rate
-from runcue.core.plan import Cancel, Declare, Ended, Entered, Item, Outcome, Pause, Plan, Revive
-from runcue.core.retry import Retry
-from runcue.core.settings import Rule
+from runcue.core.ledger.ledger import STRICT_STEP
+from runcue.core.limits.service import Limits
+from runcue.core.model.failure import Failure
+from runcue.core.model.parse import Rate
+from runcue.core.model.record import Spec
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule
+from runcue.core.schedule.outcome import SHORTEST_PAUSE
+from runcue.core.schedule.plan import Cancel, Declare, Ended, Entered, Item, Outcome, Pause, Plan, Revive
 from runcue.errors import DependencyCycle, DuplicateWork, WorkNotFound
 from tests.core.bench_of_core import Bench
 from tests.sample import fewer

@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from runcue.core.asking import Questions
-from runcue.core.model import WorkState
-from runcue.core.outcome import STOPPED
-from runcue.core.plan import Cancel, Charge, Ended, Lost
-from runcue.core.retry import Retry
-from runcue.core.settings import Rule
+from runcue.core.model.record import WorkState
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule
+from runcue.core.schedule.gates import Questions
+from runcue.core.schedule.outcome import STOPPED
+from runcue.core.schedule.plan import Cancel, Charge, Ended, Lost
 from runcue.errors import DuplicateWork
 from tests.core.bench_of_core import costs, limits, sells
 from tests.core.library import Process, Shared, two

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from runcue.core.asking import Questions
-from runcue.core.plan import Cancel, Verdicts
-from runcue.core.retry import Retry
+from runcue.core.model.retry import Retry
+from runcue.core.schedule.gates import Questions
+from runcue.core.schedule.plan import Cancel, Verdicts
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, limits
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from runcue import Cue, Reader, Work, dependency_check_db, dependency_check_file, recover, write_output
-from runcue.address import file_in, is_address, is_postgres
-from runcue.artifacts import declared
+from runcue.engine.artifacts import declared
 from runcue.errors import RuncueError, SubmitError
+from runcue.host.address import file_in, is_address, is_postgres
 
 ADDRESSES = [
     "mysql://me:hunter2@host/queue",

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runcue import Cue, Work, write_output
-from runcue.artifacts import Artifacts, Finding, declared
+from runcue.engine.artifacts import Artifacts, Finding, declared
 from runcue.errors import ConfigError, InvalidOption, SubmitError
 
 NOW = 1_700_000_000.0

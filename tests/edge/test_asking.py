@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from runcue import Cue, given
-from runcue.errors import ConfigError, InvalidOption, SubmitError
-from runcue.limiting import OPTIONS, read_limits
-from runcue.options import CHECKS, Options
-from runcue.registry import (
+from runcue import Cue
+from runcue.api.signature import CueOptions, SubmitOptions, TaskOptions
+from runcue.declare import arguments
+from runcue.declare.options import CHECKS, Options
+from runcue.declare.registry import (
     SUBMIT_OPTIONS,
     TASK_OPTIONS,
     Registry,
 )
-from runcue.signature import CueOptions, SubmitOptions, TaskOptions
+from runcue.declare.service_options import OPTIONS, read_limits
+from runcue.errors import ConfigError, InvalidOption, SubmitError
 from tests.edge.nonsense import ODDITIES
 
 NO_IDS: list[Any] = [None, "", 5, b"a", [], {}, (), object(), "a\nb", "x" * 129]
@@ -32,19 +33,19 @@ async def forgotten() -> str:
 
 @pytest.mark.parametrize("work_id", ["a", "x" * 128, "'; DROP TABLE works", "Ünïcode"])
 def test_an_id_is_taken_as_it_is(work_id: str) -> None:
-    assert given.work_id(work_id) == work_id
+    assert arguments.work_id(work_id) == work_id
 
 
 @pytest.mark.parametrize("value", NO_IDS)
 def test_what_cannot_be_an_id_is_refused_quoting_it(value: Any) -> None:
     with pytest.raises(InvalidOption, match=r"^Invalid id: .* Expected 1 to 128 printable characters\.$"):
-        given.work_id(value)
+        arguments.work_id(value)
 
 
 def test_each_oddity_is_an_id_or_refused() -> None:
     for value in ODDITIES:
         try:
-            assert given.work_id(value) == value
+            assert arguments.work_id(value) == value
         except InvalidOption as error:
             assert len(str(error)) < 300  # noqa: PT017 (either outcome is right)
 
@@ -52,25 +53,25 @@ def test_each_oddity_is_an_id_or_refused() -> None:
 def test_a_call_that_was_not_awaited_is_no_id_and_is_ended() -> None:
     call = forgotten()
     with pytest.raises(InvalidOption, match=r"forgotten.*\(did you forget await\?\)\.$"):
-        given.work_id(call)
+        arguments.work_id(call)
     assert inspect.getcoroutinestate(call) == inspect.CORO_CLOSED
 
 
 async def test_a_task_is_no_id_and_is_left_alone() -> None:
     task = asyncio.create_task(forgotten())
-    for read in (given.work_id, given.work_ids):
+    for read in (arguments.work_id, arguments.work_ids):
         with pytest.raises(InvalidOption, match="did you forget await"):
             read(task)
     assert await task == "a"
 
 
 def test_several_ids_may_come_in_any_iterable_or_as_one_alone() -> None:
-    assert given.work_ids(None) is None
-    assert given.work_ids("abc") == ["abc"]
+    assert arguments.work_ids(None) is None
+    assert arguments.work_ids("abc") == ["abc"]
     assert (
-        given.work_ids(["a", "b"])
-        == given.work_ids(iter("ab"))
-        == given.work_ids({"a": 1, "b": 2}.keys())
+        arguments.work_ids(["a", "b"])
+        == arguments.work_ids(iter("ab"))
+        == arguments.work_ids({"a": 1, "b": 2}.keys())
         == ["a", "b"]
     )
 
@@ -78,13 +79,13 @@ def test_several_ids_may_come_in_any_iterable_or_as_one_alone() -> None:
 @pytest.mark.parametrize("value", [5, b"abc", {"a": 1}, ["a", None], [["a"]], ""])
 def test_ids_of_another_kind_are_refused(value: Any) -> None:
     with pytest.raises(InvalidOption, match=r"^Invalid id: "):
-        given.work_ids(value)
+        arguments.work_ids(value)
 
 
 def test_every_call_among_ids_that_was_not_awaited_is_ended() -> None:
     calls = [forgotten(), forgotten()]
     with pytest.raises(InvalidOption, match="did you forget await"):
-        given.work_ids(["a", *calls])
+        arguments.work_ids(["a", *calls])
     assert {inspect.getcoroutinestate(call) for call in calls} == {inspect.CORO_CLOSED}
 
 
@@ -105,29 +106,29 @@ async def test_a_dependency_that_was_not_awaited_is_refused_and_ended(is_alone: 
 
 
 def test_queues_are_one_or_several_names() -> None:
-    assert given.queue_names(None) is None
-    assert given.queue_names("night") == {"night"}
-    assert given.queue_names(["a", "b", "a"]) == {"a", "b"}
-    assert given.queue_names([]) == frozenset()
+    assert arguments.queue_names(None) is None
+    assert arguments.queue_names("night") == {"night"}
+    assert arguments.queue_names(["a", "b", "a"]) == {"a", "b"}
+    assert arguments.queue_names([]) == frozenset()
 
 
 @pytest.mark.parametrize("value", [5, [3, None], "", b"night", {"night": 1}, [["night"]]])
 def test_queues_of_another_kind_are_refused(value: Any) -> None:
     with pytest.raises(InvalidOption, match=r"^Invalid queue name: "):
-        given.queue_names(value)
+        arguments.queue_names(value)
 
 
 @pytest.mark.parametrize("value", ["x", 1.5, None, True])
 def test_a_reader_goes_on_after_a_whole_number(value: Any) -> None:
-    assert given.event_number(0) == 0
+    assert arguments.event_number(0) == 0
     with pytest.raises(InvalidOption, match=r"^Invalid since: "):
-        given.event_number(value)
+        arguments.event_number(value)
 
 
 @pytest.mark.parametrize("value", [5, b"completed", {"completed": 1}, ["completed", None]])
 def test_event_types_of_another_kind_are_refused(value: Any) -> None:
     with pytest.raises(InvalidOption, match=r"^Invalid event type: "):
-        given.event_types(value)
+        arguments.event_types(value)
 
 
 # --- The store ------------------------------------------------------------------------------------

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runcue.callbacks import (
+from runcue.core.model.record import PriorityContext, Work
+from runcue.declare.callbacks import (
     dependency_check_db,
     dependency_check_file,
     priority_by_wait_time,
     priority_constant,
 )
-from runcue.core.model import PriorityContext, Work
 from runcue.errors import ConfigError, InvalidOption
 from tests.edge.nonsense import ODDITIES, anything
 

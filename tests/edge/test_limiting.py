@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import runcue
-from runcue.core.parse import Rate
-from runcue.core.state import Limits, Quantity
-from runcue.limiting import read_limits
+from runcue.core.model.parse import Rate
+from runcue.core.model.state import Limits, Quantity
+from runcue.declare.service_options import read_limits
 
 
 def read(**options: Any) -> Limits:

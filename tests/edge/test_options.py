@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runcue.core.settings import Settings
+from runcue.core.model.settings import Settings
+from runcue.declare.options import CHECKS, Options
 from runcue.errors import ConfigError, InvalidOption, UnknownOption
-from runcue.options import CHECKS, Options
 from tests.edge.nonsense import ODDITIES, anything
 
 NAMES = Options.__struct_fields__

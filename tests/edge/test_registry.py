@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 import runcue.models
 from runcue import Cue
-from runcue.callbacks import dependency_check_db
-from runcue.core.asking import Questions
-from runcue.core.limits import Limits
-from runcue.core.model import PriorityContext, Work, WorkState
-from runcue.core.parse import Rate
-from runcue.core.retry import Retry
-from runcue.core.settings import Rule
+from runcue.core.limits.service import Limits
+from runcue.core.model.parse import Rate
+from runcue.core.model.record import PriorityContext, Work, WorkState
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Rule
+from runcue.core.schedule.gates import Questions
+from runcue.declare.arguments import rows, work_state
+from runcue.declare.callbacks import dependency_check_db
+from runcue.declare.registry import CALLBACKS, Options, Registry
 from runcue.errors import ConfigError, InvalidOption, InvalidRate, UnknownOption, UnknownService, UnknownTask
-from runcue.given import rows, work_state
 from runcue.ports import CommandOptions
-from runcue.registry import CALLBACKS, Options, Registry
 from tests.edge.nonsense import ODDITIES, anything
 
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runcue.core.model import Spec, Work
+from runcue.core.model.record import Spec, Work
+from runcue.declare.registry import SUBMIT_OPTIONS, Options, Registry
 from runcue.errors import (
     ConfigError,
     DependencyCycle,
@@ -23,7 +24,6 @@ from runcue.errors import (
     UnknownService,
     UnknownTask,
 )
-from runcue.registry import SUBMIT_OPTIONS, Options, Registry
 from tests.edge.nonsense import ODDITIES, anything
 
 

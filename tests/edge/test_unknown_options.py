@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from runcue import UnknownOption, Work
-from runcue.core.retry import Retry
-from runcue.limiting import read_changes, read_limits
-from runcue.registry import Options, Registry
+from runcue.core.model.retry import Retry
+from runcue.declare.registry import Options, Registry
+from runcue.declare.service_options import read_changes, read_limits
 
 SERVICE = 'Limits belong to a service: cue.service("api", rate="60/min", concurrent=5), and uses="api"'
 LATER = "delay= for seconds from now, or run_at= for a moment."

@@ -10,13 +10,13 @@ from zlib import crc32
 import psycopg
 import pytest
 
-import runcue.cue
-from runcue.connect import target_of
+import runcue.api.cue
+from runcue.api.wiring import target_of
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.store import PostgresStore
-from runcue.stores.shared import SharedStore
-from runcue.stores.sqlite import SqliteStore
+from runcue.stores.sql.store import SharedStore
+from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import VirtualLoop
 from tests.pg.fixtures import pg_server
 from tests.pg.server import Given, Server
@@ -107,7 +107,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(kind, "__init__", made)
 
     if where != "memory":
-        monkeypatch.setattr(runcue.cue, "target_of", shared)
+        monkeypatch.setattr(runcue.api.cue, "target_of", shared)
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         monkeypatch.setattr(
             schema, "check_server", lambda link: []

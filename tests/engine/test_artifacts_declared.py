@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runcue import Cue, Work, write_output
-from runcue.artifacts import Artifacts, Finding
+from runcue.engine.artifacts import Artifacts, Finding
 from runcue.testing import settle
 from tests.engine.seen import clock, epoch, story, told
 

@@ -229,7 +229,7 @@ async def test_a_service_with_keys_may_be_declared_after_the_task() -> None:
 
 
 async def test_keys_are_forgotten_when_nothing_is_left_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runcue.core.ready.FEW_LANES", 100)
+    monkeypatch.setattr("runcue.core.schedule.ready.FEW_LANES", 100)
     cue = Cue()
     on_hosts(cue, rate="5/s", concurrent=1, total=50)
     async with cue:

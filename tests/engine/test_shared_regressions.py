@@ -11,8 +11,8 @@ import pytest
 
 import runcue
 from runcue import Cue, Work
+from runcue.engine.waiters import Waiters
 from runcue.testing import fail_commit, settle
-from runcue.waiters import Waiters
 
 
 async def test_work_that_others_depend_on_is_started_though_it_was_in_mind_for_them(tmp_path: Path) -> None:
@@ -269,7 +269,9 @@ async def test_who_waits_is_told_by_a_turn_of_his_own_when_nobody_else_says_so(
     system = there._system
     assert system is not None
     monkeypatch.setattr(system.store, "_tell", lambda plan: None)
-    monkeypatch.setattr("runcue.stores.neighbours.LOOK_AROUND", 1e6)  # nor does anybody look by himself
+    monkeypatch.setattr(
+        "runcue.stores.presence.peer_monitor.LOOK_AROUND", 1e6
+    )  # nor does anybody look by himself
     await there.wait("far")
     await here.submit("work", id="own", delay=3600)  # the next turn, whatever it is for
     async with asyncio.timeout(10):

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.executors.fakes import BOUND
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVE = "from runcue.executors import daskcluster; daskcluster.keep(2, {control}, {says}, {folder!r})"
+SERVE = "from runcue.executors.dask import cluster; cluster.keep(2, {control}, {says}, {folder!r})"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from runcue import Work
-from runcue.core.retry import Retry
+from runcue.core.model.retry import Retry
 from runcue.ports import CommandOptions, Handler, Registered, TooLate
 
 BOUND = 240.0

@@ -422,8 +422,8 @@ hidden = twice(hidden)
 
 async def own(folder: Path, functions: Iterable[str], has_jobs: bool, forks: bool) -> None:
     """Have functions called that never return, and wait to be killed."""
-    from runcue.executors.jobs import Jobs
-    from runcue.executors.process import ProcessExecutor
+    from runcue.executors.process.executor import ProcessExecutor
+    from runcue.executors.process_locks import Jobs
     from tests.executors.fakes import FakeTask, RealClock, until
 
     pool = ProcessExecutor(RealClock(), 2, 30.0, Jobs(folder / "jobs" if has_jobs else None))

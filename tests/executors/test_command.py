@@ -18,12 +18,12 @@ import pytest
 
 from runcue import Cue, Work, WorkState
 from runcue.errors import BadCommand, CommandFailed, RetryLater
-from runcue.executors import command as command_module
-from runcue.executors import output as output_module
-from runcue.executors.command import CommandExecutor
-from runcue.executors.jobs import Jobs, end_leftovers, process
-from runcue.executors.output import KEEP, Stream, stem
-from runcue.executors.reaper import Reaper, Started
+from runcue.executors.command import executor as command_module
+from runcue.executors.command import output as output_module
+from runcue.executors.command.executor import CommandExecutor
+from runcue.executors.command.output import KEEP, Stream, stem
+from runcue.executors.command.reaper import Reaper, Started
+from runcue.executors.process_locks import Jobs, end_leftovers, process
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
 from tests.executors.fakes import (

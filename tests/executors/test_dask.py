@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from runcue import ConfigError, Cue, InvalidOption, Permanent, Unreachable, Work, WorkerLost
-from runcue.executors.dask import DaskExecutor
-from runcue.executors.jobs import Jobs, end_leftovers, session_members
+from runcue.executors.dask.executor import DaskExecutor
+from runcue.executors.process_locks import Jobs, end_leftovers, session_members
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
 from tests.executors import dask_tasks, pool_tasks
@@ -115,7 +115,7 @@ def clusters() -> set[int]:
     found = set()
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            if b"daskcluster.keep(1," in file.read_bytes() and lives(int(file.parent.name)):
+            if b"cluster.keep(1," in file.read_bytes() and lives(int(file.parent.name)):
                 status = (file.parent / "status").read_text()
                 if f"PPid:\t{os.getpid()}\n" in status:
                     found.add(int(file.parent.name))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from runcue.executors import jobs as jobs_module
-from runcue.executors import reaper as reaper_module
-from runcue.executors.jobs import REAPER, Jobs, end_leftovers, process, session_members
-from runcue.executors.reaper import Reaper
+from runcue.executors import process_locks as jobs_module
+from runcue.executors.command import reaper as reaper_module
+from runcue.executors.command.reaper import Reaper
+from runcue.executors.process_locks import REAPER, Jobs, end_leftovers, process, session_members
 from tests.executors.fakes import BOUND, jobs_folder, lives, until_sync
 
 Start = Callable[..., "subprocess.Popen[bytes]"]

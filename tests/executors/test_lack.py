@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from runcue.executors.daskcluster import Cluster
-from runcue.executors.jobs import Jobs
-from runcue.executors.ssh import Side
+from runcue.executors.dask.cluster import Cluster
+from runcue.executors.process_locks import Jobs
+from runcue.executors.ssh.executor import Side
 from tests.stores.room import Room, room
 
 __all__ = ["room"]

@@ -10,9 +10,9 @@ import pytest
 import runcue
 from runcue import Command, Cue, Reader, Work
 from runcue.errors import BadCommand, CommandFailed
-from runcue.executors.command import LONGEST_ARGUMENT, CommandExecutor
-from runcue.executors.jobs import Jobs
-from runcue.executors.reaper import Reaper
+from runcue.executors.command.executor import LONGEST_ARGUMENT, CommandExecutor
+from runcue.executors.command.reaper import Reaper
+from runcue.executors.process_locks import Jobs
 from tests.executors.fakes import BOUND, FakeTask, FakeWork, RealClock, jobs_folder
 
 GRACE = 0.3

@@ -25,10 +25,10 @@ from typing import Any
 import pytest
 
 from runcue import ConfigError, Cue, Permanent, Retry, RetryLater, Work
-from runcue.core.failure import classify
+from runcue.core.model.failure import classify
 from runcue.errors import WorkerLost
-from runcue.executors.jobs import Jobs, end_leftovers
-from runcue.executors.process import ProcessExecutor, check_importable
+from runcue.executors.process.executor import ProcessExecutor, check_importable
+from runcue.executors.process_locks import Jobs, end_leftovers
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
 from tests import hostile
@@ -94,7 +94,7 @@ def children_of(pid: int) -> set[int]:
 def is_keeper(pid: int) -> bool:
     """Whether this is the process that starts workers."""
     try:
-        return b"poolwork.keep(" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"process.pool.keep(" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -261,7 +261,7 @@ async def test_a_keeper_that_cannot_even_be_described_fails_the_attempt(
 ) -> None:
     async with pool_of(1) as pool:
         monkeypatch.setattr(
-            "runcue.executors.poolkeeper.keeper_command", refusing(ValueError("embedded null"))
+            "runcue.executors.process.keeper.keeper_command", refusing(ValueError("embedded null"))
         )
         error = await pool.error(pool_tasks.whoami)
         assert isinstance(error, WorkerLost)
@@ -489,7 +489,7 @@ def refusing(error: Exception) -> Callable[..., Any]:
         ("socket.socketpair", OSError(errno.EMFILE, "Too many open files")),
         ("subprocess.Popen", OSError(errno.EAGAIN, "Resource temporarily unavailable")),
         ("threading.Thread.start", RuntimeError("can't start new thread")),
-        ("runcue.executors.jobs.lock_file", OSError(errno.ENOSPC, "No space left on device")),
+        ("runcue.executors.process_locks.lock_file", OSError(errno.ENOSPC, "No space left on device")),
     ],
 )
 async def test_where_there_is_no_room_for_a_process_the_attempt_is_made_later(
@@ -577,7 +577,7 @@ async def test_a_failure_shows_where_it_was_raised() -> None:
         assert "in fail_with_a_cause" in text
         assert "ValueError: bad value" in text
         assert text.count("RuntimeError: no luck") == 2
-        assert "poolwork.py" not in text
+        assert "process/pool.py" not in text
 
 
 async def test_an_exception_keeps_its_class_and_its_attributes() -> None:
@@ -851,11 +851,11 @@ def test_a_child_that_the_owner_forked_does_not_keep_its_workers_alive(
 
 
 def test_what_runs_in_keeper_and_workers_needs_no_asyncio() -> None:
-    code = "import sys, runcue.executors.poolwork\nprint(*sys.modules)"
+    code = "import sys, runcue.executors.process.pool\nprint(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=True
     )
-    assert {"asyncio", "runcue.loops"}.isdisjoint(done.stdout.split())
+    assert {"asyncio", "runcue.host.loops"}.isdisjoint(done.stdout.split())
 
 
 # ------------------------------------------------------------------------------------------ which functions
@@ -897,8 +897,8 @@ import asyncio
 import sys
 from tests.executors.fakes import FakeTask, RealClock
 from runcue import Work
-from runcue.executors.jobs import Jobs
-from runcue.executors.process import ProcessExecutor, check_importable
+from runcue.executors.process_locks import Jobs
+from runcue.executors.process.executor import ProcessExecutor, check_importable
 
 def task(function):
     check_importable(function)

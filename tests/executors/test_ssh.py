@@ -18,10 +18,10 @@ import pytest
 import runcue
 from runcue import testing
 from runcue.errors import BadCommand, CommandFailed, Unreachable
-from runcue.executors import ssh
-from runcue.executors.output import KEEP, Tail
-from runcue.executors.ssh import SshExecutor
-from runcue.executors.sshplace import command_of, place_of
+from runcue.executors.command.output import KEEP, Tail
+from runcue.executors.ssh import executor as ssh_executor
+from runcue.executors.ssh.executor import SshExecutor
+from runcue.executors.ssh.target import command_of, place_of
 from runcue.ports import TooLate
 from tests.executors.fakes import BOUND, Entered, FakeTask, FakeWork, RealClock, lives, until, until_sync
 from tests.executors.sshserver import Host, write_key
@@ -729,7 +729,7 @@ async def test_a_command_that_stopped_itself_is_killed(host: Host, caller: Calle
 async def test_a_host_deaf_to_signals_holds_nobody_up_and_is_warned_about(
     host: Host, caller: Caller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ssh, "PATIENCE", 0.1)
+    monkeypatch.setattr(ssh_executor, "PATIENCE", 0.1)
     host.is_deaf = True
     running, entered = caller.begin("sleep 60")
     await entered.wait()
@@ -839,7 +839,7 @@ def test_on_virtual_time_a_command_takes_none(tmp_path: Path) -> None:
 
 
 def test_without_asyncssh_one_line_says_what_to_install() -> None:
-    code = "import sys; sys.modules['asyncssh'] = None; import runcue.executors.ssh"
+    code = "import sys; sys.modules['asyncssh'] = None; import runcue.executors.ssh.executor"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=BOUND
     )
@@ -1025,7 +1025,7 @@ async def test_sshd_more_works_than_sessions_allowed(real: Caller) -> None:
 async def test_sshd_cancel_ends_the_whole_group_unless_it_is_roots(
     real: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh, "PATIENCE", 0.5)
+    monkeypatch.setattr(ssh_executor, "PATIENCE", 0.5)
     work = FakeWork({"host": real.host})
     running = asyncio.ensure_future(real.run("trap '' TERM; echo $$; sleep 60 & wait; sleep 60", work))
     leader = await pid_of(work)
@@ -1056,7 +1056,7 @@ def _fields(stat: Path) -> list[str]:
 async def test_sshd_what_a_command_leaves_behind_does_not_hang_its_work(
     real: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh, "QUIET", 0.2)
+    monkeypatch.setattr(ssh_executor, "QUIET", 0.2)
     result = await real.run("sleep 60 & echo $!")
     pid = int(result["stdout"])
     assert lives(pid)  # it is no part of the command any more

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from runcue.clock import SystemClock
 from runcue.executors.thread import ThreadExecutor
+from runcue.host.clock import SystemClock
 
 
 def test_a_thread_that_could_not_be_started_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

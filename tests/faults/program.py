@@ -31,10 +31,13 @@ import apsw
 import msgspec
 
 import runcue
-import runcue.cue
-from runcue.address import is_postgres
-from runcue.stores import file as files
-from runcue.stores import log, presence, shared, sqlite
+import runcue.api.cue
+from runcue.host.address import is_postgres
+from runcue.stores.presence import posix as presence
+from runcue.stores.sql import store as sql_store
+from runcue.stores.sqlite import file as files
+from runcue.stores.sqlite import store as sqlite_store
+from runcue.stores.sqlite import wal_checkpoint
 from tests.torture.history import Log
 
 LONGEST_LINE = 1 << 24
@@ -77,7 +80,7 @@ class Stopping:
 
     def __init__(self, target: str) -> None:
         self.place = ""
-        vars(sqlite)["crashpoint"] = vars(shared)["crashpoint"] = self._passed
+        vars(sqlite_store)["crashpoint"] = vars(sql_store)["crashpoint"] = self._passed
         if is_postgres(target):
             from runcue.stores.postgres import store
 
@@ -121,9 +124,11 @@ class Program:
         asyncio.get_running_loop().set_exception_handler(lambda _, said: self._errors.append(said["message"]))
         logging.getLogger("runcue").addHandler(self._logged)
         if script.patience is not None:
-            vars(files)["PATIENCE"] = vars(files)["OPENING"] = vars(sqlite)["PATIENCE"] = script.patience
+            vars(files)["PATIENCE"] = vars(files)["OPENING"] = vars(sqlite_store)["PATIENCE"] = (
+                script.patience
+            )
         if script.log_pages is not None:
-            vars(log)["CHECKPOINT_PAGES"] = script.log_pages
+            vars(wal_checkpoint)["CHECKPOINT_PAGES"] = script.log_pages
         if script.boot is not None:
             boot = script.boot
             vars(presence)["boot_id"] = lambda: boot

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from runcue import Cue
-from runcue.core.model import Record, Spec
+from runcue.core.model.record import Record, Spec
 from runcue.errors import (
     ForkedConnection,
     SchemaTooNew,
@@ -27,9 +27,10 @@ from runcue.errors import (
     StorageReplaced,
     StoreError,
 )
-from runcue.stores import codec, schema
-from runcue.stores import file as files
-from runcue.stores.file import identity, open_file, translate
+from runcue.stores.sql import codec
+from runcue.stores.sqlite import file as files
+from runcue.stores.sqlite import schema
+from runcue.stores.sqlite.file import identity, open_file, translate
 
 PATIENCE = 240.0
 
@@ -39,8 +40,9 @@ CHILD = """
 import ctypes, json, os, resource, signal, sys
 import apsw
 from runcue.errors import RuncueError
-from runcue.stores import codec, schema
-from runcue.stores.file import open_file, translate
+from runcue.stores.sql import codec
+from runcue.stores.sqlite import schema
+from runcue.stores.sqlite.file import open_file, translate
 path = sys.argv[1]
 
 def say(value):
@@ -700,7 +702,7 @@ def test_a_file_that_may_not_grow_is_full_and_can_still_be_read(
         children,
         """
 from runcue import Cue
-from runcue.core.model import Record, Spec
+from runcue.core.model.record import Record, Spec
 connection = open_file(path)
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 kept = 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runcue import Cue, Event, PriorityContext, Work
-from runcue.ownthread import MOST_STUCK, Overrun, OwnThread
+from runcue.engine.callback_threads import MOST_STUCK, Overrun, OwnThread
 
 PATIENCE = 240
 

@@ -13,8 +13,8 @@ import apsw
 import pytest
 
 import runcue
-from runcue.stores.file import CHECKPOINT_PAGES
-from runcue.stores.log import TOO_LONG
+from runcue.stores.sqlite.file import CHECKPOINT_PAGES
+from runcue.stores.sqlite.wal_checkpoint import TOO_LONG
 from tests.faults.stage import BOUND, Actor, Scene, refused
 from tests.faults.test_bad_files import children, start, told
 from tests.torture.history import now

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from runcue.stores import wire
+from runcue.stores.sql import wire
 from tests.faults.stage import Scene, Stage, traced, why_no_tracing
 from tests.torture.history import ENDING
 from tests.torture.swarm import inspected, reading

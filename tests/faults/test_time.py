@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runcue.stores.presence import last_beat, side_directory, workers
+from runcue.stores.presence.posix import last_beat, side_directory, workers
 from tests.faults.stage import BOUND, Actor, Scene
 from tests.torture import history
 from tests.torture.history import now

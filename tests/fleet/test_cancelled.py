@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from runcue import Cue, Work, WorkState
-from runcue.core.state import Head
+from runcue.core.model.state import Head
 from runcue.ports import Received
 
 PATIENCE = 60.0

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from runcue import leadership
-from runcue.core.state import NO_HEAD, Head
-from runcue.leadership import LONGEST, SHORTEST, Leadership
+from runcue.core.model.state import NO_HEAD, Head
+from runcue.engine import leadership
+from runcue.engine.leadership import LONGEST, SHORTEST, Leadership
 from runcue.ports import Takeover
 
 NOW = 1_000.0

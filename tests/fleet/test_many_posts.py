@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runcue import Cue, Work, WorkState
-from runcue.stores import mailbox
+from runcue.stores.sql import mailbox
 from tests.fleet.slow import Slow
 
 

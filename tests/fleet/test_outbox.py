@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from runcue.core.model import Spec
-from runcue.core.plan import Cancel, Item, Plan, Submit, Withdraw
-from runcue.core.state import NO_HEAD
+from runcue.core.model.record import Spec
+from runcue.core.model.state import NO_HEAD
+from runcue.core.schedule.plan import Cancel, Item, Plan, Submit, Withdraw
+from runcue.engine.outbox import Outbox
+from runcue.engine.replies import Replies
 from runcue.errors import QueueFull, StoreError
-from runcue.outbox import Outbox
 from runcue.ports import Received
-from runcue.replies import Replies
 
 
 class Office:

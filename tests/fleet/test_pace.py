@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from runcue.pace import LONGEST, MUCH, Pace
+from runcue.engine.pace import LONGEST, MUCH, Pace
 from runcue.testing import run
 
 

@@ -16,18 +16,18 @@ import pytest
 from msgspec.structs import replace
 
 import runcue
-from runcue import decision, engine
-from runcue.core.fleet import Fleet
-from runcue.core.model import Record
-from runcue.core.plan import Hello, Plan, Post
-from runcue.core.scheduler import Scheduler
-from runcue.leadership import Leadership
-from runcue.peer import Peer
+from runcue.core.ledger.fleet import Fleet
+from runcue.core.model.record import Record
+from runcue.core.schedule.plan import Hello, Plan, Post
+from runcue.core.schedule.scheduler import Scheduler
+from runcue.engine import decision, engine
+from runcue.engine.leadership import Leadership
+from runcue.engine.peer import Peer
 from runcue.ports import Takeover
-from runcue.stores import mailbox, wire
-from runcue.stores.mailbox import Letter, Mailbox
-from runcue.stores.neighbours import Neighbours
-from runcue.stores.shared import SharedStore
+from runcue.stores.presence.peer_monitor import Neighbours
+from runcue.stores.sql import mailbox, wire
+from runcue.stores.sql.mailbox import Letter, Mailbox
+from runcue.stores.sql.store import SharedStore
 from runcue.testing import Deadlock, fill_disk, kill, run
 from tests.mistakes import letters_kept
 

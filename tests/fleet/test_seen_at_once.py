@@ -34,8 +34,8 @@ async def three(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tu
         return await turn(*given)
 
     monkeypatch.setattr(store, "turn", later)
-    monkeypatch.setattr("runcue.leadership.SHORTEST", 30.0)
-    monkeypatch.setattr("runcue.leadership.LONGEST", 30.0)
+    monkeypatch.setattr("runcue.engine.leadership.SHORTEST", 30.0)
+    monkeypatch.setattr("runcue.engine.leadership.LONGEST", 30.0)
     try:
         yield one, other, may_decide
     finally:

@@ -1,8 +1,8 @@
 """Which tasks are so short that whoever decides runs their units itself."""
 
-from runcue.core.lifecycle import started
-from runcue.core.model import Record, Spec
-from runcue.short_tasks import LASTING, MANY, SHORT, ShortTasks
+from runcue.core.model.lifecycle import started
+from runcue.core.model.record import Record, Spec
+from runcue.engine.short_tasks import LASTING, MANY, SHORT, ShortTasks
 
 
 class Seen:

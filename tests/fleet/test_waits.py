@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runcue import Cue, Work, WorkState
-from runcue.peer import Peer
+from runcue.engine.peer import Peer
 from runcue.ports import Takeover
 
 PATIENCE = 120.0
@@ -104,7 +104,9 @@ async def test_who_is_not_told_looks_before_it_takes_over(
 
         monkeypatch.setattr(store, "turn", noted)
         peer = peer_of(other)
-        monkeypatch.setattr("runcue.leadership.LONGEST", 1e6)  # it is patient, whatever the machine is at
+        monkeypatch.setattr(
+            "runcue.engine.leadership.LONGEST", 1e6
+        )  # it is patient, whatever the machine is at
         monkeypatch.setattr(peer._leadership, "_slowness", lambda now: 1e6)
         await other.submit("work")
         await one.pause("elsewhere")  # with that it has decided over all that was left

@@ -542,4 +542,9 @@ async def main():
 asyncio.run(main())
 """
     loaded = modules_after(code)
-    assert not loaded & {"prometheus_client", "opentelemetry", "runcue.instrument.counters", "runcue.masking"}
+    assert not loaded & {
+        "prometheus_client",
+        "opentelemetry",
+        "runcue.instrument.counters",
+        "runcue.host.masking",
+    }

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from runcue.core.model import Record, Spec, WorkState
-from runcue.stores import codec
+from runcue.core.model.record import Record, Spec, WorkState
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.bulk import BULKS
 from runcue.stores.postgres.link import Link
+from runcue.stores.sql import codec
 
 NOW = 1.8e9
 TEXTS = ('{"page":1}', '{"text":"\\u0000 and \uf8ff"}', '{"text":"\uf8ff0 ’"}')

@@ -15,7 +15,7 @@ import runcue
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.beats import Signs
 from runcue.stores.postgres.store import PostgresStore
-from runcue.testing.hand import Hand, pending
+from runcue.testing.manual_turns import Hand, pending
 from tests.pg.proxy import Proxy
 
 BOUND = 240.0

@@ -6,14 +6,14 @@ import psycopg
 import pytest
 
 import runcue
-from runcue.core.lifecycle import started
-from runcue.core.model import Record
-from runcue.core.plan import Cancel, Plan
+from runcue.core.model.lifecycle import started
+from runcue.core.model.record import Record
+from runcue.core.schedule.plan import Cancel, Plan
 from runcue.ports import Outgoing, Store, Turn
-from runcue.stores import mailbox
 from runcue.stores.postgres import tables
 from runcue.stores.postgres.tables import PostgresTables
-from runcue.testing.hand import NOW, Change, Hand, pending
+from runcue.stores.sql import mailbox
+from runcue.testing.manual_turns import NOW, Change, Hand, pending
 from tests.pg.proxy import Proxy
 from tests.pg.test_store import EXCHANGE, asked, hand_on
 

@@ -18,15 +18,15 @@ import pytest
 from msgspec.structs import replace
 
 import runcue
-from runcue.core.plan import Plan
-from runcue.executors.output import stem
+from runcue.core.schedule.plan import Plan
+from runcue.executors.command.output import stem
 from runcue.ports import Turn
-from runcue.stores import jobs
-from runcue.stores.postgres import peek, schema
+from runcue.stores.postgres import schema, snapshot_reader
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.place import boot_of
 from runcue.stores.postgres.store import PostgresStore
-from runcue.testing.hand import Hand, pending
+from runcue.stores.sql import jobs_view
+from runcue.testing.manual_turns import Hand, pending
 from tests.pg.proxy import Proxy
 from tests.pg.server import GUARDED, PASSWORD, Server
 from tests.stores.beside import hanging
@@ -282,9 +282,9 @@ async def test_a_process_elsewhere_lives_while_it_gives_signs_of_life(
             )
 
         def came_up(at: str) -> None:
-            monkeypatch.setattr(peek, "FIRST", first.replace("pg_postmaster_start_time()", at))
+            monkeypatch.setattr(snapshot_reader, "FIRST", first.replace("pg_postmaster_start_time()", at))
 
-        first = peek.FIRST
+        first = snapshot_reader.FIRST
         beat("0")
         came_up("clock_timestamp()")
         assert state() == "alive", "the server was not up for a lease yet"
@@ -303,7 +303,9 @@ async def test_a_process_elsewhere_lives_while_it_gives_signs_of_life(
 async def test_on_a_standby_nobody_can_tell_who_lives_elsewhere(
     pg: str, elsewhere: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peek, "FIRST", peek.FIRST.replace("pg_is_in_recovery()", "true"))
+    monkeypatch.setattr(
+        snapshot_reader, "FIRST", snapshot_reader.FIRST.replace("pg_is_in_recovery()", "true")
+    )
     with runcue.Reader(pg) as reader:
         assert (reader.workers()[0]["state"], reader.workers()[0]["silent_for"]) == ("unknown", None)
 
@@ -320,9 +322,9 @@ def test_rows_of_jobs_are_those_of_the_view(tmp_path: Path) -> None:
         connection.execute("UPDATE work_units SET created_at = 1e15, delay = NULL WHERE id = 'p1'")
         connection.execute("UPDATE work_units SET created_at = 1700000000.0006, token = 7 WHERE id = 'p2'")
         connection.execute("UPDATE work_units SET params = '{\"command\": {\"a\": [1]}}' WHERE id = 'after'")
-        raw = connection.execute(jobs.newest(jobs.RAW, []), (100,)).fetchall()
-        told = {row["id"]: row for row in jobs.find(connection, None, None, None, 100, None)}
-    for row in map(jobs.row_of, raw):
+        raw = connection.execute(jobs_view.newest(jobs_view.RAW, []), (100,)).fetchall()
+        told = {row["id"]: row for row in jobs_view.find(connection, None, None, None, 100, None)}
+    for row in map(jobs_view.row_of, raw):
         seen = told[row["id"]]
         for name in ("created_at", "updated_at", "next_run_at"):  # SQLite counts them with fewer digits
             assert _close(row.pop(name), seen.pop(name)), name

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 import runcue
-from runcue.core.lifecycle import started
-from runcue.core.plan import Cancel, Plan
+from runcue.core.model.lifecycle import started
+from runcue.core.schedule.plan import Cancel, Plan
 from runcue.ports import Outgoing, Turn
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
@@ -24,7 +24,7 @@ from runcue.stores.postgres.link import Link, is_gone, translate
 from runcue.stores.postgres.store import PostgresStore
 from runcue.stores.postgres.tables import PAGE
 from runcue.testing import contract
-from runcue.testing.hand import NOW, Hand, pending
+from runcue.testing.manual_turns import NOW, Hand, pending
 from tests.pg.proxy import Proxy
 from tests.pg.server import Server
 from tests.stores.beside import until

@@ -8,24 +8,27 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from runcue import limiting, using
-from runcue.attempts import Attempts
-from runcue.core import admission, breaker, ledger, limits, outcome, shared
-from runcue.core.model import Record
-from runcue.core.plan import Changes, Item, Outcome, Plan, Post, Submit
-from runcue.core.retry import delay_after
-from runcue.core.scheduler import Scheduler
-from runcue.core.state import Head
-from runcue.decision import Ask, Decider
+from runcue.core.ledger import ledger
+from runcue.core.limits import breaker
+from runcue.core.limits import service as service_limits
+from runcue.core.model.record import Record
+from runcue.core.model.retry import delay_after
+from runcue.core.model.state import Head
+from runcue.core.schedule import admission, outcome, takeover
+from runcue.core.schedule.plan import Changes, Item, Outcome, Plan, Post, Submit
+from runcue.core.schedule.scheduler import Scheduler
+from runcue.declare import service_choice, service_options
+from runcue.engine.attempts import Attempts
+from runcue.engine.decision import Ask, Decider
+from runcue.engine.outbox import Outbox
+from runcue.engine.peer import Peer
+from runcue.engine.replies import Replies
 from runcue.errors import StoreError
-from runcue.outbox import Outbox
-from runcue.peer import Peer
 from runcue.ports import Outgoing, Turn
-from runcue.replies import Replies
 from runcue.sim import swarm
-from runcue.stores import journal
-from runcue.stores.shared import SharedStore
-from runcue.stores.tables import Tables
+from runcue.stores.sql import journal
+from runcue.stores.sql.store import SharedStore
+from runcue.stores.sql.tables import Tables
 from tests.mistakes import given_to_two, letters_kept
 
 SEEDS = 150
@@ -36,13 +39,13 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def wide_window(patch: pytest.MonkeyPatch) -> None:
     """A window lets one more in than it may."""
-    room = limits.Window.room
-    patch.setattr(limits.Window, "room", lambda self, now: room(self, now) + 1)
+    room = service_limits.Window.room
+    patch.setattr(service_limits.Window, "room", lambda self, now: room(self, now) + 1)
 
 
 def own_grants_only(patch: pytest.MonkeyPatch) -> None:
     """What was granted by whoever decided before is not counted."""
-    patch.setattr(limits.Service, "recall", lambda self, starts: None)
+    patch.setattr(service_limits.Service, "recall", lambda self, starts: None)
 
 
 def own_places_only(patch: pytest.MonkeyPatch) -> None:
@@ -104,7 +107,7 @@ def ended_twice(patch: pytest.MonkeyPatch) -> None:
 
 def dead_forgotten(patch: pytest.MonkeyPatch) -> None:
     """What a dead process ran is never taken over."""
-    patch.setattr(shared, "lose", lambda ledger, worker: None)
+    patch.setattr(takeover, "lose", lambda ledger, worker: None)
 
 
 def counted_down_twice(patch: pytest.MonkeyPatch) -> None:
@@ -168,7 +171,7 @@ def eager_retry(patch: pytest.MonkeyPatch) -> None:
 
 def many_crashes(patch: pytest.MonkeyPatch) -> None:
     """Work that kills its processes is given up too late."""
-    patch.setattr(shared, "MOST_CRASHES", 6)
+    patch.setattr(takeover, "MOST_CRASHES", 6)
 
 
 def no_priority(patch: pytest.MonkeyPatch) -> None:
@@ -200,12 +203,12 @@ def accepted_before_commit(patch: pytest.MonkeyPatch) -> None:
 
 def own_amounts_only(patch: pytest.MonkeyPatch) -> None:
     """What was used of a quantity under whoever decided before is not counted."""
-    recall = limits.Service.recall
+    recall = service_limits.Service.recall
 
-    def forgetful(self: limits.Service, starts: Any) -> None:
+    def forgetful(self: service_limits.Service, starts: Any) -> None:
         recall(self, [start for start in starts if not start.quantity])
 
-    patch.setattr(limits.Service, "recall", forgetful)
+    patch.setattr(service_limits.Service, "recall", forgetful)
 
 
 def estimates_only(patch: pytest.MonkeyPatch) -> None:
@@ -215,30 +218,30 @@ def estimates_only(patch: pytest.MonkeyPatch) -> None:
 
 def no_total(patch: pytest.MonkeyPatch) -> None:
     """What all keys together may have is not looked at."""
-    patch.setattr(limiting, "_total", lambda name, total, each: limits.Limits(name, each=each))
+    patch.setattr(service_options, "_total", lambda name, total, each: service_limits.Limits(name, each=each))
 
 
 def one_for_all(patch: pytest.MonkeyPatch) -> None:
     """Some works count on another key than theirs."""
-    patch.setattr(using, "key_name", lambda service, key: f"{service}[{key.replace('k1', 'k0')}]")
+    patch.setattr(service_choice, "key_name", lambda service, key: f"{service}[{key.replace('k1', 'k0')}]")
 
 
 def boundless(patch: pytest.MonkeyPatch) -> None:
     """A concurrency that finds itself knows no end."""
-    widen = limits.Service.widen
+    widen = service_limits.Service.widen
 
-    def greedy(self: limits.Service) -> bool:
+    def greedy(self: service_limits.Service) -> bool:
         if self.limits.adaptive is None or self.width is None:
             return widen(self)
         self._set_width(self.width + 1)
         return True
 
-    patch.setattr(limits.Service, "widen", greedy)
+    patch.setattr(service_limits.Service, "widen", greedy)
 
 
 def full_members(patch: pytest.MonkeyPatch) -> None:
     """A pattern chooses a service whether or not it has room."""
-    patch.setattr(limits.Group, "pick", lambda self, cost, now: self.members[0])
+    patch.setattr(service_limits.Group, "pick", lambda self, cost, now: self.members[0])
 
 
 # --- one decides for all --------------------------------------------------------------------------

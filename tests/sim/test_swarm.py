@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import runcue
-from runcue.core import limits
+from runcue.core.limits import service as service_limits
 from runcue.sim import swarm, trial
 from runcue.sim.promise import Violation
 from tests.sample import fewer
@@ -53,8 +53,8 @@ def test_one_seed_is_one_trace_in_any_process() -> None:
 def test_a_seed_that_fails_is_told_with_its_first_violation_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = limits.Window.room
-    monkeypatch.setattr(limits.Window, "room", lambda self, now: room(self, now) + 1)
+    room = service_limits.Window.room
+    monkeypatch.setattr(service_limits.Window, "room", lambda self, now: room(self, now) + 1)
     told: list[str] = []
     kept = tmp_path / "seeds.txt"
     report = swarm.run(range(4), keep=kept, tell=told.append)

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from runcue import Cue, Reader, StorageCorrupt, WorkState
-from runcue.core.lifecycle import finished, started
-from runcue.core.model import Record
+from runcue.core.model.lifecycle import finished, started
+from runcue.core.model.record import Record
 from runcue.ports import Turn
-from runcue.stores.sqlite import SqliteStore
+from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import run
-from runcue.testing.hand import NOW, Hand, pending
+from runcue.testing.manual_turns import NOW, Hand, pending
 
 SHELF = "ready/call"
 PATIENCE = 240.0

@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
-from runcue.core.model import Attempt, Record, Spec, WorkState
-from runcue.core.parse import Rate
-from runcue.core.retry import BACKOFFS, Retry
-from runcue.core.state import BreakerState, Grant, Head, Limits, Overdue, ServiceState, Worker
+from runcue.core.model.parse import Rate
+from runcue.core.model.record import Attempt, Record, Spec, WorkState
+from runcue.core.model.retry import BACKOFFS, Retry
+from runcue.core.model.state import BreakerState, Grant, Head, Limits, Overdue, ServiceState, Worker
 from runcue.errors import Permanent, StorageCorrupt
-from runcue.stores import codec, states
-from runcue.stores.schema import migrate
+from runcue.stores.sql import codec, states
+from runcue.stores.sqlite.schema import migrate
 from tests.sample import fewer
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

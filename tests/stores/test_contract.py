@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from runcue.clock import SystemClock
-from runcue.core.model import Record
-from runcue.core.plan import Found, Lacks, Plan
-from runcue.core.query import Query
+from runcue.core.model.record import Record
+from runcue.core.schedule.plan import Found, Lacks, Plan
+from runcue.core.views.query import Query
+from runcue.host.clock import SystemClock
 from runcue.ports import Decide, Outgoing, Received, Store, Takeover
 from runcue.stores.memory import MemoryStore, MemoryTurn
-from runcue.stores.presence import Presence
-from runcue.stores.sqlite import SqliteStore
-from runcue.stores.tables import Tables
+from runcue.stores.presence.posix import Presence
+from runcue.stores.sql.tables import Tables
+from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import contract
 
 
@@ -189,5 +189,5 @@ async def test_a_commit_that_nobody_hears_of_is_found_out(
 ) -> None:
     monkeypatch.setattr(Presence, "poke", lambda presence, *given: [])
     monkeypatch.setattr(contract, "PATIENCE", 0.1)
-    monkeypatch.setattr("runcue.stores.neighbours.LOOK_AROUND", 1000.0)
+    monkeypatch.setattr("runcue.stores.presence.peer_monitor.LOOK_AROUND", 1000.0)
     await broken(contract.a_commit_wakes_the_others, sqlite(tmp_path))

@@ -14,16 +14,16 @@ import apsw
 import pytest
 
 from runcue import Cue
-from runcue.core.model import Spec
-from runcue.core.plan import Submit
+from runcue.api.reader import Reader
+from runcue.core.model.record import Spec
+from runcue.core.schedule.plan import Submit
 from runcue.errors import StorageReplaced, StoreError
 from runcue.ports import Outgoing
-from runcue.reader import Reader
-from runcue.stores import disk
-from runcue.stores.disk import Disk
-from runcue.stores.presence import Turnstile, side_directory
-from runcue.stores.sqlite import SqliteStore
-from runcue.testing.hand import Hand, pending
+from runcue.stores.presence.posix import Turnstile, side_directory
+from runcue.stores.sqlite import wal_sync
+from runcue.stores.sqlite.store import SqliteStore
+from runcue.stores.sqlite.wal_sync import Disk
+from runcue.testing.manual_turns import Hand, pending
 from tests.stores.beside import PATIENCE, until
 
 
@@ -85,14 +85,14 @@ class Kernel:
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     telling = Kernel()
     monkeypatch.setattr(os, "open", telling.open)
-    monkeypatch.setattr(disk, "_sync", telling.sync)
+    monkeypatch.setattr(wal_sync, "_sync", telling.sync)
     return telling
 
 
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
     counting = Syncs()
-    monkeypatch.setattr(disk, "_sync", counting)
+    monkeypatch.setattr(wal_sync, "_sync", counting)
     return counting
 
 
@@ -278,7 +278,7 @@ async def test_a_commit_that_could_not_be_synced_is_unknown_and_the_log_is_writt
         return pwrite(descriptor, data, place)
 
     monkeypatch.setattr(os, "pwrite", noted)
-    monkeypatch.setattr(disk, "CHUNK", 1000)
+    monkeypatch.setattr(wal_sync, "CHUNK", 1000)
     async with hand_on(path) as (hand, store):
         await hand.write(pending(1))
         another, connection = apsw.Connection(str(path)), store._connection
@@ -361,7 +361,7 @@ async def test_a_look_is_refused_the_same_way_whatever_the_disk_says(
 
     async with hand_on(path) as (hand, _), hand_on(path) as (_, store):
         await hand.write(pending(1))
-        monkeypatch.setattr(disk, "_sync", full)
+        monkeypatch.setattr(wal_sync, "_sync", full)
         with pytest.raises(StoreError, match="No space left") as refused:
             await store.get("w1")
         assert type(refused.value) is StoreError, "who waits for events tries again"

@@ -14,8 +14,8 @@ import pytest
 import runcue
 from runcue import Cue, Reader, Retry
 from runcue.errors import InvalidOption
-from runcue.stores import jobs
-from runcue.stores.schema import JOBS
+from runcue.stores.sql import jobs_view
+from runcue.stores.sqlite.schema import JOBS
 from runcue.testing import run, settle
 from tests.engine.seen import epoch
 
@@ -36,7 +36,7 @@ def view(path: Path, where: str = "1", *bindings: Any) -> dict[str, dict[str, An
         names = [name for (_, name, *_) in connection.execute("PRAGMA table_info(jobs)")]
     finally:
         connection.close()
-    assert names == list(jobs.COLUMNS)
+    assert names == list(jobs_view.COLUMNS)
     return {str(row[0]): dict(zip(names, row, strict=True)) for row in rows}
 
 
@@ -262,7 +262,7 @@ def test_a_reader_gives_the_rows_of_the_view(path: Path) -> None:
                     "done",
                 )
             ]
-            assert [tuple(row) for row in reader.jobs()] == [jobs.COLUMNS] * 10
+            assert [tuple(row) for row in reader.jobs()] == [jobs_view.COLUMNS] * 10
             for word in WORDS:
                 assert reader.jobs(word) == [row for row in reader.jobs() if row["state"] == word]
                 assert reader.jobs(word) != []
@@ -353,7 +353,7 @@ def test_a_limit_that_is_none_is_refused(left: Path, wrong: Any) -> None:
 def test_jobs_of_a_state_are_found_by_an_index(left: Path, word: str) -> None:
     connection = apsw.Connection(str(left), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        query = f"EXPLAIN QUERY PLAN {JOBS} WHERE {jobs.WHERE[word]} ORDER BY seq DESC LIMIT 10"
+        query = f"EXPLAIN QUERY PLAN {JOBS} WHERE {jobs_view.WHERE[word]} ORDER BY seq DESC LIMIT 10"
         steps = [row[3] for row in connection.execute(query)]
     finally:
         connection.close()

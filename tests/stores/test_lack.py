@@ -12,13 +12,13 @@ import pytest
 
 import runcue
 from runcue import Reader
-from runcue.core.plan import Plan
+from runcue.core.schedule.plan import Plan
 from runcue.errors import StoreError
 from runcue.ports import Turn
-from runcue.stores import log
-from runcue.stores.presence import side_directory
-from runcue.stores.sqlite import SqliteStore
-from runcue.testing.hand import Hand, pending
+from runcue.stores.presence.posix import side_directory
+from runcue.stores.sqlite import wal_checkpoint
+from runcue.stores.sqlite.store import SqliteStore
+from runcue.testing.manual_turns import Hand, pending
 from tests.stores.beside import until
 from tests.stores.room import NO_THREAD, Room, no_descriptors, room
 
@@ -42,16 +42,16 @@ def queue(path: Path) -> runcue.Cue:
 async def test_the_log_is_copied_later_when_no_thread_can_be_started_for_it(
     tmp_path: Path, room: Room, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_PAGES", 1)
-    monkeypatch.setattr(log, "TOO_LONG", 1_000_000)
+    monkeypatch.setattr(wal_checkpoint, "CHECKPOINT_PAGES", 1)
+    monkeypatch.setattr(wal_checkpoint, "TOO_LONG", 1_000_000)
     copied = threading.Event()
-    copy = log.Log._copy
+    copy = wal_checkpoint.Log._copy
 
-    def noted(self: log.Log) -> None:
+    def noted(self: wal_checkpoint.Log) -> None:
         copy(self)
         copied.set()
 
-    monkeypatch.setattr(log.Log, "_copy", noted)
+    monkeypatch.setattr(wal_checkpoint.Log, "_copy", noted)
     room.lacking = "runcue-log"
     cue = queue(tmp_path / "queue.db")
     async with asyncio.timeout(BOUND), cue:
@@ -72,7 +72,7 @@ async def test_whatever_the_copying_of_the_log_raises_the_commit_stands(
     def raising(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(log.Log, "_see_to", raising)
+    monkeypatch.setattr(wal_checkpoint.Log, "_see_to", raising)
     cue = queue(tmp_path / "queue.db")
     async with asyncio.timeout(BOUND), cue:
         assert await cue.result(await cue.submit("note")) is None

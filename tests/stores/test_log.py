@@ -10,8 +10,8 @@ import apsw
 import pytest
 
 import runcue
-from runcue.stores import log
-from runcue.stores.file import CHECKPOINT_PAGES, open_file
+from runcue.stores.sqlite import wal_checkpoint
+from runcue.stores.sqlite.file import CHECKPOINT_PAGES, open_file
 
 PAGE = 4096
 
@@ -39,14 +39,14 @@ def test_the_log_is_copied_by_a_thread_of_its_own_and_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grown: list[bool] = []
-    copy, path = log.Log._copy, tmp_path / "queue.db"
+    copy, path = wal_checkpoint.Log._copy, tmp_path / "queue.db"
 
-    def noted(self: log.Log) -> None:
+    def noted(self: wal_checkpoint.Log) -> None:
         before = path.stat().st_size
         copy(self)
         grown.append(path.stat().st_size > before)
 
-    monkeypatch.setattr(log.Log, "_copy", noted)
+    monkeypatch.setattr(wal_checkpoint.Log, "_copy", noted)
     size = asyncio.run(fill(path, 80))
     assert any(grown)
     assert size < 8000 * 2 * PAGE  # all of it would be more than 16,000 pages
@@ -62,8 +62,8 @@ def test_a_commit_copies_the_log_itself_when_the_thread_cannot(
     def refuse(*_: Any) -> apsw.Connection:
         raise apsw.CantOpenError("no more files")
 
-    monkeypatch.setattr(log, "open_beside", refuse)
-    monkeypatch.setattr(log, "TOO_LONG", 2 * CHECKPOINT_PAGES)
+    monkeypatch.setattr(wal_checkpoint, "open_beside", refuse)
+    monkeypatch.setattr(wal_checkpoint, "TOO_LONG", 2 * CHECKPOINT_PAGES)
     size = asyncio.run(fill(tmp_path / "queue.db", 80))
     assert size <= 4 * CHECKPOINT_PAGES * PAGE
     assert rows(tmp_path / "queue.db") == 8000
@@ -92,8 +92,10 @@ def test_a_commit_is_done_even_if_the_log_cannot_be_copied(error: apsw.Error, sa
     told: list[str] = []
 
     async def main() -> int:
-        one = log.Log("queue.db", (0, 0), lambda what, error: told.append(f"{what}: {error}"), None)
-        answer = one._grown(Refusing(error), "main", log.TOO_LONG)  # type: ignore[arg-type]
+        one = wal_checkpoint.Log(
+            "queue.db", (0, 0), lambda what, error: told.append(f"{what}: {error}"), None
+        )
+        answer = one._grown(Refusing(error), "main", wal_checkpoint.TOO_LONG)  # type: ignore[arg-type]
         one.close()
         return answer
 
@@ -103,10 +105,10 @@ def test_a_commit_is_done_even_if_the_log_cannot_be_copied(error: apsw.Error, sa
 
 def test_a_closed_log_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(log, "open_beside", lambda path, identity: opened.append(path))
+    monkeypatch.setattr(wal_checkpoint, "open_beside", lambda path, identity: opened.append(path))
 
     async def main() -> None:
-        one = log.Log(str(tmp_path / "queue.db"), (0, 0), lambda what, error: None, None)
+        one = wal_checkpoint.Log(str(tmp_path / "queue.db"), (0, 0), lambda what, error: None, None)
         one.close()
         one._copy()
 

@@ -11,16 +11,17 @@ import apsw
 import pytest
 
 from runcue import Cue
-from runcue.core.lifecycle import started
-from runcue.core.query import Query
+from runcue.api.reader import Reader
+from runcue.core.model.lifecycle import started
+from runcue.core.views.query import Query
 from runcue.errors import StorageBusy, StorageReplaced, StoreError
-from runcue.reader import Reader
-from runcue.stores import file as files
-from runcue.stores import shared, sqlite
-from runcue.stores.errands import LEND_AFTER, Claim, Errands
-from runcue.stores.presence import Turnstile, is_alive, side_directory
-from runcue.stores.sqlite import SqliteStore
-from runcue.testing.hand import NOW, Hand, pending
+from runcue.stores.presence.posix import Turnstile, is_alive, side_directory
+from runcue.stores.sql import store as sql_store
+from runcue.stores.sql.store_thread import LEND_AFTER, Claim, Errands
+from runcue.stores.sqlite import file as files
+from runcue.stores.sqlite import store as sqlite_store
+from runcue.stores.sqlite.store import SqliteStore
+from runcue.testing.manual_turns import NOW, Hand, pending
 
 PATIENCE = 240.0
 
@@ -36,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "PULSE", 0.01)
+    monkeypatch.setattr(sql_store, "PULSE", 0.01)
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ async def test_an_idle_process_takes_no_turns_while_its_file_is_there(
         looks.append(name)
         return identity(name)
 
-    monkeypatch.setattr(shared, "PULSE", 0.01)
+    monkeypatch.setattr(sql_store, "PULSE", 0.01)
     monkeypatch.setattr(files, "identity", noted)
     store = opened(path)
     turns: list[None] = []
@@ -255,8 +256,8 @@ def test_who_lost_its_loop_is_alive_while_its_code_runs(path: Path, loop: asynci
 def test_a_store_that_was_closed_while_others_held_the_turn_is_let_go_though_its_loop_is_gone(
     loop: asyncio.AbstractEventLoop, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "CLOSING", 0.01)
-    monkeypatch.setattr(sqlite, "PATIENCE", 0.01)
+    monkeypatch.setattr(sql_store, "CLOSING", 0.01)
+    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.01)
     turnstile = Turnstile(side_directory(path))
 
     async def leave() -> SqliteStore:

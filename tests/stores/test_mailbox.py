@@ -12,15 +12,15 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from runcue.core.lifecycle import started
-from runcue.core.model import Record
-from runcue.core.plan import Cancel, Plan
-from runcue.core.state import Overdue
+from runcue.core.model.lifecycle import started
+from runcue.core.model.record import Record
+from runcue.core.model.state import Overdue
+from runcue.core.schedule.plan import Cancel, Plan
 from runcue.errors import StorageFull, StoreError
 from runcue.ports import Outgoing, Takeover, Turn
-from runcue.stores.sqlite import SqliteStore
+from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing.faults import _Ailing
-from runcue.testing.hand import NOW, Hand, pending
+from runcue.testing.manual_turns import NOW, Hand, pending
 
 
 @asynccontextmanager

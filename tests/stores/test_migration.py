@@ -16,9 +16,9 @@ import pytest
 import runcue
 from runcue import Cue, Reader, Work, WorkState
 from runcue.errors import StoreError
-from runcue.stores import file as files
-from runcue.stores import inheritance, schema
-from runcue.stores.file import open_file
+from runcue.stores.sqlite import file as files
+from runcue.stores.sqlite import fork_guard, schema
+from runcue.stores.sqlite.file import open_file
 from runcue.testing import run, settle
 
 PATIENCE = 240.0
@@ -293,7 +293,7 @@ def test_a_migration_that_is_killed_leaves_the_first_version(
     def killed(*_: Any) -> None:
         raise Killed
 
-    connect = inheritance.connect
+    connect = fork_guard.connect
 
     def armed(*arguments: Any, **options: Any) -> apsw.Connection:
         connection = connect(*arguments, **options)

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from runcue.core.plan import Plan
-from runcue.stores import neighbours
-from runcue.stores.neighbours import EndLeftovers, Trouble
-from runcue.stores.presence import Presence, Turnstile, side_directory
-from runcue.stores.sqlite import SqliteStore
-from runcue.testing.hand import Hand, pending
+from runcue.core.schedule.plan import Plan
+from runcue.stores.presence import peer_monitor
+from runcue.stores.presence.peer_monitor import EndLeftovers, Trouble
+from runcue.stores.presence.posix import Presence, Turnstile, side_directory
+from runcue.stores.sqlite.store import SqliteStore
+from runcue.testing.manual_turns import Hand, pending
 from tests.stores.beside import PATIENCE, until
 
 WORKER = """
 import asyncio, sys
-from runcue.stores.sqlite import SqliteStore
-from runcue.testing.hand import Hand, pending
+from runcue.stores.sqlite.store import SqliteStore
+from runcue.testing.manual_turns import Hand, pending
 
 async def main():
     store = SqliteStore(sys.argv[1], durability="relaxed", lease=30.0)
@@ -96,7 +96,7 @@ def poker(tmp_path: Path) -> Iterator[Presence]:
 async def test_what_others_tell_while_a_turn_is_waited_for_wakes_nobody_and_the_turn_has_seen_it(
     path: Path, poker: Presence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "LOOK_AROUND", 1000.0)
+    monkeypatch.setattr(peer_monitor, "LOOK_AROUND", 1000.0)
     turnstile = Turnstile(side_directory(path))
     async with watching(path) as one:
         await one.hand.write(pending(1))
@@ -122,7 +122,7 @@ async def test_what_others_tell_while_a_turn_is_waited_for_wakes_nobody_and_the_
 async def test_what_others_tell_after_a_turn_has_looked_is_heard_when_it_is_over(
     path: Path, poker: Presence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "LOOK_AROUND", 1000.0)
+    monkeypatch.setattr(peer_monitor, "LOOK_AROUND", 1000.0)
     async with watching(path) as one:
         await one.hand.write(pending(1))
         tell = one.store._tell
@@ -139,7 +139,7 @@ async def test_what_others_tell_after_a_turn_has_looked_is_heard_when_it_is_over
 async def test_a_turn_that_fails_leaves_a_process_that_can_be_told(
     path: Path, poker: Presence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "LOOK_AROUND", 1000.0)
+    monkeypatch.setattr(peer_monitor, "LOOK_AROUND", 1000.0)
     async with watching(path) as one:
         with pytest.raises(ZeroDivisionError):
             await one.hand.look(lambda turn: 1 / 0)
@@ -153,7 +153,7 @@ async def test_a_turn_that_fails_leaves_a_process_that_can_be_told(
 async def test_who_could_not_listen_hears_again_after_an_exchange(
     path: Path, poker: Presence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "LOOK_AROUND", 1000.0)
+    monkeypatch.setattr(peer_monitor, "LOOK_AROUND", 1000.0)
 
     def no_room(*given: object) -> None:
         raise OSError(errno.ENOSPC, "no room for another descriptor")
@@ -175,7 +175,7 @@ async def test_who_could_not_listen_hears_again_after_an_exchange(
 async def test_a_death_is_noticed_without_looking_around(
     path: Path, worker: tuple[subprocess.Popen[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "LOOK_AROUND", 1000.0)
+    monkeypatch.setattr(peer_monitor, "LOOK_AROUND", 1000.0)
     process, name = worker
     async with watching(path) as one:
         await one.hand.write(pending(1))
@@ -189,7 +189,7 @@ async def test_a_death_is_noticed_without_looking_around(
 async def test_a_death_is_noticed_where_processes_cannot_be_watched(
     path: Path, worker: tuple[subprocess.Popen[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "LOOK_AROUND", 0.02)
+    monkeypatch.setattr(peer_monitor, "LOOK_AROUND", 0.02)
     monkeypatch.setattr(Presence, "watch", lambda presence, pid: None)
     process, name = worker
     async with watching(path) as one:
@@ -204,7 +204,7 @@ async def test_the_end_of_another_process_that_has_the_pid_is_no_death(
     stranger: subprocess.Popen[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(neighbours, "LOOK_AROUND", 1000.0)
+    monkeypatch.setattr(peer_monitor, "LOOK_AROUND", 1000.0)
     asked: list[str] = []
     is_alive, watch = Presence.is_alive, Presence.watch
 
@@ -225,7 +225,7 @@ async def test_the_end_of_another_process_that_has_the_pid_is_no_death(
 async def test_who_left_something_running_is_lost_when_that_has_ended(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "LOOK_AROUND", 0.02)
+    monkeypatch.setattr(peer_monitor, "LOOK_AROUND", 0.02)
     answers: list[Any] = [False, ZeroDivisionError("mine"), True]
     seen: list[tuple[str, bool]] = []
 
@@ -249,7 +249,7 @@ async def test_who_left_something_running_is_lost_when_that_has_ended(
 async def test_one_who_hangs_while_leftovers_are_ended_holds_up_nobody(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "LOOK_AROUND", 0.02)
+    monkeypatch.setattr(peer_monitor, "LOOK_AROUND", 0.02)
     release = threading.Event()
     calls = []
 
@@ -274,7 +274,7 @@ async def test_one_who_hangs_while_leftovers_are_ended_holds_up_nobody(
 async def test_files_that_were_taken_away_are_reported_once_and_nobody_is_lost(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(neighbours, "LOOK_AROUND", 0.02)
+    monkeypatch.setattr(peer_monitor, "LOOK_AROUND", 0.02)
     problems: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
     async with watching(path) as one, watching(path) as other:
@@ -293,7 +293,7 @@ def test_trouble_is_told_once_a_minute_for_each_kind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     moments = iter((0.0, 0.0, 59.0, 59.0, 60.0, 60.0))
-    monkeypatch.setattr("runcue.stores.neighbours.time.monotonic", lambda: next(moments))
+    monkeypatch.setattr("runcue.stores.presence.peer_monitor.time.monotonic", lambda: next(moments))
     trouble = Trouble("queue.db")
     for _ in range(3):
         trouble("cannot look", OSError("here"))

@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-from runcue.bus import Bus
-from runcue.core.events import Event
-from runcue.core.model import Record, Spec, WorkState
-from runcue.waiters import Waiters
+from runcue.core.model.events import Event
+from runcue.core.model.record import Record, Spec, WorkState
+from runcue.engine.bus import Bus
+from runcue.engine.waiters import Waiters
 
 PATIENCE = 240.0
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import runcue
-from runcue.stores import file, presence
-from runcue.stores.owner import BESIDE
+from runcue.stores.presence import posix as presence
+from runcue.stores.sqlite import file
+from runcue.stores.sqlite.owner import BESIDE
 
 OTHER = 12345
 PENDING = runcue.WorkState.PENDING

@@ -8,10 +8,10 @@ import apsw
 import pytest
 from msgspec.structs import asdict, replace
 
-from runcue.core.model import Attempt, Record, Spec, WorkState
-from runcue.core.retry import Retry
-from runcue.stores import codec
-from runcue.stores.schema import migrate
+from runcue.core.model.record import Attempt, Record, Spec, WorkState
+from runcue.core.model.retry import Retry
+from runcue.stores.sql import codec
+from runcue.stores.sqlite.schema import migrate
 
 SPEC = Spec("w1", "extract", b'{"page":1}', ("api", "disk"))
 PENDING = Record("w1", SPEC, 4, 100.0, 100.5, since=100.5, shelf="ready/extract", place=100.0)

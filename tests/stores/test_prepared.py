@@ -9,8 +9,8 @@ from typing import Any
 import apsw
 import pytest
 
-from runcue.stores import codec, records
-from runcue.stores.file import identity, open_beside, open_file
+from runcue.stores.sql import codec, records
+from runcue.stores.sqlite.file import identity, open_beside, open_file
 
 STATEMENTS: dict[str, tuple[tuple[Any, ...], ...]] = {
     codec.SELECT_PAGE: (("a", 1.0, 2, 5), ("a", 1.0, 2, 5), ("b", 3.0, 4, 50)),

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from runcue.errors import ForkedConnection, StorageFull, StorageInsecure, StorageReplaced, StoreError
-from runcue.stores import presence as module
-from runcue.stores.presence import (
+from runcue.stores.presence import posix as module
+from runcue.stores.presence.posix import (
     KEPT_WAKES,
     NEWS,
     URGENT,
@@ -40,7 +40,7 @@ PATIENCE = 240.0
 PEER = """
 import os, select, signal, subprocess, sys, time
 from pathlib import Path
-from runcue.stores.presence import *
+from runcue.stores.presence.posix import *
 directory = Path(sys.argv[1])
 presence = Presence(directory, sys.argv[2]) if sys.argv[2] else None
 turnstile = Turnstile(directory)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import runcue
-from runcue.stores.file import open_file
-from runcue.stores.pruning import DELETE_EDGE, prune, purge
+from runcue.stores.sql.pruning import DELETE_EDGE, prune, purge
+from runcue.stores.sqlite.file import open_file
 from runcue.testing import run
 
 

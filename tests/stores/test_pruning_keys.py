@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import runcue
-from runcue.stores import pruning
-from runcue.stores.file import open_file
-from runcue.stores.pruning import prune
+from runcue.stores.sql import pruning
+from runcue.stores.sql.pruning import prune
+from runcue.stores.sqlite.file import open_file
 from runcue.testing import run
 
 

@@ -26,10 +26,10 @@ from runcue.errors import (
     StorageReplaced,
     StoreError,
 )
-from runcue.executors.output import stem
-from runcue.stores import presence
-from runcue.stores.schema import VERSION
-from runcue.stores.tables import Tables
+from runcue.executors.command.output import stem
+from runcue.stores.presence import posix as presence
+from runcue.stores.sql.tables import Tables
+from runcue.stores.sqlite.schema import VERSION
 from runcue.testing import run, settle
 from tests.stores.beside import PATIENCE, hanging
 
@@ -251,7 +251,7 @@ def test_not_all_of_a_long_queue_is_read_to_explain_its_last_work(
     with Reader(path) as reader:
         assert (reader.explain("w10").ahead, read < 600) == (10, True)
         assert reader.explain("w999").ahead == 999
-        monkeypatch.setattr("runcue.reader.MOST_AHEAD", 300)
+        monkeypatch.setattr("runcue.api.reader.MOST_AHEAD", 300)
         read = 0
         assert (reader.explain("w999").ahead, read < 600) == (300, True)
 

@@ -14,11 +14,12 @@ import apsw
 import pytest
 
 from runcue import Cue, Reader, SchemaTooNew, StorageBusy, StorageCorrupt, StoreError, WorkState
-from runcue.stores import rescue, schema
-from runcue.stores.copying import shapes
-from runcue.stores.mending import LEAP
-from runcue.stores.pages import Leaf, Log, Pages
-from runcue.stores.rescue import Rescue, recover
+from runcue.stores.sqlite import schema
+from runcue.stores.sqlite.recovery import recover as recovery
+from runcue.stores.sqlite.recovery.copy import shapes
+from runcue.stores.sqlite.recovery.pages import Leaf, Log, Pages
+from runcue.stores.sqlite.recovery.rebuild import LEAP
+from runcue.stores.sqlite.recovery.recover import Rescue, recover
 
 PATIENCE = 240.0
 SIZE = 4096
@@ -587,14 +588,14 @@ async def test_a_queue_that_somebody_has_open_is_left_alone(sound: Sound, path: 
 def test_a_file_that_changes_meanwhile_is_not_exchanged(
     sound: Sound, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complaints = rescue._Image.complaints
+    complaints = recovery._Image.complaints
 
     def meddle(image: Any) -> list[str]:
         path.write_bytes(sound.whole + bytes(SIZE))
         return complaints(image)
 
     path.write_bytes(sound.whole)
-    monkeypatch.setattr(rescue._Image, "complaints", meddle)
+    monkeypatch.setattr(recovery._Image, "complaints", meddle)
     with pytest.raises(StorageBusy, match="was changed meanwhile"):
         recover(path, force=True)
     assert path.read_bytes() == sound.whole + bytes(SIZE)
@@ -608,7 +609,7 @@ def test_wherever_it_is_interrupted_it_can_be_done_again(
     path.write_bytes(file)
     Path(f"{path}-wal").write_bytes(sound.log)
     steps = iter(range(100))
-    sync = rescue._sync
+    sync = recovery._sync
 
     def interrupt(name: str) -> None:
         if next(steps) == step:
@@ -616,7 +617,7 @@ def test_wherever_it_is_interrupted_it_can_be_done_again(
         sync(name)
 
     with monkeypatch.context() as patched:
-        patched.setattr(rescue, "_sync", interrupt)
+        patched.setattr(recovery, "_sync", interrupt)
         with pytest.raises(StoreError, match="Input/output error"):
             recover(path)
     assert file in {one.read_bytes() for one in path.parent.iterdir() if one.is_file()}

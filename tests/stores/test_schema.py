@@ -4,12 +4,13 @@ import apsw
 import pytest
 from msgspec.structs import fields
 
-from runcue.core.model import WorkState
-from runcue.core.state import BreakerState, Head, Worker
+from runcue.core.model.record import WorkState
+from runcue.core.model.state import BreakerState, Head, Worker
 from runcue.errors import SchemaTooNew, StorageCorrupt
-from runcue.stores import codec, pruning, schema, states
-from runcue.stores.finding import FIND
-from runcue.stores.records import OLDEST
+from runcue.stores.sql import codec, pruning, states
+from runcue.stores.sql.finding import FIND
+from runcue.stores.sql.records import OLDEST
+from runcue.stores.sqlite import schema
 
 PRUNE = """
     SELECT seq FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ?

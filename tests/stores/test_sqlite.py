@@ -14,24 +14,26 @@ import pytest
 from msgspec.structs import replace
 
 from runcue import Cue, DuplicateWork, WorkNotFound
-from runcue.bus import Bus
-from runcue.core.events import Told
-from runcue.core.lifecycle import finished, started
-from runcue.core.model import Record, WorkState
-from runcue.core.parse import Rate
-from runcue.core.plan import Lacks, Plan
-from runcue.core.query import Query
-from runcue.core.state import Grant, Limits, ServiceState
+from runcue.api.reader import Reader
+from runcue.core.model.events import Told
+from runcue.core.model.lifecycle import finished, started
+from runcue.core.model.parse import Rate
+from runcue.core.model.record import Record, WorkState
+from runcue.core.model.state import Grant, Limits, ServiceState
+from runcue.core.schedule.plan import Lacks, Plan
+from runcue.core.views.query import Query
+from runcue.engine.bus import Bus
 from runcue.errors import StorageBusy, StorageCorrupt, StorageFull, StorageReplaced, StoreError
 from runcue.ports import Turn
-from runcue.reader import Reader
-from runcue.stores import file as files
-from runcue.stores import pruning, shared, sqlite, tables
-from runcue.stores.file import open_file
-from runcue.stores.presence import Presence, Turnstile, is_alive, side_directory
-from runcue.stores.sqlite import SqliteStore
+from runcue.stores.presence.posix import Presence, Turnstile, is_alive, side_directory
+from runcue.stores.sql import pruning, tables
+from runcue.stores.sql import store as sql_store
+from runcue.stores.sqlite import file as files
+from runcue.stores.sqlite import store as sqlite_store
+from runcue.stores.sqlite.file import open_file
+from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import run
-from runcue.testing.hand import NOW, Hand, pending
+from runcue.testing.manual_turns import NOW, Hand, pending
 from tests.stores.beside import PATIENCE, until
 
 SHELF = "ready/call"
@@ -244,7 +246,9 @@ async def test_a_commit_of_which_nothing_can_be_learnt_is_unknown(
         await hand.write(pending(1))
         make_unwell(store, "COMMIT", "ROLLBACK")
         with monkeypatch.context() as patch:
-            patch.setattr(sqlite, "open_file", lambda *_, **__: (_ for _ in ()).throw(StoreError("no disk")))
+            patch.setattr(
+                sqlite_store, "open_file", lambda *_, **__: (_ for _ in ()).throw(StoreError("no disk"))
+            )
             with pytest.raises(StoreError, match="unknown"):
                 await hand.write(pending(2))
             with pytest.raises(StoreError, match="no disk"):
@@ -266,7 +270,7 @@ async def test_a_connection_that_could_not_write_is_exchanged(path: Path) -> Non
 async def test_no_connection_is_made_to_another_file_of_the_same_name(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "CHECK_EVERY", 1000.0)
+    monkeypatch.setattr(sqlite_store, "CHECK_EVERY", 1000.0)
     store = opened(path)
     hand = Hand(store, {})
     await hand.write(pending(1))
@@ -303,7 +307,7 @@ async def test_a_turn_that_was_refused_begins_anew_and_what_is_wrong_stays_so(
 async def test_who_waits_for_the_turn_in_vain_is_told_what_to_do(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "PATIENCE", 0.01)
+    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.01)
     async with hand_on(path) as (one, store), hand_on(path) as (other, _):
         await one.write(pending(1))
         assert store._turnstile.acquire(0.0)
@@ -332,7 +336,7 @@ async def test_a_turn_that_was_given_up_is_not_taken_when_it_comes(
         assert store._turnstile.acquire(0.0)
         monkeypatch.setattr(Turnstile, "acquire", noted)
         with monkeypatch.context() as patch:
-            patch.setattr(sqlite, "PATIENCE", 0.01)
+            patch.setattr(sqlite_store, "PATIENCE", 0.01)
             for number in (1, 2):  # the second waits behind the first, in the same thread
                 with pytest.raises(StorageBusy):
                     await other.look(decide(number))
@@ -354,8 +358,8 @@ async def test_a_turn_that_was_given_up_is_not_taken_when_it_comes(
 async def test_closing_does_not_wait_for_ever_for_a_turn_that_another_process_holds(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sqlite, "PATIENCE", 0.01)
-    monkeypatch.setattr(shared, "CLOSING", 0.01)
+    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.01)
+    monkeypatch.setattr(sql_store, "CLOSING", 0.01)
     async with hand_on(path) as (one, store):
         await one.write(pending(1))
         other = opened(path)
@@ -508,7 +512,7 @@ async def test_pruning_goes_on_while_there_is_more_in_small_steps(
         steps.append(pruning.prune(*given))
         return steps[-1]
 
-    monkeypatch.setattr(shared, "prune", noted)
+    monkeypatch.setattr(sql_store, "prune", noted)
     async with hand_on(path, retention=3600.0) as (hand, store):
         await hand.write(*[pending(number) for number in range(1, 24)])
         await hand.write(*[started(hand.kept[f"w{n}"], n, 1.0, "me", "running/me") for n in range(1, 24)])

@@ -8,13 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from runcue import errors
-from runcue.core.asking import Verdict
-from runcue.core.events import Told
-from runcue.core.failure import Failure
-from runcue.core.lifecycle import finished, started
-from runcue.core.model import Attempt, Record, Spec
-from runcue.core.parse import Rate
-from runcue.core.plan import (
+from runcue.core.model.events import Told
+from runcue.core.model.failure import Failure
+from runcue.core.model.lifecycle import finished, started
+from runcue.core.model.parse import Rate
+from runcue.core.model.record import Attempt, Record, Spec
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Questions, Rule, Settings
+from runcue.core.model.state import Adaptive, Limits, Overdue, Quantity, Worker
+from runcue.core.schedule.gates import Verdict
+from runcue.core.schedule.plan import (
     Adjust,
     Cancel,
     Charge,
@@ -38,11 +41,8 @@ from runcue.core.plan import (
     Verdicts,
     Withdraw,
 )
-from runcue.core.retry import Retry
-from runcue.core.settings import Questions, Rule, Settings
-from runcue.core.state import Adaptive, Limits, Overdue, Quantity, Worker
-from runcue.stores import wire
-from runcue.testing.hand import NOW, pending, specimens
+from runcue.stores.sql import wire
+from runcue.testing.manual_turns import NOW, pending, specimens
 
 SPEC = Spec("a", "call", '{"text":"ü \u2028 \\u0000","n":1e-9}'.encode(), ("api", "gpu*"), "other", "t", ("x", "y"),
             -2.5, NOW, 3.0, 0.001, 1.5, "key 'one'", "return", True, Retry(5, "power", 2.0, 60.0, False),

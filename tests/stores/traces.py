@@ -12,7 +12,7 @@ from zlib import crc32
 import pytest
 
 import runcue
-from runcue import connect
+from runcue.api import wiring
 from runcue.testing import VirtualLoop, run
 
 Step = tuple[float, str, dict[str, Any]]
@@ -209,5 +209,5 @@ async def _answer(cue: runcue.Cue, name: str, arguments: dict[str, Any]) -> Any:
 
 def played(trace: Trace, target: Path | str | None, monkeypatch: pytest.MonkeyPatch) -> Seen:
     """The same with ids that do not change from run to run: jitter is made from them."""
-    monkeypatch.setattr(connect, "secrets", SimpleNamespace(token_hex=lambda size: "00" * size))
+    monkeypatch.setattr(wiring, "secrets", SimpleNamespace(token_hex=lambda size: "00" * size))
     return run(play(trace, target), limit=10_000, max_idle_real=5.0)

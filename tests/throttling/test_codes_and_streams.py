@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runcue.core.failure import classify
+from runcue.core.model.failure import classify
 from tests.throttling.clients import ASKED, aws, raised
 from tests.throttling.farside import Answer, FarSide
 

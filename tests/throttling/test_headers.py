@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 from requests.structures import CaseInsensitiveDict
 
-from runcue.core.headers import LONGEST_HEADER, MOST_HEADERS, Left, read
+from runcue.core.limits.headers import LONGEST_HEADER, MOST_HEADERS, Left, read
 from tests.throttling.farside import DATE, Answer, FarSide
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runcue.core.failure import classify
+from runcue.core.model.failure import classify
 from tests.throttling.clients import CLIENTS, error_of
 from tests.throttling.farside import Answer, FarSide
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from runcue.address import is_address, plain
 from runcue.cli.failure import bad_input
 from runcue.cli.screen import clean, cut
 from runcue.cli.settings import seconds
+from runcue.host.address import is_address, plain
 
 MOST_RETRIES = 1_000_000
 HIGHEST_PRIORITY = 1_000_000

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from runcue.address import file_in, is_address, is_postgres, plain
 from runcue.cli.failure import Failure, bad_input, misconfigured, not_found
 from runcue.cli.words import QUEUECTL
+from runcue.host.address import file_in, is_address, is_postgres, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from typing import Any, Protocol, TypeVar
 import click
 from msgspec.structs import replace
 
-from runcue.address import advice, is_address, is_postgres, plain
 from runcue.cli.failure import STORAGE, Failure, bad_input, is_old, misconfigured
 from runcue.cli.groups import Verb, verb
 from runcue.cli.screen import clean, moment, note, quoted, shown, typed
 from runcue.cli.words import RUNCUE, Words
+from runcue.host.address import advice, is_address, is_postgres, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

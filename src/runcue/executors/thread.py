@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from types import CoroutineType
 from typing import Any
 
-from runcue.loops import hold, tell
+from runcue.host.loops import hold, tell
 from runcue.ports import Clock, Entering, Registered
 
 Job = Callable[[], None]

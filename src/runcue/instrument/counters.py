@@ -14,10 +14,10 @@ from collections import Counter
 from itertools import accumulate
 from typing import Final
 
-from runcue.core.events import Told, is_final
-from runcue.core.model import Record
-from runcue.core.plan import Plan
-from runcue.core.state import base_name
+from runcue.core.model.events import Told, is_final
+from runcue.core.model.record import Record
+from runcue.core.model.state import base_name
+from runcue.core.schedule.plan import Plan
 
 MOST_LABELS: Final = 200
 OTHER: Final = "other"

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from runcue.core.events import Event, Told, make_event, told
-from runcue.core.failure import clean
-from runcue.core.headers import asked
-from runcue.core.plan import Plan
+from runcue.core.limits.headers import asked
+from runcue.core.model.events import Event, Told, make_event, told
+from runcue.core.model.failure import clean
+from runcue.core.schedule.plan import Plan
 
 logger = logging.getLogger("runcue")
 
@@ -67,7 +67,7 @@ def _level(words: Told) -> int:
 
 
 def _fields(event: Event) -> dict[str, object]:
-    from runcue.masking import mask  # only those who log need it
+    from runcue.host.masking import mask  # only those who log need it
 
     fields: dict[str, object] = {
         "work_id": event.work_id,
@@ -107,7 +107,7 @@ class JsonFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__()
-        from runcue.masking import mask  # only those who want JSON need it
+        from runcue.host.masking import mask  # only those who want JSON need it
 
         self._mask = mask
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from runcue.core.failure import describe, is_kind
-from runcue.core.model import Work
+from runcue.core.model.failure import describe, is_kind
+from runcue.core.model.record import Work
 from runcue.errors import ConfigError, RateLimited, Snooze
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from runcue.core.model import WorkState
-from runcue.core.state import base_name
+from runcue.core.model.record import WorkState
+from runcue.core.model.state import base_name
 from runcue.errors import ConfigError, RuncueError, quoted
 from runcue.instrument.counters import BOUNDS, Counters, Label
 from runcue.instrument.sources import Glance, Live, LiveSource, Source, Still, StillSource

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from runcue.core.model import WorkState
+from runcue.core.model.record import WorkState
 from runcue.errors import RuncueError
 from runcue.instrument.counters import Counters
 from runcue.ports import Observer

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from runcue.address import is_address, plain
+from runcue.host.address import is_address, plain
 from runcue.sim.reading import BadConfig
 
 STDOUT = "-"

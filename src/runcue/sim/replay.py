@@ -28,7 +28,7 @@ from statistics import median
 import msgspec
 
 import runcue
-from runcue.address import plain
+from runcue.host.address import plain
 from runcue.sim.config import Behaviour, Config, Latency, RetryConfig, ServiceConfig, Workload
 from runcue.sim.limits import Adaptive
 from runcue.sim.mocks import ERROR, PERMANENT, RETURNED

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 import runcue
-from runcue.address import is_address, plain
+from runcue.host.address import is_address, plain
 from runcue.sim import conditions, output, pace, replay, report
 from runcue.sim.check import Asked, Checker, Violation
 from runcue.sim.compare import compare

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from runcue.core.events import Event
-from runcue.core.model import Record, WorkState
-from runcue.core.plan import Changes, Found, Lacks, Library, Plan, Post
-from runcue.core.query import Query, by_task
-from runcue.core.state import Worker
+from runcue.core.model.events import Event
+from runcue.core.model.record import Record, WorkState
+from runcue.core.model.state import Worker
+from runcue.core.schedule.plan import Changes, Found, Lacks, Library, Plan, Post
+from runcue.core.views.query import Query, by_task
 from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
 
 MANY = 2000

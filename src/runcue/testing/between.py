@@ -11,15 +11,15 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from runcue.core.events import Told
-from runcue.core.lifecycle import move, started
-from runcue.core.model import Record, WorkState
-from runcue.core.plan import Cancel, Hello, Item, Lacks, Pause, Plan, Submit
-from runcue.core.query import Query
-from runcue.core.state import NO_HEAD
+from runcue.core.model.events import Told
+from runcue.core.model.lifecycle import move, started
+from runcue.core.model.record import Record, WorkState
+from runcue.core.model.state import NO_HEAD
+from runcue.core.schedule.plan import Cancel, Hello, Item, Lacks, Pause, Plan, Submit
+from runcue.core.views.query import Query
 from runcue.errors import WorkNotFound
 from runcue.ports import Outgoing, Takeover, Turn
-from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, library_of, pending
+from runcue.testing.manual_turns import NOW, Broken, Hand, Open, expect, hands, library_of, pending
 
 PATIENCE = 30.0
 """Seconds to wait for what has to come."""

@@ -25,18 +25,29 @@ from random import Random
 
 from msgspec.structs import replace
 
-from runcue.core.events import Told
-from runcue.core.lifecycle import finished, move, started
-from runcue.core.model import Attempt, Record, WorkState
-from runcue.core.parse import Rate
-from runcue.core.plan import Key, Lacks, Plan
-from runcue.core.query import Query
-from runcue.core.retry import Retry
-from runcue.core.settings import Questions, Rule, Settings
-from runcue.core.state import BreakerState, Grant, Limits, Overdue, ServiceState
+from runcue.core.model.events import Told
+from runcue.core.model.lifecycle import finished, move, started
+from runcue.core.model.parse import Rate
+from runcue.core.model.record import Attempt, Record, WorkState
+from runcue.core.model.retry import Retry
+from runcue.core.model.settings import Questions, Rule, Settings
+from runcue.core.model.state import BreakerState, Grant, Limits, Overdue, ServiceState
+from runcue.core.schedule.plan import Key, Lacks, Plan
+from runcue.core.views.query import Query
 from runcue.ports import Turn
 from runcue.testing import between
-from runcue.testing.hand import NOW, Broken, Hand, Open, expect, hands, library_of, lives, pending, specimens
+from runcue.testing.manual_turns import (
+    NOW,
+    Broken,
+    Hand,
+    Open,
+    expect,
+    hands,
+    library_of,
+    lives,
+    pending,
+    specimens,
+)
 
 __all__ = ["EVERY", "SHARED", "Broken", "Check", "Open"]
 

@@ -21,8 +21,8 @@ import apsw
 from runcue.errors import ConfigError
 
 if TYPE_CHECKING:
-    from runcue.cue import Cue
-    from runcue.stores.sqlite import SqliteStore
+    from runcue.api.cue import Cue
+    from runcue.stores.sqlite.store import SqliteStore
 
 
 def kill(cue: Cue) -> None:
@@ -51,7 +51,7 @@ def fill_disk(cue: Cue, *, times: int = 1) -> None:
 
 
 def _store_of(cue: Cue) -> SqliteStore:
-    from runcue.stores.sqlite import SqliteStore  # not on every system; virtual time is
+    from runcue.stores.sqlite.store import SqliteStore  # not on every system; virtual time is
 
     store = None if cue._system is None else cue._system.store
     if not isinstance(store, SqliteStore):

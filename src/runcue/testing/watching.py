@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from runcue.core.events import Event, make_event
+from runcue.core.model.events import Event, make_event
 
 if TYPE_CHECKING:
-    from runcue.core.plan import Plan
-    from runcue.cue import Cue
+    from runcue.api.cue import Cue
+    from runcue.core.schedule.plan import Plan
 
 
 def watch(cue: Cue, hear: Callable[[Event], None]) -> None:

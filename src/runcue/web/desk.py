@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from runcue import ForkedConnection, Reader, StorageReplaced, StoreError, mask
-from runcue.address import is_postgres
+from runcue.host.address import is_postgres
 from runcue.web.source import Unavailable
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from runcue.address import is_address, plain
 from runcue.cli.failure import TIMED_OUT, Failure, bad_input, conflict, misconfigured
 from runcue.cli.groups import verb
 from runcue.cli.screen import clean, counted, listed, quoted, say, shown, span, styled
+from runcue.host.address import is_address, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

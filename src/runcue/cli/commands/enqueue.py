@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from runcue.address import is_address, plain
 from runcue.cli.completing import any_job, queue, service
 from runcue.cli.failure import BAD_INPUT, STORAGE, Failure, bad_input, conflict, not_found
 from runcue.cli.fields import LocalTime, check, said
@@ -39,6 +38,7 @@ from runcue.cli.screen import (
     typed_with,
     warn,
 )
+from runcue.host.address import is_address, plain
 
 if TYPE_CHECKING:
     from runcue import Cue

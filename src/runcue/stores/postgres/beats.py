@@ -1,7 +1,7 @@
 """Signs of life and wake-ups between machines, by a thread with a connection of its own.
 
-Processes of one host see each other by the files of presence.py: who lives there is never taken for dead. Here is
-what reaches further. Rules:
+Processes of one host see each other by the files of presence/posix.py: who lives there is never taken for dead. Here
+is what reaches further. Rules:
 - Every worker gives a sign of life three times a lease, from this thread and with its turns.
 - A worker elsewhere is lost when its sign has not changed for a whole lease, by the clock of the host that looks, and
   as long as that was connected: neither a server that was away nor a clock that jumped makes anybody look dead.
@@ -19,11 +19,11 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from runcue.errors import StoreError
-from runcue.loops import tell
-from runcue.stores.lack import start_thread
-from runcue.stores.neighbours import Trouble
+from runcue.host.loops import tell
+from runcue.host.shortage import start_thread
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, translate
+from runcue.stores.presence.peer_monitor import Trouble
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 2.0

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from runcue.stores import codec, states
-from runcue.stores.mailbox import LETTER, LETTER_COLUMNS
 from runcue.stores.postgres.texts import SIGN, escaped
+from runcue.stores.sql import codec, states
+from runcue.stores.sql.mailbox import LETTER, LETTER_COLUMNS
 
 Row = Sequence[Any]
 Own = Sequence[Collection[str]]

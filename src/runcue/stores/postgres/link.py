@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL that takes the statements of tables.py, which are written for SQLite.
+"""A connection to PostgreSQL that takes the statements of sql/tables.py, which are written for SQLite.
 
 Rules:
 - Within `piped()` statements are sent without waiting for their answers; reading an answer waits for all that was
@@ -29,7 +29,7 @@ from psycopg.pq import ExecStatus
 from psycopg.types.string import TextLoader
 
 from runcue.errors import RuncueError, StorageBusy, StorageFull, StorageReplaced, StoreError
-from runcue.stores.lack import no_files
+from runcue.host.shortage import no_files
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.bulk import BULKS
 from runcue.stores.postgres.texts import escaped, unescaped

@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 
 from runcue.errors import StorageInsecure
-from runcue.stores import owner, presence
+from runcue.stores.presence import posix as presence
+from runcue.stores.sqlite import owner
 
 
 def place_of(identity: str) -> str:

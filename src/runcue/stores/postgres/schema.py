@@ -1,9 +1,10 @@
 """The tables of a queue in PostgreSQL, and what a server must be to hold them.
 
-The tables are those of a file (runcue/stores/schema.py says what is in them), one schema for each namespace. What
-differs: numbers of rows come from sequences, `head` knows who it is (`identity`) and how far the server's clock is
-from queue time (`clock_offset`), `commits` says which commit of each worker was the last to be kept, and `beats` when
-each last gave a sign of life: that table need not survive a crash of the server. `about` says whose schema this is.
+The tables are those of a file (runcue/stores/sqlite/schema.py says what is in them), one schema for each namespace.
+What differs: numbers of rows come from sequences, `head` knows who it is (`identity`) and how far the server's clock
+is from queue time (`clock_offset`), `commits` says which commit of each worker was the last to be kept, and `beats`
+when each last gave a sign of life: that table need not survive a crash of the server. `about` says whose schema
+this is.
 
 A step of MIGRATIONS is never changed once it was released; a new one is added and VERSION counts them.
 """

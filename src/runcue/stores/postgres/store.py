@@ -23,13 +23,10 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import errors
 
-from runcue.core.plan import Plan
-from runcue.core.state import Head
+from runcue.core.model.state import Head
+from runcue.core.schedule.plan import Plan
 from runcue.errors import StorageReplaced, StoreError
 from runcue.ports import Clock, Outgoing, Received
-from runcue.stores import presence, states
-from runcue.stores.errands import Claim, Errands
-from runcue.stores.neighbours import EndLeftovers
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.beats import BEAT, Beats, note
@@ -47,9 +44,13 @@ from runcue.stores.postgres.link import (
 )
 from runcue.stores.postgres.place import boot_of, make_place, place_of
 from runcue.stores.postgres.tables import BEGIN, PostgresTables, Swapped
-from runcue.stores.pruning import Deleted, forget_files
-from runcue.stores.shared import SharedStore, crashpoint
-from runcue.stores.tables import Tables
+from runcue.stores.presence import posix as presence
+from runcue.stores.presence.peer_monitor import EndLeftovers
+from runcue.stores.sql import states
+from runcue.stores.sql.pruning import Deleted, forget_files
+from runcue.stores.sql.store import SharedStore, crashpoint
+from runcue.stores.sql.store_thread import Claim, Errands
+from runcue.stores.sql.tables import Tables
 
 logger = logging.getLogger("runcue")
 

@@ -7,18 +7,18 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from runcue.core.model import Record
-from runcue.core.query import Query
-from runcue.core.state import Head
+from runcue.core.model.record import Record
+from runcue.core.model.state import Head
+from runcue.core.views.query import Query
 from runcue.errors import StoreError
 from runcue.ports import Outgoing
-from runcue.stores import codec, finding, states, wire
-from runcue.stores.connection import Row
-from runcue.stores.mailbox import MOST_POSTS, MOST_SIGNS, Letter
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link
 from runcue.stores.postgres.texts import escaped
-from runcue.stores.tables import Tables
+from runcue.stores.sql import codec, finding, states, wire
+from runcue.stores.sql.connection import Row
+from runcue.stores.sql.mailbox import MOST_POSTS, MOST_SIGNS, Letter
+from runcue.stores.sql.tables import Tables
 
 _decode = msgspec.json.Decoder(list[list[dict[str, Any]] | None]).decode
 

@@ -12,7 +12,7 @@ import time
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from runcue.stores.lack import start_thread
+from runcue.host.shortage import start_thread
 
 logger = logging.getLogger("runcue")
 

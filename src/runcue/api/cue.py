@@ -1,0 +1,471 @@
+"""Cue: what an application holds. Every method hands over to the part that does it."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import logging
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Never, Self, TypeVar, Unpack, overload
+
+from msgspec.structs import replace
+
+from runcue.api import mapping
+from runcue.api.signature import CueOptions, Duration, RateValue, SubmitOptions, TaskOptions
+from runcue.api.sync import Sync, elsewhere
+from runcue.api.wiring import System, file_of, target_of
+from runcue.core.model.events import Event
+from runcue.core.model.parse import name as parse_name
+from runcue.core.model.parse import optional_duration
+from runcue.core.model.record import Spec, Work, WorkState, view
+from runcue.core.model.state import Adaptive
+from runcue.core.schedule.plan import (
+    Adjust,
+    Cancel,
+    Configure,
+    Declare,
+    Pause,
+    Purge,
+    Revive,
+    Submit,
+    Withdraw,
+)
+from runcue.core.views.explain import Explanation
+from runcue.core.views.forecast import Forecast
+from runcue.declare import arguments
+from runcue.declare.registry import (
+    Options,
+    Registry,
+    Task,
+)
+from runcue.declare.service_options import read_changes
+from runcue.errors import CueClosed, ForkedConnection, QueueFull, WrongThread
+from runcue.host.loops import within
+from runcue.ports import Observer
+
+logger = logging.getLogger("runcue")
+
+SOME = 1000
+"""How many works are deleted in one turn."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Cue:
+    """Decides when work may run.
+
+    `Cue()` keeps its queue in memory, `Cue("queue.db")` in a file that several processes may share,
+    `Cue("postgresql://…")` in a PostgreSQL database that many machines may share. The options are in
+    docs/reference.md; an unknown one is an error.
+    """
+
+    def __init__(self, store: str | os.PathLike[str] | None = None, **options: Unpack[CueOptions]) -> None:
+        self._target = target_of(store)
+        checked = Options.of(**options)
+        self._registry = Registry(checked, file_of(self._target), is_shared=self._target is not None)
+        self._system: System | None = None
+        self._is_closed = False
+        self.sync = Sync(self)
+
+    # registration -----------------------------------------------------------------------------------------
+
+    def service(
+        self,
+        name: str,
+        *,
+        rate: RateValue | None = None,
+        concurrent: int | Adaptive | None = None,
+        circuit_threshold: int | None = None,
+        circuit_timeout: Duration = 300,
+        per: str | Callable[[Any], str] | None = None,
+        total: int | RateValue | Mapping[str, Any] | None = None,
+        rate_limit: tuple[float, float] | int | None = None,
+        rate_window: Duration | None = None,
+        max_concurrent: int | None = None,
+        **quantities: RateValue,
+    ) -> None:
+        """Declare a service and its limits; declaring it again changes them at once."""
+        declared = self._registry.service(
+            name,
+            rate=rate,
+            concurrent=concurrent,
+            circuit_threshold=circuit_threshold,
+            circuit_timeout=circuit_timeout,
+            per=per,
+            total=total,
+            rate_limit=rate_limit,
+            rate_window=rate_window,
+            max_concurrent=max_concurrent,
+            **quantities,
+        )
+        if self._system is not None:
+            self._system.engine.put_from_anywhere(Declare(declared))
+
+    @overload
+    def task(self, name: F, /) -> F: ...
+    @overload
+    def task(self, name: str | None = None, **options: Unpack[TaskOptions]) -> Callable[[F], F]: ...
+    def task(self, name: Any = None, **options: Any) -> Any:
+        """Register a handler: `@cue.task("extract", uses="openai", retry=3, timeout=60)`, or plain `@cue.task`."""
+        return self._registry.task(name, **options)
+
+    def get_task(self, name: str) -> Task:
+        """What is registered under that name."""
+        return self._registry.get_task(name)
+
+    def is_ready(self, function: F) -> F:
+        """Register the callback that says whether a work's inputs are there."""
+        return self._registry.callback("is_ready", function)
+
+    def is_stale(self, function: F) -> F:
+        """Register the callback that says whether a work's output is missing or outdated."""
+        return self._registry.callback("is_stale", function)
+
+    def priority(self, function: F) -> F:
+        """Register the callback that scores candidates from 0 to 1."""
+        return self._registry.callback("priority", function)
+
+    def dependency_satisfied(self, function: F) -> F:
+        """Register the callback that says whether a dependency is there."""
+        return self._registry.callback("dependency_satisfied", function)
+
+    def on_start(self, function: F) -> F:
+        """Call `function(work)` when a work starts."""
+        return self._registry.callback("on_start", function)
+
+    def on_complete(self, function: F) -> F:
+        """Call `function(work, result, duration)` when a work completed."""
+        return self._registry.callback("on_complete", function)
+
+    def on_failure(self, function: F) -> F:
+        """Call `function(work, error, will_retry)` for each failed attempt; with two arguments for final ones."""
+        return self._registry.callback("on_failure", function)
+
+    def on_skip(self, function: F) -> F:
+        """Call `function(work)` when a work was skipped because its output is valid."""
+        return self._registry.callback("on_skip", function)
+
+    def on_cancel(self, function: F) -> F:
+        """Call `function(work)` when a work was cancelled."""
+        return self._registry.callback("on_cancel", function)
+
+    def on_backpressure(self, function: F) -> F:
+        """Call `function(depth, limit)` when the queue gets full."""
+        return self._registry.callback("on_backpressure", function)
+
+    def on_pending_warning(self, function: F) -> F:
+        """Call `function(work, seconds)` when a work has been pending for long."""
+        return self._registry.callback("on_pending_warning", function)
+
+    def on_stall_warning(self, function: F) -> F:
+        """Call `function(seconds, pending)` when nothing has moved for long."""
+        return self._registry.callback("on_stall_warning", function)
+
+    def around(self, function: F) -> F:
+        """Enter the context manager that `function(work)` returns around each attempt, for traces and the like."""
+        return self._registry.around(function)
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Tell an instrument everything that happens from now on; what is returned ends that."""
+        self._registry.observers.append(observer)
+        return partial(self._registry.observers.remove, observer)
+
+    # work -------------------------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        task: str | Callable[..., Any] | None = None,
+        *misplaced: Never,
+        **options: Unpack[SubmitOptions],
+    ) -> str:
+        """Accept one piece of work; its id."""
+        arguments.nothing_else(task, misplaced)
+        system = self._open("submit")
+        spec = self._registry.spec(task, make_id=system.id_maker(), **options)
+        return (await self._accept(system, [spec]))[0]
+
+    async def submit_many(self, items: Iterable[Mapping[str, Any]]) -> builtins.list[str]:
+        """Accept many at once, all or none: dicts of `submit`'s arguments; the ids in order."""
+        system = self._open("submit")
+        specs = self._registry.specs(items, system.id_maker())
+        return await self._accept(system, specs) if specs else []
+
+    async def _accept(self, system: System, specs: builtins.list[Spec]) -> builtins.list[str]:
+        is_plain = True
+        for spec in specs:
+            if spec.is_named or spec.depends_on or spec.idempotency_key is not None:
+                is_plain = False
+                break
+        options = self._registry.options
+        submit = Submit(specs, is_plain)
+        if self._registry.picks_services:
+            submit.services = self._registry.undeclared(specs)
+        if self._registry.has_costs:
+            submit.has_cost = any(spec.cost for spec in specs)
+        ids: builtins.list[str]
+        if options.max_queued is None or options.reject_policy != "block":
+            ids = await system.engine.request(submit)
+            return ids
+        submit.may_wait = system.may_wait()
+        try:
+            async with within(options.block_timeout):
+                ids = await system.engine.request(submit)
+                return ids
+        except (TimeoutError, asyncio.CancelledError) as error:
+            try:
+                await system.engine.request(Withdraw(submit))
+            finally:
+                answer = system.engine.replies.late(submit)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            if answer is None:  # it was withdrawn, or went with whoever decided before
+                raise QueueFull(system.engine.pending, options.max_queued or 0, len(specs)) from None
+            if isinstance(answer, Exception):
+                raise answer from None
+            accepted: builtins.list[str] = answer
+            return accepted
+
+    async def get(self, work_id: str) -> Work | None:
+        """One work as it stands, or None when the id is unknown or no longer kept."""
+        work_id = arguments.work_id(work_id)
+        record = await self._open("get").store.get(work_id)
+        return None if record is None else view(record)
+
+    async def list(
+        self,
+        state: WorkState | str | None = None,
+        task: str | None = None,
+        limit: int = 100,
+        *,
+        queue: str | None = None,
+        service: str | None = None,
+        search: str | None = None,
+        before: str | None = None,
+    ) -> builtins.list[Work]:
+        """The latest works of that state, task, queue and service in which a text occurs, newest first.
+
+        The next page is what comes `before` the last id of this one.
+        """
+        query = arguments.query(state, task, limit, queue, service, search)
+        system = self._open("list")
+        if before is not None:
+            query = replace(query, before=await system.inquiry.number_of(arguments.work_id(before)))
+        return [view(record) for record in await system.store.find(query)]
+
+    async def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:
+        """The dead letters: work that failed for good, newest first."""
+        return await self.list(WorkState.FAILED, task, limit)
+
+    async def count(self) -> dict[WorkState, int]:
+        """How many works there are in each state, forgotten ones included."""
+        return await self._open("count").engine.counts()
+
+    async def tally(self) -> dict[str, dict[str, int]]:
+        """How many works of each task are `"pending"` and `"running"`."""
+        return await self._open("tally").store.tally()
+
+    async def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
+        """Cancel pending or running work; True when it was one of these."""
+        cancel = Cancel(arguments.work_id(work_id), cascade)
+        return bool(await self._open("cancel").engine.request(cancel))
+
+    async def retry(self, work_id: str, *, cascade: bool = False) -> bool:
+        """Give failed or cancelled work a fresh budget; True when it was one of these."""
+        revive = Revive(arguments.work_id(work_id), cascade)
+        return bool(await self._open("retry").engine.request(revive))
+
+    async def purge(self, work_id: str) -> bool:
+        """Delete failed work without a trace; True when there was such work."""
+        return bool(await self._open("purge").engine.request(Purge([arguments.work_id(work_id)])))
+
+    async def purge_dead(self, task: str | None = None) -> int:
+        """Delete all dead letters; how many there were."""
+        engine, count = self._open("purge").engine, 0
+        most = (await engine.counts())[WorkState.FAILED]  # others may go on failing
+        while count < most and (ids := [work.id for work in await self.dead(task, SOME)]):
+            count += await engine.request(Purge(ids))
+        return count
+
+    async def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
+        """The work once it has ended, in whatever state."""
+        work_id = arguments.work_id(work_id)
+        return await self._open("wait").inquiry.wait(work_id, optional_duration(timeout, "timeout"))
+
+    async def result(self, work_id: str, timeout: Duration | None = None) -> Any:
+        """What the handler returned; WorkFailed, WorkTimedOut or WorkCancelled when it did not."""
+        work_id = arguments.work_id(work_id)
+        return await self._open("result").inquiry.result(work_id, optional_duration(timeout, "timeout"))
+
+    async def join(self, ids: str | Iterable[str] | None = None, timeout: Duration | None = None) -> None:
+        """Wait until nothing, or nothing of `ids`, is pending or running."""
+        ids = arguments.work_ids(ids)
+        await self._open("join").inquiry.join(ids, optional_duration(timeout, "timeout"))
+
+    def map(
+        self,
+        task: str | Callable[..., Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        key: mapping.Key | None = None,
+        params: mapping.Params | None = None,
+        window: int = 1000,
+    ) -> AsyncIterator[Work]:
+        """Submit one work for each item, at most `window` ahead of the loop, and yield each as it ends."""
+        system = self._open("map")
+        accept = partial(self._accept, system)
+        return mapping.works(system, self._registry, accept, task, items, key, params, window)
+
+    # running ----------------------------------------------------------------------------------------------
+
+    def start(self, queues: str | Iterable[str] | None = None) -> None:
+        """Begin to start work. Returns at once; needs a running event loop; a second call does nothing."""
+        names = arguments.queue_names(queues)
+        self._open("start").start(names)
+
+    async def stop(self, timeout: Duration | None = None) -> None:
+        """Start nothing new and wait for what runs; after `timeout` cancel it."""
+        if self._system is not None and not self._is_closed:
+            await self._open("stop").stop(optional_duration(timeout, "timeout"))
+
+    async def close(self) -> None:
+        """Stop, and let go of the store: nothing is accepted any more."""
+        if self._system is not None and not self._is_closed:
+            await self.stop()
+            await self._system.close()
+        self._is_closed = True
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop(None if kind is None else self._registry.options.grace)
+        pending = 0 if self._system is None or self._is_closed else self._system.engine.pending
+        if pending and self._target is None:
+            logger.warning(
+                "left with %d pending: a queue in memory is lost with its process (await cue.join() before leaving)",
+                pending,
+            )
+
+    # looking and operating --------------------------------------------------------------------------------
+
+    def events(
+        self, types: str | Iterable[str] | None = None, since: int | None = None
+    ) -> AsyncIterator[Event]:
+        """What happens, from this Cue's first event (or after `since`) until stop(), as an async iterator."""
+        number = None if since is None else arguments.event_number(since)
+        return self._open("read events").bus.read(arguments.event_types(types), number)
+
+    async def last_event(self) -> int:
+        """The number of the latest event: who reads on from there is told what happens from now on."""
+        return await self._open("last_event").inquiry.last_event()
+
+    async def explain(self, work_id: str) -> Explanation:
+        """Why that work stands where it stands, and until when."""
+        work_id = arguments.work_id(work_id)
+        return await self._open("explain").inquiry.explain(work_id)
+
+    async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
+        """The same for those of these works that there are, as if there were no others."""
+        return await self._open("explain").inquiry.explain_many([arguments.work_id(one) for one in ids])
+
+    async def dependents(self, work_id: str, limit: int = 100) -> builtins.list[Work]:
+        """Work that runs after that one, in the order it came."""
+        found = self._open("dependents").inquiry.dependents(arguments.work_id(work_id), arguments.rows(limit))
+        return [view(record) for record in await found]
+
+    async def now(self) -> float:
+        """Queue time: what the `until` of an explanation is to be compared with."""
+        return await self._open("now").inquiry.now()
+
+    async def forecast(self) -> Forecast:
+        """When the queue will be done if nothing more is submitted, and which limit is the bottleneck."""
+        return await self._open("forecast").inquiry.forecast()
+
+    async def debug_blocked(self) -> builtins.list[dict[str, Any]]:
+        """Everything pending that cannot start now: `{work, reason, details}`, best first."""
+        return await self._open("debug_blocked").inquiry.debug_blocked()
+
+    async def services(self) -> builtins.list[dict[str, Any]]:
+        """Every service: its limits, how much of them is used, and what blocks it."""
+        return await self._open("services").inquiry.services()
+
+    async def set_limits(
+        self, service: str, /, **limits: RateValue | int | Adaptive | Duration | None
+    ) -> None:
+        """Set limits by hand, for all who share the queue, until the program declares others than it did before.
+
+        `rate`, `concurrent`, `circuit_threshold`, `circuit_timeout`; other names are quantities, as in
+        `tokens="200k/min"`. What is not given stays as it is, None takes a limit away.
+        """
+        changes, quantities = read_changes(**limits)
+        adjust = Adjust(parse_name(service, "service"), changes, quantities)
+        await self._open("set_limits").engine.request(adjust)
+
+    async def paused(self) -> builtins.list[str]:
+        """The queues that are held back."""
+        return await self._open("paused").inquiry.paused()
+
+    async def pause(self, name: str) -> None:
+        """Start nothing more on this service; a name that is no service's is taken for a queue's."""
+        name = parse_name(name, "service or queue")
+        await self._open("pause").engine.request(Pause(name, True))
+
+    async def resume(self, name: str) -> None:
+        """Let this service go on; a name that is no service's is taken for a queue's."""
+        name = parse_name(name, "service or queue")
+        await self._open("resume").engine.request(Pause(name, False))
+
+    async def set_config(self, values: Mapping[str, str | None]) -> None:
+        """Keep these texts with the queue, for all who share it; None deletes one. runcue itself uses none."""
+        await self._open("set_config").engine.request(Configure(arguments.texts(values)))
+
+    async def get_config(self) -> dict[str, str]:
+        """What `set_config` was given so far."""
+        return await self._open("get_config").store.config()
+
+    @property
+    def path(self) -> str | None:
+        """The file or the address (with its password, if it has one) of its queue; None for one in memory."""
+        return self._target
+
+    @property
+    def name(self) -> str:
+        """Its name, which tells queues in one PostgreSQL database apart."""
+        return self._registry.options.name
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop this Cue belongs to: that of its first await or start()."""
+        return None if self._system is None else self._system.loop
+
+    def _check_process(self) -> None:
+        """Refuse to go on in a child of the process that opened the queue: nothing of it works there."""
+        if self._target is not None and self._system is not None and self._system.pid != os.getpid():
+            raise ForkedConnection(
+                "A Cue cannot be used in a child that was forked since. Start a new process, or fork before.",
+                self._target,
+            )
+
+    def _open(self, action: str) -> System:
+        """The parts behind this Cue, made at the first call."""
+        if self._is_closed:
+            raise CueClosed(action)
+        self._check_process()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise WrongThread(
+                f"Cannot {action}: no event loop is running in this thread. "
+                "Call it inside `asyncio.run(...)`, or use cue.sync from other threads."
+            ) from None
+        if self._system is None:
+            self._system = System(self._registry, self._target)
+        elif self._system.loop is not loop:
+            raise WrongThread(f"Cannot {action}: this Cue belongs to {elsewhere(self._system.loop)}.")
+        return self._system

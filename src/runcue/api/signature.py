@@ -1,0 +1,90 @@
+"""The keyword arguments of the public calls, for type checkers and editors.
+
+What they mean is in declare/registry.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+from runcue.core.model.retry import Retry
+
+Duration = float | timedelta | str
+Artifact = (
+    str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    | Callable[[Any], str | os.PathLike[str] | Iterable[str | os.PathLike[str]]]
+)  # fmt: skip
+RateValue = str | tuple[float, float] | Sequence[str | tuple[float, float]]
+
+
+class CueOptions(TypedDict, total=False):
+    """What `Cue()` takes besides the store."""
+
+    name: str
+    max_queued: int | None
+    reject_policy: str
+    block_timeout: Duration | None
+    default_timeout: Duration | None
+    max_threads: int
+    max_running: int | None
+    output_limit: int
+    callback_timeout: Duration
+    grace: Duration
+    keep_finished: int | None
+    status_interval: Duration
+    progress_interval: Duration
+    pending_timeout: Duration | None
+    pending_warn_after: Duration | None
+    stall_timeout: Duration | None
+    stall_warn_after: Duration | None
+    max_params: int
+    age_step: Duration | None
+    throttle_timeout: Duration
+    pool_size: int | None
+    lease: Duration
+    retention: Duration | None
+    service_log_retention: Duration
+    durability: str
+    insecure: bool
+    dask: str | None
+
+
+class TaskOptions(TypedDict, total=False):
+    """What `task()` takes besides the name."""
+
+    uses: str | Sequence[str] | Callable[[Any], str | Sequence[str]] | None
+    services: Sequence[str] | None
+    executor: str | None
+    retry: int | Retry | dict[str, Any] | None
+    retry_delay: Callable[[Any], Duration | None] | None
+    timeout: Duration | None
+    cost: Mapping[str, float] | Callable[[Any], Mapping[str, float]] | None
+    inputs: Artifact | None
+    outputs: Artifact | None
+    max_age: Duration | None
+    shell: bool | None
+    check: bool | None
+    cwd: str | os.PathLike[str] | None
+    env: Mapping[str, str] | None
+
+
+class SubmitOptions(TypedDict, total=False):
+    """What `submit()` takes besides the task."""
+
+    params: dict[str, Any] | None
+    target: str | os.PathLike[str] | None
+    queue: str
+    depends_on: Iterable[str] | None
+    timeout: Duration | None
+    dependency_timeout: Duration | None
+    idempotency_key: str | None
+    on_failed: str
+    id: str | None
+    priority: float
+    run_at: float | datetime | None
+    delay: Duration | None
+    retry: int | Retry | dict[str, Any] | None
+    task_type: str | None

@@ -1,0 +1,89 @@
+"""The same Cue from other threads: blocking calls that hand over to its loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Never, Unpack
+
+from runcue.declare import arguments
+from runcue.errors import ForkedConnection, WrongThread
+
+if TYPE_CHECKING:
+    from runcue.api.cue import Cue
+    from runcue.api.signature import Duration, SubmitOptions
+    from runcue.core.model.record import Work
+
+
+class Sync:
+    """`cue.sync`: submit, get, cancel, wait and result for code that has no event loop."""
+
+    def __init__(self, cue: Cue) -> None:
+        self._cue = cue
+
+    def submit(
+        self,
+        task: str | Callable[..., Any] | None = None,
+        *misplaced: Never,
+        **options: Unpack[SubmitOptions],
+    ) -> str:
+        """Submit work from another thread; the id once it is accepted."""
+        return str(self._call(self._cue.submit(task, *misplaced, **options)))
+
+    def get(self, work_id: str) -> Work | None:
+        """One work, or None."""
+        work: Work | None = self._call(self._cue.get(arguments.work_id(work_id)))
+        return work
+
+    def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
+        """Cancel work from another thread."""
+        return bool(self._call(self._cue.cancel(arguments.work_id(work_id), cascade=cascade)))
+
+    def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
+        """Block until that work has ended."""
+        work: Work = self._call(self._cue.wait(arguments.work_id(work_id), timeout))
+        return work
+
+    def result(self, work_id: str, timeout: Duration | None = None) -> Any:
+        """Block until that work has ended; its result."""
+        return self._call(self._cue.result(arguments.work_id(work_id), timeout))
+
+    def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            self._cue._check_process()
+        except ForkedConnection:
+            coroutine.close()
+            raise
+        loop = self._cue.loop
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        problem = None
+        if loop is None:
+            problem = (
+                "it hands over to the event loop of the Cue, and no event loop runs it yet. Run the Cue first, with "
+                "`async with cue` inside asyncio.run(…), and call cue.sync from other threads meanwhile"
+            )
+        elif loop.is_closed():
+            problem = "the event loop of the Cue is closed. Call it while `async with cue` is under way"
+        elif running is loop:
+            problem = (
+                "it would wait for the very thread it is called on. Use await and the method of Cue instead"
+            )
+        elif not loop.is_running():
+            problem = "the event loop of the Cue is not running. Call it from another thread while it is"
+        if problem is not None or loop is None:
+            coroutine.close()
+            raise WrongThread(f"Cannot call cue.sync here: {problem}.")
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+def elsewhere(loop: asyncio.AbstractEventLoop) -> str:
+    """Where a Cue belongs that was used on another loop, and what to do instead."""
+    if loop.is_closed():
+        return (
+            "an event loop that is closed (that of an earlier asyncio.run(), say). "
+            "Do everything in one asyncio.run(), or make a new Cue for each"
+        )
+    return "another event loop. Use cue.sync from other threads, and one Cue for each loop"

@@ -1,0 +1,408 @@
+"""Puts a Cue together: which store, which clock, which executors, and who listens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from runcue.core.ledger.fleet import HERE
+from runcue.core.limits.headers import asked
+from runcue.core.limits.service import Limits
+from runcue.core.model.failure import describe
+from runcue.core.schedule.plan import Declare, Hello, Lost, Plan, Tell, Verdicts
+from runcue.core.schedule.scheduler import Scheduler
+from runcue.core.views.explain import OWN_POOL, POOL, THREADS
+from runcue.declare.registry import Registry
+from runcue.engine.bus import Bus
+from runcue.engine.callback_errors import Complaints, guarded
+from runcue.engine.engine import Engine
+from runcue.engine.hooks import Hooks
+from runcue.engine.judge import Judge
+from runcue.engine.queries import Inquiry
+from runcue.engine.watchdog import Watchdog, watched
+from runcue.errors import ConfigError, CueClosed, RuncueError, quoted
+from runcue.executors.coroutine import CoroutineExecutor
+from runcue.executors.thread import ThreadExecutor
+from runcue.host.address import advice, is_address, is_postgres, plain
+from runcue.host.clock import SystemClock
+from runcue.host.posix import need_posix
+from runcue.instrument.logging import log_events
+from runcue.ports import Clock, Executor, Observer, Store
+from runcue.stores.memory import MemoryStore
+from runcue.stores.postgres.address import address_of
+
+if TYPE_CHECKING:
+    from runcue.declare.options import Options
+    from runcue.executors.process_locks import Jobs
+    from runcue.stores.postgres.store import PostgresStore
+    from runcue.stores.sqlite.store import SqliteStore
+
+MEMORY = ":memory:"
+# To format a number costs more than the rest of an id.
+LAST_DIGITS = [f"{number:02x}" for number in range(256)]
+
+
+def target_of(store: object) -> str | None:
+    """The file or the address that a queue is at; None for memory. Anything else is refused at once."""
+    path = os.fspath(store) if isinstance(store, os.PathLike) else store
+    if path is None or (isinstance(path, str) and path == MEMORY):
+        return None
+    if isinstance(path, str) and path and (is_postgres(path) or not is_address(path)):
+        return path
+    shown = plain(path) if isinstance(path, str) else path
+    raise ConfigError(
+        f"Cannot open {quoted(shown)}: a queue is in memory, in a file or in PostgreSQL. "
+        + (advice(store) or "Use Cue(), Cue('queue.db') or Cue('postgresql://user@host/database').")
+    )
+
+
+def file_of(target: str | None) -> str | None:
+    """The file that a queue is in, whatever the working directory is later on; None when it is in no file."""
+    return None if target is None or is_postgres(target) else str(Path(target).absolute())
+
+
+def _postgres_store(
+    url: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
+) -> PostgresStore:
+    """The store at that address; what lies beside a file's queue lies in a place of this host for it."""
+    address = address_of(url, options.name)
+    need_posix("A queue in PostgreSQL")
+    try:
+        from runcue.stores.postgres.store import PostgresStore
+    except ImportError as error:
+        raise ConfigError('A queue in PostgreSQL needs psycopg: pip install "runcue[postgres]"') from error
+    store = PostgresStore(
+        address,
+        durability=options.durability,
+        lease=options.lease,
+        retention=options.retention,
+        log_retention=options.service_log_retention,
+        clock=clock,
+        end_leftovers=lambda worker: end_leftovers(store.local, worker),
+        is_at_work=is_at_work,
+        forget_files=lambda works: forget_output(store.local, works),
+    )
+    return store
+
+
+def _file_store(
+    path: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
+) -> SqliteStore:
+    """The store in that file."""
+    need_posix("A queue in a file")
+    from runcue.stores.sqlite.store import SqliteStore  # it brings a library that memory does without
+
+    store = SqliteStore(
+        path,
+        durability=options.durability,
+        lease=options.lease,
+        retention=options.retention,
+        log_retention=options.service_log_retention,
+        insecure=options.insecure,
+        clock=clock,
+        end_leftovers=lambda worker: end_leftovers(store.local, worker),
+        is_at_work=is_at_work,
+        forget_files=lambda works: forget_output(store.local, works),
+    )
+    return store
+
+
+def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
+    """One that knows what only this process has. What ended is in the file, and not kept in mind as well."""
+    options = registry.options
+    settings = options.settings()
+    if not is_whole:
+        settings = replace(settings, keep_finished=None)
+        return Scheduler(settings, {}, worker, is_whole)  # rules are those of all programs, and are stored
+    scheduler = Scheduler(settings, registry.rules, worker)
+    for name, most in _own_limits(registry).items():
+        scheduler.declare(Limits(name, most))
+    return scheduler
+
+
+def _own_limits(registry: Registry) -> dict[str, int | None]:
+    """How many attempts this process has at once: in threads, in its pool, in all."""
+    options = registry.options
+    return {THREADS: options.max_threads, OWN_POOL: pool_size(registry), HERE: options.max_running}
+
+
+def _room(registry: Registry) -> dict[str, int]:
+    return {name: most for name, most in _own_limits(registry).items() if most is not None}
+
+
+def pool_size(registry: Registry) -> int:
+    """How many processes the pool may have: as was said, or as the service of that name allows, or one a core."""
+    declared = registry.services.get(POOL)
+    return registry.options.pool_size or (declared and declared.concurrent) or os.cpu_count() or 1
+
+
+class Executors(dict[str, Executor]):
+    """What calls handlers, by the name of the executor; each is made when it is first used."""
+
+    def __init__(self, clock: Clock, registry: Registry, target: str | None, worker: str) -> None:
+        super().__init__({"async": CoroutineExecutor(), "thread": ThreadExecutor(clock)})
+        self._clock = clock
+        self._registry = registry
+        self._target = target
+        self._jobs_folder = None if target is None else jobs_folder(target, worker)
+        self._jobs: Jobs | None = None
+
+    def __missing__(self, name: str) -> Executor:
+        made = self[name] = self._make(name)
+        return made
+
+    def _make(self, name: str) -> Executor:
+        clock, grace = self._clock, self._registry.options.grace
+        if name == "ssh":
+            from runcue.executors.ssh.executor import SshExecutor
+
+            return SshExecutor(clock, grace)
+        from runcue.executors.process_locks import Jobs
+
+        jobs = self._jobs = self._jobs or Jobs(self._jobs_folder)
+        if name == "process_pool":
+            from runcue.executors.process.executor import ProcessExecutor
+
+            return ProcessExecutor(clock, pool_size(self._registry), grace, jobs)
+        if name == "dask":
+            from runcue.executors.dask.executor import DaskExecutor
+
+            return DaskExecutor(clock, self._registry.options.dask, pool_size(self._registry), jobs)
+        from runcue.executors.command.executor import CommandExecutor
+        from runcue.executors.command.printed import files_folder
+        from runcue.executors.command.reaper import Reaper
+
+        folder = None if self._target is None else files_folder(self._target)
+        limit = self._registry.options.output_limit
+        return CommandExecutor(clock, grace, folder, jobs, Reaper(jobs), limit=limit)
+
+    async def close(self) -> None:
+        """Free what is idle."""
+        for executor in self.values():
+            await executor.close()
+        if self._jobs is not None:
+            self._jobs.close()
+
+
+def jobs_folder(target: str, worker: str) -> Path:
+    """Where the locks of what a worker runs outside its own process are."""
+    from runcue.stores.presence.posix import side_directory
+
+    return side_directory(target) / f"{worker}.jobs"
+
+
+def end_leftovers(target: str, worker: str) -> bool:
+    """End what a dead worker left running; True when nothing of it is there any more."""
+    from runcue.executors import process_locks
+
+    return process_locks.end_leftovers(jobs_folder(target, worker))
+
+
+def forget_output(target: str, works: list[tuple[str, int]]) -> None:
+    """Delete what the commands of these works printed; they are forgotten themselves."""
+    from runcue.executors.command import printed
+
+    printed.forget(target, works)
+
+
+def _observed(observers: Sequence[Observer], plan: Plan) -> None:
+    for observer in observers:
+        guarded(observer.heard, plan)
+
+
+class System:
+    """Everything one Cue is made of once it has a loop."""
+
+    def __init__(self, registry: Registry, target: str | None) -> None:
+        self._said: object = None
+        """What was last said of this process."""
+        options = registry.options
+        if "runcue.executors.process.pool" in sys.modules:  # else this is no worker process
+            sys.modules["runcue.executors.process.pool"].refuse_while_importing()
+        self.pid = os.getpid()
+        self.loop = loop = asyncio.get_running_loop()
+        self.clock: Clock
+        timer: Callable[[], float]
+        if hasattr(loop, "now") and hasattr(loop, "wall"):  # a loop with a time of its own (runcue.testing)
+            self.clock, timer = loop, loop.time
+        else:
+            self.clock, timer = SystemClock(), perf_counter
+        self._registry = registry
+        self.tag = secrets.token_hex(4)
+        self.store: Store
+        if target is None:
+            worker, told = self.tag, 0
+            self.store = MemoryStore(self.clock)
+        else:
+            clock = None if isinstance(self.clock, SystemClock) else self.clock
+            store: PostgresStore | SqliteStore
+            if is_postgres(target):
+                store = _postgres_store(target, options, clock, self._is_at_work)
+            else:
+                store = _file_store(target, options, clock, self._is_at_work)
+            target = store.local
+            self.store, self.clock, worker = store, store.clock, store.worker
+            told = store.told
+        self.bus = Bus(options.keep_finished, None if self.store.is_inline else self.store.events, told)
+        self.complaints = Complaints(self._complain, registry.observers)
+        self.hooks = Hooks(registry.callbacks, self.complaints, lambda: registry.failure_wants_retry)
+        self.bus.listeners += [log_events, self.hooks, partial(_observed, registry.observers)]
+        self.judge = Judge(
+            self.clock,
+            timer,
+            options.callback_timeout,
+            registry.callbacks,
+            self.complaints,
+            self._deliver,
+            self._task_of,
+            registry.artifacts,
+        )
+        self.executors = Executors(self.clock, registry, target, worker)
+        self.engine = Engine(
+            store=self.store,
+            clock=self.clock,
+            make_scheduler=lambda is_onlooker: _scheduler(
+                registry, "" if is_onlooker else worker, target is None
+            ),
+            hello=self._hello,
+            judge=self.judge,
+            bus=self.bus,
+            executors=self.executors,
+            tasks=registry.tasks,
+            arounds=registry.arounds,
+            questions=registry.questions,
+            drain=self.hooks.drain,
+            progress_interval=options.progress_interval,
+            may_block=options.max_queued is not None and options.reject_policy == "block",
+            may_refuse=options.max_queued is not None,
+        )
+        for limits in registry.services.values():
+            self.engine.put(Declare(limits, is_quiet=True))
+        if not self.store.is_inline:
+            try:
+                self.store.listen(self.engine.news, lambda worker: self.engine.put(Lost(worker)))
+            except BaseException:
+                self.store.abandon()
+                raise
+            self.engine.take_turns()
+        self.inquiry = Inquiry(self.engine, self.store)
+        self._watchdog: Watchdog | None = None
+        self._number = 0
+
+    def id_maker(self) -> Callable[[], str]:
+        """Makes ids that sort by time and tell that they are ours (`Ledger.state_of` relies on their form)."""
+        prefix = f"{int(self.clock.wall() * 1000):011x}{self.tag}"
+        head = f"{prefix}{self._number >> 8:06x}"
+
+        def make_id() -> str:
+            nonlocal head
+            number = self._number = self._number + 1
+            if not number & 0xFF:
+                head = f"{prefix}{number >> 8:06x}"
+            return head + LAST_DIGITS[number & 0xFF]
+
+        return make_id
+
+    def _hello(self, is_serving: bool, queues: frozenset[str] | None, is_new: bool) -> Hello | None:
+        """What other processes have to know of this one; None when it said so before and that is not new to them."""
+        registry = self._registry
+        hears = bool(registry.observers) or logging.getLogger("runcue").isEnabledFor(logging.DEBUG)
+        said = registry.version, is_serving, queues, hears
+        if said == self._said and not is_new:
+            return None
+        self._said = said
+        names = None if queues is None else tuple(sorted(queues))
+        worker = replace(self.store.me(), queues=names, is_serving=is_serving, tasks=tuple(registry.tasks),
+                         room=_room(registry), hears=hears or registry.has_hooks,
+                         callbacks=registry.questions().kinds)  # fmt: skip
+        return Hello(worker, registry.shared_rules())
+
+    def start(self, queues: frozenset[str] | None) -> None:
+        """Begin to start work, and watch over the loop (not on virtual time)."""
+        self.engine.start(queues)
+        if self._watchdog is None and not hasattr(self.loop, "hold"):
+            self._watchdog = watched(self.loop, self._who)
+
+    async def stop(self, timeout: float | None) -> None:
+        """Stop gracefully."""
+        if self.is_inside_handler():
+            raise RuncueError(
+                "stop() inside a handler would wait for itself. Call it from outside, or end the work."
+            )
+        if self.hooks.is_calling():
+            raise RuncueError("stop() inside a callback would wait for itself. Call it from outside.")
+        await self.engine.stop(timeout)
+        if self._watchdog is not None:
+            self._watchdog.stop()
+            self._watchdog = None
+
+    async def close(self) -> None:
+        """Let go of threads and records, and of whoever waits for something."""
+        await self.engine.close(lambda: CueClosed("wait"))
+        await self.executors.close()
+        self.judge.close()
+        self.bus.end()
+        await self.store.close(bool(self.engine.attempts.runs))
+
+    def abandon(self) -> None:
+        """Let go of everything as if this process had died."""
+        self.engine.abandon()
+        self.judge.close()
+        self.bus.end()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        if not self.store.is_inline:
+            self.store.abandon()
+
+    def _is_at_work(self) -> bool:
+        """True while a handler runs in a thread of ours, which goes on when the loop is closed."""
+        threads = self.executors["thread"]
+        return isinstance(threads, ThreadExecutor) and threads.is_busy()
+
+    def may_wait(self) -> bool:
+        """False where waiting for room would be waiting for oneself: in a handler, in an `on_*` callback."""
+        return not self.is_inside_handler() and not self.hooks.is_calling()
+
+    def is_inside_handler(self) -> bool:
+        """True when the code that asks is itself an attempt of ours."""
+        return self.engine.attempts.current() is not None
+
+    def _who(self) -> str | None:
+        """Who has the loop right now, as far as it is ours; None when nothing of ours is under way."""
+        callback = self.judge.asking or self.hooks.calling
+        if callback is not None:
+            return f"the callback {callback}"
+        task = asyncio.current_task(self.loop)
+        run = self.engine.attempts.run_of(task)
+        if run is not None:
+            return f"task {run.record.spec.task!r} (work {run.record.id})"
+        if task is not None and task.get_name() == "runcue callback":
+            return "an async callback"
+        return "something" if self.engine.attempts.runs else None
+
+    async def _task_of(self, work_id: str) -> str | None:
+        record = await self.store.get(work_id)
+        return None if record is None else record.spec.task
+
+    def _deliver(self, verdicts: list[Any]) -> None:
+        self.engine.put(Verdicts(verdicts))
+
+    def _complain(self, kind: str, error: BaseException) -> None:
+        function = self._registry.callbacks.get(kind, kind)  # declared files have no function
+        data = {
+            "callback": kind,
+            "function": asked(getattr, function, "__qualname__") or quoted(function),
+            "error": describe(error),
+            "exception": error,
+        }
+        self.engine.put(Tell("callback_failed", None, data))

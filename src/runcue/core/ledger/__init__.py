@@ -1,0 +1,1 @@
+"""The live work and everything that hangs on it."""

@@ -1,0 +1,36 @@
+"""The final records that a queue in memory keeps: the last `keep_finished`, and which is the next to go."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from runcue.core.model.record import Record
+
+
+class Kept:
+    """Final records, oldest first. With `most` None nothing is noted: a store of its own keeps them."""
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+        self._finished: deque[Record] = deque()
+        self._gone: set[int] = set()  # numbers of those that were revived or deleted since
+
+    def add(self, *records: Record) -> None:
+        """Note these."""
+        if self.most is not None:
+            self._finished.extend(records)
+
+    def drop(self, record: Record) -> None:
+        """That one is final no longer, or there no longer."""
+        if self.most is not None:
+            self._gone.add(record.seq)
+
+    def surplus(self) -> Iterator[Record]:
+        """Those that are too many, which are noted no longer."""
+        while self.most is not None and len(self._finished) - len(self._gone) > self.most:
+            oldest = self._finished.popleft()
+            if oldest.seq in self._gone:
+                self._gone.remove(oldest.seq)
+            else:
+                yield oldest

@@ -1,0 +1,1 @@
+"""Limits of services: rates, quantities, concurrency, circuits."""

@@ -1,0 +1,1 @@
+"""The values runcue is made of, and how text becomes such values."""

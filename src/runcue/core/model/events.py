@@ -1,0 +1,134 @@
+"""What runcue tells: one table of events, and the value a listener gets.
+
+Deciding tells in a few words, because most events are never looked at; the bus makes `Event`s of those that
+somebody reads. The everyday ones (queued, started, completed) are told by the record alone: its state says which.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from runcue.core.model.record import Record, WorkState
+
+EVENTS: dict[str, str] = {
+    "queued": "New work was accepted.",
+    "started": "A handler is about to be called.",
+    "completed": "The handler returned; the result is kept.",
+    "failed": "An attempt failed; `final` tells whether it was the last.",
+    "retrying": "A failed attempt will be followed by another, at `next_retry_at`.",
+    "cancelled": "The work was cancelled.",
+    "skipped": "The output was already valid, so the handler was not called.",
+    "progress": "A handler reported how far it is.",
+    "stale_completion": "An attempt that no longer counts came back; its answer was dropped.",
+    "queue_status": "How much is pending and running, every second while busy.",
+    "service_status": "A service was declared or changed; or it came to be `available`, or no longer is: paused, "
+    "throttled, circuit.",
+    "service_rate_limited": "A service lets nothing start because of its rate or because it said so.",
+    "circuit_opened": "Too many failures in a row: nothing starts on this service.",
+    "circuit_half_open": "One probe is on its way to a service that failed.",
+    "circuit_closed": "The probe succeeded: the service is used again.",
+    "backpressure_active": "The queue passed 80 % of `max_queued`, filled up, or left either again.",
+    "callback_failed": "A callback of the application raised, overran or answered nonsense.",
+    "lease_lost": "The worker that ran this work died or fell silent; `crashes` counts how often that happened.",
+    "task_changed": "A program declared a task in another way than it was known; that holds from now on.",
+    "pending_warning": "Work has been pending for longer than `pending_warn_after`.",
+    "stall_warning": "Nothing has started or finished for longer than `stall_warn_after`.",
+    "gap": "This reader fell behind: `missed` events are gone.",
+}
+
+WORK_EVENTS = frozenset(
+    {"queued", "started", "completed", "failed", "retrying", "cancelled", "skipped", "progress",
+     "stale_completion"}
+)  # fmt: skip
+FINAL_EVENTS = frozenset({"completed", "failed", "cancelled", "skipped"})
+
+
+class Told(msgspec.Struct, frozen=True, gc=False):
+    """What happened to what: the record as it stood then, and what else belongs to it."""
+
+    type: str
+    at: float
+    record: Record | None = None
+    data: dict[str, Any] | None = None
+
+
+News = Told | Record
+"""Something to tell. A record alone says that it was accepted, started or completed just now."""
+
+
+def told(news: News) -> Told:
+    """The same in words."""
+    if isinstance(news, Told):
+        return news
+    if news.state is WorkState.PENDING:
+        return Told("queued", news.created_at, news)
+    if news.state is WorkState.RUNNING:
+        return Told("started", news.started_at or 0.0, news)
+    return Told("completed", news.completed_at or 0.0, news)
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened, told after it was committed. `seq` is a place to go on reading from."""
+
+    type: str
+    seq: int
+    at: float
+    work_id: str | None = None
+    task: str | None = None
+    attempt: int | None = None
+    final: bool = False
+    result: Any = None
+    error: str | None = None
+    will_retry: bool | None = None
+    duration: float | None = None
+    service: str | None = None
+    data: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The long name: `work_completed` for `completed`; the type itself for what is not about work."""
+        return f"work_{self.type}" if self.type in WORK_EVENTS else self.type
+
+    @property
+    def task_type(self) -> str | None:
+        """The older name of `task`."""
+        return self.task
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else belongs to this event: `event.depth`, `event.fraction`, …"""
+        if not name.startswith("_") and name in self.data:
+            return self.data[name]
+        raise AttributeError(f"a {self.type!r} event has no {name!r}")
+
+
+def is_final(words: Told) -> bool:
+    """True when that was the last thing to be told about a work (unless it is retried by hand)."""
+    record = words.record
+    return words.type in FINAL_EVENTS and record is not None and record.state.is_final
+
+
+def make_event(seq: int, news: News) -> Event:
+    """The event that listeners get for what was told."""
+    words = told(news)
+    type, at, record, data = words.type, words.at, words.record, words.data or {}
+    if record is None:
+        return Event(type, seq, at, data.get("work_id"), data.get("task"), error=data.get("error"),
+                     service=data.get("service"), data=data)  # fmt: skip
+    began, ended = record.started_at, record.completed_at
+    return Event(
+        type,
+        seq,
+        at,
+        record.id,
+        record.spec.task,
+        data.get("attempt", record.attempt),
+        is_final(words),
+        record.result if type == "completed" else None,
+        record.error if type in ("failed", "cancelled") else None,
+        data.get("will_retry"),
+        data.get("duration", None if began is None or ended is None else ended - began),
+        data.get("service") or (record.services[0] if record.spec.services else None),
+        data,
+    )

@@ -1,0 +1,1 @@
+"""Decisions: what is accepted, what starts next, what becomes of it."""

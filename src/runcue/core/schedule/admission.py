@@ -1,0 +1,208 @@
+"""Whether submitted work is accepted: ids, keys, cycles, room. All of a submission, or nothing of it.
+
+Everything is checked before anything is written, so a refusal has nothing to undo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from runcue.core.ledger.ledger import Ledger
+from runcue.core.model.parse import decode_params
+from runcue.core.model.record import Spec, WorkState
+from runcue.core.schedule.graph import find_cycle
+from runcue.core.schedule.outcome import drop, join
+from runcue.core.schedule.plan import Lacks, Submit
+from runcue.errors import DependencyCycle, DuplicateWork, QueueFull, SubmitError, UnknownService, quoted
+
+NEARLY_FULL = 0.8
+
+
+def lacks(ledger: Ledger, submit: Submit) -> Lacks:
+    """What has to be looked up before `submit` can be judged."""
+    wanted = Lacks()
+    if not submit.is_plain:
+        for spec in submit.specs:
+            if spec.is_named and ledger.records.get(spec.id) is None:
+                wanted.ids.add(spec.id)
+            if spec.idempotency_key is not None:
+                wanted.keys.add(spec.idempotency_key)
+            wanted.ids.update(need for need in spec.depends_on if ledger.records.get(need) is None)
+    return wanted
+
+
+def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> list[str] | Exception | None:
+    """Accept a submission: its ids, or why it is refused, or None when it waits for room, behind all others."""
+    for name in submit.services:
+        if ledger.ready.services.find(name) is None:
+            known = [one for one in ledger.ready.services if not one.startswith("#")]
+            return SubmitError(str(UnknownService(name, known)))
+    if submit.has_cost:
+        refusal = _unaffordable(ledger, submit.specs)
+        if refusal is not None:
+            return refusal
+    try:
+        ids, fresh = (None, submit.specs) if submit.is_plain else _sift(ledger, submit.specs)
+        has_to_wait = submit.may_wait and bool(ledger.waiting_submits) and not is_next
+        if fresh and submit.is_answered and (not _has_room(ledger, submit, len(fresh)) or has_to_wait):
+            ledger.waiting_submits.append(submit)
+            return None
+    except (DuplicateWork, DependencyCycle, QueueFull) as refusal:
+        return refusal
+    for record in ledger.accept(fresh):
+        if record.spec.depends_on:
+            join(ledger, record)
+        else:
+            ledger.place(ledger.arm(record))
+    if fresh:
+        _tell_depth(ledger, ledger.settings_of(fresh[0].task).max_queued)
+    return [spec.id for spec in fresh] if ids is None else ids
+
+
+def _unaffordable(ledger: Ledger, specs: Sequence[Spec]) -> SubmitError | None:
+    """Why one of these could never start: it costs more than a window can hold, or something nobody sells."""
+    for spec in specs:
+        services = [one for name in spec.services if (one := ledger.ready.services.find(name)) is not None]
+        for name, amount in spec.cost:
+            if not any(service.has(name) for service in services):
+                return SubmitError(
+                    f"Task {quoted(spec.task)} costs {name}, and none of its services ({', '.join(spec.services)}) "
+                    f"has a limit of that. Declare one, such as service(…, {name}='200k/min')."
+                )
+            refusing = next((service for service in services if not service.holds(((name, amount),))), None)
+            if refusing is not None:
+                meter = refusing.tightest(name)
+                return SubmitError(
+                    f"Task {quoted(spec.task)} needs {amount:,.10g} {name}, more than {refusing.name!r} ever allows "
+                    f"({meter.limit:,} in {meter.per:g} s). Split the work, or raise the limit."
+                )
+    return None
+
+
+def take_waiting(ledger: Ledger) -> None:
+    """Accept what waited for room, in the order it came, as far as there is some."""
+    while ledger.waiting_submits:
+        submit = ledger.waiting_submits[0]
+        most = ledger.settings_of(submit.specs[0].task).max_queued
+        if most is not None and ledger.pending + len(submit.specs) > most:
+            break
+        ledger.waiting_submits.popleft()
+        ledger.origin = ledger.refs.get(submit, (ledger.worker,))[0]
+        ledger.reply(submit, take(ledger, submit, is_next=True))
+        ledger.origin = ledger.worker
+
+
+def tell_depth(ledger: Ledger) -> None:
+    """Tell when the queue leaves what was told of it to those who submit; with one process, also when it fills up."""
+    if ledger.fleet is None or len(ledger.fleet.members) == 1:
+        _tell_depth(ledger, ledger.settings.max_queued)
+        return
+    for worker, most in list(ledger.depth_levels):
+        ledger.origin = worker
+        _tell_depth(ledger, most)
+    ledger.origin = ledger.worker
+
+
+def _tell_depth(ledger: Ledger, most: int | None) -> None:
+    """Tell whoever submits by that limit when the queue passes 80 % of it, fills up, or leaves either again."""
+    if most is None:
+        return
+    depth, key = ledger.pending, (ledger.origin, most)
+    level = 2 if depth >= most else 1 if depth >= most * NEARLY_FULL else 0
+    if level != ledger.depth_levels.get(key, 0):
+        ledger.depth_levels[key] = level
+        ledger.tell("backpressure_active", depth=depth, limit=most, active=level > 0)
+    if not level:
+        ledger.depth_levels.pop(key, None)
+
+
+def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]:
+    """The ids to answer with, and the specs that are really new."""
+    ids: list[str] = []
+    fresh: dict[str, Spec] = {}
+    keys: dict[str, Spec] = {}
+    for spec in specs:
+        key = spec.idempotency_key
+        if key is not None:
+            known = keys[key].id if key in keys and _is_same(keys[key], spec) else _by_key(ledger, spec, key)
+            if known is not None:
+                ids.append(known)
+                continue
+            keys[key] = spec
+        if spec.is_named and (spec.id in fresh or ledger.state_of(spec.id) is not None):
+            raise DuplicateWork(spec.id)
+        fresh[spec.id] = spec
+        ids.append(spec.id)
+    _refuse_cycles(ledger, fresh)
+    return ids, list(fresh.values())
+
+
+def _by_key(ledger: Ledger, spec: Spec, key: str) -> str | None:
+    """The id of the work that has that key and stands for this one; None when a new one takes it."""
+    known = ledger.found.keys.get(key)
+    if known is None:
+        return None
+    known = ledger.latest(known.id) or known
+    is_lost = known.state in (WorkState.FAILED, WorkState.CANCELLED)
+    # What failed with its dependencies is run anew after those, which were, and have other ids by now.
+    is_run_anew = is_lost and spec.on_failed == "resubmit"
+    _is_same(known.spec, spec, is_run_anew)
+    if is_run_anew:
+        return None
+    if is_lost and spec.on_failed == "reject":
+        raise DuplicateWork(known.id, key, known.state.value)
+    return known.id
+
+
+def _is_same(known: Spec, spec: Spec, is_run_anew: bool = False) -> bool:
+    """True, or an error that says in what a submission differs from the one whose key it has."""
+    if known.task != spec.task:
+        differs = "another task"
+    elif known.params != spec.params and _canonical(known.params) != _canonical(spec.params):
+        differs = "other params"
+    elif not is_run_anew and set(known.depends_on) != set(spec.depends_on):
+        differs = "other depends_on"
+    else:
+        return True
+    raise DuplicateWork(known.id, spec.idempotency_key, differs=differs)
+
+
+def _canonical(params: bytes) -> bytes:
+    """Params in one spelling: the order of keys does not matter, but 1, 1.0 and True are three values."""
+    return msgspec.json.encode(decode_params(params), order="deterministic")
+
+
+def _refuse_cycles(ledger: Ledger, fresh: dict[str, Spec]) -> None:
+    def needs_of(work_id: str) -> Sequence[str]:
+        if work_id in fresh:
+            return fresh[work_id].depends_on
+        record = ledger.live(work_id)
+        return record.spec.depends_on if record is not None else ()
+
+    several = len(fresh) > 1
+    suspects = [
+        spec.id
+        for spec in fresh.values()
+        if spec.is_named
+        and spec.depends_on
+        and (several or spec.id in spec.depends_on or ledger.is_awaited(spec.id))
+    ]
+    if suspects and (ring := find_cycle(suspects, needs_of)) is not None:
+        raise DependencyCycle(ring)
+
+
+def _has_room(ledger: Ledger, submit: Submit, amount: int) -> bool:
+    """True when that many more may become pending, after dropping the oldest if that is the policy."""
+    settings, may_wait = ledger.settings_of(submit.specs[0].task), submit.may_wait
+    most, policy = settings.max_queued, settings.reject_policy
+    if most is None or ledger.pending + amount <= most:
+        return True
+    if amount > most or policy == "reject" or (policy == "block" and not may_wait):
+        raise QueueFull(ledger.pending, most, amount)
+    if policy == "block":
+        return False
+    while ledger.pending + amount > most:
+        drop(ledger, ledger.oldest_pending())
+    return True

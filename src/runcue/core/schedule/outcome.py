@@ -1,0 +1,393 @@
+"""What becomes of work: results, failures, retries, throttling, cancelling, reviving, and who else it concerns.
+
+A dependency that ends without success ends its dependents in the same turn, however deep they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from runcue.core.ledger.ledger import Ledger
+from runcue.core.limits.service import FIRST_THROTTLE, LONGEST_THROTTLE, Group
+from runcue.core.model.failure import Failure
+from runcue.core.model.record import HISTORY_KEPT, Attempt, Record, WorkState
+from runcue.core.model.retry import delay_after
+from runcue.core.schedule.graph import find_cycle
+from runcue.core.schedule.lane import Lane
+from runcue.core.schedule.plan import Cancel, Ended, Lacks, Outcome, Purge, Revive
+from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFound
+
+STOPPED = "stopped"
+"""The reason of a cancellation that comes from stop()."""
+SHORTEST_PAUSE = 0.05
+"""Seconds for which work is put off at least where no attempt is counted: who always says "at once" must not spin."""
+
+
+def take_results(ledger: Ledger, outcomes: Iterable[Outcome]) -> None:
+    """Attempts came back, one after the other, each with a result: taken at once where nothing else hangs on them."""
+    rest = iter(outcomes)
+    while True:
+        has_more = ledger.epochs or ledger.blocked or ledger.asking is not None
+        outcome = next(rest, None) if has_more else ledger.complete(rest)
+        if outcome is None:
+            return
+        take(ledger, outcome)
+
+
+def take(ledger: Ledger, outcome: Outcome) -> None:
+    """An attempt came back."""
+    record = ledger.records.get(outcome.id)
+    token = outcome.token
+    if record is None or record.token != token:
+        if outcome.has_ended:  # else its code still runs and keeps its places: `Ended` will come
+            lane = ledger.release(token, outcome.id)
+            ledger.judge_circuits(token, None)
+            if token not in ledger.answered:  # else that turn was kept after all, and took it
+                _tell_stale(ledger, outcome.id, lane)
+        return
+    failure = outcome.failure
+    if failure is None:
+        ledger.complete((outcome,))
+        if ledger.epochs:
+            ledger.judge_circuits(token, True)
+        if ledger.asking is not None or ledger.blocked:
+            _completed_for_others(ledger, ledger.plan.records[record.id], outcome.makes)
+        return
+    if failure.kind == "late":
+        ledger.was_late(token)
+    if outcome.has_ended:
+        ledger.release(token, record.id)
+    else:
+        ledger.give_up(record)
+        ledger.stop(token)
+    if failure.kind == "throttled":
+        _throttled(ledger, record, failure, outcome.error)
+    elif failure.kind in {"late", "unbegun"}:
+        ledger.judge_circuits(token, None)
+        ledger.put_back(record, "return")
+    elif failure.kind == "snoozed":
+        ledger.judge_circuits(token, None)
+        until = ledger.now + max(SHORTEST_PAUSE, failure.after or 0.0)
+        ledger.put_back(record, "return", next_retry_at=until, throttled_since=None)
+    else:
+        _failed(ledger, record, failure, outcome)
+
+
+def ended(ledger: Ledger, item: Ended) -> None:
+    """The code of an attempt that was given up is over: its places are free, its work may go on."""
+    lane = ledger.release(item.token, item.id)
+    ledger.judge_circuits(item.token, None)
+    if item.has_answer:
+        _tell_stale(ledger, item.id, lane)
+
+
+def _tell_stale(ledger: Ledger, work_id: str, lane: Lane | None) -> None:
+    """An answer came that no longer counts; its work may be over, and its record gone to the store."""
+    data: dict[str, Any] = {} if lane is None else {"task": lane.task}
+    ledger.tell("stale_completion", ledger.latest(work_id), work_id=work_id, **data)
+
+
+def skip(ledger: Ledger, record: Record) -> None:
+    """The output is valid: the work is complete without a start."""
+    final = ledger.close(
+        record, "skip", skipped=True, started_at=None, result=None, error=None, traceback=None
+    )
+    ledger.tell("skipped", final)
+    _completed_for_others(ledger, final)
+
+
+def drop(ledger: Ledger, record: Record) -> None:
+    """The queue is full and this is the oldest in it: it fails, and says so."""
+    fail_for(ledger, record, "dropped")
+
+
+def fail_for(ledger: Ledger, record: Record, error: str, exception: BaseException | None = None) -> None:
+    """Pending work fails for a reason outside itself, and its dependents with it."""
+    _end_pending(ledger, record, "fail", "failed", error, exception=exception)
+    _lose(ledger, record.id, "prerequisite_failed", cascade=False)
+
+
+def cancel(ledger: Ledger, item: Cancel) -> bool:
+    """Cancel pending or running work; what runs is told to stop and its answer no longer counts."""
+    record = ledger.live(item.id)
+    if record is None:
+        return False
+    if item.reason == STOPPED and not ledger.is_whole:
+        _stop(ledger, record)
+        return True
+    _cancel_one(ledger, record, item.reason)
+    _lose(ledger, record.id, "prerequisite_cancelled", item.cascade)
+    return True
+
+
+def _stop(ledger: Ledger, record: Record) -> None:
+    """A process stops: what it runs becomes pending again, for whoever goes on, and no attempt is counted."""
+    if record.token and record.worker == ledger.origin:
+        ledger.stop(record.token)
+        ledger.give_up(record)
+        ledger.put_back(record, "return")
+
+
+def revive_lacks(ledger: Ledger, item: Revive) -> Lacks:
+    """What has to be looked up before that work can be revived: itself, what it needs, who failed with it.
+
+    Asked again when that was read, it goes on where it was: the cost of all rounds is that of one walk.
+    """
+    found = ledger.found
+    wanted = Lacks()
+    todo, seen = ledger.walks.get(item, ([item.id], {item.id}))
+    again: list[str] = []  # those of whom more is known in the next round
+    ledger.walks[item] = again, seen
+    ledger.has_looked = True
+    while todo:
+        work_id = todo.pop()
+        record = ledger.latest(work_id)
+        is_unread = record is None and work_id not in ledger.looked_up
+        if is_unread:
+            wanted.ids.add(work_id)
+        if record is not None:
+            wanted.ids.update(need for need in record.spec.depends_on if ledger.latest(need) is None)
+            if record.spec.idempotency_key is not None:
+                wanted.keys.add(record.spec.idempotency_key)
+        if item.cascade and work_id not in found.dependents:
+            is_unread = True
+            wanted.dependents_of.add(work_id)
+        if is_unread:
+            again.append(work_id)
+        elif item.cascade:
+            known = [dependent.id for dependent in found.dependents[work_id]]
+            fresh = [
+                dependent for dependent in known + ledger.graph.waiters(work_id) if dependent not in seen
+            ]
+            seen.update(fresh)
+            todo += fresh
+    return wanted
+
+
+def revive(ledger: Ledger, item: Revive) -> bool | Exception:
+    """Failed or cancelled work gets a fresh budget, with those that failed because of it when `cascade`."""
+    record = ledger.latest(item.id)
+    if record is None:
+        option = "keep_finished" if ledger.is_whole else "retention"
+        return WorkNotFound(item.id, ledger.state_of(item.id) is not None, option)
+    if record.state not in (WorkState.FAILED, WorkState.CANCELLED):
+        return False
+    owner = _owner_of_key(ledger, record)
+    if owner.id != record.id:
+        return DuplicateWork(owner.id, record.spec.idempotency_key, owner.state.value)
+    company = {record.id: record}
+    if item.cascade:
+        _gather_company(ledger, company)
+        ring = find_cycle(company, lambda here: company[here].spec.depends_on if here in company else ())
+        if ring is not None:
+            return DependencyCycle(ring)
+    revived = [ledger.revive(one) for one in company.values()]
+    for one in revived:
+        ledger.tell("queued", one)
+    for one in revived:
+        join(ledger, one)
+    return True
+
+
+def purge(ledger: Ledger, item: Purge) -> int:
+    """Delete those of these works that had failed before this turn; nobody can know yet of what fails in it."""
+    count = 0
+    for work_id in item.ids:
+        record = ledger.found.records.get(work_id)
+        if record is not None and record.state is WorkState.FAILED and work_id not in ledger.plan.records:
+            ledger.purge(record)
+            count += 1
+    return count
+
+
+def _owner_of_key(ledger: Ledger, record: Record) -> Record:
+    key = record.spec.idempotency_key
+    return record if key is None else ledger.found.keys.get(key, record)
+
+
+def _gather_company(ledger: Ledger, company: dict[str, Record]) -> None:
+    """Add everybody who failed because one of them did, unless another work has its key by now."""
+    ended_now: dict[str, list[str]] = {}
+    for record in ledger.plan.records.values():
+        for need in record.spec.depends_on:
+            ended_now.setdefault(need, []).append(record.id)
+    todo = list(company)
+    while todo:
+        lost = todo.pop()
+        known = [dependent.id for dependent in ledger.found.dependents.get(lost, ())]
+        for work_id in known + ended_now.get(lost, []):
+            latest = ledger.latest(work_id)
+            assert latest is not None
+            failed_with_it = latest.state is WorkState.FAILED and str(latest.error).startswith(
+                "prerequisite_"
+            )
+            if failed_with_it and work_id not in company and _owner_of_key(ledger, latest).id == work_id:
+                company[work_id] = latest
+                todo.append(work_id)
+
+
+def join(ledger: Ledger, record: Record) -> None:
+    """Tie work to what it depends on and place it; a dependency that is already lost ends it at once."""
+    spec = record.spec
+    states = {need: ledger.state_of(need) for need in spec.depends_on}
+    for state, error in (
+        (WorkState.FAILED, "prerequisite_failed"),
+        (WorkState.CANCELLED, "prerequisite_cancelled"),
+    ):
+        if state in states.values():
+            fail_for(ledger, record, error)
+            return
+    missing = [need for need, state in states.items() if state is not WorkState.COMPLETED]
+    if missing:
+        ledger.blocked += 1
+        ledger.graph.add(record.id, missing)
+        record = replace(record, missing=len(missing))
+        ledger.write(record)
+    ledger.place(ledger.arm(record))
+
+
+def _completed_for_others(ledger: Ledger, final: Record, makes: tuple[str, ...] = ()) -> None:
+    """Dependents may go on, and whoever was not ready may be."""
+    if ledger.asking is not None:
+        ledger.asking.completed(makes)
+    for record in ledger.waiters(final.id):
+        _satisfied(ledger, record)
+    ledger.graph.satisfy(final.id)
+
+
+def _satisfied(ledger: Ledger, record: Record) -> None:
+    """One of the dependencies of that work is there."""
+    nearer = replace(record, missing=record.missing - 1)
+    ledger.write(nearer)
+    if not nearer.missing:
+        ledger.blocked -= 1
+    if ledger.questions_of(record.spec.task).dependencies:
+        ledger.exchange(record, nearer)
+    elif not nearer.missing and not record.token:
+        ledger.place(nearer)
+
+
+def _failed(ledger: Ledger, record: Record, failure: Failure, outcome: Outcome) -> None:
+    now = ledger.now
+    ledger.judge_circuits(record.token, _verdict(failure))
+    retry = record.spec.retry or ledger.retry_of(record.spec.task)
+    failures = record.failures + 1
+    began = now if record.started_at is None else record.started_at
+    duration = max(0.0, now - began)
+    line = Attempt(record.attempt, began, duration, failure.message, record.worker)
+    changes: dict[str, Any] = {
+        "failures": failures,
+        "spent": record.attempt,
+        "throttled_since": None,
+        "error": failure.message,
+        "traceback": failure.traceback or None,
+        "history": (*record.history[1 - HISTORY_KEPT :], line),
+        "result": outcome.result,  # such as what a command printed before it failed
+    }
+    will_retry = failure.kind != "permanent" and failures < retry.max_attempts
+    data: dict[str, Any] = {"will_retry": will_retry, "duration": duration, "exception": outcome.error}
+    if not will_retry:
+        final = ledger.close(record, "fail", **changes)
+        ledger.tell("failed", final, **data)
+        _lose(ledger, record.id, "prerequisite_failed", cascade=False)
+        return
+    after = failure.after if failure.after is not None else delay_after(retry, record.id, failures)
+    again = ledger.put_back(record, "retry", next_retry_at=now + after, **changes)
+    ledger.tell("failed", again, **data)
+    ledger.tell("retrying", again, attempt=record.attempt + 1, next_retry_at=now + after)
+
+
+def _verdict(failure: Failure) -> bool | None:
+    """What a failed attempt says about its services (limits/breaker.py)."""
+    if failure.is_answer:
+        return True
+    return None if failure.kind == "permanent" else False
+
+
+def _throttled(ledger: Ledger, record: Record, failure: Failure, exception: BaseException | None) -> None:
+    """The far side said "too many": the whole service waits, and no attempt is counted."""
+    now = ledger.now
+    ledger.judge_circuits(record.token, None)
+    since = now if record.throttled_since is None else record.throttled_since
+    until = _pause(ledger, record, failure, now - since)
+    if now - since >= ledger.settings_of(record.spec.task).throttle_timeout:
+        began = now if record.started_at is None else record.started_at
+        line = Attempt(record.attempt, began, max(0.0, now - began), failure.message, record.worker)
+        _rate_limited(ledger, record, line, failure.traceback or None, exception)
+        return
+    ledger.put_back(record, "return", throttled_since=since, next_retry_at=until)
+
+
+def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float) -> float | None:
+    """Let the service wait that said so. Until when the work has to wait on its own account, if it has to."""
+    now = ledger.now
+    after = None if failure.after is None else max(SHORTEST_PAUSE, failure.after)
+    find = ledger.ready.services.find
+    names = (*filter(None, (failure.service,)), *record.services)
+    known = (find(name) for name in names)
+    service = next((one for one in known if one is not None and not isinstance(one, Group)), None)
+    if service is None:
+        if after is not None:
+            return now + after
+        return now + min(FIRST_THROTTLE + put_off_for, LONGEST_THROTTLE)  # as long again: 1, 2, 4, …
+    until = service.throttle(now, after)
+    service.narrow(now, now if record.started_at is None else record.started_at)
+    ledger.changed[service] = None
+    ledger.ready.wake_service(service, until)
+    ledger.tell_throttled(service, until, failure.message)
+    uses = (*record.services, *ledger.implicit_of(record.spec.task))
+    return None if service.name in uses else until
+
+
+def put_off_too_long(ledger: Ledger, record: Record) -> None:
+    """The time for which work may be put off has passed, and it still has to wait."""
+    line = Attempt(record.attempt, record.started_at, None, "rate_limited")
+    _rate_limited(ledger, record, line, None, RateLimited())
+
+
+def _rate_limited(
+    ledger: Ledger, record: Record, line: Attempt, traceback: str | None, exception: BaseException | None
+) -> None:
+    history = (*record.history[1 - HISTORY_KEPT :], line)
+    final = ledger.close(record, "fail", error="rate_limited", traceback=traceback, history=history)
+    ledger.tell("failed", final, will_retry=False, duration=line.duration, exception=exception)
+    _lose(ledger, record.id, "prerequisite_failed", cascade=False)
+
+
+def _cancel_one(ledger: Ledger, record: Record, reason: str) -> None:
+    if record.token:
+        ledger.stop(record.token)
+        ledger.give_up(record)
+        if reason != STOPPED:  # a stopped start reuses its number
+            record = ledger.spend(record)
+    _end_pending(ledger, record, "cancel", "cancelled", reason)
+
+
+def _end_pending(
+    ledger: Ledger, record: Record, verb: str, type: str, error: str, exception: BaseException | None = None
+) -> None:
+    final = ledger.close(record, verb, error=error)
+    data: dict[str, Any] = {} if type == "cancelled" else {"will_retry": False, "exception": exception}
+    if not record.token:
+        data["duration"] = None  # an earlier start is not what ended here
+    ledger.tell(type, final, **data)
+
+
+def _lose(ledger: Ledger, work_id: str, error: str, cascade: bool) -> None:
+    """`work_id` ended without success: its pending dependents end, and theirs, each once."""
+    stack = [(work_id, error)]
+    while stack:
+        lost, error = stack.pop()
+        for record in ledger.waiters(lost):
+            if cascade:
+                _cancel_one(ledger, record, error)
+                stack.append((record.id, "prerequisite_cancelled"))
+            elif not record.token:
+                _end_pending(ledger, record, "fail", "failed", error)
+                stack.append((record.id, "prerequisite_failed"))
+            else:  # a callback let it start before its dependency ended: it waits for that no more
+                _satisfied(ledger, record)
+        ledger.graph.satisfy(lost)

@@ -1,0 +1,517 @@
+"""The ready index: which of the work that could run runs next, without looking at the rest.
+
+A lane is work that is interchangeable as far as limits go: same task, queue and services, best first.
+Lanes that might start wait in one heap, ordered by their first work. A lane that finds no room is parked,
+whole, at the one service that blocks it; a service with room offers its best parked lane, and the next when
+that one is settled. So the cost of a start does not depend on how much is queued, nor on how many lanes wait.
+
+A lane that needs several services and lacks only a running slot in one of them keeps a unit of the others for a
+while (`held_by`), against younger work only. Without that it would starve; with it nothing can deadlock. Where
+work costs an amount of something, a lane whose first work finds too little of it is not overtaken by younger work
+that costs.
+
+The keys of a service (`per=`) that share something take turns at it: their lanes wait at that service, the gate, and
+come to their choice one work at a time, the key first that has waited longest since it was served or came.
+
+Every heap may hold outdated entries: an entry counts only while the lane stands where the entry says,
+with the key it says. When they are many more than there are lanes they are swept out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from runcue.core.limits.meter import together
+from runcue.core.limits.service import UNLIMITED, Blocked, Limits, Service
+from runcue.core.limits.services import Services
+from runcue.core.model.record import Record, Spec
+from runcue.core.model.settings import NO_QUESTIONS, Rule
+from runcue.core.schedule.lane import ACTIVE, ASKING, EMPTY, Lane
+from runcue.core.schedule.line import Key, Line, Page, shelf_name
+
+if TYPE_CHECKING:
+    from runcue.core.ledger.fleet import Crew
+
+CrewOf = Callable[[str, str, tuple[str, ...]], "Crew"]
+"""Who may run work of a task and a queue that takes up this in its process."""
+Read = Callable[["Lane", Key | None, int], Page]
+"""Reads the next of a lane's work in the store."""
+FRESH = 0.1
+"""Seconds for which a callback's answer may be acted on."""
+
+FEW = 100
+"""How many outdated entries a heap may hold, besides a multiple of the lanes, before they are swept out."""
+
+AT_ONCE = 1000
+"""How many starts one turn grants where others wait for theirs: the rest comes with the next."""
+
+FEW_LANES = 1000
+"""How many lanes there may be before those that have no work are dropped."""
+
+
+class Ready:
+    """All lanes, and the choice among them."""
+
+    __slots__ = ("_active", "_crew_of", "_heads", "_holders", "_left", "_most_lanes", "_page", "_put_off", "_records",
+                 "_timers", "head_of", "lanes", "limited", "notice", "on_open", "paused", "questions", "queues",
+                 "served", "services", "take_from", "touched")  # fmt: skip
+
+    def __init__(
+        self,
+        records: dict[str, Record],
+        page: Read | None = None,
+        heads: dict[str, Key] | None = None,
+        crew_of: CrewOf | None = None,
+    ) -> None:
+        self._records = records
+        self._page = page
+        self._crew_of = crew_of
+        self.questions = NO_QUESTIONS  # about work of tasks whose rule does not say it
+        self._heads = {} if heads is None else heads
+        self.lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
+        self._most_lanes = FEW_LANES
+        self._left = UNLIMITED  # how many may still start in this turn
+        self._put_off: dict[Lane, None] = {}  # lanes that might have started more, had it not been enough
+        self._active: list[tuple[float, int, Lane]] = []
+        self.touched: dict[Service, None] = {}  # a set with an order: same input, same plan
+        self._holders: dict[Lane, None] = {}
+        self._timers: list[tuple[float, str]] = []
+        self.services = Services(self.touch)
+        self.queues: dict[str, Service] = {}
+        self.served: frozenset[str] | None = None
+        self.paused: set[str] = set()
+        self.limited: list[tuple[Service, Blocked]] = []
+        self.head_of: Callable[[Lane], Key | None] = head_by_rank
+        self.take_from: Callable[[Lane, int, float, Key], list[Record] | None] = take_by_rank
+        self.on_open: Callable[[str], None] = nobody_waits
+        self.notice: Callable[[Lane], None] = self.wake
+        """Called for a lane that may have work in the store which nobody here has seen."""
+
+    # what changes -----------------------------------------------------------------------------------------
+
+    def lane(self, spec: Spec, rule: Rule) -> Lane:
+        """The lane that work belongs to; what its executor takes up (threads, …) comes after its own services."""
+        services = spec.services if rule.services is None else rule.services
+        key = (spec.task, spec.queue, services)
+        lane = self.lanes.get(key)
+        if lane is None:
+            names = services + (rule.implicit if self._crew_of is None else rule.shared)
+            used = tuple(map(self._service, dict.fromkeys(self.services.with_parts(names))))
+            shelf = shelf_name(spec.task, spec.queue, () if rule.services is not None else services)
+            crew = None if self._crew_of is None else self._crew_of(spec.task, spec.queue, rule.own)
+            lane = Lane(spec.task, self.queue(spec.queue), used, Line(self._records), shelf, crew)
+            lane.questions = self.questions if rule.questions is None else rule.questions
+            if self._page is not None:
+                lane.line.page = partial(self._page, lane)
+                lane.line.reset(self._heads.get(shelf))
+            self.lanes[key] = lane
+            if lane.line.more:
+                self.notice(lane)
+        return lane
+
+    def _service(self, name: str) -> Service:
+        service = self.services.find(name)
+        if service is None:
+            raise KeyError(name)
+        return service
+
+    def clear(self) -> None:
+        """Empty every lane: what was in them is about to be placed anew."""
+        for lane in self.lanes.values():
+            lane.where = EMPTY
+            self._unhold(lane)
+        self.lanes.clear()
+        self._active.clear()
+        self._put_off.clear()
+
+    def queue(self, name: str) -> Service:
+        """A queue, as the thing its lanes are parked at while it is paused or not served."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = Service(Limits(name))
+            self._gate(queue)
+        return queue
+
+    def serve(self, names: frozenset[str] | None) -> None:
+        """From now on start only work of these queues (None: of all)."""
+        self.served = names
+        for queue in self.queues.values():
+            self._gate(queue)
+
+    def pause_queue(self, name: str, paused: bool) -> None:
+        """Hold a queue back, or let it go on."""
+        (self.paused.add if paused else self.paused.discard)(name)
+        self._gate(self.queue(name))
+
+    def _gate(self, queue: Service) -> None:
+        unserved = self.served is not None and queue.name not in self.served
+        queue.is_paused = unserved or queue.name in self.paused
+        self.touch(queue)
+        if not queue.is_paused:
+            self.on_open(queue.name)
+
+    def push(self, lane: Lane, record: Record) -> None:
+        """Work that may start as far as it is concerned joins its lane."""
+        lane.line.push(record)
+        rank, seq = record.rank, record.seq
+        if lane.where is EMPTY or rank < lane.rank or (rank == lane.rank and seq < lane.seq):
+            self.wake(lane)
+
+    def push_all(self, lane: Lane, records: list[Record]) -> None:
+        """Several that came one after the other join their lane."""
+        lane.line.extend(records)
+        self.wake(lane)
+
+    def wake(self, lane: Lane) -> None:
+        """Bring a lane's entry up to date after its head may have changed."""
+        key = self.head_of(lane)
+        if key is None:
+            self._unhold(lane)
+            return
+        where = lane.where
+        if key == (lane.rank, lane.seq) and (where is ACTIVE or isinstance(where, Service)):
+            return
+        lane.rank, lane.seq = key
+        if where is EMPTY and lane.gate is not None:
+            lane.turn = lane.gate.served
+        for service in lane.holds:  # kept against younger work than before, perhaps
+            self.touch(service)
+        if isinstance(where, Service):
+            self._wait_at(where, lane)
+            # It is not kept against this one any more, or this one costs less, perhaps.
+            if where.held_by is not None or where.is_metered:
+                self.touch(where)
+        elif lane.gate is not None and lane.gate.is_gate:
+            self._wait_at(lane.gate, lane)
+            self.touch(lane.gate)
+        else:
+            lane.where = ACTIVE
+            self._activate(lane)
+
+    def _activate(self, lane: Lane) -> None:
+        """Put a lane with its present key among those that might start."""
+        heap = self._active
+        heappush(heap, (lane.rank, lane.seq, lane))
+        if len(heap) > 4 * len(self.lanes) + FEW:
+            living = {one: (rank, seq, one) for rank, seq, one in heap
+                      if one.where is ACTIVE and one.rank == rank and one.seq == seq}  # fmt: skip
+            heap[:] = living.values()
+            heapify(heap)
+
+    def _wait_at(self, service: Service, lane: Lane) -> None:
+        """Park a lane there: in its order, at a gate behind those whose key has waited longer."""
+        turn = service.served  # at a gate: behind all who wait there
+        if lane.gate is service and lane.part is not None:
+            turn = max(lane.turn, lane.part.served)
+        service.parked.add(turn, lane, 4 * len(self.lanes) + FEW)
+
+    def left(self, lane: Lane) -> None:
+        """Work of this lane went away unstarted: what was kept for it may be free."""
+        lane.line.left()
+        if lane.holds:
+            self._unhold(lane)
+            if isinstance(lane.where, Service):
+                lane.where = EMPTY
+                self.wake(lane)
+        elif isinstance(lane.where, Service) and lane.where.is_metered:  # the next may cost less
+            self.touch(lane.where)
+
+    def touch(self, service: Service) -> None:
+        """Something about this service changed: at the next choice it may have room."""
+        if service.parked:
+            self.touched[service] = None
+        for group in service.groups:
+            if group.parked:
+                self.touched[group] = None
+
+    # letting go -------------------------------------------------------------------------------------------
+
+    @property
+    def has_many_lanes(self) -> bool:
+        """True when it is time to look for lanes that have no work: twice as many as the last look left.
+
+        Keys may be known that have no lanes: of starts that still count.
+        """
+        return max(len(self.lanes), len(self.services)) > self._most_lanes
+
+    def drop_idle(self, busy: set[Lane], now: float) -> None:
+        """Drop the lanes without work, the queues and keys without lanes; `busy` ones have their work elsewhere."""
+        lanes = self.lanes
+        for key, lane in list(lanes.items()):
+            if lane not in busy and not lane.holds and self.head_of(lane) is None:
+                lane.where = EMPTY  # so that no heap entry of it counts any more
+                del lanes[key]
+        self.queues = {lane.queue.name: lane.queue for lane in lanes.values()}
+        self.services.drop_keys((service for lane in lanes.values() for service in lane.services), now)
+        self._most_lanes = max(FEW_LANES, 2 * len(lanes), 2 * len(self.services))
+
+    # time -------------------------------------------------------------------------------------------------
+
+    def due(self, now: float) -> list[Service]:
+        """Services whose time has come; each is touched."""
+        services = []
+        while self._timers and self._timers[0][0] <= now:
+            at, name = heappop(self._timers)
+            service = self.services.lookup(name)
+            if service is not None and service.wakes_at == at:
+                service.wakes_at = math.inf
+                services.append(service)
+                self.touch(service)
+        return services
+
+    def wake_service(self, service: Service, at: float) -> None:
+        """Look at this service again at that time."""
+        if at < service.wakes_at:
+            service.wakes_at = at
+            heappush(self._timers, (at, service.name))
+
+    def wakes_at(self) -> float:
+        """When a service may next have room by the passing of time alone."""
+        timers = self._timers
+        while timers:
+            service = self.services.lookup(timers[0][1])
+            if service is not None and service.wakes_at == timers[0][0]:
+                break
+            heappop(timers)
+        return timers[0][0] if timers else math.inf
+
+    # the choice -------------------------------------------------------------------------------------------
+
+    @property
+    def has_more(self) -> bool:
+        """True when more might have started, had it not been enough for one turn."""
+        return bool(self._put_off)
+
+    def begin(self) -> None:
+        """A turn begins in which something may start."""
+        self._left = UNLIMITED if self._page is None else AT_ONCE
+        put_off, self._put_off = self._put_off, {}
+        for lane in put_off:
+            self.wake(lane)
+
+    def choose(self, now: float, start: Callable[[Lane, list[Record]], None]) -> None:
+        """Start the best work that may start, until none may, or it is enough for one turn."""
+        self._review_holders(now)
+        active = self._active
+        while active or self.touched:
+            if self.touched:
+                touched, self.touched = self.touched, {}
+                for service in touched:
+                    self._offer(service, now)
+                continue
+            rank, seq, lane = heappop(active)
+            if lane.where is not ACTIVE or lane.seq != seq or lane.rank != rank:
+                continue
+            key = self.head_of(lane)
+            if key is None:
+                lane.where = EMPTY
+                self._unhold(lane)
+            elif key != (rank, seq):
+                if lane.offered_by is not None:  # another one parked there may be better now
+                    self.touched[lane.offered_by] = None
+                    lane.where, lane.offered_by = lane.offered_by, None
+                self.wake(lane)
+                continue
+            else:
+                self._serve(lane, now, start)
+            if lane.offered_by is not None:
+                self._settled(lane, lane.offered_by, now)
+
+    def _serve(self, lane: Lane, now: float, start: Callable[[Lane, list[Record]], None]) -> None:
+        if not self._left:
+            self._unhold(lane)
+            lane.where = EMPTY
+            self._put_off[lane] = None
+            return
+        room, blocker = self._room(lane, now)
+        if blocker is not None:
+            self._park(lane, blocker, now)
+            return
+        limit: Key = self._active[0][:2] if self._active else (math.inf, 0)
+        if room > 1 and lane.offered_by is not None and lane.offered_by is lane.gate:
+            room = 1 if lane.gate.parked.first() is not None else room
+        if room > 1:
+            limit = self._limit(lane, limit)
+        batch = self.take_from(lane, min(room, self._left), now, limit)
+        if batch is None:
+            lane.where = ASKING
+            return
+        if lane.part is not None and lane.gate is not None:
+            lane.gate.served += 1  # its key goes behind all that wait, and whoever comes before the next turn
+            lane.part.served = lane.gate.served + 1
+        start(lane, batch)
+        self._left -= len(batch)
+        self._unhold(lane)
+        self._review_holders(now)
+        lane.where = EMPTY
+        self.wake(lane)
+
+    def _limit(self, lane: Lane, limit: Key) -> Key:
+        """How far a lane with room for more than its head may go: to the next that might start instead."""
+        own = (lane.rank, lane.seq)
+        for service in lane.services:
+            holder = service.held_by
+            if holder is not None and own < (holder.rank, holder.seq) < limit:
+                limit = (holder.rank, holder.seq)
+        if lane.offered_by is not None:
+            first = lane.offered_by.parked.first()
+            if first is not None and own < (first.rank, first.seq) < limit:
+                limit = (first.rank, first.seq)
+        return limit
+
+    def _settled(self, lane: Lane, service: Service, now: float) -> None:
+        """A lane that was offered found its place: unless it is the old one, the next is offered.
+
+        If it is, for want of some quantity, then the next that costs nothing.
+        """
+        lane.offered_by = None
+        if lane.where is not service or not service.holds(lane.cost()):
+            self._offer(service, now)
+        elif service not in self.touched and service.sells(lane.cost()) and service.room(now) > 0:
+            self._offer_one(service, service.parked.first_free)
+
+    def _room(self, lane: Lane, now: float) -> tuple[int, Service | None]:
+        if lane.queue.is_paused:
+            return 0, lane.queue
+        room = UNLIMITED
+        is_metered = False
+        for service in lane.services:
+            left = service.room(now)
+            holder = service.held_by
+            if holder is not None and self._is_older(holder, lane):
+                left -= 1
+            if left <= 0:
+                return 0, service
+            room = min(room, left)
+            is_metered |= service.is_metered
+        return (room, None) if not is_metered else self._affordable(lane, room, now)
+
+    def _affordable(self, lane: Lane, room: int, now: float) -> tuple[int, Service | None]:
+        """The same where work may cost something: one at a time, and not before older work that waits for more."""
+        cost = lane.cost()
+        if not cost:
+            return 1, None  # the next may cost something
+        for service in lane.services:
+            if not service.is_metered:
+                continue
+            is_in_line = service.sells(cost) and not service.is_gate  # there, turns decide
+            first = service.parked.first_costly() if is_in_line else None
+            if first is not None and self._is_older(first, lane):
+                return 0, service
+            holder = service.held_by
+            kept = holder.cost() if holder is not None and self._is_older(holder, lane) else ()
+            if not service.fits(together(cost, kept), now):
+                return 0, service
+        return 1, None
+
+    @staticmethod
+    def _is_older(holder: Lane, lane: Lane) -> bool:
+        return (holder.rank, holder.seq) < (lane.rank, lane.seq)
+
+    def _park(self, lane: Lane, blocker: Service, now: float) -> None:
+        self._wait_at(blocker, lane)
+        blocked = blocker.blocked(now, lane.cost() if blocker.is_metered else ())
+        self._unhold(lane)
+        if blocked is None:  # its last unit is kept for older work: nor may others who wait for it keep any
+            for other in [other for other in self._holders if other.where is blocker]:
+                self._unhold(other)
+            self.wake_service(blocker, blocker.gains_at(now))
+            return
+        if blocked.until is not None:
+            self.wake_service(blocker, blocked.until)
+        if blocked.reason == "rate":
+            self.limited.append((blocker, blocked))
+        if len(lane.services) > 1 and blocked.reason == "concurrency":
+            # not of what keys share: one whose own places are taken would keep the other keys from theirs
+            others = tuple(one for one in lane.services if one is not blocker and one is not lane.gate)
+            is_free = others and all(self._may_hold(service, lane, now) for service in others)
+            if is_free and lane.may_hold(now):
+                lane.holds = others
+                self._holders[lane] = None
+                for service in others:
+                    if service.held_by is not None:
+                        self._unhold(service.held_by)
+                    service.held_by = lane
+                self.wake_service(lane.holds[0], lane.hold_until)
+
+    def _may_hold(self, service: Service, lane: Lane, now: float) -> bool:
+        if service.room(now) <= 0 or not service.fits(lane.cost(), now):
+            return False
+        return service.held_by is None or not self._is_older(service.held_by, lane)
+
+    def _review_holders(self, now: float) -> None:
+        for lane in list(self._holders):
+            if self._may_keep(lane, now):
+                self.wake_service(lane.holds[0], lane.hold_until)
+            else:
+                self._unhold(lane)
+
+    def _may_keep(self, lane: Lane, now: float) -> bool:
+        """True while a lane still lacks nothing but a running slot in the service it waits for."""
+        assert lane.hold is not None
+        if lane.queue.is_paused or now >= lane.hold.until:
+            return False
+        if isinstance(lane.where, Service):
+            blocked = lane.where.blocked(now, lane.cost())
+            if blocked is not None and blocked.reason != "concurrency":
+                return False
+        return all(service.room(now) > 0 and service.fits(lane.cost(), now) for service in lane.holds)
+
+    def _unhold(self, lane: Lane) -> None:
+        if lane.holds:
+            for service in lane.holds:
+                service.held_by = None
+                self.touch(service)
+            lane.holds = ()
+            del self._holders[lane]
+
+    def _offer(self, service: Service, now: float) -> None:
+        if service.parked.never:
+            for lane in service.parked.may_start_again():
+                self._wait_at(service, lane)
+        if service.parked.first() is None:
+            return
+        if service.room(now) > 0:
+            self._offer_one(service, service.parked.first)
+        else:
+            blocked = service.blocked(now)
+            if blocked is not None and blocked.until is not None:
+                self.wake_service(service, blocked.until)
+
+    def _offer_one(self, service: Service, first: Callable[[], Lane | None]) -> None:
+        """The first of those might start. Lanes of keys that share something line up for that before."""
+        earlier = service.offered
+        if earlier is not None and earlier.offered_by is service and earlier.gate is service:
+            earlier.offered_by = None  # it has not come to its turn, which may be another's now
+            self._wait_at(service, earlier)
+        while (lane := first()) is not None:
+            turn = service.parked.remove(lane)
+            if lane.gate is service and lane.part is not None and turn < lane.part.served:
+                self._wait_at(service, lane)  # another lane of its key had that turn
+                continue
+            if lane.gate is None or not lane.gate.is_gate or lane.gate is service:
+                lane.offered_by = service
+                service.offered = lane
+                lane.where = ACTIVE
+                heappush(self._active, (lane.rank, lane.seq, lane))
+                return
+            self._wait_at(lane.gate, lane)
+            self.touch(lane.gate)
+
+
+def nobody_waits(name: str) -> None:
+    """A queue was opened, and nothing but its lanes waited for that."""
+
+
+def head_by_rank(lane: Lane) -> Key | None:
+    """The key of a lane that nobody judges: its first work by rank."""
+    return lane.line.key()
+
+
+def take_by_rank(lane: Lane, room: int, now: float, limit: Key) -> list[Record]:
+    """Up to `room` of a lane that nobody judges, as long as they come before `limit`."""
+    return lane.line.take(room, limit)

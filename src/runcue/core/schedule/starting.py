@@ -1,0 +1,91 @@
+"""Granting starts: what each takes up, who runs it, and what has to be written and told of it.
+
+On the path of every unit: nothing here is done for each that can be done for all of a batch.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from runcue.core.ledger.ledger import Ledger
+from runcue.core.limits.service import Group, Service
+from runcue.core.model.lifecycle import started
+from runcue.core.model.record import Record
+from runcue.core.schedule.lane import Lane
+
+
+def start(ledger: Ledger, lane: Lane, batch: list[Record]) -> None:
+    """Grant these starts: services, windows and circuits count them from here."""
+    if lane.group is not None:
+        _start_on_members(ledger, lane, lane.group, batch)
+        return
+    if not ledger.is_whole:
+        batch = [record for record in batch if not record.crashes or ledger.risk.allows(record)]
+    now, records, plan, slots, token = ledger.now, ledger.records, ledger.plan, ledger.slots, ledger.token
+    written, begin, tell = plan.records, plan.start.append, plan.events.append
+    rates, crew = plan.rated, lane.crew
+    worker = shelf = None
+    amount = len(batch)
+    crewed = None if crew is None else iter(crew.assign(amount, now))
+    plan.shelves.add(lane.shelf)
+    rated: list[Service] = []
+    breakers = []
+    is_metered = False
+    for service in lane.services:
+        service.active += amount
+        if service.is_rated:
+            service.granted(amount)
+            rated.append(service)
+        if service.breaker is not None:
+            breakers.append(service)
+        if service.is_metered:
+            is_metered = True
+            service.spend_budget("", amount)
+    granted = rated, now, now + ledger.slack(rated) if rated else now
+    if rated:
+        ledger.log_starts(rated, batch, granted[2])
+    for record in batch:
+        token += 1
+        if crewed is not None:
+            member = next(crewed)
+            ledger.runners[token] = member
+            if member.id != worker:
+                worker = member.id
+                shelf = f"running/{worker}"
+                mine = plan
+                if worker != ledger.worker:
+                    mine = plan.part(worker)
+                    if member.unread_since is None:
+                        member.unread_since = now
+                begin, rates = mine.start.append, mine.rated
+            if worker != ledger.worker:
+                plan.foreign[len(plan.events)] = worker
+        running = started(record, token, now, worker, shelf)
+        if lane.chosen is not None:
+            running = replace(running, chosen=lane.chosen.name)
+            plan.rewritten.add(record.id)
+        records[record.id] = written[record.id] = running
+        begin(running)
+        tell(running)
+        slots[token] = lane
+        if rated:
+            ledger.unentered[token] = granted
+            rates[token] = granted[2]
+        if is_metered:
+            ledger.reserve(record, token, rated, granted[2])
+        if breakers:
+            ledger.count_on_circuits(breakers, token)
+    ledger.token = token
+    ledger.pending -= amount
+    ledger.running += amount
+    ledger.has_moved = True
+
+
+def _start_on_members(ledger: Ledger, lane: Lane, group: Group, batch: list[Record]) -> None:
+    """Any of several services will do: the least loaded first, for each work anew."""
+    for record in batch:
+        member = group.pick(record.spec.cost, ledger.now)
+        if member is None:  # callbacks chose one that costs more than the one that was looked at
+            ledger.place(record)
+        else:
+            start(ledger, lane.on(member), [record])

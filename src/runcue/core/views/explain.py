@@ -1,0 +1,377 @@
+"""Why work waits, and until when. Decides nothing; all it may leave behind is a lane with nothing in it.
+
+What keeps a work from running is its own (a dependency, a time, a callback) or a limit. Work that only a limit
+holds back is a candidate. At each service the candidates of all lanes that use it stand in one line, in the order
+in which they start; `ahead` is a place in that line, and a rate's exact time follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from runcue.core.ledger.fleet import HERE, Crew
+from runcue.core.ledger.ledger import HELD, Ledger, waits_for_wall
+from runcue.core.limits.meter import Cost, Rehearsal
+from runcue.core.limits.service import Blocked, Limits, Service
+from runcue.core.model.record import Record, WorkState
+from runcue.core.schedule.gates import Asking
+from runcue.core.schedule.lane import Lane
+
+THREADS = "#threads"
+OWN_POOL = "#process_pool"
+POOL = "process_pool"
+"""What all processes share of it, when an application declares a service of that name."""
+FULL = frozenset({"rate", "concurrency"})
+UNSERVED = "unserved"
+BEING_ASKED = "is being asked"
+NOT_READY = {"not_ready": "is_ready has not said yes", "unseen": "its files cannot be looked at"}
+"""Why a gate is closed; a missing input has a name of its own."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a work stands where it stands: one reason, until when if that is known, and what is ahead."""
+
+    work_id: str
+    state: WorkState
+    reason: str
+    details: str = ""
+    until: float | None = None
+    ahead: int = 0
+    service: str | None = None
+    waits_for: tuple[str, ...] = ()
+
+    @property
+    def brief(self) -> str:
+        """The reason in few words, without the time: `rate openai`, `concurrency openai, 5 of 5`, `after 2/5`."""
+        service = self.service or ""
+        match self.reason:
+            case "dependency" if not self.details[:1].isdigit():
+                return "dependencies not satisfied"
+            case "dependency" if len(self.waits_for) == 1 and self.details.endswith("satisfied"):
+                return f"after {self.waits_for[0]}"
+            case "dependency":
+                return f"after {self.details.replace(' satisfied', '')}"
+            case "concurrency":
+                return f"concurrency {service}, {self.details}"
+            case "circuit":
+                return f"circuit {service} {self.details}"
+            case reason:
+                return f"{reason.replace('_', ' ')} {service}".rstrip()
+
+
+def explain(ledger: Ledger, record: Record, now: float, wall: float, is_started: bool) -> Explanation:
+    """The first thing that keeps this work from running, in the order in which runcue checks."""
+    why = _own_reason(ledger, record, now, wall, is_started)
+    if why is not None:
+        return why
+    lines, key = _Lines(ledger, now, is_started), _key(ledger, record)
+    for other in ledger.all_pending():
+        if _own_reason(ledger, other, now, wall, is_started) is not None:
+            continue
+        if _key(ledger, other) < key:
+            lines.join(other)
+    return lines.why(record)
+
+
+def explain_alone(
+    ledger: Ledger, records: Iterable[Record], now: float, wall: float, is_started: bool
+) -> Iterator[Explanation]:
+    """The same for each of these as if nothing else were there: what a glance at many needs, and no more."""
+    lines = _Lines(ledger, now, is_started)
+    candidates: list[Record] = []
+    for record in records:
+        why = _own_reason(ledger, record, now, wall, is_started)
+        if why is None:
+            candidates.append(record)
+        else:
+            yield why
+    candidates.sort(key=lambda record: _key(ledger, record))
+    for record in candidates:
+        yield lines.why(record)
+        lines.join(record)
+
+
+def explain_pending(
+    ledger: Ledger, now: float, wall: float, is_started: bool
+) -> list[tuple[Record, Explanation]]:
+    """The same for everything pending, by rank, then what nobody has decided over yet. One walk along the lines: the
+    cost is that of sorting."""
+    pending = sorted(ledger.all_pending(), key=lambda record: (record.rank, record.seq))
+    if ledger.library is not None:  # what this turn took of it is among the others
+        pending += [record for record in ledger.library.accepted() if record.id not in ledger.plan.records]
+    answers = {why.work_id: why for why in explain_alone(ledger, pending, now, wall, is_started)}
+    return [(record, answers[record.id]) for record in pending]
+
+
+# what is the work's own -----------------------------------------------------------------------------------
+
+
+def _own_reason(
+    ledger: Ledger, record: Record, now: float, wall: float, is_started: bool
+) -> Explanation | None:
+    """What keeps this work from being a candidate; None when nothing does."""
+    if record.token:
+        return _running(ledger, record)
+    if record.state is not WorkState.PENDING:
+        return _answer(record, record.state.value, record.error or "")
+    if record.shelf is None:  # whoever decides over it puts it on one
+        return _answer(record, "inbox", "accepted; nobody has decided over it yet")
+    spec, asking = record.spec, ledger.asking
+    if str(record.shelf).startswith(HELD):
+        return _answer(record, "overdue", "its last attempt was given up but its code still runs")
+    if record.missing and not ledger.questions_of(spec.task).dependencies:
+        return _dependency(ledger, record)
+    if record.next_retry_at is not None and record.next_retry_at > now:
+        return _answer(record, _why_later(record), f"attempt {record.spent + 1}", until=record.next_retry_at)
+    if spec.run_at is not None and waits_for_wall(record, wall):
+        return _answer(record, "scheduled", "run_at", until=now + spec.run_at - wall)
+    if spec.delay and record.created_at + spec.delay > now:
+        return _answer(record, "scheduled", "delay", until=record.created_at + spec.delay)
+    if ledger.find_lane(spec) is None:
+        return _answer(record, "unknown_task", f"nobody knows a task {spec.task!r}")
+    return None if asking is None else _gate(ledger, asking, record, is_started)
+
+
+def _running(ledger: Ledger, record: Record) -> Explanation:
+    """Where several processes share the queue, a start is given to one of them, which may not have read it yet."""
+    worker, library = record.worker, ledger.library
+    if worker is None or library is None or worker == ledger.worker:
+        return _answer(record, "running")
+    if record.token in library.unstarted(worker):
+        return _answer(record, "given", f"worker {worker} has yet to begin it")
+    return _answer(record, "running")
+
+
+def _dependency(ledger: Ledger, record: Record) -> Explanation:
+    missing = ledger.missing(record)
+    unknown = sum(ledger.state_of(need) is None for need in missing)
+    done = len(record.spec.depends_on) - len(missing)
+    details = f"{done}/{len(record.spec.depends_on)} satisfied"
+    if unknown:
+        details += f", {unknown} never submitted"
+    return _answer(record, "dependency", details, waits_for=tuple(missing))
+
+
+def _why_later(record: Record) -> str:
+    if record.throttled_since is not None:
+        return "throttled"
+    return "retry" if record.spent == record.attempt else "snoozed"  # a snoozed start is not spent
+
+
+def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> Explanation | None:
+    """What the callbacks said against this work, or that they have yet to say something."""
+    wait = asking.waiting.get(record.id)
+    if wait is not None:
+        # while its queue is closed nobody asks again
+        until = (
+            None
+            if wait.lane.queue.is_paused or not is_started
+            else max(ledger.now, wait.asked_at + wait.rest)
+        )
+        if wait.why == "dependency":
+            details = "dependency_satisfied has not said yes"
+            return _answer(record, "dependency", details, until, waits_for=record.spec.depends_on)
+        details = NOT_READY.get(wait.why, f"its input {wait.lacks} is not there")
+        return _answer(record, "not_ready", details, until)
+    questions = ledger.questions_of(record.spec.task)
+    if not is_started or not questions.gates:  # a score alone is asked only where there is room
+        return None
+    lane = ledger.lane_of(record.spec)
+    if record.id in lane.entries or (lane.queue.is_paused and not asking.is_asked(record.id)):
+        return None
+    if asking.has_unmet_needs(record, lane):
+        return _answer(record, "dependency", BEING_ASKED, waits_for=record.spec.depends_on)
+    return _answer(record, "not_ready", BEING_ASKED)
+
+
+# what is a matter of limits -------------------------------------------------------------------------------
+
+
+def _key(ledger: Ledger, record: Record) -> tuple[bool, float, int]:
+    """A candidate's place among all: as the callbacks put it; whom they have not judged by rank, behind."""
+    judged = ledger.lane_of(record.spec).entries.get(record.id)
+    return (True, record.rank, record.seq) if judged is None else (False, judged[0], judged[1])
+
+
+class _Standing(msgspec.Struct, frozen=True):
+    """How a lane stands: what blocks it, if anything, and at which services its work is in line."""
+
+    service: Service | None
+    blocked: Blocked | None
+    lines: tuple[Service, ...]
+
+
+class _Lines:
+    """How many candidates stand in each line so far: those ahead of whoever comes next."""
+
+    def __init__(self, ledger: Ledger, now: float, is_started: bool) -> None:
+        self._ledger = ledger
+        self._now = now
+        self._is_started = is_started
+        is_idle = ledger.fleet is not None and not any(ledger.fleet.serving())
+        self._in_line = FULL | {UNSERVED} if is_idle else FULL
+        """What leaves work in the lines of its services."""
+        self._standings: dict[Lane, _Standing] = {}
+        self._counts: dict[Lane | Service | str, int] = {}
+        self._rehearsals: dict[Service, Rehearsal] = {}
+
+    def join(self, record: Record) -> None:
+        """The next one in line."""
+        lane, counts = self._ledger.lane_of(record.spec), self._counts
+        counts[lane] = counts.get(lane, 0) + 1
+        for service in self._standing(lane).lines:
+            for line in service.needs if isinstance(service, Crew) else (service,):
+                counts[line] = counts.get(line, 0) + 1
+            if record.spec.cost and service.meters:
+                rehearsal = self._rehearsal(service)
+                rehearsal.start(record.spec.cost, rehearsal.peek(record.spec.cost))
+
+    def why(self, record: Record) -> Explanation:
+        """Why a candidate does not start, all those ahead of it being in line."""
+        lane = self._ledger.lane_of(record.spec)
+        ahead = self._counts.get(lane, 0)
+        if not self._is_started and self._ledger.is_whole:
+            return _answer(record, "not_started", "call start() or use `async with`", ahead=ahead)
+        if lane.queue.is_paused:
+            by_hand = lane.queue.name in self._ledger.ready.paused
+            details = f"queue {lane.queue.name!r}" + (
+                "" if by_hand else " is not one that start(queues=…) named"
+            )
+            return _answer(record, "paused", details, ahead=ahead)
+        standing = self._standing(lane, record.spec.cost)
+        if standing.service is not None and standing.blocked is not None:
+            return self._blocked(record, lane, standing, standing.service, standing.blocked)
+        if ahead:
+            return _answer(record, "order", f"{ahead} ahead of it", ahead=ahead)
+        for service in lane.services:
+            if service.held_by is not None and service.held_by is not lane:
+                return _answer(record, "concurrency", "a place is kept for older work", service=service.name)
+            first = service.parked.first_costly() if service.sells(record.spec.cost) else None
+            if first is not None and (first.rank, first.seq) < (record.rank, record.seq):
+                until = max(self._turns(record, lane))
+                return _answer(record, "rate", "other work waits for more, and goes first", until,
+                               service=service.name)  # fmt: skip
+        asking = self._ledger.asking
+        if (
+            asking is not None
+            and lane.questions
+            and (record.id not in lane.entries or asking.is_asked(record.id))
+        ):
+            return _answer(record, "not_ready", BEING_ASKED)
+        return _answer(record, "ready", "starts in the next turn")
+
+    def _blocked(
+        self, record: Record, lane: Lane, standing: _Standing, service: Service, blocked: Blocked
+    ) -> Explanation:
+        line: Lane | Service | str = service if service in standing.lines else lane
+        name = service.name
+        if isinstance(service, Crew):
+            name = service.scarce()[0]
+            line = name or line
+        ahead = self._counts.get(line, 0)
+        if blocked.reason == UNSERVED:
+            return self._unserved(record, self._counts.get(lane, 0))
+        if name == THREADS:
+            return _answer(record, "threads", blocked.details, ahead=ahead)
+        if name == HERE:
+            return _answer(record, "max_running", blocked.details, ahead=ahead)
+        if name == OWN_POOL:
+            return _answer(record, blocked.reason, blocked.details, ahead=ahead, service=POOL)
+        until = blocked.until
+        if blocked.reason == "rate" and until is not None:  # every rate of this work has to have room by then
+            until = max(until, *self._turns(record, lane))
+        return _answer(record, blocked.reason, blocked.details, until, ahead, service.name)
+
+    def _unserved(self, record: Record, ahead: int) -> Explanation:
+        """Why nobody may run that work, where several processes share the queue."""
+        fleet, spec = self._ledger.fleet, record.spec
+        assert fleet is not None
+        serving = list(fleet.serving())
+        if not serving:
+            return _answer(record, "not_started", "no process that has the queue open runs work", ahead=ahead)
+        if not any(spec.task in member.worker.tasks for member in serving):
+            details = f"no process that runs work has a task {spec.task!r}"
+            return _answer(record, "unknown_task", details, ahead=ahead)
+        details = f"queue {spec.queue!r} is not one that start(queues=…) named"
+        return _answer(record, "paused", details, ahead=ahead)
+
+    def _turns(self, record: Record, lane: Lane) -> Iterator[float]:
+        """When each rate of the services of that work has room for it, and for all those ahead."""
+        yield self._now
+        for service in lane.services:
+            for window in service.windows:
+                yield window.turn_of(self._counts.get(service, 0), self._now)
+            if record.spec.cost and service.meters:
+                yield self._rehearsal(service).peek(record.spec.cost) or self._now
+
+    def _rehearsal(self, service: Service) -> Rehearsal:
+        if service not in self._rehearsals:
+            self._rehearsals[service] = Rehearsal(service.meters, self._now)
+        return self._rehearsals[service]
+
+    def _standing(self, lane: Lane, cost: Cost = ()) -> _Standing:
+        if cost:  # each is another case
+            return _look_at(lane, self._now, self._in_line, cost)
+        standing = self._standings.get(lane)
+        if standing is None:
+            standing = self._standings[lane] = _look_at(lane, self._now, self._in_line)
+        return standing
+
+
+def _look_at(lane: Lane, now: float, in_line: frozenset[str], cost: Cost = ()) -> _Standing:
+    """What is shut (paused, throttled, tripped) lasts longer than what is full, and keeps others' lines free.
+    A limit says more than that nobody runs work at all."""
+    found = [(service, blocked) for service in lane.services if (blocked := service.blocked(now, cost))]
+    found.sort(key=lambda one: one[1].reason == UNSERVED)
+    shut = [(service, blocked) for service, blocked in found if blocked.reason not in in_line]
+    service, blocked = next(iter(shut + found), (None, None))
+    lines = tuple(one for one in lane.services if all(other is one for other, _ in shut))
+    return _Standing(service, blocked, () if lane.queue.is_paused else lines)
+
+
+def _answer(
+    record: Record, reason: str, details: str = "", until: float | None = None, ahead: int = 0,
+    service: str | None = None, waits_for: tuple[str, ...] = (),
+) -> Explanation:  # fmt: skip
+    return Explanation(record.id, record.state, reason, details, until, ahead, service, waits_for)
+
+
+def _plain(amount: float) -> float:
+    """A whole amount as a whole number, wherever it was kept meanwhile."""
+    return int(amount) if amount == int(amount) else amount
+
+
+def snapshot(service: Service, now: float) -> dict[str, Any]:
+    """One service for people: its limits, how much of them is used, and what blocks it."""
+    limits = service.limits
+    blocked = service.blocked(now)
+    return {
+        "name": service.name,
+        "running": service.active,
+        "concurrent": limits.concurrent if service.width is None else service.cap,
+        "adaptive": None if limits.adaptive is None else msgspec.structs.asdict(limits.adaptive),
+        "rates": [
+            {"rate": str(rate), "used": window.limit - window.room(now), "limit": window.limit}
+            for rate, window in zip(limits.rates, service.windows, strict=True)
+        ],
+        "quantities": [
+            {
+                "name": meter.name,
+                "used": _plain(meter.limit - meter.room(now)),
+                "limit": meter.limit,
+                "per": meter.per,
+            }
+            for meter in service.meters
+        ],
+        "circuit": None if service.breaker is None else service.breaker.state,
+        "circuit_threshold": limits.circuit_threshold,
+        "circuit_timeout": limits.circuit_timeout,
+        "paused": service.is_paused,
+        "each": None if limits.each is None else str(limits.each),
+        "declared": None if service.declared in (None, Limits(service.name)) else str(service.declared),
+        "blocked": None if blocked is None else blocked.reason,
+        "until": None if blocked is None else blocked.until,
+    }

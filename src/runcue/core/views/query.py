@@ -1,0 +1,57 @@
+"""Which works somebody asks to see, newest first. Stores find them; that they all find the same is told here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from runcue.core.model.record import Record, WorkState
+
+SEARCHED = 200_000
+"""Among how many of the newest works a text is searched."""
+
+
+class Query(msgspec.Struct, frozen=True):
+    """Works of that state, task, queue and service in which a text occurs, older than the one with that number."""
+
+    state: WorkState | None = None
+    task: str | None = None
+    limit: int = 100
+    queue: str | None = None
+    service: str | None = None
+    search: str | None = None
+    before: int | None = None
+
+    def finds(self, record: Record) -> bool:
+        """True when that is one of them."""
+        spec = record.spec
+        return (
+            (self.state is None or record.state is self.state)
+            and (self.task is None or spec.task == self.task)
+            and (self.queue is None or spec.queue == self.queue)
+            and (self.service is None or _uses(record, self.service))
+            and (self.before is None or record.seq < self.before)
+            and (self.search is None or _has(record, self.search))
+        )
+
+
+def by_task(numbers: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
+    """How many works of each task are pending and running, of numbers by state and task."""
+    found: dict[str, dict[str, int]] = {"pending": {}, "running": {}}
+    for state, task, number in numbers:
+        if state in found:
+            found[str(state)][task] = number
+    return found
+
+
+def _uses(record: Record, service: str) -> bool:
+    """True for work that uses this service, or a key's part of it."""
+    return any(name == service or name.startswith(f"{service}[") for name in record.spec.services)
+
+
+def _has(record: Record, text: str) -> bool:
+    """True when the text occurs in what identifies the work or says how it went; letters of ASCII in either case."""
+    spec, wanted = record.spec, text.encode().lower()
+    texts = (spec.id, spec.target or "", record.error or "")
+    return wanted in spec.params.lower() or any(wanted in one.encode().lower() for one in texts)

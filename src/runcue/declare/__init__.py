@@ -1,0 +1,1 @@
+"""What users write, checked once: services, tasks, callbacks, options, submissions."""

@@ -1,0 +1,177 @@
+"""Reads what people hand to `submit`, `get`, `list`, `join`, `start` and `events`: checked, and made exact."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Awaitable, Iterable, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from runcue.core.model import parse
+from runcue.core.model.events import EVENTS, WORK_EVENTS
+from runcue.core.model.record import WorkState
+from runcue.core.views.query import Query
+from runcue.declare.options import choice, pause
+from runcue.errors import InvalidOption, SubmitError, quoted
+
+STATES: Final = (*map(str, WorkState), "queued")
+MOST_DEPENDENCIES: Final = 100_000
+
+
+def work_id(value: object) -> str:
+    """Read the id of work that is asked for; if there is such work is another question."""
+    try:
+        return parse.work_id(value)
+    except SubmitError:
+        expected = f"1 to {parse.LONGEST_NAME} printable characters{_unawaited(value)}"
+    raise InvalidOption("id", value, expected)
+
+
+def nothing_else(task: object, misplaced: tuple[object, ...]) -> None:
+    """Refuse what `submit` was given by position besides the task, and show how it is given."""
+    if misplaced:
+        name = quoted(task) if isinstance(task, str) else getattr(task, "__name__", "task")
+        params = quoted(misplaced[0]) if len(misplaced) == 1 and isinstance(misplaced[0], dict) else "{…}"
+        raise SubmitError(
+            "submit() takes only the task by position; what the handler is to get goes into params: "
+            f"submit({name}, params={params})."
+        )
+
+
+def work_ids(value: object) -> list[str] | None:
+    """Read the ids that `join` waits for; None is all work."""
+    if value is None:
+        return None
+    given = _several(value)
+    try:
+        return list(map(work_id, given))
+    except InvalidOption:
+        for other in given:
+            _unawaited(other)
+        raise
+
+
+def queue_names(value: object) -> frozenset[str] | None:
+    """Read which queues `start` serves; None is all of them."""
+    return None if value is None else frozenset(parse.name(name, "queue") for name in _several(value))
+
+
+def texts(value: object) -> dict[str, str | None]:
+    """Read what `set_config` is given: names, and texts or None."""
+    if not isinstance(value, Mapping):
+        raise InvalidOption("config", value, "a dict of names and texts")
+    for name, text in value.items():
+        parse.name(name, "config")
+        if text is not None and not isinstance(text, str):
+            raise InvalidOption(f"config {name}", text, "a text or None")
+    return dict(value)
+
+
+def event_number(value: object) -> int:
+    """Read after which event a reader goes on; what lies before the first is the beginning."""
+    return parse.number(value, "since", whole=True)
+
+
+def _several(value: object) -> list[Any]:
+    """What may be given alone or as several."""
+    is_one = isinstance(value, (str, bytes, Mapping, Awaitable)) or not isinstance(value, Iterable)
+    return [value] if is_one else list(value)  # type: ignore[call-overload]  # (it is iterable then)
+
+
+def not_called(task: object) -> None:
+    """Refuse the call of a handler where the handler itself is meant: `submit(extract(1))`."""
+    if inspect.iscoroutine(task):
+        _end(task)
+        name = task.__name__
+        raise SubmitError(
+            f"The task is a call of {quoted(name)}. Give the function itself and what it is to get: "
+            f"submit({name}, params={{…}})."
+        )
+
+
+def _end(value: object) -> None:
+    """End a call that nobody awaits, so that Python does not warn of it as well."""
+    if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+        value.close()
+
+
+def _unawaited(value: object) -> str:
+    """The advice for a call that nobody awaited."""
+    _end(value)
+    return " (did you forget await?)" if isinstance(value, Awaitable) else ""
+
+
+def work_state(value: object) -> WorkState | None:
+    """Read the state that `list` filters by; "queued" is the older name of "pending"."""
+    return None if value is None else WorkState(choice(value, "state", STATES))
+
+
+def query(
+    state: object, task: str | None, limit: object, queue: object, service: object, search: object
+) -> Query:
+    """Read which works are to be listed."""
+    text = None if search is None else parse.name(search, "search")
+    where = None if queue is None else parse.name(queue, "queue")
+    what = None if service is None else parse.name(service, "service")
+    return Query(work_state(state), task, rows(limit), where, what, text)
+
+
+def event_types(value: object) -> frozenset[str] | None:
+    """Read which events a reader wants, by their short or their long names; None is all of them."""
+    if value is None:
+        return None
+    return frozenset(choice(_short(name), "event type", tuple(EVENTS)) for name in _several(value))
+
+
+def _short(name: object) -> object:
+    short = name.removeprefix("work_") if isinstance(name, str) else None
+    return short if short in WORK_EVENTS else name
+
+
+def rows(value: object) -> int:
+    """Read how much `list` gives at most."""
+    return parse.number(value, "limit", 1, parse.HIGHEST_LIMIT, whole=True)
+
+
+# --- Fields of a submission -----------------------------------------------------------------------
+
+
+def target(value: object, limit: int) -> str:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str):
+        raise SubmitError(f"Invalid target: {quoted(value)}. Expected text or a Path.")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise SubmitError(f"Invalid target: {quoted(value)}. It is no valid Unicode text.") from None
+    if size > limit:
+        raise SubmitError(f"Invalid target: {size:,} bytes, more than max_params={limit:,}.")
+    return str.__str__(text)
+
+
+def ids(value: object) -> tuple[str, ...]:
+    if isinstance(value, (bytes, Mapping)) or not isinstance(value, Iterable):
+        raise SubmitError(f"Invalid depends_on: {quoted(value)}. Expected a list of ids{_unawaited(value)}.")
+    try:
+        given = [value] if isinstance(value, str) else list(islice(value, MOST_DEPENDENCIES + 1))
+    except Exception as error:
+        raise SubmitError(f"Invalid depends_on: reading it raised {quoted(error)}.") from error
+    if len(given) > MOST_DEPENDENCIES:
+        raise SubmitError(f"Invalid depends_on: more than {MOST_DEPENDENCIES:,} ids.")
+    try:
+        ids = list(map(parse.work_id, given))
+    except SubmitError as error:
+        advice = max(map(_unawaited, given))
+        raise SubmitError(f"Invalid depends_on: {str(error).removesuffix('.')}{advice}.") from None
+    if isinstance(value, (set, frozenset)):
+        ids.sort()
+    return tuple(dict.fromkeys(ids))
+
+
+def due(run_at: object, delay: object) -> tuple[float | None, float | None]:
+    if run_at is None:
+        return None, pause(delay, "delay")
+    if delay is not None:
+        raise SubmitError("run_at and delay are both given. Give one of them.")
+    return parse.moment(run_at), None

@@ -1,0 +1,526 @@
+"""The edge: services, tasks, callbacks and options are declared here, and every submission is checked here.
+
+Rules:
+- Everything is checked as early as it can be, and what is refused changes nothing.
+- Older spellings are translated here, once. The same thing said twice must be said the same way.
+- A service declared again is declared anew: what the second declaration leaves out is gone.
+- A callback registered again replaces the first. A task name belongs to one function; only that function, or
+  the same one defined anew (a notebook cell run again, a module reloaded), replaces it.
+- Names that start with "#" are runcue's own services, for each process ("#threads", "#process_pool", "#running").
+- `spec` is on the path of every submission: what was not given costs one comparison.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from importlib import import_module
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from runcue.core.ledger.fleet import HERE
+from runcue.core.limits.meter import Cost
+from runcue.core.model import parse
+from runcue.core.model.record import Spec, Work
+from runcue.core.model.retry import Retry, retry_of_work
+from runcue.core.model.settings import Rule
+from runcue.core.model.state import Limits, base_name, is_pattern
+from runcue.core.schedule.gates import Questions
+from runcue.core.views.explain import OWN_POOL, POOL, THREADS
+from runcue.declare import arguments
+from runcue.declare.callbacks import DatabaseCheck
+from runcue.declare.options import Options as Options  # noqa: PLC0414 (it is looked for here, with the rest of the edge)
+from runcue.declare.options import choice, command, or_none, pause, span
+from runcue.declare.service_choice import (
+    CostOf,
+    Picks,
+    cost_of,
+    picked,
+    read_cost,
+    read_uses,
+    template,
+    with_keys,
+)
+from runcue.declare.service_options import KeyOf, agreed, disagree, read_limits
+from runcue.engine.artifacts import Artifacts, declared
+from runcue.engine.handler import executor_of, identity, is_async, origin, own_name, spoken, takes
+from runcue.errors import (
+    ConfigError,
+    DependencyCycle,
+    InvalidOption,
+    SubmitError,
+    UnknownService,
+    UnknownTask,
+    quoted,
+)
+from runcue.host.posix import need_posix
+from runcue.ports import CommandOptions, Observer
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Seconds: TypeAlias = float | timedelta | str
+
+EXECUTORS: Final = ("async", "thread", "process_pool", "subprocess", "ssh", "dask")
+IMPLICIT: Final = {
+    "async": (),
+    "thread": (THREADS,),
+    "process_pool": (OWN_POOL,),
+    "subprocess": (),
+    "ssh": (),
+    "dask": (),
+}
+OUTSIDE: Final = {
+    "process_pool": "runcue.executors.process.executor",
+    "subprocess": "runcue.executors.command.executor",
+    "ssh": "runcue.executors.ssh.executor",
+    "dask": "runcue.executors.dask.executor",
+}
+"""Where the executors are that bring what most programs do without."""
+ON_FAILED: Final = ("resubmit", "reject", "return")
+CALLBACKS: Final = {
+    "is_ready": ("work",),
+    "is_stale": ("work",),
+    "priority": ("ctx",),
+    "dependency_satisfied": ("work_id",),
+    "on_start": ("work",),
+    "on_complete": ("work", "result", "duration"),
+    "on_failure": ("work", "error", "will_retry"),
+    "on_skip": ("work",),
+    "on_cancel": ("work",),
+    "on_backpressure": ("depth", "limit"),
+    "on_pending_warning": ("work", "seconds"),
+    "on_stall_warning": ("seconds", "pending"),
+}
+"""What each callback is called with."""
+
+TASK_OPTIONS: Final = ("name", "uses", "services", "executor", "retry", "retry_delay", "timeout", "cost",
+                       "inputs", "outputs", "max_age", "shell", "check", "cwd", "env")  # fmt: skip
+SUBMIT_OPTIONS: Final = ("task", "params", "target", "queue", "depends_on", "timeout", "dependency_timeout",
+                         "idempotency_key", "on_failed", "id", "priority", "run_at", "delay",
+                         "retry", "task_type")  # fmt: skip
+
+DEFAULT_QUEUE: Final = "default"
+RESUBMIT: Final = "resubmit"
+NO_PRIORITY: Final = 0
+HIGHEST_PRIORITY: Final = 1_000_000
+
+_submit_options = frozenset(SUBMIT_OPTIONS)
+
+
+# --- Tasks ----------------------------------------------------------------------------------------
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A registered kind of work: who does it, with what, and how often it is tried."""
+
+    name: str
+    handler: Callable[..., Any]
+    services: tuple[str, ...] = ()
+    picks: Picks | None = None
+    """Chooses the services of each work from its fields, where they are not the same for all."""
+    executor: str = "async"
+    retry: Retry = Retry(max_attempts=1)
+    timeout: float | None = None
+    """Its own, or the Cue's default."""
+    command: CommandOptions = CommandOptions()
+    is_checked: bool = True
+    """False while its services may still be unknown: that is settled by the first submission."""
+    artifacts: Artifacts | None = None
+    """The files that its work needs and makes."""
+    cost: CostOf | None = None
+    """How much of the quantities of its services a start is expected to use."""
+    retry_delay: Callable[[Any], Any] | None = None
+    """Says after how many seconds a failed attempt is followed by another, if that is not for `retry` to say."""
+    is_plain: bool = True
+    """True when nothing has to be worked out for each of its works."""
+
+    @property
+    def service(self) -> str | None:
+        """The first of its services, or None."""
+        return self.services[0] if self.services else None
+
+
+class Registry:
+    """Everything an application declared on one Cue."""
+
+    def __init__(self, options: Options, database: str | None = None, is_shared: bool = False) -> None:
+        self.options = options
+        self.is_shared = is_shared
+        """True when other programs may have declared services on the same queue."""
+        self.tasks: dict[str, Task] = {}
+        self.artifacts: dict[str, Artifacts] = {}
+        """What tasks declare of the files they need and make."""
+        self.services: dict[str, Limits] = {}
+        self.keys: dict[str, KeyOf] = {}
+        """What tells the keys of a service apart, for those that have keys."""
+        self.rules: dict[str, Rule] = {}
+        self.callbacks: dict[str, Callable[..., Any]] = {}
+        self.arounds: list[Callable[..., Any]] = []
+        """What is entered around each attempt."""
+        self.observers: list[Observer] = []
+        self.failure_wants_retry = True
+        """False when `on_failure` takes no `will_retry`: it is then told of final failures only."""
+        self.version = 0
+        """Counts what was declared, of that what other processes have to know."""
+        self.has_costs = False
+        """True when some task uses an amount of something."""
+        self.picks_services = False
+        """True when some task chooses its services for each work."""
+        self._database = database
+        self._names: dict[object, str | None] = {}
+
+    # declaring ----------------------------------------------------------------------------------------
+
+    def service(self, name: str, **options: Any) -> Limits:
+        """Declare a service and its limits; declared again, it has these limits and no others."""
+        limits, key = read_limits(name, **options)
+        if limits.name in self.services and (key is None) != (limits.name not in self.keys):
+            raise ConfigError(
+                f"Service {quoted(limits.name)} was declared {'without' if key else 'with'} per=, and waiting work "
+                "was submitted like that. Give the new one another name."
+            )
+        self.services[limits.name] = limits
+        had_keys = self.keys.pop(limits.name, None) is not None
+        if key is not None:
+            self.keys[limits.name] = key
+        if limits.name == POOL or had_keys or key is not None:
+            for task in list(self.tasks.values()):
+                self._settle(task)
+        return limits
+
+    def task(
+        self,
+        name: Any = None,
+        *,
+        uses: Any = None,
+        services: Any = None,
+        executor: str | None = None,
+        retry: object = None,
+        retry_delay: Any = None,
+        timeout: Seconds | None = None,
+        cost: Any = None,
+        inputs: Any = None,
+        outputs: Any = None,
+        max_age: Seconds | None = None,
+        shell: bool | None = None,
+        check: bool | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        **unknown: Any,
+    ) -> Any:
+        """Register a handler, as `@task("name", …)`, `@task(…)` or `@task`; it is returned unchanged."""
+        parse.reject_unknown(unknown, TASK_OPTIONS, "task()")
+        handler = None if isinstance(name, str) or not callable(name) else name
+        if handler is None and name is not None:
+            name = parse.name(name, "task")
+        if executor is not None:
+            choice(executor, "executor", EXECUTORS)
+        wanted = agreed("uses", read_uses(uses, "uses"), "services", read_uses(services, "services")) or ()
+        names: tuple[str, ...] = wanted if isinstance(wanted, tuple) else ()
+        if executor == "process_pool":
+            names = tuple(name for name in names if name != POOL)  # it is in the pool's line anyway
+        how = command(executor, shell=shell, check=check, cwd=cwd, env=env)
+        picks = wanted if callable(wanted) else template(names)
+        if uses is not None:
+            self._require(name for name in names if "{" not in name)
+        is_checked = picks is not None or all(map(self._knows, names))
+        policy = Retry.of(retry)
+        if retry_delay is not None and not _is_function_of_work(retry_delay):
+            raise InvalidOption("retry_delay", retry_delay, "a plain function of work that returns seconds")
+        limit = self.options.default_timeout if timeout is None else span(timeout, "timeout")
+        files = declared(inputs, outputs, or_none(span)(max_age, "max_age"))
+        price = read_cost(cost)
+
+        def register(function: Function) -> Function:
+            own = name if handler is None and name is not None else own_name(function)
+            where = executor_of(function, own, executor)
+            if where in OUTSIDE:  # loaded here: what is missing is told at once, and no start waits for it
+                need_posix(f'executor="{where}"')
+                module = import_module(OUTSIDE[where])
+                if where == "process_pool":
+                    module.check_importable(function)
+            plain = () if picks is not None else names
+            self._add(
+                Task(
+                    own,
+                    function,
+                    plain,
+                    picks,
+                    where,
+                    policy,
+                    limit,
+                    how,
+                    is_checked,
+                    files,
+                    price,
+                    retry_delay,
+                )
+            )
+            return function
+
+        return register if handler is None else register(handler)
+
+    def around(self, function: Function) -> Function:
+        """Enter what `function(work)` returns around each attempt; it is returned unchanged."""
+        if not _is_function_of_work(function):
+            raise InvalidOption("around", function, "a plain function of work that returns a context manager")
+        self.arounds.append(function)
+        return function
+
+    def callback(self, kind: str, function: Function) -> Function:
+        """Register one of the callbacks of `CALLBACKS`; it is returned unchanged."""
+        if kind not in CALLBACKS:
+            raise ConfigError(f"There is no callback {quoted(kind)}.{parse.nearest(kind, CALLBACKS)}")
+        expected = CALLBACKS[kind]
+        shown = ", ".join(expected)
+        if not callable(function):
+            raise ConfigError(f"{kind} must be a function of ({shown}), not {quoted(function)}.")
+        wants_all = takes(function, len(expected))
+        if not wants_all and not (kind == "on_failure" and takes(function, 2)):
+            raise ConfigError(f"{kind} is called with ({shown}), which {spoken(function)} does not take.")
+        called: Callable[..., Any] = function
+        if isinstance(function, DatabaseCheck):
+            called = function.bind(self._database)
+        if kind == "on_failure":
+            self.failure_wants_retry = wants_all
+        self.callbacks[kind] = called
+        self.version += 1
+        return function
+
+    @property
+    def has_hooks(self) -> bool:
+        """True when there are callbacks that want to be told what happened."""
+        return any(name.startswith("on_") for name in self.callbacks)
+
+    def shared_rules(self) -> dict[str, Rule]:
+        """What whoever decides has to know of the tasks: everything but code."""
+        questions, settings = self.questions(), self.options.settings()
+        return {
+            name: replace(
+                rule,
+                retry=replace(rule.retry, retry_on=None),
+                # how much may run in a process is that process's own
+                implicit=tuple(one for one in rule.implicit if one != HERE),
+                questions=questions,
+                settings=settings,
+            )
+            for name, rule in self.rules.items()
+        }
+
+    def questions(self) -> Questions:
+        """Which of the callbacks that decide something there are."""
+        has = self.callbacks.__contains__
+        return Questions(has("is_ready"), has("is_stale"), has("priority"), has("dependency_satisfied"),
+                         bool(self.artifacts))  # fmt: skip
+
+    def get_task(self, task: object) -> Task:
+        """The registered task of that name or handler."""
+        name = str.__str__(task) if isinstance(task, str) else self._name_of(task)
+        found = self.tasks.get(name)
+        if found is None:
+            raise UnknownTask(task, self.tasks)
+        return found
+
+    # submitting ---------------------------------------------------------------------------------------
+
+    def spec(
+        self,
+        task: str | Callable[..., Any] | None = None,
+        *,
+        make_id: Callable[[], str],
+        params: Mapping[str, Any] | None = None,
+        target: str | os.PathLike[str] | None = None,
+        queue: str = DEFAULT_QUEUE,
+        depends_on: str | Iterable[str] | None = None,
+        timeout: Seconds | None = None,
+        dependency_timeout: Seconds | None = None,
+        idempotency_key: str | None = None,
+        on_failed: str = RESUBMIT,
+        id: str | None = None,
+        priority: float = NO_PRIORITY,
+        run_at: float | datetime | None = None,
+        delay: Seconds | None = None,
+        retry: object = None,
+        task_type: str | Callable[..., Any] | None = None,
+        **unknown: Any,
+    ) -> Spec:
+        """Check what `submit` was given and make it exact."""
+        known = self.tasks.get(task) if type(task) is str else None
+        if known is None or task_type is not None or unknown or not known.is_checked:
+            known = self._known(task, task_type, unknown)
+        data = b"{}" if params is None else parse.encode_params(params, self.options.max_params)
+        if target is not None:
+            target = arguments.target(target, self.options.max_params)
+        if queue is not DEFAULT_QUEUE:
+            queue = parse.name(queue, "queue")
+        after = () if depends_on is None else arguments.ids(depends_on)
+        limit = known.timeout if timeout is None else span(timeout, "timeout")
+        if dependency_timeout is not None:
+            dependency_timeout = pause(dependency_timeout, "dependency_timeout")
+        if idempotency_key is not None:
+            idempotency_key = parse.key(idempotency_key)
+        if on_failed is not RESUBMIT:
+            on_failed = choice(on_failed, "on_failed", ON_FAILED)
+        if priority is not NO_PRIORITY:
+            priority = parse.number(priority, "priority", -HIGHEST_PRIORITY, HIGHEST_PRIORITY)
+        due = wait = None
+        if run_at is not None or delay is not None:
+            due, wait = arguments.due(run_at, delay)
+        policy = None if retry is None else retry_of_work(retry)
+        work_id = ""  # made last: an id that somebody saw must not be refused (decision 0003)
+        if id is not None:
+            work_id = parse.work_id(id)
+            if work_id in after:
+                raise DependencyCycle([work_id, work_id])
+        services = known.services
+        cost: Cost = ()
+        if not known.is_plain:
+            work = Work(work_id, known.name, parse.decode_params(data), target, queue, depends_on=after,
+                        timeout=limit, dependency_timeout=dependency_timeout,
+                        idempotency_key=idempotency_key, priority=priority, run_at=due)  # fmt: skip
+            services, cost = self._worked_out(known, work)
+        return Spec(work_id or make_id(), known.name, data, services, queue, target, after, priority, due, wait,
+                    limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy, cost)  # fmt: skip
+
+    def _worked_out(self, task: Task, work: Work) -> tuple[tuple[str, ...], Cost]:
+        """The services of one work, and how much of them it is expected to use."""
+        services = task.services
+        if task.picks is not None:
+            services = picked(task.picks, work)
+            for name in services:
+                if not self._knows(name) and not self.is_shared:
+                    raise SubmitError(
+                        f"{UnknownService(name, self.services)} The uses= of task {quoted(work.task)} chose it."
+                    )
+        if task.artifacts is not None:
+            task.artifacts.check(work)
+        cost = () if task.cost is None else cost_of(task.cost, work)
+        return with_keys(services, self.keys, work), cost
+
+    def specs(self, items: Iterable[Mapping[str, Any]], make_id: Callable[[], str]) -> list[Spec]:
+        """Check what `submit_many` was given: all of it, or an error that says which item is wrong."""
+        if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+            raise SubmitError(
+                f"submit_many takes a list of dicts of submit's arguments, not {quoted(items)}."
+            )
+        tasks, most = self.tasks, self.options.max_params
+        specs: list[Spec] = []
+        try:
+            for item in items:
+                known = None
+                if type(item) is dict and len(item) == 2 and "params" in item:  # like most in a batch
+                    known = tasks.get(name) if type(name := item.get("task")) is str else None
+                if known is not None and known.is_checked and known.is_plain:
+                    data = parse.encode_params(item["params"], most)
+                    specs.append(Spec(make_id(), known.name, data, known.services, timeout=known.timeout))
+                else:
+                    specs.append(self._item(item, make_id))
+        except (ConfigError, SubmitError) as error:
+            error.args = (f"items[{len(specs)}]: {error}",)
+            raise
+        return specs
+
+    def _item(self, item: object, make_id: Callable[[], str]) -> Spec:
+        if not isinstance(item, dict):
+            form = "{'task': 'echo', 'params': {…}}"
+            raise SubmitError(f"expected a dict of submit's arguments, such as {form}, got {quoted(item)}.")
+        if not item.keys() <= _submit_options:
+            parse.reject_unknown(item, SUBMIT_OPTIONS, "submit()")
+        return self.spec(make_id=make_id, **item)
+
+    # looking up ---------------------------------------------------------------------------------------
+
+    def _add(self, task: Task) -> None:
+        before = self.tasks.get(task.name)
+        if before is not None:
+            _make_way(before, task)
+        self.tasks[task.name] = task
+        self.artifacts.pop(task.name, None)
+        if task.artifacts is not None:
+            self.artifacts[task.name] = task.artifacts
+        self.picks_services |= task.picks is not None
+        self.has_costs |= task.cost is not None
+        self._settle(task)
+        self._names = {}
+        for known in self.tasks.values():
+            key = identity(known.handler)
+            self._names[key] = None if key in self._names else known.name
+
+    def _settle(self, task: Task) -> None:
+        """What follows from how a task and its services are declared now."""
+        is_fixed = task.picks is None and not any(name in self.keys for name in task.services)
+        is_plain = is_fixed and task.artifacts is None and task.cost is None
+        self.tasks[task.name] = replace(task, is_plain=is_plain)
+        implicit = IMPLICIT[task.executor]
+        if task.executor == "process_pool" and POOL in self.services:
+            implicit += (POOL,)
+        if task.executor == "dask" and self.options.dask is None:
+            implicit += (OWN_POOL,)  # a cluster of our own has as many processes
+        if self.options.max_running is not None:
+            implicit += (HERE,)
+        self.rules[task.name] = Rule(task.retry, implicit, task.services if is_fixed else None)
+        self.version += 1
+
+    def _name_of(self, function: object) -> str:
+        if not callable(function):
+            arguments.not_called(function)
+            raise UnknownTask(function, self.tasks)
+        key = identity(function)
+        name = self._names.get(key, "")
+        if name is None:
+            raise ConfigError(f"{spoken(function)} handles more than one task. Give the task's name instead.")
+        if not name:
+            raise UnknownTask(getattr(function, "__name__", function), self.tasks)
+        return name
+
+    def _known(self, task: object, task_type: object, unknown: dict[str, Any]) -> Task:
+        """The task meant by a submission, in whatever way it was said."""
+        parse.reject_unknown(unknown, SUBMIT_OPTIONS, "submit()")
+        if task is None and task_type is None:
+            raise SubmitError("submit() needs a task: its name, or the function registered for it.")
+        names = [self.get_task(said).name for said in (task, task_type) if said is not None]
+        if names[0] != names[-1]:
+            disagree("task", names[0], "task_type", names[-1])
+        known = self.tasks[names[0]]
+        if not known.is_checked:
+            self._require(known.services)
+            known = self.tasks[known.name] = replace(known, is_checked=True)
+        return known
+
+    def _require(self, names: Iterable[str]) -> None:
+        for name in names:
+            if not self._knows(name):
+                raise UnknownService(name, self.services)
+
+    def _knows(self, name: str) -> bool:
+        """True for a service that was declared, a key of one, and a pattern that one of them matches."""
+        if name in self.services:
+            return True
+        if is_pattern(name):
+            return bool(fnmatch.filter(self.services, name))
+        return base_name(name) in self.keys
+
+    def undeclared(self, specs: Iterable[Spec]) -> frozenset[str]:
+        """The services of these that were not declared here: the queue itself has to know them."""
+        return frozenset(name for spec in specs for name in spec.services if not self._knows(name))
+
+
+def _make_way(before: Task, task: Task) -> None:
+    """Make sure that a task may take the place of one with the same name."""
+    old, new = before.handler, task.handler
+    if identity(old) != identity(new) and (origin(old) is None or origin(old) != origin(new)):
+        raise ConfigError(
+            f"Task {quoted(task.name)} is registered already, for {spoken(old)}. Give this one another name."
+        )
+    if before.executor != task.executor:
+        raise ConfigError(
+            f"Task {quoted(task.name)} is registered already, with executor {before.executor!r}. "
+            "Give the new one another name, or make a new Cue."
+        )
+
+
+def _is_function_of_work(value: object) -> bool:
+    return callable(value) and not is_async(value) and takes(value, 1)

@@ -1,0 +1,89 @@
+"""What can be told of a user's function without calling it: if it fits, where it runs, which one it is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+from runcue.core.model import parse
+from runcue.errors import ConfigError, quoted
+
+
+def unwrapped(function: object) -> object:
+    """The function inside any number of functools.partial."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def is_async(function: object) -> bool:
+    """True for `async def`, also inside a partial or as the `__call__` of an object."""
+    inner = unwrapped(function)
+    return any(map(inspect.iscoroutinefunction, (inner, getattr(type(inner), "__call__", None))))  # noqa: B004
+
+
+def takes(function: Callable[..., Any], amount: int) -> bool:
+    """True unless it is certain that so many arguments are wrong for it."""
+    try:
+        signature = inspect.signature(function)
+    except Exception:  # noqa: BLE001 (some built-ins have none, and anything may claim to have one)
+        return True
+    try:
+        signature.bind(*range(amount))
+    except TypeError:
+        return False
+    return True
+
+
+def spoken(function: object) -> str:
+    """A function in a message: by its name, or as whatever it is."""
+    return quoted(getattr(function, "__qualname__", function))
+
+
+def own_name(function: object) -> str:
+    """The name of a task that was given none: its handler's."""
+    name = getattr(unwrapped(function), "__name__", None)
+    if not isinstance(name, str) or name == "<lambda>":
+        raise ConfigError(f"{spoken(function)} has no name of its own. Give the task one: task('name', …).")
+    return parse.name(name, "task")
+
+
+def executor_of(function: object, name: str, given: str | None) -> str:
+    """Where a handler runs; what could never run is refused."""
+    what = f"The handler of task {quoted(name)}"
+    if not callable(function):
+        raise ConfigError(f"{what} must be a function of work, not {quoted(function)}.")
+    if inspect.isgeneratorfunction(unwrapped(function)) or inspect.isasyncgenfunction(unwrapped(function)):
+        raise ConfigError(f"{what} yields, so that calling it does nothing. Return the result instead.")
+    if not takes(function, 1):
+        raise ConfigError(
+            f"{what} is called with one argument, work, which {spoken(function)} does not take."
+        )
+    if given in {"subprocess", "ssh"}:
+        return given
+    if given in {"process_pool", "dask"}:
+        if is_async(function):
+            raise ConfigError(f"{what} is async and runs on the loop. Use def with executor={given!r}.")
+        return given
+    if not is_async(function):
+        return "thread"
+    if given == "thread":
+        raise ConfigError(f"{what} is async and runs on the loop. Use def, or leave out executor='thread'.")
+    return "async"
+
+
+def identity(function: object) -> object:
+    """What makes two mentions of a handler the same: a method is a new object each time it is named."""
+    if isinstance(function, MethodType):
+        return id(function.__self__), id(function.__func__)
+    return id(function)
+
+
+def origin(function: object) -> tuple[str, str] | None:
+    """Where a function at the top of a module was defined: the same place means that it was edited."""
+    if not isinstance(function, FunctionType) or "<" in function.__qualname__:
+        return None
+    return function.__module__, function.__qualname__

@@ -1,0 +1,400 @@
+"""Asks the application's callbacks about work, with limits and fallbacks; answers are data for the next turn.
+
+Plain callbacks are called on the loop in slices of 2 ms; `async` ones are tasks that are cut off at the limit.
+A plain one that overran is from then on called in a thread of its own, where the limit can be enforced.
+
+what goes wrong            the answer that is used
+is_ready                   not ready
+is_stale                   stale (run it)
+dependency_satisfied       not satisfied
+priority                   0.5
+declared files             nothing can be told: not ready
+
+The files that tasks declare are looked at here, too, like one more callback for each of those tasks: after the
+dependencies, before is_ready. A task whose files are out of reach waits for itself alone, and only while they are.
+Asking costs the loop at most a quarter of its time for work never asked before, 4 % for asking again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from math import isnan
+from time import perf_counter
+from typing import Any
+
+from msgspec.structs import replace
+
+from runcue.core.model.failure import is_kind
+from runcue.core.model.parse import duration
+from runcue.core.model.record import PriorityContext, Record, Work, view
+from runcue.core.schedule.gates import FEW, Allowance, Verdict
+from runcue.core.schedule.plan import Plan
+from runcue.engine.artifacts import UNSEEN, Artifacts, Finding
+from runcue.engine.callback_errors import Complaints
+from runcue.engine.callback_threads import Overrun, OwnThread
+from runcue.engine.handler import is_async
+from runcue.errors import StoreError
+from runcue.ports import Clock
+
+SLICE = 0.002
+TURN_COST = 4e-6
+"""Seconds that a turn spends on one question and its answer, besides the callback itself."""
+FIRST_SHARE = 0.25
+AGAIN_SHARE = 0.025
+"""Of the loop's time, by our own reckoning of a question's cost; measured, the whole comes to about 4 %."""
+TOGETHER = 2
+"""For how many times the limit of a callback a score may wait for those that were asked with it: until one that
+overran is given up, and those behind it have answered."""
+FALLBACKS: dict[str, Any] = {
+    "dependency_satisfied": False,
+    "is_ready": False,
+    "is_stale": True,
+    "priority": 0.5,
+}
+FORGIVEN = 100
+"""How many looks at files in a row have to be answered in time before they are looked at on the loop again."""
+FILES = "artifacts"
+"""What the looking at declared files is called where callbacks have names."""
+
+DELAY = "retry_delay"
+
+NOTHING_DECLARED = Finding()
+
+
+class Question:
+    """One registered callback: how it is called, and what counts when it does not answer."""
+
+    def __init__(self, kind: str, function: Callable[..., Any], limit: float, report: Complaints) -> None:
+        self.kind = kind
+        self.function = function
+        self.limit = limit
+        self.report = report
+        self.wants_task = bool(getattr(function, "wants_task", False))
+        self.is_plain = not is_async(function) and not self.wants_task
+        self._usual = {"priority": float, FILES: Finding}.get(kind, bool)
+        self._thread: OwnThread | None = None
+        self._quick = 0
+
+    def ask(self, arguments: tuple[Any, ...], timer: Callable[[], float]) -> Any:
+        """The answer of a plain callback, called here and now."""
+        began = timer()
+        try:
+            answer = self.function(*arguments)
+            given = type(answer)
+            if given is not self._usual or (given is float and not 0.0 <= answer <= 1.0):
+                if asyncio.iscoroutine(answer):
+                    answer.close()
+                    self.is_plain = False
+                    raise TypeError("it returned a coroutine: declare it with `async def`")
+                answer = self._checked(answer)
+        except KeyboardInterrupt:  # the user's, at the terminal
+            raise
+        except BaseException as error:  # noqa: BLE001 (an application's callback may raise anything)
+            answer = self.fallback(error)
+        took = timer() - began
+        if self.report.observers:
+            self.report.took(self.kind, took)
+        if took > self.limit:
+            self.is_plain = False
+            self._thread = self._thread or OwnThread(f"runcue-{self.kind}")
+            answer = self.fallback(self._late())
+        return answer
+
+    def close(self) -> None:
+        """Let its thread go, if it has one of its own."""
+        if self._thread is not None:
+            self._thread.close()
+
+    async def ask_patiently(self, arguments: tuple[Any, ...]) -> Any:
+        """The answer of any callback, cut off at the limit."""
+        began = perf_counter()
+        try:
+            return await self._answer(arguments)
+        finally:
+            if self.report.observers:
+                self.report.took(self.kind, perf_counter() - began)
+
+    async def _answer(self, arguments: tuple[Any, ...]) -> Any:
+        try:
+            if self._thread is not None:
+                answer = await self._thread.call(self.function, arguments, self.limit)
+                if self.kind == FILES:
+                    self._forgive()
+            else:
+                answer = await self._cut_off(arguments)
+            return self._checked(answer)
+        except Overrun:
+            self._quick = 0
+            return self.fallback(self._late())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            task = asyncio.current_task()
+            if is_kind(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the loop ends; what is not ours to hear does not come from the callback
+            return self.fallback(error)
+
+    async def _cut_off(self, arguments: tuple[Any, ...]) -> Any:
+        limit = asyncio.timeout(self.limit)
+        try:
+            async with limit:
+                answer = self.function(*arguments)
+                return await answer if asyncio.iscoroutine(answer) else answer
+        except TimeoutError:
+            if limit.expired():
+                raise Overrun from None
+            raise
+
+    def _forgive(self) -> None:
+        """To look at files is quick again: that one look took long may have been a busy machine."""
+        self._quick += 1
+        if self._quick >= FORGIVEN:
+            self._quick = 0
+            self.is_plain = True
+
+    def _checked(self, answer: Any) -> Any:
+        if isinstance(answer, Finding):
+            return answer
+        if self.kind != "priority":
+            if answer is None:
+                raise TypeError("it returned None, not True or False")
+            return bool(answer)
+        is_number = isinstance(answer, (int, float)) and not isinstance(answer, bool)
+        if not is_number or (isinstance(answer, float) and isnan(answer)):
+            raise TypeError(f"it returned {answer!r:.80}, not a number from 0 to 1")
+        return float(min(1.0, max(0.0, answer)))
+
+    def _late(self) -> TimeoutError:
+        return TimeoutError(f"it took longer than {self.limit:g} s")
+
+    def fallback(self, error: BaseException) -> Any:
+        """Report that, and what counts instead of an answer."""
+        self.report(self.kind, error)
+        return FALLBACKS.get(self.kind, UNSEEN)
+
+
+Interview = Generator[tuple[Question, tuple[Any, ...]] | Verdict, Any, None]
+"""Questions to put, one after the other, each with its arguments; then the verdict."""
+
+
+class Judge:
+    """Turns `plan.ask` into verdicts."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        timer: Callable[[], float],
+        limit: float,
+        callbacks: Mapping[str, Callable[..., Any]],
+        report: Complaints,
+        deliver: Callable[[list[Verdict]], None],
+        task_of: Callable[[str], Awaitable[str | None]],
+        artifacts: Mapping[str, Artifacts],
+    ) -> None:
+        self._clock = clock
+        self._timer = timer
+        self._limit = limit
+        self._callbacks = callbacks
+        self._report = report
+        self._deliver = deliver
+        self._task_of = task_of
+        self.artifacts = artifacts
+        """What tasks declare of their files; a task that declares nothing is not in it."""
+        self._questions: dict[str, Question] = {}
+        self._looks: dict[str, Question] = {}
+        self._todo: deque[tuple[Record, int, dict[str, float]]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_going = False
+        self._unanswered = 0
+        self._answers: list[Verdict] = []
+        self._latest: asyncio.TimerHandle | None = None
+        self._cost = 2 * TURN_COST
+        self._first_tokens = self._again_tokens = SLICE
+        self._paid_at = clock.now()
+        self.asking: str | None = None
+        """The callback that is being called right now, for the watchdog."""
+
+    def _use_registered(self) -> None:
+        for kind in FALLBACKS:
+            function = self._callbacks.get(kind)
+            known = self._questions.get(kind)
+            if function is not None and (known is None or known.function is not function):
+                self._questions[kind] = Question(kind, function, self._limit, self._report)
+
+    def _look_for(self, task: str) -> Question | None:
+        """How the files of that task are looked at; None when it declares none."""
+        if task not in self.artifacts:
+            return None
+        look = self._looks.get(task)
+        if look is None:
+            look = self._looks[task] = Question(FILES, self._look, self._limit, self._report)
+        return look
+
+    def _look(self, work: Work) -> Finding:
+        """Look at the files of that work: on the loop, or in a thread when that took too long."""
+        declared = self.artifacts.get(work.task)
+        return Finding() if declared is None else declared.look(work, self._clock.wall())
+
+    def makes(self, record: Record) -> tuple[str, ...]:
+        """The outputs that are declared for that work, which just completed."""
+        declared = self.artifacts.get(record.spec.task)
+        try:
+            return () if declared is None else declared.makes(view(record))
+        except BaseException as error:  # noqa: BLE001 (an application's function may raise anything)
+            self._report(FILES, error)
+            return ()
+
+    def delay(self, function: Callable[[Any], Any], record: Record) -> float | None:
+        """After how many seconds the next attempt starts, if the application says so; one has just failed."""
+        try:
+            answer = function(view(replace(record, failures=record.failures + 1)))
+            return None if answer is None else duration(answer, DELAY)
+        except Exception as error:  # noqa: BLE001 (an application's function may raise anything)
+            self._report(DELAY, error)
+            return None
+
+    def allowance(self) -> Allowance:
+        """How much may be asked now, so that asking stays within its share of the loop's time."""
+        if self._unanswered >= FEW:  # in threads, which take their time
+            return Allowance(0, 0)
+        now = self._clock.now()
+        passed, self._paid_at = now - self._paid_at, now
+        self._first_tokens = min(SLICE, self._first_tokens + passed * FIRST_SHARE)
+        self._again_tokens = min(SLICE, self._again_tokens + passed * AGAIN_SHARE)
+        return Allowance(self._affordable(self._first_tokens), self._affordable(self._again_tokens))
+
+    def ask(self, plan: Plan) -> None:
+        """Ask about everything in `plan.ask`: the first slice at once, the rest when the loop had a turn."""
+        self._use_registered()
+        self._first_tokens = max(-SLICE, self._first_tokens - (len(plan.ask) - plan.again) * self._cost)
+        self._again_tokens = max(-SLICE, self._again_tokens - plan.again * self._cost)
+        self._unanswered += len(plan.ask)
+        self._todo.extend((record, plan.depth, plan.pressure) for record in plan.ask)
+        if not self._is_going:
+            self._go_on()
+
+    def _affordable(self, tokens: float) -> int:
+        """One question may always be asked once the tokens are full, however dear it is."""
+        return max(1 if tokens >= SLICE else 0, min(FEW, int(tokens / self._cost)))
+
+    def _go_on(self) -> None:
+        timer = self._timer
+        began = timer()
+        verdicts: list[Verdict] = []
+        asked = 0
+        is_plain = all(question.is_plain for question in self._questions.values())
+        while self._todo and (not asked or timer() - began < SLICE):
+            record, depth, pressure = self._todo.popleft()
+            look = self._look_for(record.spec.task)
+            interview = self._interview(record, look, depth, pressure)
+            asked += 1
+            if is_plain and (look is None or look.is_plain):
+                verdicts.append(self._hold(interview))
+            else:
+                task = asyncio.get_running_loop().create_task(
+                    self._hold_patiently(interview), name="runcue callback"
+                )
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        self.asking = None
+        self._learn_cost((timer() - began) / asked)
+        if verdicts:
+            self._answer(verdicts)
+        self._is_going = bool(self._todo)
+        if self._is_going:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _answer(self, verdicts: list[Verdict]) -> None:
+        """Hand answers over: scores all at once, so that the best wins and not the first to be scored."""
+        self._unanswered -= len(verdicts)
+        self._answers += verdicts
+        if not self._unanswered or "priority" not in self._questions:
+            self._hand_over()
+        elif self._latest is None:
+            self._latest = asyncio.get_running_loop().call_later(TOGETHER * self._limit, self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self._latest is not None:
+            self._latest.cancel()
+            self._latest = None
+        answers, self._answers = self._answers, []
+        self._deliver(answers)
+
+    def _learn_cost(self, cost: float) -> None:
+        """Follow what one question costs: quickly down, slowly up, because a busy machine only adds to it."""
+        cost += TURN_COST
+        self._cost += (cost - self._cost) * (0.2 if cost < self._cost else 0.02)
+
+    def _hold(self, interview: Interview) -> Verdict:
+        step = next(interview)
+        while not isinstance(step, Verdict):
+            question, arguments = step
+            self.asking = question.kind
+            step = interview.send(question.ask(arguments, self._timer))
+        return step
+
+    async def _hold_patiently(self, interview: Interview) -> None:
+        step = next(interview)
+        while not isinstance(step, Verdict):
+            question, arguments = step
+            step = interview.send(await self._put(question, arguments))
+        self._answer([step])
+
+    async def _put(self, question: Question, arguments: tuple[Any, ...]) -> Any:
+        """The answer to one question; what the store cannot say of a work counts as the callback's own trouble."""
+        if question.wants_task:
+            try:
+                arguments = (*arguments, await self._task_of(arguments[0]))
+            except StoreError as error:
+                return question.fallback(error)
+        if not question.is_plain:
+            return await question.ask_patiently(arguments)
+        self.asking = question.kind  # beside others that are not plain
+        answer = question.ask(arguments, self._timer)
+        self.asking = None
+        return answer
+
+    def close(self) -> None:
+        """Let the threads of slow callbacks go."""
+        for question in (*self._questions.values(), *self._looks.values()):
+            question.close()
+
+    def _interview(
+        self, record: Record, look: Question | None, depth: int, pressure: dict[str, float]
+    ) -> Interview:
+        """What to ask about one work, in the order of the gates; the first closed one ends it."""
+        questions, clock = self._questions, self._clock
+        work = view(record)
+        satisfied = questions.get("dependency_satisfied")
+        if satisfied is not None:
+            for need in work.depends_on:
+                if not (yield satisfied, (need,)):
+                    yield Verdict(work.id, clock.now(), ready=False, why="dependency")
+        found = NOTHING_DECLARED
+        if look is not None:
+            found = yield look, (work,)
+            if found.trouble is not None:
+                self._report(FILES, found.trouble)
+            if not found.is_ready:
+                why = "lacks" if found.lacks else "unseen"
+                yield Verdict(work.id, clock.now(), ready=False, why=why, lacks=found.lacks)
+        ready = questions.get("is_ready")
+        if ready is not None and not (yield ready, (work,)):
+            yield Verdict(work.id, clock.now(), ready=False, why="not_ready")
+        stale = questions.get("is_stale")
+        is_stale = found.is_stale
+        if stale is not None and not is_stale:
+            is_stale = yield stale, (work,)
+        if is_stale is False:
+            yield Verdict(work.id, clock.now(), stale=False, makes=found.makes)
+        priority = questions.get("priority")
+        if priority is None:
+            yield Verdict(work.id, clock.now())
+        else:
+            now = clock.now()
+            waited = now - record.created_at
+            context = PriorityContext(work, max(0.0, waited), depth or 1, pressure)
+            score = yield priority, (context,)
+            yield Verdict(work.id, now, True, True, score)

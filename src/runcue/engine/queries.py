@@ -1,0 +1,262 @@
+"""What people want to know of work: how it ended, why it waits, what is full."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from runcue.core.ledger.ledger import Ledger
+from runcue.core.model.record import Record, Work, WorkState, view
+from runcue.core.schedule.plan import Lacks
+from runcue.core.schedule.scheduler import Scheduler
+from runcue.core.views.explain import FULL, Explanation, explain, explain_alone, explain_pending, snapshot
+from runcue.core.views.forecast import RECENT, Forecast, forecast, paces, tasks_of
+from runcue.core.views.query import Query
+from runcue.engine.engine import Engine
+from runcue.errors import RuncueError, WorkCancelled, WorkFailed, WorkNotFound, WorkTimedOut
+from runcue.host.loops import within
+from runcue.ports import Store, Turn
+
+logger = logging.getLogger("runcue")
+
+HINT_AFTER = 2.0
+"""Seconds that somebody waits for work of a Cue that runs nothing before that is said."""
+NOT_STARTED = "nothing runs: this Cue was not started (use `async with cue`, or cue.start())"
+STOPPED = "nothing runs: this Cue was stopped (cue.start() has it go on)"
+
+
+class Inquiry:
+    """Answers from the store and, for live work, from the scheduler in a turn that writes nothing."""
+
+    def __init__(self, engine: Engine, store: Store) -> None:
+        self._engine = engine
+        self._store = store
+        self._hinted = ""
+
+    async def wait(self, work_id: str, timeout: float | None) -> Work:
+        """The work once it has ended; TimeoutError when that takes too long."""
+        advice = "cue.explain(id) says what it waits for."
+        async with self._within(timeout, f"Work {work_id!r} has not ended", advice):
+            return view(await self._ended(work_id, may_be_own=timeout is not None))
+
+    @asynccontextmanager
+    async def _within(self, timeout: float | None, what: str, advice: str) -> AsyncIterator[None]:
+        """Within this somebody waits, so long at most; what is not done by then is said."""
+        hint = self._later_hint()
+        limit: asyncio.Timeout | None = None
+        try:
+            async with within(timeout) as limit:
+                yield
+        except TimeoutError:
+            if limit is None or not limit.expired():
+                raise
+            why = self._standstill()
+            late = f"{what} within {timeout:g} s"
+            raise TimeoutError(f"{late}: {why}." if why else f"{late}. {advice}") from None
+        finally:
+            if hint is not None:
+                hint.cancel()
+
+    async def _ended(self, work_id: str, *, may_be_own: bool = False) -> Record:
+        """That work once it has ended."""
+        while True:
+            future = self._engine.waiters.final(work_id)
+            try:
+                record = await self._store.get(work_id)
+                if record is None:
+                    raise await self.not_found(work_id)
+                if record.state.is_final:
+                    return record
+                if not may_be_own:
+                    self._check_own(record)
+                final = await future
+                if final is not None:
+                    return final
+                # it is gone: what is still known of it has to be asked
+            finally:
+                future.cancel()  # whatever came of it: nobody waits for it any more
+
+    def _check_own(self, record: Record) -> None:
+        if self._engine.attempts.is_own(record):
+            raise RuncueError(f"Work {record.id!r} waits for itself: its own handler cannot await its end.")
+
+    def _later_hint(self) -> asyncio.TimerHandle | None:
+        """Have it logged, once somebody has waited for a while, that nothing runs."""
+        return asyncio.get_running_loop().call_later(HINT_AFTER, self._hint) if self._standstill() else None
+
+    def _hint(self) -> None:
+        why = self._standstill()
+        if why and why != self._hinted:
+            self._hinted = why
+            logger.warning("%s", why)
+
+    def _standstill(self) -> str:
+        """Why nothing runs, where nobody else could run it; nothing while it does."""
+        if self._engine.is_started or not self._store.is_inline:
+            return ""
+        return STOPPED if self._engine.was_started else NOT_STARTED
+
+    async def result(self, work_id: str, timeout: float | None) -> Any:
+        """What the handler returned, or the error that tells why there is nothing."""
+        work = await self.wait(work_id, timeout)
+        if work.state == "completed":
+            return work.result
+        if work.state == "cancelled":
+            raise WorkCancelled(work)
+        raise (WorkTimedOut if work.error == "timeout" else WorkFailed)(work)
+
+    async def join(self, ids: Iterable[str] | None, timeout: float | None) -> None:
+        """Wait until nothing, or nothing of `ids`, is pending or running."""
+        advice = "cue.debug_blocked() says what waits, and for what."
+        async with self._within(timeout, "Not everything has ended", advice):
+            await self._all(ids, timeout)
+
+    async def _all(self, ids: Iterable[str] | None, timeout: float | None) -> None:
+        if ids is None:
+            if self._engine.attempts.current() is not None and timeout is None:
+                raise RuncueError(
+                    "join() inside a handler waits for that handler too. Give it the ids to wait for."
+                )
+            await self._engine.until_idle()
+            return
+        waiting = {work_id: self._engine.waiters.final(work_id) for work_id in dict.fromkeys(ids)}
+        try:
+            for record in (await self._store.get_many(list(waiting))).values():
+                if record.state.is_final:
+                    waiting.pop(record.id).cancel()
+                else:
+                    self._check_own(record)
+                    if await waiting.pop(record.id) is None:
+                        await self._ended_or_forgotten(record.id)
+            for work_id in waiting:  # what there is no record of
+                await self._ended_or_forgotten(work_id)
+        finally:
+            for future in waiting.values():
+                future.cancel()
+
+    async def _ended_or_forgotten(self, work_id: str) -> None:
+        try:
+            await self._ended(work_id)
+        except WorkNotFound as error:
+            if not error.forgotten:  # what is forgotten has ended
+                raise
+
+    async def not_found(self, work_id: str) -> WorkNotFound:
+        """The error for an id that has no record: never submitted, or no longer kept."""
+
+        def is_forgotten(scheduler: Scheduler, turn: Turn) -> bool:
+            lacks = Lacks(ids={work_id})
+            scheduler.learn(lacks, turn.read(lacks))
+            return scheduler.ledger.state_of(work_id) is not None
+
+        option = "keep_finished" if self._store.is_inline else "retention"
+        return WorkNotFound(work_id, await self._engine.look(is_forgotten), option)
+
+    async def explain(self, work_id: str) -> Explanation:
+        """Why that work stands where it stands."""
+        record = await self._store.get(work_id)
+        if record is None:
+            raise await self.not_found(work_id)
+        return await self._engine.look(
+            lambda scheduler, turn: self._explained(scheduler.ledger, record, turn)
+        )
+
+    async def explain_many(self, ids: list[str]) -> dict[str, Explanation]:
+        """The same for each of these as if nothing else were there."""
+        records = await self._store.get_many(ids)
+
+        def look(scheduler: Scheduler, turn: Turn) -> dict[str, Explanation]:
+            ledger = scheduler.ledger
+            latest = [_newest(ledger, record, turn) for record in records.values()]
+            answers = explain_alone(ledger, latest, turn.now, turn.wall, self._engine.is_started)
+            return {why.work_id: why for why in answers}
+
+        return await self._engine.look(look)
+
+    async def number_of(self, work_id: str) -> int:
+        """The place of that work in the order in which works came."""
+        record = await self._store.get(work_id)
+        if record is None:
+            raise await self.not_found(work_id)
+        return record.seq
+
+    async def dependents(self, work_id: str, limit: int) -> list[Record]:
+        """Who depends on that work, in the order they came."""
+
+        def look(scheduler: Scheduler, turn: Turn) -> list[Record]:
+            return turn.read(Lacks(dependents_of={work_id})).dependents.get(work_id, [])[:limit]
+
+        return await self._engine.look(look)
+
+    async def paused(self) -> list[str]:
+        """The queues that are held back."""
+        return await self._engine.look(lambda scheduler, turn: sorted(scheduler.ledger.ready.paused))
+
+    async def last_event(self) -> int:
+        """The number of the latest event."""
+        return await self._engine.last_event()
+
+    async def now(self) -> float:
+        """Queue time."""
+        return await self._engine.look(lambda scheduler, turn: turn.now)
+
+    async def debug_blocked(self) -> list[dict[str, Any]]:
+        """Everything pending that cannot start now, with the reason."""
+
+        def look(scheduler: Scheduler, turn: Turn) -> list[dict[str, Any]]:
+            pending = explain_pending(scheduler.ledger, turn.now, turn.wall, self._engine.is_started)
+            return [self._blocked(why, record) for record, why in pending if why.reason != "ready"]
+
+        return await self._engine.look(look)
+
+    async def forecast(self) -> Forecast:
+        """When all of it will be done, and what it waits for most."""
+        tasks = await self._engine.look(lambda scheduler, turn: tasks_of(scheduler.ledger))
+        recent = [
+            record
+            for task in tasks
+            for state in (WorkState.COMPLETED, WorkState.FAILED)
+            for record in await self._store.find(Query(state, task, RECENT))
+        ]
+        return await self._engine.look(
+            lambda scheduler, turn: forecast(scheduler.ledger, paces(recent), turn.now, turn.wall)
+        )
+
+    async def services(self) -> list[dict[str, Any]]:
+        """Every service: its limits, how much of them is used, and what blocks it."""
+        return await self._engine.look(
+            lambda scheduler, turn: [
+                snapshot(service, turn.now)
+                for service in scheduler.ledger.ready.services.values()
+                if not service.name.startswith("#")
+            ]
+        )
+
+    def _explained(self, ledger: Ledger, record: Record, turn: Turn) -> Explanation:
+        return explain(ledger, _newest(ledger, record, turn), turn.now, turn.wall, self._engine.is_started)
+
+    @staticmethod
+    def _blocked(explanation: Explanation, record: Record) -> dict[str, Any]:
+        reason = explanation.reason
+        return {
+            "work": view(record),
+            "reason": "service_full" if reason in FULL else reason,
+            "details": {
+                "limit": reason,
+                "service": explanation.service,
+                "until": explanation.until,
+                "text": explanation.details,
+                "waits_for": list(explanation.waits_for),
+            },
+        }
+
+
+def _newest(ledger: Ledger, record: Record, turn: Turn) -> Record:
+    """That work as it stands in this turn, if it was read before: who decides may have taken it in since."""
+    known = ledger.records.get(record.id)
+    if known is None and record.state is WorkState.PENDING and record.shelf is None:
+        known = ledger.latest(record.id) or turn.read(Lacks(ids={record.id})).records.get(record.id)
+    return known or record

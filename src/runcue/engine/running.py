@@ -1,0 +1,178 @@
+"""What a handler is given: its work, and what only makes sense while it runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from runcue.core.limits.headers import asked
+from runcue.core.limits.headers import read as read_headers
+from runcue.core.limits.meter import checked
+from runcue.core.model.failure import clean
+from runcue.core.model.record import Record, Work, view
+from runcue.core.schedule.plan import Charge, Item, Observe, Tell
+from runcue.engine.callback_errors import log_trouble
+from runcue.errors import quoted
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from runcue.ports import Clock, Executor
+
+LONGEST_TEXT = 1024
+"""Bytes of what a handler says of its progress that are told."""
+
+
+class Run(msgspec.Struct, eq=False):  # a Struct is made in half the time of a plain object
+    """One attempt under way, as the engine sees it."""
+
+    record: Record
+    executor: Executor
+    words: Words
+    task: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+    has_begun: bool = False
+    is_rated: bool = False
+    """True when a rate counts from the entry into the handler, which therefore has to be told."""
+    has_entered: bool = False
+    was_forgiven: bool = False
+    is_given_up: bool = False
+    is_left: bool = False
+    """True when stop() leaves it to run on: it counts, and nobody waits for it."""
+    told_at: float = 0.0
+    charged: dict[str, float] | None = None
+    """What its handler says that it used so far."""
+
+
+_charging = threading.Lock()
+"""Held while a sum is made and sent: threads of one handler may charge at once."""
+current_run: ContextVar[Run | None] = ContextVar("runcue_run", default=None)
+"""The attempt on whose behalf code runs in a thread."""
+
+
+if TYPE_CHECKING:
+    Fields = Work
+else:
+    Fields = object
+
+
+class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in it can be set
+    """A work in the hands of its handler: the fields of `Work`, `cancelled` live, and `progress`.
+
+    The fields are read when they are first asked for: most handlers want one or two of them. (So at run time it
+    only looks like a Work; to a type checker it is one.)
+    """
+
+    __slots__ = ("_run", "_work")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._work: Work | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """True from the moment this attempt no longer counts: cancelled, timed out or stopped."""
+        return self._run.is_given_up
+
+    def progress(self, fraction: float | None = None, text: str | None = None) -> None:
+        """Report how far this is; told at most once a second. May be called from any thread."""
+        self._run.words.progress(self._run, fraction, text)
+
+    def charge(self, **amounts: float) -> None:
+        """Say what was really used of each quantity; charged again, it adds up. May be called from any thread.
+
+        The sum takes the place of what `cost=` expected, at the time of the start.
+        """
+        more = checked(amounts)
+        with _charging:
+            charged = dict(self._run.charged or {})
+            for name, size in more.items():
+                charged[name] = charged.get(name, 0) + size
+            self._run.charged = charged
+            self._run.words.charged(self._run)
+
+    def observe(self, headers: Mapping[str, Any], service: str | None = None) -> None:
+        """Learn from the headers of a response how much the service will still take, and until when.
+
+        `service` says which one of several; the first by default. May be called from any thread.
+        """
+        self._run.words.observed(self._run, headers, service)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # copying and pickling ask before there is anything to look at
+            raise AttributeError(name)
+        work = self._work
+        if work is None:
+            work = self._work = view(self._run.record)
+        return getattr(work, name)
+
+    def __repr__(self) -> str:
+        return (
+            f"RunningWork(id={self.id!r}, task={self.task!r}, attempt={self.attempt}, params={self.params!r})"
+        )
+
+
+Around = Callable[[Any], AbstractContextManager[Any]]
+"""What an application puts around each attempt: it is given the work."""
+
+
+async def within(arounds: Sequence[Around], work: RunningWork, call: Callable[[], Awaitable[Any]]) -> Any:
+    """What the call returns or raises inside of what each of these returns, whose own troubles change nothing."""
+    result: Any = None
+    raised: BaseException | None = None
+    try:
+        with ExitStack() as stack:
+            for around in arounds:
+                try:
+                    stack.enter_context(around(work))
+                except BaseException as error:  # noqa: BLE001 (the application's code may raise anything)
+                    log_trouble(f"{quoted(around)} cannot be put around work", error)
+            try:
+                result = await call()
+            except BaseException as error:
+                raised = error
+                raise
+    except BaseException as error:  # noqa: BLE001 (the application's code may raise anything; the handler's is raised)
+        if error is not raised:
+            log_trouble(f"what was put around work {work.id} failed at its end", error)
+    if raised is not None:
+        raise raised
+    return result
+
+
+class Words:
+    """What handlers say, from any thread; how far they are is told at most once in a while."""
+
+    def __init__(self, clock: Clock, interval: float, put: Callable[[Item], None]) -> None:
+        self._clock = clock
+        self._interval = interval
+        self._put = put
+
+    def charged(self, run: Run) -> None:
+        """A handler said what it used."""
+        self._put(Charge(run.record.token, dict(run.charged or {})))
+
+    def observed(self, run: Run, headers: Mapping[str, Any], service: str | None) -> None:
+        """A handler was told of the limits of the far side."""
+        left = read_headers(headers, self._clock.wall())
+        if left:
+            said = [(one.quantity, one.remaining, one.resets_in) for one in left]
+            name = None if service is None else str.__str__(str(service))
+            self._put(Observe(run.record.token, name, said))
+
+    def progress(self, run: Run, fraction: float | None, text: str | None) -> None:
+        """A handler said how far it is."""
+        now = self._clock.now()
+        if run.is_given_up or now - run.told_at < self._interval:
+            return
+        run.told_at = now
+        record = run.record
+        said = None if text is None else clean(str.__str__(str(text)), LONGEST_TEXT)
+        share = asked(float, fraction) if isinstance(fraction, (int, float)) else None
+        data = {"fraction": share, "text": said}
+        self._put(Tell("progress", record.id, data, record.token))

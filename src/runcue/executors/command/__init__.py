@@ -1,0 +1,1 @@
+"""Commands of the operating system, and what they print."""

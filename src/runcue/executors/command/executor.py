@@ -1,0 +1,562 @@
+"""Commands: the handler says which, a process of its own runs it.
+
+1. A command is a list of arguments, or a str where the task says `shell=True`; nothing else is ever run.
+2. It leads a session of its own, has no input, and writes to files (output.py), never to a pipe.
+3. Its end is noticed through a pidfd in the loop, elsewhere by a thread. The leader stays a zombie until everything
+   else in its session is dealt with, so that the number of its group cannot mean somebody else.
+4. When it ends, what it left in its session is killed, whatever that holds. What made a session of its own is left
+   alone and named in the result as `left_running`, if it still holds something of ours.
+5. When it is cancelled, its session gets SIGTERM (and SIGCONT), after the grace period SIGKILL. `run` returns when it
+   is gone, and nothing makes it return before.
+6. If this process dies, the reaper kills the session, and the job lock tells when it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from inspect import isawaitable
+from itertools import count
+from math import inf
+from pathlib import Path
+from typing import Any, TypeVar
+
+from runcue.errors import CommandFailed, RetryLater, quoted
+from runcue.executors.command.arguments import bad_command, checked, meant
+from runcue.executors.command.output import (
+    KEEP,
+    LIMIT,
+    Output,
+    Watcher,
+    is_lack,
+    last_line,
+    make_folder,
+    stem,
+)
+from runcue.executors.command.reaper import SHELL, Reaper, Started
+from runcue.executors.process_locks import (
+    HAS_PROC,
+    Jobs,
+    Mark,
+    Process,
+    holders,
+    process,
+    send_in_session,
+    session_members,
+    signal_group,
+    signal_name,
+)
+from runcue.host.descriptors import close, guard
+from runcue.host.loops import hold, later, tell
+from runcue.ports import Clock, CommandOptions, Entering, Registered
+
+logger = logging.getLogger("runcue")
+T = TypeVar("T")
+
+
+LONGEST_ARGUMENT = 128 * 1024
+"""Bytes that Linux lets a single argument have."""
+BACK_OFF = 1.0
+"""Seconds until the next attempt when the system had no room for another process."""
+KILL_PATIENCE = 5.0
+"""Seconds that what cannot even be killed is waited for, after the command itself has ended."""
+UNSEEN = "unknown"
+"""The name of who has something of ours and cannot be seen: another user's process, or there is no /proc."""
+UNSEEN_PATIENCE = 0.25
+"""Seconds that such a one is waited for: it may be a process of ours that is just becoming another program."""
+YOUNG = 0.25
+"""Seconds in which pids cannot have come round."""
+FIRST_PAUSE = 0.002
+LONGEST_PAUSE = 0.2
+
+HIDDEN_PREFIXES = ("RUNCUE_", "QUEUECTL_")
+HIDDEN = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGSSLKEY"})
+"""What commands do not see of this process's environment, unless the task's `env=` says otherwise."""
+
+NO_ROOM = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.ETXTBSY}
+)
+
+
+# --- What to run ----------------------------------------------------------------------------------
+
+
+def arguments(command: object, options: CommandOptions) -> list[str]:
+    """The argument list that a command means; raises BadCommand when it means none."""
+    found = checked(command, options.shell)
+    return [SHELL, "-c", "--", found] if isinstance(found, str) else found
+
+
+def script_of(argv: list[str]) -> tuple[list[str], int | None]:
+    """The same for a text that is too long for an argument: a file without a name that the shell reads it from."""
+    if len(argv) != 4 or argv[0] is not SHELL or len(argv[3].encode()) < LONGEST_ARGUMENT:
+        return argv, None
+    file, name = tempfile.mkstemp(prefix="runcue-")
+    os.unlink(name)  # noqa: PTH108
+    with os.fdopen(os.dup(file), "wb") as script:
+        script.write(argv[3].encode())
+    os.lseek(file, 0, os.SEEK_SET)
+    return [SHELL, f"/dev/fd/{file}"], guard(file)
+
+
+def environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:
+    """The environment of a command: that of this process without secrets of ours, and what the task adds.
+
+    None when that is exactly the environment of this process, which costs least.
+    """
+    if not extra and not any(map(is_hidden, os.environ)):
+        return None
+    shown = {name: value for name, value in os.environ.items() if not is_hidden(name)}
+    return shown | dict(extra or {})
+
+
+def is_hidden(name: str) -> bool:
+    """Whether commands do not see this variable."""
+    return name in HIDDEN or name.startswith(HIDDEN_PREFIXES)
+
+
+def refusal(error: OSError, argv: list[str], cwd: str | None) -> CommandFailed | RetryLater:
+    """What it means that a process could not be started."""
+    reason = error.strerror or str(error)
+    if error.errno in NO_ROOM:
+        return _no_room(error)
+    name = quoted(argv[0])
+    if cwd is not None and error.filename == cwd:
+        return CommandFailed(f"no such folder: cwd {quoted(cwd)} ({reason})")
+    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        advice = "install it, give its full path, or look at the first line of the script"
+        return CommandFailed(f"not found: {name} or the interpreter it names: {advice}")
+    if error.errno in {errno.EACCES, errno.EPERM, errno.ENOEXEC}:
+        return CommandFailed(f"not executable: {name} ({reason}): chmod +x, or name its interpreter first")
+    if error.errno == errno.E2BIG:
+        return CommandFailed(f"too long: the arguments and environment of {name}: pass data in a file")
+    return CommandFailed(f"cannot run {name}: {reason}")
+
+
+def _no_room(error: OSError | RuntimeError) -> RetryLater:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    waiting = RetryLater(BACK_OFF)
+    waiting.args = (f"no room for another command ({reason}): try again after {BACK_OFF:g} s",)
+    return waiting
+
+
+# --- Running it -----------------------------------------------------------------------------------
+
+
+class CommandExecutor:
+    """Runs the commands that handlers return."""
+
+    can_stop = True
+
+    def __init__(
+        self,
+        clock: Clock,
+        grace: float,
+        folder: Path | None,
+        jobs: Jobs,
+        reaper: Reaper,
+        keep: int = KEEP,
+        limit: int = LIMIT,
+    ) -> None:
+        self._clock = clock
+        self.grace = grace
+        self._folder = folder
+        self._usable: Path | None = None  # the same, if it can be used
+        self._jobs = jobs
+        self._reaper = reaper
+        self._keep = keep
+        self._limit = max(limit, 2 * keep)
+        self._watcher = Watcher(self._limit)
+        self._numbers = count(1)
+        self._free: list[int] = []  # jobs that are over and whose locks can be taken again
+        self._nothing = -1  # the input of all commands
+
+    async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
+        """Ask the handler for a command, run it, and give what it printed and its exit code."""
+        command = task.handler(work)
+        if isawaitable(command):
+            command = await command
+        command, options = meant(command, task.command)
+        argv = arguments(command, options)
+        if entered is not None:
+            entered.check()
+        child = self._start(work, options, argv)
+        release = hold(child.loop)
+        try:
+            result = await self._finish(child, entered)
+        finally:
+            release()
+        exit_code = result["exit_code"]
+        if exit_code is None:
+            raise CommandFailed(
+                "exit code lost: something else in this process waited for its children", result
+            )
+        if exit_code < 0:
+            raise CommandFailed(f"signal:{signal_name(-exit_code)}", result)
+        if exit_code and options.check:
+            line = last_line(result["stderr"]) or last_line(result["stdout"])
+            raise CommandFailed(f"exit code {exit_code}" + (f": {line}" if line else ""), result)
+        return result
+
+    async def close(self) -> None:
+        """End the reaper and the thread, which come back with the next command."""
+        if self._watcher.is_running or self._reaper.pid is not None:
+            await self._aside(self._reaper.close, asyncio.Event.wait)
+            self._watcher.close()
+        for number in self._free:
+            self._jobs.release(number)
+        self._free.clear()
+        self._jobs.close()
+        if self._nothing != -1:
+            close(self._nothing)
+            self._nothing = -1
+
+    def _start(self, work: Any, options: CommandOptions, argv: list[str]) -> _Child:
+        number = self._free.pop() if self._free else next(self._numbers)
+        output = self._prepare(number, work)
+        lock = self._jobs.descriptor(number)
+        script = None
+        try:
+            line, script = script_of(argv)
+            started = Started(
+                line,
+                stdin=self._nothing,
+                stdout=output.out.writing,
+                stderr=output.err.writing,
+                cwd=options.cwd,
+                env=environment(options.env),
+                start_new_session=True,
+                pass_fds=[one for one in (lock, script) if one is not None],
+            )
+        except BaseException as error:
+            output.settle(self._limit)
+            output.close()
+            self._jobs.release(number)
+            if isinstance(error, OSError):
+                raise refusal(error, argv, options.cwd) from error
+            if isinstance(error, ValueError):  # a variable with a NUL, or with "=" in its name
+                raise bad_command(
+                    argv, f"cannot be run ({error})", "correct the task's env or cwd"
+                ) from error
+            raise
+        finally:
+            if script is not None:
+                close(script)
+        try:
+            self._reaper.register(started.pid)
+            self._jobs.started(number, started.pid)
+            output.hand_over()
+            self._watcher.add(number, output)
+            return _Child(number, work.id, started, output)
+        except BaseException as error:
+            self._abandon(number, started, output)
+            if isinstance(error, (OSError, RuntimeError)):
+                raise _no_room(error) from error
+            raise
+
+    def _abandon(self, number: int, started: Started, output: Output) -> None:
+        """End what was started a moment ago and cannot be seen to."""
+        if is_our_child(started.pid):
+            signal_group(started.pid, signal.SIGKILL)
+            signal_session(started.pid, signal.SIGKILL, is_young=True)
+        self._reaper.forget(started.pid)
+        started.wait()
+        self._watcher.remove(number)
+        output.settle(self._limit)
+        output.close()
+        self._jobs.release(number)
+
+    def _prepare(self, number: int, work: Any) -> Output:
+        """Everything a command needs before it can be started."""
+        try:
+            self._reaper.start()
+            if self._nothing == -1:
+                self._nothing = guard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            if self._usable is None or not self._usable.is_dir():  # somebody may have removed it
+                self._make_folder()
+            self._watcher.start()
+            self._jobs.take(number)
+            name, tell_line = stem(work.id, work.attempt), partial(work.progress, None)
+            return Output(self._usable, name, self._jobs.label(number), tell_line, self._watcher.complain)
+        except (OSError, RuntimeError) as error:
+            self._jobs.release(number)
+            if isinstance(error, RuntimeError) or error.errno in NO_ROOM:
+                raise _no_room(error) from error
+            where = f" {quoted(error.filename)}" if error.filename else ""
+            raise CommandFailed(f"cannot prepare the command{where}: {error.strerror or error}") from error
+
+    def _make_folder(self) -> None:
+        """Have a folder for output; as long as that cannot be, files without a name have to do."""
+        self._usable = None
+        if self._folder is not None:
+            try:
+                make_folder(self._folder)
+            except OSError as error:
+                if is_lack(error):
+                    raise
+                self._watcher.complain(error)
+            else:
+                self._usable = self._folder
+
+    async def _finish(self, child: _Child, entered: Entering | None) -> dict[str, Any]:
+        """Wait for the end of a command, or bring it about; then see to what it leaves."""
+        output = child.output
+        left: list[str] = []
+        is_clear = False
+        try:
+            if entered is not None:
+                entered(None)
+            await self._ended(child)
+            child.signal(signal.SIGKILL)  # what is left of its group
+            is_clear = not await self._has_rest(child)
+            if not is_clear:
+                left = await self._clear(child, lambda: True)
+                is_clear = not self._jobs.is_held(child.number)
+                output.unlabel()
+        finally:
+            if not child.exited.is_set():  # the loop is gone, and nothing can be waited for in it
+                child.signal(signal.SIGKILL)
+                child.signal_session(signal.SIGKILL)
+            self._reaper.forget(child.pid)
+            child.reap()
+            self._watcher.remove(child.number)
+            if is_clear:
+                self._free.append(child.number)
+            else:
+                self._jobs.release(child.number)
+            try:
+                result = output.result(self._keep, child.exit_code)
+                settle = partial(output.settle, self._limit)
+                if child.exited.is_set() and output.is_long(self._limit):
+                    await self._aside(settle, child.sure)
+                else:
+                    settle()
+            finally:
+                output.close()
+        if child.was_cancelled:
+            if left:  # there is no result to say it in
+                logger.warning(
+                    "%s: a command that was given up left running: %s", child.work, ", ".join(left)
+                )
+            raise asyncio.CancelledError
+        return result | {"left_running": left} if left else result
+
+    async def _ended(self, child: _Child) -> None:
+        try:
+            await child.exited.wait()
+        except asyncio.CancelledError:
+            child.was_cancelled = True
+            await self._stop(child)
+
+    async def _stop(self, child: _Child) -> None:
+        """End a command and its session: it is asked first, and killed after the grace period."""
+        expired = asyncio.Event()
+
+        def expire() -> None:
+            expired.set()
+            child.signal(signal.SIGKILL)
+
+        timer = later(child.loop, self.grace, expire)
+        child.signal(signal.SIGTERM)
+        child.signal(signal.SIGCONT)  # a stopped process hears nothing
+        await child.sure(child.exited)
+        if await self._has_rest(child):
+            await self._clear(child, expired.is_set)
+        timer.cancel()
+
+    async def _has_rest(self, child: _Child) -> bool:
+        """Whether a command that has ended left something in its session, or with something of ours."""
+        if self._is_held(child):
+            return True
+        if child.is_young:
+            return bool(child.signal_session(None))
+        return bool(await self._aside(partial(child.signal_session, None), child.sure))
+
+    def _is_held(self, child: _Child) -> bool:
+        return child.output.is_held or self._jobs.is_held(child.number)
+
+    async def _clear(self, child: _Child, is_expired: Callable[[], bool]) -> list[str]:
+        """End what a command left in its session; the names of those that cannot be ended, or hold something of
+        ours elsewhere."""
+        pause, was_asked, ending = FIRST_PAUSE, False, 0.0
+        while True:
+            waited = asyncio.Event()
+            later(child.loop, pause, waited.set)
+            await child.sure(waited)
+            if not await self._has_rest(child):  # mostly what was in its group, and has had its signal
+                return []
+            number = signal.SIGKILL if is_expired() else None if was_asked else signal.SIGTERM
+            was_asked = True
+            if number == signal.SIGKILL:
+                child.signal(number)
+                ending = ending or time.monotonic() + KILL_PATIENCE
+            members = await self._aside(partial(child.signal_session, number), child.sure)
+            is_over = 0 < ending < time.monotonic()
+            if not members or is_over:
+                marks = child.output.marks | self._jobs.marks(child.number)
+                names = await self._aside(partial(names_of, members, marks), child.sure)
+                if names or not self._is_held(child):
+                    return names
+                if is_over:
+                    return [UNSEEN]
+                ending = min(ending or inf, time.monotonic() + UNSEEN_PATIENCE)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _aside(self, function: Callable[[], T], sure: Callable[[asyncio.Event], Awaitable[Any]]) -> T:
+        """Call what takes long in the thread; what it raises is raised here."""
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+        answer: list[T] = []
+        raised: list[Exception] = []
+        release = hold(loop)
+
+        def deliver() -> None:
+            release()
+            done.set()
+
+        def job() -> None:
+            try:
+                answer.append(function())
+            except Exception as error:  # noqa: BLE001 (raised again where it was asked for)
+                raised.append(error)
+            tell(loop, deliver)
+
+        self._watcher.do(job)
+        await sure(done)
+        if raised:
+            raise raised[0]
+        return answer[0]
+
+
+class _Child:
+    """A command that was started, until it is reaped."""
+
+    def __init__(self, number: int, work: str, started: Started, output: Output) -> None:
+        self.number = number
+        self.work = work
+        self.pid = started.pid
+        self.output = output
+        self.loop = asyncio.get_running_loop()
+        self.exited = asyncio.Event()
+        self.exit_code: int | None = None
+        self.was_cancelled = False
+        self._began = time.monotonic()
+        self._started = started
+        self._is_reaped = False
+        self._pidfd = -1
+        try:
+            self._pidfd = guard(os.pidfd_open(self.pid))
+            self.loop.add_reader(self._pidfd, self._on_exit)
+        except (AttributeError, OSError):  # another system, or no descriptors left
+            threading.Thread(target=self._wait, name=f"runcue-wait-{self.pid}", daemon=True).start()
+
+    def _on_exit(self) -> None:
+        self._let_go()
+        self.exited.set()
+
+    def _wait(self) -> None:
+        wait_for_exit(self.pid)
+        tell(self.loop, self.exited.set)
+
+    def _let_go(self) -> None:
+        if self._pidfd != -1:
+            self.loop.remove_reader(self._pidfd)
+            close(self._pidfd)
+            self._pidfd = -1
+
+    def signal(self, number: int) -> None:
+        """Signal its group, as long as the number of the group is certainly its own."""
+        if not self._is_reaped and is_our_child(self.pid):
+            signal_group(self.pid, number)
+
+    @property
+    def is_young(self) -> bool:
+        """Whether it was started a moment ago, so that little can have happened since."""
+        return time.monotonic() - self._began < YOUNG
+
+    def signal_session(self, number: int | None) -> list[Process]:
+        """Signal what lives in its session, with its group or apart, and say who that is."""
+        if self._is_reaped or not is_our_child(self.pid):
+            return []
+        return signal_session(self.pid, number, is_young=self.is_young)
+
+    async def sure(self, event: asyncio.Event) -> None:
+        """Wait for something that will come, whoever cancels meanwhile."""
+        while not event.is_set():
+            try:
+                await event.wait()
+            except asyncio.CancelledError:
+                self.was_cancelled = True
+
+    def reap(self) -> None:
+        """Take its exit code; from here on its number may be anybody's."""
+        self._is_reaped = True
+        if not self.loop.is_closed():
+            self._let_go()
+        try:
+            _, status = os.waitpid(self.pid, 0)
+        except ChildProcessError:  # somebody else in this process took it
+            self._started.returncode = 0
+        else:
+            self.exit_code = self._started.returncode = os.waitstatus_to_exitcode(status)
+
+
+def is_our_child(pid: int) -> bool:
+    """Whether this is a child of ours that nobody has reaped, so that its number is its own."""
+    if not hasattr(os, "waitid"):
+        return True
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def wait_for_exit(pid: int) -> None:
+    """Block until a child has ended, and leave it to be reaped."""
+    try:
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        else:
+            _wait_by_kqueue(pid)
+    except (ChildProcessError, ProcessLookupError):
+        return
+
+
+def _wait_by_kqueue(pid: int) -> None:
+    import select
+
+    system: Any = select
+    queue = system.kqueue()
+    try:
+        flags = system.KQ_EV_ADD | system.KQ_EV_ONESHOT
+        queue.control([system.kevent(pid, system.KQ_FILTER_PROC, flags, system.KQ_NOTE_EXIT)], 1)
+    finally:
+        queue.close()
+
+
+def signal_session(session: int, number: int | None, *, is_young: bool) -> list[Process]:
+    """Who lives in a session; they are sent the signal, those who had SIGTERM with their group left out."""
+    members = session_members(session, is_young) if HAS_PROC else []
+    if number is not None:
+        for member in members:
+            if number == signal.SIGKILL or member.group != session:
+                send_in_session(member.pid, session, number)
+                send_in_session(member.pid, session, signal.SIGCONT)
+    return members
+
+
+def names_of(members: list[Process], marks: set[Mark]) -> list[str]:
+    """These processes and those who still have one of these files, by pid and name."""
+    known = {member.pid: member for member in members}
+    if HAS_PROC:
+        known |= {pid: found for pid in holders(marks) if (found := process(pid)) is not None}
+    return [f"{pid} {known[pid].name}" for pid in sorted(known)]

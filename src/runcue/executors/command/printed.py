@@ -1,0 +1,79 @@
+"""What commands printed, read back from the files beside a queue, and deleted with the work it belongs to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from runcue.errors import StoreError, quoted
+from runcue.executors.command.output import stem
+
+ENDINGS: Final = {"stdout": "out", "stderr": "err"}
+
+
+class Output(msgspec.Struct, frozen=True):
+    """A piece of what an attempt printed: from byte `start` of its stream to byte `end`."""
+
+    data: bytes
+    start: int
+    end: int
+    attempt: int
+    size: int = 0
+    """How many bytes were printed in all so far, those that are no longer kept included."""
+
+
+def files_folder(target: str) -> Path:
+    """Where the output of commands is."""
+    return Path(f"{target}.files")
+
+
+def read(folder: Path, work_id: str, attempt: int, stream: str, start: int, limit: int) -> Output:
+    """The next piece of that stream, past what is no longer kept of it; empty when there is no more."""
+    path = folder / f"{stem(work_id, attempt)}.{ENDINGS[stream]}"
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return Output(b"", start, start, attempt)
+    except OSError as error:
+        raise StoreError(
+            f"{quoted(str(path))} cannot be read: {error.strerror or error}.", str(path)
+        ) from error
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise StoreError(f"{quoted(str(path))} is no file of ours. Move it away.", str(path))
+        size = os.fstat(file).st_size
+        if start > size:  # it was emptied or shortened since: what there is now is new
+            start = 0
+        start = _first_data(file, start)
+        data = os.pread(file, limit, start)
+    finally:
+        os.close(file)
+    return Output(data, start, start + len(data), attempt, max(size, start + len(data)))
+
+
+def _first_data(file: int, start: int) -> int:
+    """Where the first bytes after `start` are that are not a hole."""
+    try:
+        return os.lseek(file, start, os.SEEK_DATA)
+    except AttributeError:  # no such thing on this system
+        return start
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return start
+
+
+def forget(target: str, works: Iterable[tuple[str, int]]) -> None:
+    """Delete what the commands of these works printed, in all their attempts: ids, and the number of the last one."""
+    folder = files_folder(target)
+    if folder.is_dir():
+        for work_id, attempts in works:
+            for attempt in range(1, attempts + 1):
+                for ending in ENDINGS.values():
+                    (folder / f"{stem(work_id, attempt)}.{ending}").unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Functions on a Dask cluster."""

@@ -1,0 +1,114 @@
+"""What runs on a Dask worker: one call of a handler, which begins only when its owner says so.
+
+    worker ──ask──▶ owner ──go or no──▶ worker ──begun, progress …──▶ owner
+                                           └── the answer: what Dask keeps as the result of its task
+
+- Whatever may take long (imports, unpickling) is done before the worker asks. Then nothing is left but the call.
+- Dask may run a task again behind our back: when a worker is lost, or the result with it. The owner says "go" once
+  for each call, so that the second run ends here and the handler is never called twice.
+- The owner hears through a topic of the scheduler's event log, and answers with events of the scheduler: neither
+  side has to reach the other. No answer within `PATIENCE` is a "no": the owner is gone, or stuck.
+- A call always returns bytes: a letter, and what process/answer.py makes of a result or of an exception.
+
+Sent to workers by executor.py, by name: runcue has to be installed there.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from types import CoroutineType
+from typing import Any
+from uuid import uuid4
+
+from distributed import get_worker
+from distributed.utils import sync
+
+from runcue.core.model.failure import describe
+from runcue.core.model.record import Work
+from runcue.errors import Permanent
+from runcue.executors.process.answer import pack_error, pack_result, plain
+from runcue.executors.process.pool import PROGRESS_EVERY, SMALL, PoolWork, Reporter
+
+ASK, BEGUN, SAID = "ask", "begun", "said"
+RESULT, ERROR, REFUSED = b"r", b"e", b"n"
+
+NO = "-no"
+"""What is set besides a ticket when its call may not begin."""
+PATIENCE = 30.0
+"""Seconds that a worker waits for its owner to say that a call may begin."""
+KEPT_FUNCTIONS = 256
+
+
+def call(topic: str, key: str, body: bytes) -> bytes:
+    """Call a handler for its owner, who listens to that topic; whatever comes of it is the answer."""
+    worker: Any = get_worker()
+    try:
+        handler, values = pickle.loads(body)
+        function = _imported(handler)
+        if not _may_begin(worker, topic, key):
+            return REFUSED
+        work = PoolWork(*values)
+        work.__dict__["_reporter"] = Teller(worker, topic, key)
+        worker.log_event(topic, [BEGUN, key])
+        result = function(work)
+        if type(result) is CoroutineType:
+            result.close()
+            raise TypeError(
+                "the handler returned a coroutine: declare it with `def`, or leave out the executor"
+            )
+        return RESULT + pack_result(result)
+    except BaseException as error:  # noqa: BLE001 (whatever a function raises is its answer)
+        return ERROR + pack_error(error, __file__)
+
+
+def _may_begin(worker: Any, topic: str, key: str) -> bool:
+    """Ask the owner, who says yes at most once for each call."""
+    ticket = f"runcue-{uuid4().hex}"
+    worker.log_event(topic, [ASK, key, ticket, worker.contact_address])
+    answer: bool = sync(worker.loop, _answered, worker.scheduler, ticket)
+    return answer
+
+
+async def _answered(scheduler: Any, ticket: str) -> bool:
+    if not await scheduler.event_wait(name=ticket, timeout=PATIENCE):
+        return False
+    is_refused: bool = await scheduler.event_is_set(name=ticket + NO)
+    await scheduler.event_clear(name=ticket)
+    if is_refused:
+        await scheduler.event_clear(name=ticket + NO)
+    return not is_refused
+
+
+@lru_cache(maxsize=KEPT_FUNCTIONS)
+def _imported(handler: bytes) -> Callable[[Work], Any]:
+    try:
+        function: Callable[[Work], Any] = pickle.loads(handler)
+    except Exception as error:
+        raise Permanent(
+            f"its handler cannot be imported on the Dask worker ({describe(error)}): install its module there"
+        ) from error
+    return function
+
+
+class Teller(Reporter):
+    """Tells the owner through the scheduler how far a function is."""
+
+    def __init__(self, worker: Any, topic: str, key: str) -> None:
+        self._worker = worker
+        self._topic = topic
+        self._key = key
+        self._told_at = float("-inf")
+
+    def say(self, verb: str, *words: object) -> None:
+        """Have a method of the work called at the owner's."""
+        self._worker.log_event(self._topic, [SAID, self._key, pickle.dumps((verb, words))])
+
+    def progress(self, fraction: float | None, text: str | None) -> None:
+        """The same for progress, not too often."""
+        now = time.monotonic()
+        if now - self._told_at >= PROGRESS_EVERY:
+            self._told_at = now
+            self.say("progress", plain(fraction), None if text is None else plain(str(text)[:SMALL]))

@@ -1,0 +1,473 @@
+"""Functions in worker processes, each of which can be ended without touching another.
+
+The owner starts one keeper, and the keeper starts the workers (pool.py has the rules of both). Rules here:
+
+- Everything is told through sockets that the loop watches. The only thread starts the keeper and waits for its end.
+- A worker is started when a call finds none idle and there are fewer than `size`; it is kept and used again.
+- A worker has at most one call. It is free again when the answer is here, and gone when the keeper says so: `run`
+  returns, or lets its cancellation through, no earlier than that.
+- What a worker was sent but had not begun when it died is sent to another. What it had begun is `WorkerLost`.
+- Functions travel by name, once to each worker. What cannot be pickled fails its own attempt and says what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import pickle
+import socket
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from runcue.core.model.failure import describe
+from runcue.core.model.record import Work
+from runcue.errors import ConfigError, Permanent, RetryLater, WorkerLost, quoted
+from runcue.ports import Clock, Entering, Handler, Registered, TooLate
+
+if not hasattr(os, "fork"):  # asked before the modules are imported that cannot be without it
+    raise ConfigError('executor="process_pool" needs a system with fork: use threads on this one.')
+
+from runcue.executors.process import pool as process_pool
+from runcue.executors.process.answer import raising, read_error, read_result
+from runcue.executors.process.keeper import (
+    NO_SIGNAL,
+    Keeper,
+    Sockets,
+    cause_of_death,
+    close_all,
+    close_one,
+    read,
+    search_path,
+)
+from runcue.executors.process.pool import FRAME
+from runcue.executors.process_locks import REAPER
+from runcue.host.descriptors import guard
+from runcue.host.loops import hold
+
+if TYPE_CHECKING:
+    from runcue.executors.process_locks import Jobs
+
+
+FIELDS = Work.__struct_fields__
+CHUNK = 256 * 1024
+NO_ROOM = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
+BACK_OFF = 1.0
+"""Seconds until the next attempt when the system had no room for another process."""
+
+
+class Call(msgspec.Struct, eq=False):
+    """One function to be called."""
+
+    number: int
+    key: int
+    """Which function, as workers know it."""
+    body: bytes
+    work: Any
+    entered: Entering | None
+    answer: asyncio.Future[Callable[[], Any]]
+    """What to do in order to return what the function returned, or to raise what it raised."""
+    worker: Worker | None = None
+    has_begun: bool = False
+
+
+class Worker(msgspec.Struct, eq=False):
+    """One worker process, from here."""
+
+    number: int
+    keeper: Keeper
+    channel: socket.socket
+    gone: asyncio.Future[None]
+    pid: int = 0
+    call: Call | None = None
+    knows: set[int] = msgspec.field(default_factory=set)
+    is_ending: bool = False
+    has_answered: bool = False
+    incoming: bytearray = msgspec.field(default_factory=bytearray)
+    outgoing: deque[memoryview] = msgspec.field(default_factory=deque)
+
+
+class ProcessExecutor:
+    """Calls functions in a pool of worker processes."""
+
+    can_stop = True
+
+    def __init__(self, clock: Clock, size: int, grace: float, jobs: Jobs) -> None:
+        process_pool.refuse_while_importing()
+        self._clock = clock
+        self._size = size
+        self.grace = grace
+        self._jobs = jobs
+        self._numbers = count(1)
+        self._functions: dict[int, tuple[Handler, int, bytes]] = {}
+        self._workers: dict[int, Worker] = {}
+        self._idle: list[Worker] = []
+        self._waiting: deque[Call] = deque()
+        self._keeper: Keeper | None = None
+        self._sockets: Sockets = set()
+        weakref.finalize(self, close_all, self._sockets)  # nobody closed this: the processes end all the same
+
+    async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
+        """Call the task's function with a plain Work in a worker, however long that takes."""
+        loop = asyncio.get_running_loop()
+        call = self._packed(work, task.handler, entered, loop.create_future())
+        release = hold(loop)  # on virtual time what runs outside takes none
+        try:
+            self._waiting.append(call)
+            self._dispatch()
+            settle = await call.answer
+        except asyncio.CancelledError:
+            await self._give_up(call)
+            raise
+        finally:
+            release()
+        return settle()
+
+    async def close(self) -> None:
+        """End all workers; what still runs has a second."""
+        for call in list(self._waiting):
+            call.answer.cancel()
+        # A keeper that was killed may have workers yet.
+        keepers = {worker.keeper for worker in self._workers.values()}
+        if self._keeper is not None:
+            keepers.add(self._keeper)
+        if not keepers:
+            return
+        for worker in self._workers.values():
+            worker.is_ending = True
+            self._send(worker, process_pool.QUIT, 0)
+        self._idle.clear()
+        for keeper in keepers:
+            keeper.order(process_pool.CLOSE, 0)
+        release = hold(asyncio.get_running_loop())
+        try:
+            ended = [keeper.ended for keeper in keepers]
+            await asyncio.wait(ended, timeout=process_pool.LAST_GRACE + 2 * process_pool.GIVE_UP)
+        finally:
+            release()
+
+    # calls ------------------------------------------------------------------------------------------------
+
+    def _packed(
+        self, work: Any, handler: Handler, entered: Entering | None, answer: asyncio.Future[Any]
+    ) -> Call:
+        """A call as bytes; what cannot be sent to another process fails here."""
+        if id(handler) not in self._functions:
+            self._functions[id(handler)] = handler, next(self._numbers), _pickled(handler)
+        key = self._functions[id(handler)][1]
+        try:
+            body = pickle.dumps((key, tuple(getattr(work, name) for name in FIELDS)))
+        except Exception as error:
+            raise Permanent(
+                f"its params cannot be sent to another process ({describe(error)}): use plain values"
+            ) from error
+        return Call(next(self._numbers), key, body, work, entered, answer)
+
+    def _dispatch(self) -> None:
+        """Give waiting calls to idle workers, or to new ones while there may be more."""
+        while self._waiting and (self._idle or len(self._workers) < self._size):
+            if self._idle and self._idle[-1].keeper.is_lost:
+                self._idle.pop()  # it dies with its keeper, at any moment
+                continue
+            call = self._waiting.popleft()
+            try:
+                worker = self._idle.pop() if self._idle else self._start()
+            except OSError as error:
+                self._settle(call, raising(not_started(error)))
+                continue
+            worker.call, call.worker = call, worker
+            if call.key in worker.knows:
+                self._begin(worker, call)
+            else:
+                function = next(data for _, key, data in self._functions.values() if key == call.key)
+                self._send(worker, process_pool.FUNCTION, call.key, function)
+
+    def _begin(self, worker: Worker, call: Call) -> None:
+        """Have a function called, which the worker has imported by now: nothing is left that could take long."""
+        if call.entered is not None:
+            try:
+                call.entered.check()
+            except TooLate as error:
+                self._free(worker)
+                self._settle(call, raising(error))
+                return
+        self._send(worker, process_pool.CALL, call.number, call.body)
+
+    def _free(self, worker: Worker) -> None:
+        worker.call = None
+        self._idle.append(worker)
+
+    def _settle(self, call: Call, answer: Callable[[], Any]) -> None:
+        if not call.answer.done():
+            call.answer.set_result(answer)
+
+    async def _give_up(self, call: Call) -> None:
+        """Nobody wants this any more: return when it surely does not run."""
+        if call in self._waiting:
+            self._waiting.remove(call)
+        worker = call.worker
+        if worker is None or worker.call is not call:
+            return
+        if not worker.is_ending:
+            worker.is_ending = True
+            self._send(worker, process_pool.QUIT, 0)
+            worker.keeper.order(process_pool.STOP, worker.number, self.grace)
+        while not worker.gone.done():
+            try:
+                await asyncio.shield(worker.gone)
+            except asyncio.CancelledError:
+                continue  # once is enough: the process has to be gone first
+
+    # workers ----------------------------------------------------------------------------------------------
+
+    def _start(self) -> Worker:
+        """A new worker: on its way, so that calls can be sent to it at once."""
+        loop = asyncio.get_running_loop()
+        hello = pickle.dumps((search_path(), sys.argv, os.getcwd(), main_module()))  # noqa: PTH109 (as text)
+        number = next(self._numbers)
+        ours, theirs = socket.socketpair()
+        if self._keeper is None or self._keeper.is_lost:
+            token = f"{REAPER}-pool-{number}"
+            try:
+                self._keeper = Keeper(loop, self._jobs, token, self._sockets, self._heard, self._keeper_lost)
+            except OSError:
+                ours.close()
+                theirs.close()
+                raise
+        worker = Worker(number, self._keeper, ours, loop.create_future())
+        self._sockets.add(ours)
+        guard(ours.fileno())
+        ours.setblocking(False)
+        self._workers[number] = worker
+        loop.add_reader(ours, self._read, worker)
+        worker.keeper.order(process_pool.START, number, channel=theirs)
+        self._send(worker, process_pool.HELLO, 0, hello)
+        return worker
+
+    def _heard(self, what: bytes, number: int, value: int) -> None:
+        """The keeper says something about a worker."""
+        worker = self._workers.get(number)
+        if worker is None:
+            return
+        if what == process_pool.NOT_STARTED:
+            self._gone(worker, not_started(OSError(value, os.strerror(value))))
+        else:
+            self._gone(worker, WorkerLost(f"the process that ran it died: {cause_of_death(value)}"))
+
+    def _keeper_lost(self, keeper: Keeper, reason: str | OSError) -> None:
+        """A keeper is gone, and with it its workers and what they had started."""
+        if self._keeper is keeper:
+            self._keeper = None
+        text = f"the process that ran it died: {reason}" if reason else "the pool was closed while it ran"
+        for worker in [worker for worker in self._workers.values() if worker.keeper is keeper]:
+            self._gone(worker, not_started(reason) if isinstance(reason, OSError) else WorkerLost(text))
+
+    def _gone(self, worker: Worker, reason: Exception) -> None:
+        """A worker is dead, and everything it had started, too."""
+        if worker.gone.done():
+            return
+        while self._read(worker):
+            pass  # its last words are in there
+        loop = worker.gone.get_loop()
+        loop.remove_reader(worker.channel)
+        loop.remove_writer(worker.channel)
+        close_one(worker.channel, self._sockets)
+        worker.keeper.sessions.discard(worker.pid)
+        del self._workers[worker.number]
+        if worker in self._idle:
+            self._idle.remove(worker)
+        worker.gone.set_result(None)
+        call = worker.call
+        if call is not None:
+            if worker.has_answered and not (call.has_begun or worker.is_ending):
+                call.worker = None  # it died before this came: nothing of it has happened
+                self._waiting.appendleft(call)
+            else:
+                self._settle(call, raising(reason))
+        self._dispatch()
+
+    # the channel ------------------------------------------------------------------------------------------
+
+    def _send(self, worker: Worker, what: bytes, number: int, body: bytes = b"") -> None:
+        worker.outgoing.append(memoryview(FRAME.pack(what, number, len(body)) + body))
+        if len(worker.outgoing) == 1:
+            self._write(worker)
+
+    def _write(self, worker: Worker) -> None:
+        """Send what goes without waiting; the rest goes when there is room."""
+        loop = worker.gone.get_loop()
+        outgoing = worker.outgoing
+        try:
+            while outgoing:
+                sent = worker.channel.send(outgoing[0], NO_SIGNAL)
+                outgoing[0] = outgoing[0][sent:]
+                if not outgoing[0]:
+                    outgoing.popleft()
+        except BlockingIOError:
+            loop.add_writer(worker.channel, self._write, worker)
+            return
+        except OSError:
+            outgoing.clear()  # it is dead: the keeper will say so
+        loop.remove_writer(worker.channel)
+
+    def _read(self, worker: Worker) -> bool:
+        """Take in some of what a worker says; True if there may be more."""
+        try:
+            chunk = worker.channel.recv(CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            chunk = b""
+        if not chunk:
+            worker.gone.get_loop().remove_reader(worker.channel)  # dead or dying: the keeper will say so
+            return False
+        worker.incoming += chunk
+        while len(worker.incoming) >= FRAME.size:
+            what, number, size = FRAME.unpack_from(worker.incoming)
+            if len(worker.incoming) < FRAME.size + size:
+                break
+            frame, worker.incoming = worker.incoming, worker.incoming[FRAME.size + size :]
+            self._told(worker, what, number, memoryview(frame)[FRAME.size : FRAME.size + size])
+        return True
+
+    def _told(self, worker: Worker, what: bytes, number: int, body: memoryview) -> None:
+        call = worker.call
+        if what == process_pool.AWAKE:
+            worker.pid = number
+            worker.keeper.sessions.add(number)
+            return
+        if what == process_pool.LEARNT:
+            worker.knows.add(number)
+            if call is not None and call.key == number and not worker.is_ending:
+                self._begin(worker, call)
+                self._dispatch()
+            return
+        if call is None or call.number != number or worker.is_ending:
+            return
+        if what == process_pool.BEGUN:
+            call.has_begun = True
+            if call.entered is not None:
+                call.entered(self._clock.now())
+        elif what == process_pool.PROGRESS:
+            call.work.progress(*pickle.loads(body))
+        elif what == process_pool.SAID:
+            verb, words = pickle.loads(body)
+            if verb == "charge":
+                call.work.charge(**words[0])
+            else:
+                call.work.observe(*words)
+        else:
+            worker.has_answered = True
+            self._free(worker)
+            reading = read_result if what == process_pool.RESULT else read_error
+            read(call.answer.get_loop(), reading, body, partial(self._settle, call))
+            self._dispatch()
+
+
+# --- What a worker has to know --------------------------------------------------------------------------
+
+
+def main_module() -> dict[str, str]:
+    """How a worker can import the script again, in the words of multiprocessing; empty when it cannot."""
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None and spec.name is not None:
+        # Else it is that of a package, a folder or an archive.
+        is_module = spec.name.rpartition(".")[2] != "__main__"
+        return {"init_main_from_name": spec.name} if is_module else {}
+    if isinstance(file, str) and os.path.isfile(file):  # noqa: PTH113 (it says "<stdin>" for that)
+        return {"init_main_from_path": os.path.abspath(file)}  # noqa: PTH100 (as text)
+    return {}
+
+
+def not_started(error: OSError) -> Exception:
+    """What it means that there is no process for a function."""
+    if error.errno not in NO_ROOM:
+        needed = f"{quoted(sys.executable)} and the current folder have to be there"
+        return WorkerLost(f"a worker process could not be started: {error}: {needed}")
+    reason = error.strerror or str(error)
+    waiting = RetryLater(BACK_OFF)
+    advice = "lower pool_size=, or raise the limits of processes, open files or memory"
+    waiting.args = (
+        f"no room for another worker process ({reason}): tried again after {BACK_OFF:g} s; {advice}",
+    )
+    return waiting
+
+
+# --- Functions that workers can find ----------------------------------------------------------------------
+
+
+def check_importable(function: object) -> None:
+    """Refuse a handler that another process could not find by its name."""
+    what, inner = f"The handler {_spoken(function)}", _inner(function)
+    name = getattr(inner, "__qualname__", "")
+    if name.endswith("<lambda>"):
+        raise ConfigError(f"{what} is a lambda, which a worker process cannot find. {DEFINE}")
+    if "<locals>" in name:
+        raise ConfigError(
+            f"{what} is defined inside a function, where a worker process cannot find it. {DEFINE}"
+        )
+    module = getattr(inner, "__module__", None)
+    if module == "__main__" and not main_module():
+        raise ConfigError(
+            f"{what} is defined at a prompt, in a notebook, by `python -c` or `python -`, or in a __main__.py, where "
+            f"a worker process cannot find it. Put it into a module and import it."
+        )
+    if _is_being_defined(inner, module, name):
+        return  # found, or not, when it is called for the first time
+    try:
+        pickle.dumps(function)
+    except Exception as error:
+        raise ConfigError(
+            f"{what} cannot be sent to a worker process ({describe(error)}). {DEFINE}"
+        ) from error
+
+
+DEFINE = "Define it with def at the top of a module."
+
+
+def _inner(function: object) -> object:
+    """What is called in the end: inside a partial or a method."""
+    while True:
+        if isinstance(function, MethodType):
+            function = function.__func__
+        elif hasattr(function, "func") and hasattr(function, "keywords"):
+            function = function.func
+        else:
+            return function
+
+
+def _is_being_defined(function: object, module: object, name: str) -> bool:
+    """True when this is a decorator's call: the module will have the name in a moment, and has it not yet."""
+    home = sys.modules.get(module) if isinstance(module, str) else None
+    if home is None or not name:
+        return False
+    is_loading = module in ("__main__", "__mp_main__") or getattr(
+        getattr(home, "__spec__", None), "_initializing", False
+    )
+    found: object = home
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return is_loading and found is not function
+
+
+def _pickled(handler: Handler) -> bytes:
+    try:
+        return pickle.dumps(handler)
+    except Exception as error:
+        raise Permanent(
+            f"its handler cannot be sent to a worker process ({describe(error)}). {DEFINE} Another decorator "
+            "goes below @cue.task, not above it."
+        ) from error
+
+
+def _spoken(function: object) -> str:
+    return quoted(getattr(function, "__qualname__", function))

@@ -1,0 +1,1 @@
+"""What runcue needs of the machine it runs on: clocks, loops, descriptors, addresses."""

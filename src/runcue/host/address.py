@@ -1,0 +1,58 @@
+"""Tells an address from a path.
+
+Rules:
+- What begins with a scheme is an address: `mysql://…`, `s3://…`, `file:x.db`. It is never the name of a file, as it
+  would make folders called `mysql:` (a file that has such a name is `./mysql:…`). `C:/x` is a path.
+- A Path makes one slash of two, so `postgresql:/…` is an address as well.
+- An address is shown without its password.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+from runcue.errors import quoted
+
+POSTGRES: Final = ("postgresql://", "postgres://")
+_SCHEME: Final = re.compile(r"\s*[a-z][a-z0-9+.-]+(:[a-z][a-z0-9+.-]*)*:/|\s*(file|sqlite):", re.IGNORECASE)
+_ONE_SLASH: Final = re.compile(r"(\s*[a-z][a-z0-9+.-]+:)/(?!/)", re.IGNORECASE)
+_FILE: Final = re.compile(r"(?:file:(?://(?:localhost)?(?=/))?|sqlite:///)(?P<path>[^?#]+)", re.IGNORECASE)
+
+
+def is_address(text: str) -> bool:
+    """Whether that is an address, of whatever kind, and no path."""
+    return _SCHEME.match(text) is not None
+
+
+def is_postgres(text: str) -> bool:
+    """Whether that is the address of a PostgreSQL database."""
+    return text.startswith(POSTGRES)
+
+
+def file_in(address: str) -> str | None:
+    """The path that the address of a file or a folder of this host leads to."""
+    found = _FILE.match(address.strip())
+    return None if found is None or found["path"].startswith("//") else found["path"]
+
+
+def advice(given: object) -> str:
+    """What to give in place of an address that leads to no queue; nothing where there is no telling."""
+    if isinstance(given, os.PathLike):
+        is_database = str(given).startswith(("postgresql:", "postgres:"))
+        return "Give an address as text, not as a Path, which makes one slash of two." if is_database else ""
+    path = file_in(given) if isinstance(given, str) else None
+    return "" if path is None else f"Give its path: {quoted(path)}."
+
+
+def plain(text: str) -> str:
+    """An address without its password; a path as it is."""
+    if not is_address(text):
+        return text
+    from runcue.host.masking import mask  # few need it
+
+    found = _ONE_SLASH.match(text)
+    if found is None:
+        return str(mask(text))
+    return str(mask(f"{found[1]}//{text[found.end() :]}")).replace("://", ":/", 1)

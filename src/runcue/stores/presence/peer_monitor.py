@@ -1,0 +1,220 @@
+"""The other processes on a queue, as the loop of a store sees them: being woken by them, and noticing their death.
+
+Rules:
+- A lock alone decides who lives (posix.py). The end of a process is watched for with a descriptor, as a hint to
+  ask its lock at once. Besides, locks are asked twice a second; where a descriptor watches, every 1.5 s.
+- A dead worker is reported only when nothing that it had begun runs any more. Seeing to that may take a while, so it
+  happens in a thread of its own (on virtual time on the loop itself).
+- While this process waits for a turn or has one, it need not be told anything: the turn sees it. Whatever others tell
+  meanwhile wakes nobody, for it would only get in the way of the turn.
+- What goes wrong here stops nobody from working. It is logged, once a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from runcue.errors import StoreError
+from runcue.host.loops import tell
+from runcue.host.shortage import start_thread
+from runcue.stores.presence.posix import URGENT, Presence
+
+logger = logging.getLogger("runcue")
+
+LOOK_AROUND = 0.5
+"""Seconds between two looks at the other processes, besides being told."""
+ASKED = 3
+"""Every so many looks the lock of a process is asked whose end is watched for as well."""
+MANY = 4096
+"""So many pokes at once may be all that fit: what came after them was not told."""
+TROUBLE_EVERY = 60.0
+
+EndLeftovers = Callable[[str], bool]
+"""Ends what a dead worker left running, without waiting for it: True when nothing of it runs any more."""
+
+
+class Trouble:
+    """Logs what goes wrong beside the work: each kind once a minute at most, however often it happens."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._told: dict[str, float] = {}
+
+    def __call__(self, what: str, error: Exception) -> None:
+        """Something could not be done."""
+        now = time.monotonic()
+        if now - self._told.get(what, -TROUBLE_EVERY) >= TROUBLE_EVERY:
+            self._told[what] = now
+            logger.warning("%r: %s: %s", self._path, what, error)
+
+
+class Neighbours:
+    """Listens to the other processes on a queue and looks after them. For the loop's thread."""
+
+    def __init__(
+        self,
+        presence: Presence,
+        peers: Callable[[], Mapping[str, int]],
+        trouble: Trouble,
+        end_leftovers: EndLeftovers | None,
+        *,
+        is_on_loop: bool,
+    ) -> None:
+        self._presence = presence
+        self._peers = peers
+        self._trouble = trouble
+        self._end_leftovers = end_leftovers
+        self._is_on_loop = is_on_loop
+        self._loop = asyncio.get_running_loop()
+        self._changed: Callable[[bool], None] = _nobody
+        self._lost: Callable[[str], None] = _nobody
+        self._timer: asyncio.TimerHandle | None = None
+        self._turn_at = 0.0
+        self._looks = 0
+        self._watches: dict[str, int | None] = {}  # worker → a descriptor of its process, where there is one
+        self._ending: set[str] = set()
+        self._is_listening = False
+        self._is_deaf = False
+        """True while pokes cannot be heard, though they should be."""
+        self._is_closed = False
+
+    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
+        """Say when another process committed something, and when one died."""
+        self._changed, self._lost = changed, lost
+        self._is_listening = True
+        self._hear()
+
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """While a turn is taken, which sees what others did."""
+        if self._is_listening and not self._is_closed:
+            self._loop.remove_reader(self._presence.fileno())
+        try:
+            yield
+        finally:
+            self._hear()
+
+    def _hear(self) -> None:
+        if self._is_listening and not self._is_closed and not self._loop.is_closed():
+            try:
+                self._loop.add_reader(self._presence.fileno(), self._poked)
+                self._is_deaf = False
+            except OSError as error:  # `meet` tries again; they are looked at meanwhile
+                self._is_deaf = True
+                self._trouble("cannot listen to the other processes", error)
+
+    def meet(self) -> None:
+        """After a turn or an exchange: begin to look around if somebody else is there."""
+        self._turn_at = self._loop.time()
+        if self._is_deaf:
+            self._hear()
+        if self._timer is None and not self._is_closed and self._others():
+            self._look_around()
+
+    def notice(self) -> None:
+        """Something is not as it was, whoever did that: have a turn taken that finds out."""
+        if not self._is_closed:
+            self._changed(True)
+
+    def close(self) -> None:
+        """Look at nobody any more."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._presence.fileno())
+        for worker in list(self._watches):
+            self._unwatch(worker)
+
+    def _others(self) -> dict[str, int]:
+        return {name: pid for name, pid in self._peers().items() if name != self._presence.worker_id}
+
+    def _poked(self) -> None:
+        said = self._presence.drain()
+        self._changed(URGENT in said or len(said) >= MANY)
+
+    def _look_around(self) -> None:
+        """While there are others: look now and then who died, in case nobody noticed or told."""
+        self._timer = None
+        others = self._others()
+        for worker in self._watches.keys() - others.keys():
+            self._unwatch(worker)
+        if others:
+            self._timer = self._loop.call_later(LOOK_AROUND, self._look_around)
+            if self._loop.time() - self._turn_at >= LOOK_AROUND:  # a turn has seen what there was by then
+                self._changed(True)
+        self._looks += 1
+        for number, (worker, pid) in enumerate(others.items(), self._looks):
+            self._watch(worker, pid)
+            if self._watches[worker] is None or number % ASKED == 0:
+                self._ask(worker)
+
+    def _watch(self, worker: str, pid: int) -> None:
+        if worker not in self._watches:
+            watch = self._watches[worker] = None if pid == os.getpid() else self._presence.watch(pid)
+            if watch is not None:
+                try:
+                    self._loop.add_reader(watch, self._hinted, worker)
+                except OSError:  # no room for it: the lock tells it a little later
+                    self._watches[worker] = None
+                    os.close(watch)
+
+    def _hinted(self, worker: str) -> None:
+        """The process that had the pid of that worker has ended."""
+        self._unwatch(worker)
+        self._watches[worker] = None
+        self._ask(worker)
+
+    def _unwatch(self, worker: str) -> None:
+        watch = self._watches.pop(worker)
+        if watch is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(watch)
+            os.close(watch)
+
+    def _ask(self, worker: str) -> None:
+        try:
+            is_alive = self._presence.is_alive(worker)
+        except StoreError as error:
+            self._trouble("cannot tell who lives", error)
+            return
+        if is_alive or worker in self._ending:
+            return
+        if self._end_leftovers is None:
+            self._lost(worker)
+        elif self._is_on_loop:
+            self._ended(worker, self._is_over(self._end_leftovers, worker))
+        else:
+            self._ending.add(worker)
+            try:
+                start_thread(self._end, "runcue-leftovers", self._end_leftovers, worker)
+            except StoreError as error:  # the next look tries again
+                self._ending.discard(worker)
+                self._trouble("cannot end what a dead process left running", error)
+
+    def _end(self, end_leftovers: EndLeftovers, worker: str) -> None:
+        is_over = self._is_over(end_leftovers, worker)
+        tell(self._loop, self._ended, worker, is_over)
+
+    def _is_over(self, end_leftovers: EndLeftovers, worker: str) -> bool:
+        try:
+            return end_leftovers(worker)
+        except Exception as error:  # noqa: BLE001 (its work must stay where it is, and we go on)
+            self._trouble("cannot end what a dead process left running", error)
+            return False
+
+    def _ended(self, worker: str, is_over: bool) -> None:
+        self._ending.discard(worker)
+        if is_over and not self._is_closed:
+            self._lost(worker)
+
+
+def _nobody(*_: object) -> None:
+    """Stands in until somebody listens."""

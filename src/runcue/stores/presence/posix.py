@@ -1,0 +1,552 @@
+"""Who else works on this queue, on this host: turns, wake-ups and signs of life between processes.
+
+Beside the file of a queue lies the directory `<file>.runcue` (0700), with files (0600) that hold no data:
+`turn`, and for each worker `<worker>.lock` and `<worker>.wake`. Rules:
+
+- A worker lives as long as the kernel holds its lock, and no longer: pids, clocks and beats prove nothing. A
+  stopped process lives. Who asks takes the lock shared, so that two who ask about the dead do not see each other.
+- A lock file is locked before it gets its name, and is born and swept with the directory itself locked. So
+  whoever finds one free has found the dead, and nobody removes what belongs to the living.
+- Descriptors are closed in a forked child before its code runs: it must not keep a lock that is not its own.
+- The turnstile only makes waiting fair. Who cannot get through may try the database's own lock without it.
+- Nothing here reads or writes the database.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import re
+import secrets
+import signal
+import stat
+import threading
+import time
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runcue.errors import ForkedConnection, StorageBusy, StorageFull, StorageReplaced, StoreError, quoted
+from runcue.host.descriptors import close, forking, guard
+from runcue.host.posix import need_posix
+from runcue.host.shortage import no_files, start_thread
+from runcue.stores.sqlite.owner import belongs_to_another, check_found, is_trusted
+
+try:
+    import fcntl
+except ImportError:
+    need_posix("A queue in a file or in PostgreSQL")
+    raise
+
+FIRST_PAUSE = 0.0002
+LONGEST_PAUSE = 0.02
+DOOR_PATIENCE = 3.0
+KEPT_WAKES = 64
+NEWS, URGENT = b".", b"!"
+"""What a poke says: that something changed, or that something was left for whom it wakes."""
+WAKE_SIZE = 65_536  # what waits in a FIFO on most systems
+
+WORKER_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
+"""What a worker may be called: it becomes the name of files."""
+_SUFFIXES = (".wake", ".lock", ".new")
+
+
+# --- Facts about this process and host ------------------------------------------------------------
+
+
+def side_directory(database: str | Path) -> Path:
+    """Where the side files of a queue are: the same for every name that leads to the file."""
+    real = Path(os.path.realpath(database))  # which takes a ring of links, too
+    return real.with_name(real.name + ".runcue")
+
+
+def new_worker_id() -> str:
+    """A name that no worker had before; the pid in it is for people, nothing is decided by it."""
+    return f"{os.getpid()}-{secrets.token_hex(8)}"
+
+
+@functools.cache
+def boot_id() -> str:
+    """The name of this boot of the machine, or a constant where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return "unknown"
+
+
+def host_name() -> str:
+    """The name of this host, as people know it."""
+    return os.uname().nodename or "localhost"
+
+
+boottime: Callable[[], float] = time.monotonic
+"""Seconds on a clock that nobody can set and that all processes of this host share."""
+if hasattr(time, "CLOCK_BOOTTIME"):
+    boottime = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+
+
+# --- Files, opened for this process alone ----------------------------------------------------------
+
+
+def _open(path: str | Path, flags: int) -> int:
+    with forking:
+        descriptor = guard(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
+    found = os.fstat(descriptor)
+    if not is_trusted(found.st_uid):
+        close(descriptor)
+        raise belongs_to_another(str(path), found.st_uid)
+    return descriptor
+
+
+def _make(path: Path, flags: int) -> int:
+    """Open a file that is ours alone, whatever the umask."""
+    descriptor = _open(path, flags | os.O_RDWR | os.O_CREAT)
+    try:
+        os.fchmod(descriptor, 0o600)
+    except OSError:
+        close(descriptor)
+        raise
+    return descriptor
+
+
+# --- The directory and its locks ------------------------------------------------------------------
+
+
+def _failure(action: str, path: str | Path, error: OSError) -> StoreError:
+    reason = error.strerror or str(error)
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StorageFull(f"Cannot {action} {quoted(str(path))}: {reason}. Free some space.", str(path))
+    if (lack := no_files(error.errno, quoted(str(path)), str(path))) is not None:
+        return lack
+    advice = "Every process on this queue needs to write there: check who may, or move the queue's file."
+    return StoreError(f"Cannot {action} {quoted(str(path))}: {reason}. {advice}", str(path))
+
+
+def make_directory(path: Path) -> None:
+    """A directory that nobody else may write to: made, or found as it has to be."""
+    try:
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            found = path.lstat()
+        else:
+            path.chmod(0o700)  # the umask may have taken away even our own rights
+            found = path.lstat()
+    except OSError as error:
+        raise _failure("make the directory", path, error) from error
+    if not stat.S_ISDIR(found.st_mode):
+        name = quoted(str(path))
+        raise StoreError(f"{name} is not a directory. Move it away: this queue needs the name.", str(path))
+    if found.st_uid != os.geteuid():
+        raise belongs_to_another(str(path), found.st_uid)
+    check_found(str(path), found)
+
+
+def _take(descriptor: int, timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(pause, left))
+        pause = min(1.5 * pause, LONGEST_PAUSE)
+
+
+@contextmanager
+def _door(directory: Path, patience: float) -> Iterator[bool]:
+    """Be the only one who makes or sweeps files of workers; False when others are at it for too long."""
+    descriptor = _open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        is_ours = _take(descriptor, patience)
+        try:
+            yield is_ours
+        finally:
+            if is_ours:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        close(descriptor)
+
+
+def _is_held(path: str) -> bool | None:
+    """Whether a process holds this lock; None when there is no such file."""
+    try:
+        descriptor = _open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        close(descriptor)
+    return False
+
+
+def is_alive(directory: Path, worker_id: str) -> bool:
+    """Whether that worker's process lives, for those who have no Presence of their own."""
+    if WORKER_ID.fullmatch(worker_id) is None:
+        return False
+    path = f"{directory}/{worker_id}.lock"
+    try:
+        return bool(_is_held(path))
+    except OSError as error:
+        raise _failure("look at the lock", path, error) from error
+
+
+def last_beat(directory: Path, worker_id: str) -> float | None:
+    """When that worker last gave a sign of life, on the clock of `boottime()`; None when it has no files."""
+    if WORKER_ID.fullmatch(worker_id) is None:
+        return None
+    path = directory / f"{worker_id}.lock"
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _failure("look at the lock", path, error) from error
+
+
+def workers(directory: Path) -> list[str]:
+    """The ids of all who have files here, the dead too."""
+    try:
+        names = [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _failure("list the directory", directory, error) from error
+    ids = {name.rpartition(".")[0] for name in names if name.endswith(_SUFFIXES)}
+    return sorted(filter(WORKER_ID.fullmatch, ids))
+
+
+# --- Taking turns ---------------------------------------------------------------------------------
+
+
+class Turnstile:
+    """Lets the processes on one queue through one by one, before each asks for the database's lock.
+
+    For one thread. The kernel keeps those who wait in a blocking call in order; who looks in now and then starves. A
+    blocking call cannot be given up: who no longer wants the turn that it brings has to let it pass.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        make_directory(directory)
+        self._path = directory / "turn"
+        self._pid = os.getpid()
+        self._is_open = True
+        self._guard = threading.Lock()
+        self._is_waiting = False  # then the descriptor is closed by who waits
+        try:
+            self._descriptor = _make(self._path, 0)
+        except OSError as error:
+            raise _failure("open", self._path, error) from error
+
+    def acquire(self, timeout: float | None = None) -> bool:
+        """Wait for our turn. With a timeout it is looked for now and then, and False when it did not come in time."""
+        try:
+            with self._guard:
+                _check_open(self._is_open, self._pid, self._path)
+                is_ours = _take(self._descriptor, 0.0)
+                self._is_waiting = not is_ours and timeout is None
+            if self._is_waiting:
+                self._wait()
+            return is_ours or timeout is None or _take(self._descriptor, timeout)
+        except OSError as error:
+            raise _failure("lock", self._path, error) from error
+
+    def _wait(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        finally:
+            with self._guard:
+                self._is_waiting = False
+                if not self._is_open:
+                    close(self._descriptor)
+        _check_open(self._is_open, self._pid, self._path)
+
+    def release(self) -> None:
+        """Let the next one through."""
+        _check_open(self._is_open, self._pid, self._path)
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Let go of the turn and of the file, which stays for the others. From any thread."""
+        if self._pid != os.getpid():
+            return
+        with self._guard:
+            if self._is_open and not self._is_waiting:
+                close(self._descriptor)
+            self._is_open = False
+
+
+def _check_open(is_open: bool, pid: int, path: Path) -> None:
+    if pid != os.getpid():
+        message = f"{quoted(str(path))} was opened by process {pid}, before a fork. Open the queue anew here."
+        raise ForkedConnection(message, str(path))
+    if not is_open:
+        raise StoreError(f"{quoted(str(path))} is closed. Open the queue anew.", str(path))
+
+
+# --- Being there ----------------------------------------------------------------------------------
+
+
+class Presence:
+    """Shows the other processes on a queue that this worker lives, wakes them, and can be woken."""
+
+    def __init__(self, directory: Path, worker_id: str) -> None:
+        assert WORKER_ID.fullmatch(worker_id), worker_id
+        make_directory(directory)
+        self.directory = directory
+        self.worker_id = worker_id
+        self._path = directory / f"{worker_id}.lock"
+        self._wake_path = directory / f"{worker_id}.wake"
+        self._pid = os.getpid()
+        self._is_open = False
+        self._guard = threading.Lock()  # the heart's thread, the store's and the loop's all come here
+        self._lock = self._wake = -1
+        self._wakes: dict[str, int] = {}  # peer → its FIFO, the longest unused first
+        try:
+            self._move_in()
+        except OSError as error:
+            raise _failure("make", self._path, error) from error
+        finally:
+            if not self._is_open:
+                self._let_go()
+
+    def __repr__(self) -> str:
+        state = "forked" if self.is_forked else "open" if self._is_open else "closed"
+        return f"<Presence {self.worker_id} {state}>"
+
+    def _move_in(self) -> None:
+        new = self.directory / f"{self.worker_id}.new"
+        with _door(self.directory, DOOR_PATIENCE) as is_ours:
+            if not is_ours:
+                name = quoted(str(self.directory))
+                advice = "Look for a stopped process that has it open."
+                raise StorageBusy(f"{name} was locked for {DOOR_PATIENCE:g} s. {advice}", str(self.directory))
+            if _is_held(str(self._path)):
+                message = f"Worker {quoted(self.worker_id)} is at work already. Give every worker its own id."
+                raise StoreError(message, str(self._path))
+            new.unlink(missing_ok=True)
+            self._wake_path.unlink(missing_ok=True)
+            self._lock = _make(new, os.O_EXCL)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._touch()
+            new.rename(self._path)
+            os.mkfifo(self._wake_path, 0o600)
+            self._wake_path.chmod(0o600)
+            self._wake = _open(self._wake_path, os.O_RDWR)
+            self._is_open = True
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a child of the process that made this: everything but `close` raises there."""
+        return self._pid != os.getpid()
+
+    @property
+    def is_in_place(self) -> bool:
+        """False when somebody removed or exchanged our lock file, so that others take us for dead."""
+        try:
+            ours, there = os.fstat(self._lock), self._path.stat()
+        except OSError:
+            return False
+        return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+    def fileno(self) -> int:
+        """The descriptor that becomes readable when a peer pokes us."""
+        _check_open(self._is_open, self._pid, self._path)
+        return self._wake
+
+    def drain(self) -> bytes:
+        """Take in all pokes so far: what they say, nothing when there was none."""
+        _check_open(self._is_open, self._pid, self._path)
+        try:  # what is left after that makes the descriptor readable again
+            return os.read(self._wake, WAKE_SIZE)
+        except BlockingIOError:
+            return b""
+
+    def poke(self, worker_ids: Iterable[str], urgent: Container[str] = ()) -> list[str]:
+        """Wake these workers, and say which of them cannot be reached any more: ask if they are alive.
+
+        Those in `urgent` are told that something was left for them.
+
+        One that could not be told is no reason not to tell the others; the first such trouble is raised then.
+        """
+        _check_open(self._is_open, self._pid, self._path)
+        gone, troubles = [], []
+        with self._guard, _no_sigpipe():
+            for one in worker_ids:
+                try:
+                    if one != self.worker_id and not self._poke(one, URGENT if one in urgent else NEWS):
+                        gone.append(one)
+                except StoreError as error:
+                    troubles.append(error)
+        if troubles:
+            raise troubles[0]
+        return gone
+
+    def _poke(self, worker_id: str, word: bytes) -> bool:
+        kept = self._wakes.pop(worker_id, None)
+        if kept is not None:
+            if _told(kept, word):
+                self._wakes[worker_id] = kept
+                return True
+            close(kept)  # gone, or its files were made anew
+        if WORKER_ID.fullmatch(worker_id) is None:
+            return False
+        path = f"{self.directory}/{worker_id}.wake"
+        try:
+            opened = _open(path, os.O_WRONLY)
+        except OSError as error:
+            if error.errno in {errno.ENXIO, errno.ENOENT}:
+                return False
+            raise _failure("write to", path, error) from error
+        if not _told(opened, word):
+            close(opened)
+            return False
+        self._wakes[worker_id] = opened
+        if len(self._wakes) > KEPT_WAKES:
+            close(self._wakes.pop(next(iter(self._wakes))))
+        return True
+
+    def is_alive(self, worker_id: str) -> bool:
+        """Whether that worker's process lives; raises when somebody took the files of all away."""
+        _check_open(self._is_open, self._pid, self._path)
+        if worker_id == self.worker_id or is_alive(self.directory, worker_id):
+            return True
+        if not self.is_in_place:
+            name = quoted(str(self._path))
+            message = f"{name} was removed while in use: who lives cannot be told. Open the queue anew."
+            raise StorageReplaced(message, str(self._path))
+        return False
+
+    def watch(self, pid: int) -> int | None:
+        """A descriptor that becomes readable when that process ends, to be closed by the caller.
+
+        It is a hint: open it, then ask `is_alive`. If that says yes, the pid was still the worker's own.
+        """
+        open_pidfd: Callable[[int], int] | None = getattr(os, "pidfd_open", None)
+        if open_pidfd is None:
+            return None
+        try:
+            return open_pidfd(pid)
+        except OSError:  # ended, not of this kernel, or no descriptors left: the lock tells it a little later
+            return None
+
+    def sweep(self, dead_ids: Iterable[str]) -> list[str]:
+        """Remove the files of those among these that are dead, and name them; nothing while others sweep."""
+        _check_open(self._is_open, self._pid, self._path)
+        swept = []
+        try:
+            with _door(self.directory, 0.0) as is_ours:
+                for worker_id in dead_ids if is_ours else ():
+                    if worker_id != self.worker_id and not is_alive(self.directory, worker_id):
+                        self._remove(worker_id)
+                        swept.append(worker_id)
+        except OSError as error:
+            raise _failure("sweep the directory", self.directory, error) from error
+        return swept
+
+    def _remove(self, worker_id: str) -> None:
+        if WORKER_ID.fullmatch(worker_id) is not None:
+            for suffix in _SUFFIXES:
+                (self.directory / (worker_id + suffix)).unlink(missing_ok=True)
+        with self._guard:
+            if (kept := self._wakes.pop(worker_id, None)) is not None:
+                close(kept)
+
+    def beat(self) -> None:
+        """Leave a sign that this process not only lives but runs."""
+        _check_open(self._is_open, self._pid, self._path)
+        try:
+            with self._guard:
+                if self._is_open:
+                    self._touch()
+        except OSError as error:
+            raise _failure("touch", self._path, error) from error
+
+    def _touch(self) -> None:
+        # The time of access stays the wall clock's, for programs that clear away what is old.
+        os.utime(self._lock, ns=(time.time_ns(), int(boottime() * 1e9)))
+
+    def close(self) -> None:
+        """Remove our files, then let the lock go. In a forked child: nothing, they are the parent's."""
+        if self.is_forked:
+            return
+        with self._guard:
+            if not self._is_open:
+                return
+            self._is_open = False
+            try:
+                if self.is_in_place:
+                    self._wake_path.unlink(missing_ok=True)
+                    self._path.unlink(missing_ok=True)
+            except OSError as error:
+                raise _failure("remove", self._path, error) from error
+            finally:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        for descriptor in (*self._wakes.values(), self._wake, self._lock):
+            if descriptor != -1:
+                close(descriptor)
+        self._wakes.clear()
+        self._lock = self._wake = -1
+
+
+def _told(wake: int, word: bytes) -> bool:
+    try:
+        os.write(wake, word)
+    except BlockingIOError:
+        return True  # as many pokes wait there as fit
+    except BrokenPipeError:
+        return False
+    return True
+
+
+@contextmanager
+def _no_sigpipe() -> Iterator[None]:
+    """Programs that give SIGPIPE its deadly meaning back must not die of a peer's death."""
+    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    try:
+        yield
+    finally:
+        if signal.SIGPIPE not in before:
+            if signal.SIGPIPE in signal.sigpending():
+                signal.sigwait({signal.SIGPIPE})
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Heart:
+    """Calls `beat` every so often from a thread of its own, until closed; why one was missed is said to `trouble`."""
+
+    def __init__(
+        self, beat: Callable[[], None], every: float, trouble: Callable[[str, Exception], None]
+    ) -> None:
+        self._beat = beat
+        self._trouble = trouble
+        self._every = every
+        self._pid = os.getpid()
+        self._closed = threading.Event()
+        self._thread = start_thread(self._work, "runcue-heart")
+
+    def _work(self) -> None:
+        while not self._closed.wait(self._every):
+            try:
+                self._beat()
+            except Exception as error:  # noqa: BLE001 (whatever it is, the next one may come off)
+                self._trouble("cannot give a sign of life", error)
+
+    def close(self) -> None:
+        """End the thread now. In a forked child: nothing, there is none."""
+        if self._pid == os.getpid():
+            self._closed.set()
+            self._thread.join()

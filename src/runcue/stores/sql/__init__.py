@@ -1,0 +1,1 @@
+"""What the stores in SQLite and in PostgreSQL have in common."""

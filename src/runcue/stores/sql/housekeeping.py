@@ -1,0 +1,88 @@
+"""What a process does for a queue now and then, in the store's thread: let go of what is old, renew its leases."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from runcue.errors import StoreError
+from runcue.host.loops import tell
+from runcue.stores.presence.peer_monitor import Trouble
+from runcue.stores.sql.pruning import Deleted
+from runcue.stores.sql.store_thread import Errands
+
+PRUNE_EVERY = 60.0
+SHORTEST_PAUSE = 0.01
+"""Seconds between two steps of pruning while there is more to let go of; at least as long as the step took."""
+
+
+class Housekeeping:
+    """Calls what does it, when it is time. What goes wrong there is tried again another time."""
+
+    def __init__(
+        self,
+        thread: Errands,
+        trouble: Trouble,
+        lease: float,
+        prune: Callable[[], tuple[list[Deleted], bool]],
+        renew: Callable[[], bool],
+    ) -> None:
+        """`prune` lets go of some of what is old, and says whether there is more. `renew` says until when what runs
+        here is ours, and whether there is anything."""
+        self._thread = thread
+        self._trouble = trouble
+        self._lease = lease
+        self._prune = prune
+        self._renew = renew
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self.may_run = False
+        """True when attempts of this process may be under way, whose leases are renewed."""
+        self._renewed_at = time.monotonic()
+
+    def begin(self) -> None:
+        """Let go of what is old from now on, now and then. On the loop."""
+        self._prune_in(PRUNE_EVERY)
+
+    def close(self) -> None:
+        """Do nothing more. On the loop."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _prune_in(self, seconds: float) -> None:
+        if not self._is_closed:
+            self._timer = self._loop.call_later(seconds, self._prune_soon)
+
+    def _prune_soon(self) -> None:
+        try:
+            self._thread.put(self.prune)
+        except StoreError as error:
+            self._trouble("could not let go of old work", error)
+            self._prune_in(PRUNE_EVERY)
+
+    def prune(self) -> None:
+        """Let go of some of what is old, and again soon if there is more. In the store's thread."""
+        began, is_full = time.monotonic(), False
+        try:
+            _, is_full = self._prune()
+        except StoreError as error:
+            self._trouble("could not let go of old work", error)
+        pause = max(SHORTEST_PAUSE, time.monotonic() - began) if is_full else PRUNE_EVERY
+        tell(self._loop, self._prune_in, pause)
+
+    def pulse(self) -> None:
+        """Renew the leases if it is time for that. In the heart's thread; a busy loop does not keep it from that."""
+        if self.may_run and time.monotonic() - self._renewed_at >= self._lease / 3:
+            self._renewed_at = time.monotonic()
+            self._thread.put(self.renew)
+
+    def renew(self) -> None:
+        """Say until when what runs here is ours. In the store's thread."""
+        if not self._is_closed:
+            try:
+                self.may_run = self._renew()
+            except StoreError as error:
+                self._trouble("could not renew leases", error)

@@ -1,0 +1,120 @@
+"""Events in a file: those of one turn in one row, in few words, because most are never read again.
+
+What an event says that the record of its work says too is not repeated; a result is looked up when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from runcue.core.model.events import Event, News, Told, make_event
+from runcue.core.model.record import Record
+from runcue.errors import StorageCorrupt, quoted
+
+EVERYDAY: Final = ("queued", "started", "completed")
+_codes = {"pending": 0, "running": 1, "completed": 2}
+_encode = msgspec.json.Encoder().encode
+_encode_any = msgspec.json.Encoder(enc_hook=repr).encode
+_decode = msgspec.json.Decoder().decode
+
+
+def pack(events: Iterable[News]) -> bytes:
+    """The events of one turn as they are stored: those that differ only in their ids together.
+
+    Whether they do is told by identity, which costs little: what one turn changes holds the very same objects.
+    """
+    rows: list[list[Any]] = []
+    state = task = services = chosen = began = ended = attempt = None
+    ids: list[str] = []
+    for news in events:
+        if type(news) is Record:
+            spec = news.spec
+            if (
+                news.state is not state
+                or news.started_at is not began
+                or news.completed_at is not ended
+                or news.attempt is not attempt
+                or spec.task is not task
+                or spec.services is not services
+                or news.chosen is not chosen
+            ):
+                state, began, ended, attempt = news.state, news.started_at, news.completed_at, news.attempt
+                task, services, chosen = spec.task, spec.services, news.chosen
+                duration = None if began is None or ended is None else ended - began
+                ids = []
+                rows.append([_codes[state], task, news.services[:1], attempt, duration, ids])
+            ids.append(news.id)
+        else:
+            assert isinstance(news, Told)
+            state = None
+            rows.append(_words(news))
+    for row in rows:
+        if type(row[0]) is int:
+            row[-1:] = _shortened(row[-1])
+    try:
+        return _encode(rows)
+    except TypeError:  # such as what an application reported as progress
+        return _encode_any(rows)
+
+
+def _shortened(ids: list[str]) -> tuple[str, list[str]]:
+    """What all of them begin with, and the rest of each: those that runcue makes differ only at their end."""
+    first, last = min(ids), max(ids)
+    same = next((place for place, sign in enumerate(first) if last[place : place + 1] != sign), len(first))
+    return first[:same], [work_id[same:] for work_id in ids]
+
+
+def _words(news: Told) -> list[Any]:
+    event = make_event(0, news)
+    data = {name: value for name, value in event.data.items() if name != "exception"}
+    return [event.type, event.work_id, event.task, event.attempt, event.final, event.error, event.will_retry,
+            event.duration, event.service, data]  # fmt: skip
+
+
+def unpack(body: bytes, first_seq: int, at: float, result_of: Callable[[str], Any]) -> list[Event]:
+    """The events of one turn again."""
+    found: list[Event] = []
+    try:
+        for words in _decode(body):
+            if isinstance(words[0], int):
+                found += _everyday(first_seq + len(found), at, words, result_of)
+            else:
+                found.append(_event(first_seq + len(found), at, words))
+    except (TypeError, ValueError, LookupError, RecursionError) as error:
+        raise StorageCorrupt(
+            f"The stored events from number {quoted(first_seq)} on are damaged ({error}). Restore a backup, or go on "
+            "after them."
+        ) from error
+
+    return found
+
+
+def _everyday(seq: int, at: float, words: list[Any], result_of: Callable[[str], Any]) -> list[Event]:
+    code, task, services, attempt, duration, start, ends = words
+    is_over = code == 2
+    service = services[0] if services else None
+    return [
+        Event(
+            EVERYDAY[code],
+            seq + place,
+            at,
+            start + end,
+            task,
+            attempt,
+            is_over,
+            result_of(start + end) if is_over else None,
+            duration=duration if is_over else None,
+            service=service,
+        )
+        for place, end in enumerate(ends)
+    ]
+
+
+def _event(seq: int, at: float, words: list[Any]) -> Event:
+    type, work_id, task, attempt, final, error, will_retry, duration, service, data = words
+    return Event(
+        type, seq, at, work_id, task, attempt, final, None, error, will_retry, duration, service, data
+    )

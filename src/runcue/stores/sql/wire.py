@@ -1,0 +1,487 @@
+"""What processes leave for each other in the tables, as JSON texts, and back: items, parts of plans, rules.
+
+Rules:
+- What was written comes back equal, but for code and exceptions, which do not travel: `Retry.retry_on`, the `error`
+  of an outcome, the `exception` of a callback that failed. What else is no JSON travels as its `repr`.
+- Params and results are embedded as they are, not as texts within a text.
+- A start travels as the id of its work and its token: whoever reads it loads the record. What is told of a work
+  travels with its record, as that stood then.
+- A kind of item that is not known comes from a newer release: `Unfamiliar`. What makes no sense is StorageCorrupt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, get_type_hints
+
+import msgspec
+from msgspec.structs import astuple
+
+from runcue import errors
+from runcue.core.limits.meter import Cost
+from runcue.core.model.events import News, Told
+from runcue.core.model.failure import Failure
+from runcue.core.model.record import Attempt, Record, Spec
+from runcue.core.model.retry import Backoff, Retry
+from runcue.core.model.settings import Questions, Rule, Settings
+from runcue.core.model.state import Limits, Quantity, Worker
+from runcue.core.schedule.plan import (
+    Adjust,
+    Cancel,
+    Charge,
+    Configure,
+    Declare,
+    Ended,
+    Entered,
+    Hello,
+    Item,
+    Lost,
+    Missed,
+    Observe,
+    Outcome,
+    Pause,
+    Plan,
+    Purge,
+    Ref,
+    Revive,
+    Serve,
+    Submit,
+    Tell,
+    Verdicts,
+    Withdraw,
+)
+from runcue.errors import RuncueError, StorageCorrupt, quoted
+from runcue.stores.sql import codec
+
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+Given = list[tuple[str, int]]
+"""Works that were started, each with the token of its attempt."""
+
+
+class Unfamiliar(Exception):
+    """Says that something was written by a newer release."""
+
+
+# --- Values that travel in another form -----------------------------------------------------------
+
+
+class _Retry(msgspec.Struct, array_like=True, frozen=True):
+    max_attempts: int
+    backoff: Backoff
+    base_delay: float
+    max_delay: float
+    jitter: bool
+
+
+class _Spec(msgspec.Struct, array_like=True, gc=False):
+    id: str
+    task: str
+    params: msgspec.Raw
+    services: tuple[str, ...]
+    queue: str
+    target: str | None
+    depends_on: tuple[str, ...]
+    priority: float
+    run_at: float | None
+    delay: float | None
+    timeout: float | None
+    dependency_timeout: float | None
+    idempotency_key: str | None
+    on_failed: str
+    is_named: bool
+    retry: _Retry | None
+    cost: Cost
+
+
+class _Submit(msgspec.Struct, omit_defaults=True):
+    specs: list[_Spec]
+    is_plain: bool
+    may_wait: bool = False
+    services: frozenset[str] = frozenset()
+    has_cost: bool = False
+    is_answered: bool = True
+
+
+class _Withdraw(msgspec.Struct):
+    ref: Ref | None
+
+
+class _Outcome(msgspec.Struct, array_like=True):
+    id: str
+    token: int
+    result: Any
+    failure: Failure | None
+    has_ended: bool
+    makes: tuple[str, ...]
+
+
+class _Rule(msgspec.Struct, omit_defaults=True):
+    retry: _Retry
+    implicit: tuple[str, ...] = ()
+    services: tuple[str, ...] | None = None
+    questions: Questions | None = None
+    settings: Settings | None = None
+
+
+class _Hello(msgspec.Struct):
+    worker: Worker
+    rules: dict[str, _Rule]
+
+
+class _Adjust(msgspec.Struct):
+    service: str
+    limits: dict[str, Any]
+    quantities: dict[str, Quantity | None]
+
+
+def _retry_out(retry: Retry) -> _Retry:
+    return _Retry(*astuple(retry)[:-1])
+
+
+def _retry_in(retry: _Retry) -> Retry:
+    return Retry(*astuple(retry))
+
+
+def _spec_out(spec: Spec) -> _Spec:
+    retry = None if spec.retry is None else _retry_out(spec.retry)
+    id, task, params, *others, _, cost = astuple(spec)
+    return _Spec(id, task, msgspec.Raw(params), *others, retry, cost)  # type: ignore[call-arg] # they are as many
+
+
+def _spec_in(spec: _Spec) -> Spec:
+    (id, task, params, services, queue, target, depends_on, priority, run_at, delay, timeout, dependency_timeout, key,
+     on_failed, is_named, retry, cost) = astuple(spec)  # fmt: skip
+    same = codec.same_name
+    return Spec(id, same(task), bytes(params), codec.same_names(services), same(queue), target, depends_on, priority,
+                run_at, delay, timeout, dependency_timeout, key, same(on_failed), is_named,
+                None if retry is None else _retry_in(retry), cost)  # fmt: skip
+
+
+def _submit_out(item: Submit) -> _Submit:
+    specs = [_spec_out(spec) for spec in item.specs]
+    return _Submit(specs, item.is_plain, item.may_wait, item.services, item.has_cost, item.is_answered)
+
+
+def _submit_in(item: _Submit) -> Submit:
+    specs = [_spec_in(spec) for spec in item.specs]
+    return Submit(specs, item.is_plain, item.may_wait, item.services, item.has_cost, item.is_answered)
+
+
+def _rule_out(rule: Rule) -> _Rule:
+    return _Rule(_retry_out(rule.retry), rule.implicit, rule.services, rule.questions, rule.settings)
+
+
+def _rule_in(rule: _Rule) -> Rule:
+    return Rule(_retry_in(rule.retry), rule.implicit, rule.services, rule.questions, rule.settings)
+
+
+def _outcome_out(item: Outcome) -> _Outcome:
+    return _Outcome(item.id, item.token, item.result, item.failure, item.has_ended, item.makes)
+
+
+def _outcome_in(item: _Outcome) -> Outcome:
+    return Outcome(item.id, item.token, item.result, item.failure, None, item.has_ended, item.makes)
+
+
+_LIMITS: Final = get_type_hints(Limits)
+
+
+def _adjust_in(item: _Adjust) -> Adjust:
+    limits = {name: msgspec.convert(value, _LIMITS[name]) for name, value in item.limits.items()}
+    return Adjust(item.service, limits, item.quantities)
+
+
+def _data_out(data: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What an application told, as far as it travels."""
+    if not data:
+        return None if data is None else {}
+    plain = {str(name): value for name, value in data.items() if name != "exception"}
+    try:
+        _encode(plain)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return {ascii(name)[1:-1]: _shown(value) for name, value in plain.items()}
+    return plain
+
+
+def _shown(value: Any) -> Any:
+    try:
+        _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return quoted(value).encode(errors="replace").decode()
+    return value
+
+
+# --- Items ----------------------------------------------------------------------------------------
+
+_Out = Callable[[Any], Any]
+_OUT: Final[dict[type, tuple[str, _Out | None]]] = {
+    Submit: ("submit", _submit_out),
+    Withdraw: ("withdraw", lambda item: _Withdraw(item.ref)),
+    Outcome: ("outcome", _outcome_out),
+    Ended: ("ended", None),
+    Entered: ("entered", None),
+    Verdicts: ("verdicts", None),
+    Cancel: ("cancel", None),
+    Revive: ("revive", None),
+    Purge: ("purge", None),
+    Configure: ("configure", None),
+    Declare: ("declare", None),
+    Adjust: ("adjust", None),
+    Pause: ("pause", None),
+    Tell: ("tell", lambda item: Tell(item.type, item.id, _data_out(item.data), item.token)),
+    Serve: ("serve", None),
+    Lost: ("lost", None),
+    Charge: ("charge", None),
+    Observe: ("observe", None),
+    Missed: ("missed", None),
+    Hello: (
+        "hello",
+        lambda item: _Hello(item.worker, {name: _rule_out(rule) for name, rule in item.rules.items()}),
+    ),
+}
+"""What each kind of item is called, and the form it travels in if that is not its own."""
+
+
+def _reader(kind: type, then: Callable[[Any], Item] | None = None) -> Callable[[msgspec.Raw], Item]:
+    decode: Callable[[msgspec.Raw], Any] = msgspec.json.Decoder(kind).decode
+    return decode if then is None else lambda text: then(decode(text))
+
+
+_IN: Final[dict[str, Callable[[msgspec.Raw], Item]]] = {
+    "submit": _reader(_Submit, _submit_in),
+    "withdraw": _reader(_Withdraw, lambda item: Withdraw(None, item.ref)),
+    "outcome": _reader(_Outcome, _outcome_in),
+    "adjust": _reader(_Adjust, _adjust_in),
+    "hello": _reader(
+        _Hello, lambda item: Hello(item.worker, {name: _rule_in(rule) for name, rule in item.rules.items()})
+    ),
+    **{name: _reader(kind) for kind, (name, out) in _OUT.items() if out is None and kind is not Adjust},
+    "tell": _reader(Tell),
+}
+_decode_items = msgspec.json.Decoder(list[tuple[str, msgspec.Raw]]).decode
+
+
+def items_text(items: Iterable[Item]) -> str:
+    """Items as they are left for whoever decides."""
+    said = []
+    for item in items:
+        name, out = _OUT[type(item)]
+        said.append((name, item if out is None else out(item)))
+    return _encode(said).decode()
+
+
+def read_items(text: str) -> list[Item]:
+    """The items in such a text."""
+    try:
+        return [_item(name, body) for name, body in _decode_items(text)]
+    except (TypeError, ValueError, LookupError, RecursionError) as error:
+        raise codec.damaged("post", error) from error
+
+
+def _item(name: str, body: msgspec.Raw) -> Item:
+    read = _IN.get(name)
+    if read is None:
+        raise Unfamiliar(f"an item of the kind {quoted(name)}")
+    return read(body)
+
+
+def submitted(text: str, work_id: str) -> Spec | None:
+    """The spec of that work among the items of a text, if it is submitted there."""
+    for name, body in _decode_items(text):
+        if name == "submit":
+            for spec in _submit_in(msgspec.json.decode(body, type=_Submit)).specs:
+                if spec.id == work_id:
+                    return spec
+    return None
+
+
+def accepted(text: str) -> list[Spec]:
+    """The specs among the items of a text that count as accepted, though nobody has decided over them yet."""
+    items = (
+        _submit_in(msgspec.json.decode(body, type=_Submit))
+        for name, body in _decode_items(text)
+        if name == "submit"
+    )
+    return [spec for item in items if not item.is_answered for spec in item.specs]
+
+
+# --- Rules ----------------------------------------------------------------------------------------
+
+_decode_rule = msgspec.json.Decoder(_Rule).decode
+
+
+def rule_text(rule: Rule) -> str:
+    """What deciding needs to know of a task."""
+    return _encode(_rule_out(rule)).decode()
+
+
+def read_rule(name: str, text: str) -> Rule:
+    """The rule in such a text."""
+    return _rule_in(codec.read_with(_decode_rule, text, f"rule of task {quoted(name)}"))
+
+
+# --- Parts of a plan ------------------------------------------------------------------------------
+
+
+class _Starts(msgspec.Struct, omit_defaults=True):
+    """What can be taken back as long as nobody has read it."""
+
+    starts: list[tuple[str, int] | tuple[str, int, float | None]] = []
+    """Id and token; of one that is rated, by when it has to begin (None: at any time)."""
+    ask: list[str] = []
+    again: int = 0
+    depth: int = 0
+    pressure: dict[str, float] = {}
+
+
+class _Words(msgspec.Struct, omit_defaults=True):
+    """What has happened, and has to be heard of."""
+
+    stop: list[int] = []
+    replies: list[tuple[int, int, Any]] = []
+    events: list[list[Any]] = []
+    finals: list[int] = []
+    is_notable: bool = False
+
+
+_decode_starts = msgspec.json.Decoder(msgspec.defstruct("_ReadStarts", [
+    ("starts", list[list[Any]], msgspec.field(default_factory=list)),
+    ("ask", list[str], msgspec.field(default_factory=list)),
+    ("again", int, 0),
+    ("depth", int, 0),
+    ("pressure", dict[str, float], msgspec.field(default_factory=dict)),
+])).decode  # fmt: skip
+_decode_words = msgspec.json.Decoder(_Words).decode
+
+START, WORD = "start", "word"
+"""The two kinds of letters: what can be taken back, and what cannot."""
+
+
+def letters_of(part: Plan) -> list[tuple[str, str]]:
+    """What another process has to do and to know, as letters: each its kind and its text."""
+    found: list[tuple[str, str]] = []
+    if part.start or part.ask:
+        rated = part.rated
+        starts: list[Any] = [
+            (one.id, one.token, latest if math.isfinite(latest := rated[one.token]) else None)
+            if one.token in rated
+            else (one.id, one.token)
+            for one in part.start
+        ]
+        asked = [record.id for record in part.ask]
+        found.append((START, _encode(_Starts(starts, asked, part.again, part.depth, part.pressure)).decode()))
+    if part.stop or part.replies or part.events:
+        replies = [(*ref, _answer_out(answer)) for ref, answer in part.replies]
+        events = [_news_out(news) for news in part.events]
+        words = _Words(part.stop, replies, events, sorted(part.finals), part.is_notable)
+        found.append((WORD, _encode(words).decode()))
+    return found
+
+
+def given_in(kind: str, text: str) -> Given:
+    """The starts in a letter."""
+    if kind != START:
+        return []
+    return [(one[0], one[1]) for one in _starts(text).starts]
+
+
+def asked_in(kind: str, text: str) -> list[str]:
+    """The works in a letter that somebody is asked about."""
+    return list(_starts(text).ask) if kind == START else []
+
+
+def named_in(kind: str, text: str) -> list[str]:
+    """The works in a letter whose records have to be loaded."""
+    if kind != START:
+        return []
+    said = _starts(text)
+    return [*(one[0] for one in said.starts), *said.ask]
+
+
+def read_letter(plan: Plan, kind: str, text: str, records: Mapping[str, Record]) -> Given:
+    """Add what a letter says to a plan. Starts that were given up meanwhile are left out, and returned."""
+    given_up: Given = []
+    if kind == START:
+        said = _starts(text)
+        for id, token, *latest in said.starts:
+            record = records.get(id)
+            if record is None or record.token != token:
+                given_up.append((id, token))
+                continue
+            plan.start.append(record)
+            if latest:
+                plan.rated[token] = math.inf if latest[0] is None else float(latest[0])
+        plan.ask += [records[id] for id in said.ask if id in records]
+        plan.again += said.again
+        plan.depth, plan.pressure = said.depth, said.pressure
+    elif kind == WORD:
+        words = codec.read_with(_decode_words, text, "letter")
+        first = len(plan.events)
+        plan.stop += words.stop
+        plan.replies += [((number, place), _answer_in(said)) for number, place, said in words.replies]
+        plan.events += map(_news_in, words.events)
+        plan.finals.update((first + place, plan.events[first + place]) for place in words.finals)
+        plan.is_notable |= words.is_notable
+    return given_up
+
+
+def _starts(text: str) -> Any:
+    return codec.read_with(_decode_starts, text, "letter")
+
+
+# --- Answers --------------------------------------------------------------------------------------
+
+
+def _answer_out(answer: Any) -> Any:
+    """What was answered: a plain value in a list, or an error with its fields."""
+    if not isinstance(answer, BaseException):
+        return [answer]
+    kind, fields = type(answer), dict(answer.__dict__)
+    if not isinstance(answer, RuncueError) or getattr(errors, kind.__name__, None) is not kind:
+        return {"error": "RuncueError", "args": [f"{kind.__name__}: {answer}"], "fields": {}}
+    return {"error": kind.__name__, "args": list(answer.args), "fields": fields}
+
+
+def _answer_in(said: Any) -> Any:
+    if isinstance(said, list):
+        return said[0]
+    kind = getattr(errors, said["error"], RuncueError)
+    if not (isinstance(kind, type) and issubclass(kind, RuncueError)):
+        kind = RuncueError
+    error = kind.__new__(kind, *said["args"])
+    for name, value in said["fields"].items():
+        error.__dict__[name] = tuple(value) if isinstance(value, list) else value
+    return error
+
+
+# --- What is told ---------------------------------------------------------------------------------
+
+
+def _news_out(news: News) -> list[Any]:
+    if isinstance(news, Record):
+        return [_record_out(news)]
+    record = None if news.record is None else _record_out(news.record)
+    return [news.type, news.at, record, _data_out(news.data)]
+
+
+def _news_in(said: list[Any]) -> News:
+    if len(said) == 1:
+        return _record_in(said[0])
+    type, at, record, data = said
+    return Told(type, float(at), None if record is None else _record_in(record), data)
+
+
+def _record_out(record: Record) -> list[Any]:
+    row = codec.insert_row(record, 0.0)[: len(codec.COLUMNS)]
+    lines = [list(line[1:]) for line in codec.attempt_rows(record)]
+    return [[int(value) if isinstance(value, bool) else value for value in row], lines]
+
+
+def _record_in(said: list[Any]) -> Record:
+    try:
+        row, lines = said
+        history: tuple[Attempt, ...] = codec.read_attempts(row[0], map(tuple, lines)) if lines else ()
+        return codec.read_row(tuple(row), history)
+    except (TypeError, ValueError, LookupError) as error:
+        raise StorageCorrupt(f"A stored letter is damaged ({error}). Restore a backup.") from error

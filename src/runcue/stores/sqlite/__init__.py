@@ -1,0 +1,1 @@
+"""A queue in a SQLite file that several processes may share."""

@@ -1,0 +1,63 @@
+"""Files that were open when this process was forked: they cannot be opened here any more.
+
+SQLite keeps account of its locks by process and file. A forked child inherits the account, but not one of the locks:
+a connection that it opens to such a file believes to hold what its parent holds, and takes nothing. Then the parent,
+or anybody else, deletes the log that the child writes, and what was accepted there is gone. Nothing mends that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from weakref import WeakKeyDictionary
+
+import apsw
+
+from runcue.errors import ForkedConnection
+from runcue.host.descriptors import forking
+from runcue.stores.sqlite.schema import shown
+
+_open: WeakKeyDictionary[Connection, tuple[int, int]] = WeakKeyDictionary()
+_inherited: set[tuple[int, int]] = set()
+
+
+class Connection(apsw.Connection):
+    """A connection that is known while it is open."""
+
+    def close(self, force: bool = False) -> None:
+        """Close it."""
+        super().close(force)
+        _open.pop(self, None)
+
+
+def connect(name: str, flags: int, statements: int) -> Connection:
+    """A new connection, to a file that is there."""
+    with forking:  # between its opening and its being known nobody forks
+        connection = Connection(name, flags=flags, statementcachesize=statements)
+        found = os.stat(connection.filename)  # noqa: PTH116 (as SQLite gives it)
+        _open[connection] = found.st_dev, found.st_ino
+    return connection
+
+
+def check_inherited(path: str) -> None:
+    """Refuse a file that was open when this process was forked."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 (asked of every file that is opened)
+    except OSError:
+        return  # whoever opens it says what is wrong
+    if (found.st_dev, found.st_ino) in _inherited:
+        raise ForkedConnection(
+            f"{shown(path)} was open when this process was forked, and cannot be opened here: SQLite would take no "
+            "lock, and lose what is written. Start a new process (multiprocessing: 'spawn' or 'forkserver'), or fork "
+            "before the queue is first used.",
+            path,
+        )
+
+
+def _inherit() -> None:
+    _inherited.update(_open.values())
+    _open.clear()
+
+
+if sys.platform != "win32":  # where nobody forks
+    os.register_at_fork(after_in_child=_inherit)

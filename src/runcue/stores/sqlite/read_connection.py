@@ -1,0 +1,83 @@
+"""Looks into a queue file beside its turns: who only asks waits for no turn, whoever holds it and for how long.
+
+A connection of its own reads, in a thread of its own. Both are made with the first question. Every answer is one
+moment of the queue, and is given once that moment is on the disk; no snapshot is held between two. After any trouble
+the connection is exchanged for a new one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import apsw
+
+from runcue.errors import StoreError
+from runcue.stores.sql.store_thread import Errands
+from runcue.stores.sql.tables import Tables
+from runcue.stores.sqlite.file import check_same, open_beside, translate, undo
+from runcue.stores.sqlite.schema import shown
+from runcue.stores.sqlite.wal_sync import Disk
+
+T = TypeVar("T")
+
+
+class Looking:
+    """Answers questions about the queue in a file that this process has open."""
+
+    def __init__(
+        self,
+        path: str,
+        identity: tuple[int, int],
+        tables: Callable[[apsw.Connection], Tables],
+        disk: Disk | None,
+    ) -> None:
+        self._path = path
+        self._identity = identity
+        self._make_tables = tables
+        self._disk = disk
+        self._tables: Tables | None = None
+        self._errands = Errands("runcue-looking")
+        self._guard = threading.Lock()
+        self._is_closed = False
+
+    async def ask(self, look: Callable[[Tables], T]) -> T:
+        """What that finds in the tables."""
+        return await self._errands.do(lambda: self._looked(look))
+
+    def close(self) -> None:
+        """Let go of the file, once nobody looks into it. From any thread."""
+        with self._guard:
+            self._is_closed = True
+            self._let_go()
+        self._errands.close()
+
+    def _looked(self, look: Callable[[Tables], T]) -> T:
+        with self._guard:
+            if self._is_closed:
+                raise StoreError(f"{shown(self._path)} is closed. Open the queue anew.", self._path)
+            if self._tables is None:
+                self._tables = self._make_tables(open_beside(self._path, self._identity))
+            tables, connection = self._tables, self._tables.connection
+            try:
+                connection.execute("BEGIN DEFERRED")  # it cannot write, so it need not ask for the lock
+                try:
+                    tables.has_seen_post = False
+                    found, revision = look(tables), tables.revision()
+                finally:
+                    undo(connection)
+                if self._disk is not None:
+                    self._disk.sync(revision, has_more=tables.has_seen_post)
+                return found
+            except (apsw.Error, UnicodeDecodeError) as error:
+                problem = translate(error, self._path, connection)
+                self._let_go()
+                # SQLite stumbles in many ways over a file that was moved away.
+                check_same(self._path, self._identity)
+                raise problem from error
+
+    def _let_go(self) -> None:
+        tables, self._tables = self._tables, None
+        if tables is not None:
+            tables.connection.close()

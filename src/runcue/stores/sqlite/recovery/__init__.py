@@ -1,0 +1,1 @@
+"""A new queue file made of what can be read of a damaged one."""

@@ -1,0 +1,448 @@
+"""Making the rows of a queue agree again, after some of them were lost.
+
+Rules:
+- What follows from other rows is made anew from them: counters, shelves, edges, the length of histories.
+- No number is given out twice: where the last ones are not known, the next are far beyond all that can have been.
+- Work that ran stays running, with an owner that is gone: the next process ends what is left of it and takes it over.
+- Work that depends on lost work fails, for a person to decide: nothing is taken for done that is not known to be.
+- A row that the codec refuses goes, and is counted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import apsw
+import msgspec
+from msgspec.structs import replace
+
+from runcue.core.ledger.ledger import HELD
+from runcue.core.ledger.timers import BLOCKED, LATER, WALL
+from runcue.core.model.events import Told
+from runcue.core.model.record import HISTORY_KEPT, WorkState
+from runcue.core.model.state import Head, Worker
+from runcue.core.schedule.line import READY, shelf_name, shelf_parts
+from runcue.errors import StorageCorrupt, listed
+from runcue.stores.presence import posix as presence
+from runcue.stores.sql import codec, journal, states, wire
+
+Row = tuple[Any, ...]
+REBUILT: Final = frozenset({"dependencies", "letters", "set_aside", "shelves", "tasks", "workers"})
+"""Tables that are not copied: they follow from the others, were for processes that are gone, or are told anew."""
+LEAP: Final = 1_000_000
+"""How far numbers go on beyond the last that is known when there may have been more."""
+LARGEST: Final = 2**53
+YEAR: Final = 366 * 86400.0
+DAY: Final = 86400.0
+LONGEST_OUTAGE: Final = 30 * DAY
+LOST: Final = "prerequisite_lost"
+NOBODY: Final = "lost"
+"""The owner of running work that names none."""
+
+_made = re.compile(r"[0-9a-f]{27}")  # an id of runcue's own: nobody waits for it before there is such work
+
+
+def _unpacked(row: Row) -> None:
+    revision, body, first, at, amount = row
+    if not (0 < revision <= LARGEST and 0 < first <= LARGEST):
+        raise StorageCorrupt(f"The stored events from number {first} on have a number that cannot be.")
+    if len(journal.unpack(body, first, at, lambda _: None)) != amount or amount < 1:
+        raise StorageCorrupt(f"The stored events from number {first} on are not as many as they should be.")
+
+
+def _accepted(body: str) -> None:
+    try:
+        wire.read_items(body)
+    except wire.Unfamiliar:  # a newer release can read it
+        return
+
+
+SIFTED: Final[dict[str, tuple[str, str, Callable[[Row], object]]]] = {
+    "work_units": (
+        "seq",
+        codec.SELECT.replace("SELECT ", "SELECT seq, ", 1),
+        lambda row: codec.read_row(row[1:]),
+    ),
+    "attempts": (
+        "id",
+        "SELECT id, work_id, number, at, duration, error, worker FROM attempts",
+        lambda row: codec.read_attempts(row[1], [row[2:]]),
+    ),
+    "forgotten": ("id", "SELECT id, state FROM forgotten", lambda row: codec.read_state(*row)),
+    "services": (
+        "name",
+        states.SERVICE_SELECT.replace("SELECT ", "SELECT name, ", 1).partition(", circuit_state.")[0]
+        + ", NULL FROM services",
+        lambda row: states.read_service(row[1:]),
+    ),
+    "circuit_state": (
+        "service",
+        states.SERVICE_SELECT.replace("SELECT ", "SELECT service, ", 1) + " WHERE service IS NOT NULL",
+        lambda row: states.read_service(row[1:]),
+    ),
+    "service_log": (
+        "id",
+        states.GRANT_SELECT.replace("SELECT ", "SELECT id, ", 1),
+        lambda row: states.read_grant(row[1:]),
+    ),
+    "inbox": ("id", "SELECT id, body FROM inbox", lambda row: _accepted(row[1])),
+    "events": (
+        "revision",
+        "SELECT revision, body, first_seq, at, amount FROM events",
+        _unpacked,
+    ),
+}
+"""How the rows of a table are told apart, read, and tried."""
+
+
+class Mending:
+    """The rows in a new file, as far as they could be copied, on the way to being a queue."""
+
+    def __init__(self, connection: apsw.Connection, head: dict[str, Any] | None, is_current: bool) -> None:
+        """`head` is what was found of the counters; `is_current` is False when commits are known to be missing."""
+        self._connection = connection
+        self._execute = connection.execute
+        self._is_current = is_current
+        self._stored = head
+        self._before = _sound_head(head)
+        self.refused: dict[str, int] = {}
+        """Rows of each table that were copied and could not be kept."""
+        self.lost_works: set[str] = set()
+        """Works that are known to have been there."""
+        self.problems: list[str] = []
+
+    def run(self, known_ids: set[str]) -> None:
+        """Do all of it; `known_ids` are the works that were there, as far as anybody knows."""
+        for table in SIFTED:
+            self._sift(table)
+        kept = {name for (name,) in self._execute("SELECT id FROM work_units")}
+        self.lost_works = known_ids - kept
+        self._drop_leftovers()
+        head = self._numbers()
+        if self.lost_works:
+            self.problems.append(f"{many(len(self.lost_works), 'work')} lost: {listed(self.lost_works)}")
+        self._settle_edges(head.now)
+        self._settle_owners(head)
+        self._settle_shelves(head.revision)
+        self._fill_gaps(head)
+        self._count(head)
+
+    # rows -------------------------------------------------------------------------------------------------
+
+    def _sift(self, table: str) -> None:
+        key, select, read = SIFTED[table]
+        bad = []
+        for row in self._execute(select):
+            try:
+                read(row)
+            except StorageCorrupt:
+                bad.append((row[0],))
+        self._connection.executemany(f"DELETE FROM {table} WHERE {key} = ?", bad)
+        if bad:
+            self.refused[table] = len(bad)
+            self.problems.append(f"{many(len(bad), 'row')} of table {table} made no sense, and was left out")
+
+    def _drop_leftovers(self) -> None:
+        """What belongs to rows that are not there."""
+        self._execute(
+            "DELETE FROM attempts WHERE work_id NOT IN (SELECT id FROM work_units); "
+            "DELETE FROM circuit_state WHERE service NOT IN (SELECT name FROM services); "
+            "DELETE FROM forgotten WHERE id IN (SELECT id FROM work_units); "
+            "DELETE FROM config WHERE typeof(key) != 'text'; "
+            "DELETE FROM paused_queues WHERE typeof(name) != 'text'"
+        ).fetchall()
+        self._execute(
+            "UPDATE work_units SET history = min(?1, (SELECT count(*) FROM attempts WHERE work_id = work_units.id)) "
+            "WHERE history != min(?1, (SELECT count(*) FROM attempts WHERE work_id = work_units.id))",
+            (HISTORY_KEPT,),
+        )
+
+    # numbers ----------------------------------------------------------------------------------------------
+
+    def _numbers(self) -> Head:
+        """The counters to go on from: none is below what is in use."""
+        self._renumber()
+        before = self._before or Head()
+        is_known = self._before is not None and self._is_current
+        seq, token, told, revision, latest = self._one(
+            "SELECT (SELECT max(seq) FROM work_units), (SELECT max(token) FROM work_units), "
+            "(SELECT max(first_seq + amount - 1) FROM events), (SELECT max(revision) FROM events), "
+            "(SELECT max(updated_at) FROM work_units WHERE updated_at < ?)",
+            (time.time() + DAY,),
+        )
+        head = Head(
+            revision=max(before.revision, revision or 0),
+            seq=max(before.seq, seq or 0),
+            token=max(before.token, token or 0),
+            told=max(before.told, told or 0),
+            now=max(before.now, _clock(self._stored or {}, before.now)),
+            completed=before.completed,
+            cancelled=before.cancelled,
+        )
+        if is_known:
+            return head
+        self.problems.append(
+            f"The last counters are lost: numbers of works, attempts and events go on {LEAP:,} after the last known"
+        )
+        return replace(
+            head,
+            revision=head.revision + LEAP,
+            seq=head.seq + LEAP,
+            token=max(head.token, head.told) + LEAP,  # every attempt was told of
+            told=head.told + LEAP,
+            now=max(head.now, latest or 0.0, 0.0 if self._before else time.time()),
+        )
+
+    def _renumber(self) -> None:
+        """Numbers that cannot be right do not become the highest."""
+        self._execute(
+            "UPDATE work_units SET token = 0, lease_expires_at = NULL WHERE state != 'running' AND token"
+        )
+        self._execute("UPDATE work_units SET token = 0 WHERE token NOT BETWEEN 0 AND ?", (LARGEST,))
+        wrong: list[Any] = self._execute(
+            "SELECT seq FROM work_units WHERE seq NOT BETWEEN 1 AND ?", (LARGEST,)
+        ).fetchall()
+        for (seq,) in wrong:
+            self._execute(
+                "UPDATE work_units SET seq = "
+                "(SELECT coalesce(max(seq), 0) + 1 FROM work_units WHERE seq BETWEEN 0 AND ?) WHERE seq = ?",
+                (LARGEST, seq),
+            )
+
+    def _count(self, head: Head) -> None:
+        """Write the counters. Of what ended well there may have been more than is kept."""
+        found: dict[str, int] = dict(self._execute("SELECT state, count(*) FROM work_units GROUP BY state"))
+        gone: dict[str, int] = dict(self._execute("SELECT state, count(*) FROM forgotten GROUP BY state"))
+        counts = {state.value: found.get(state.value, 0) for state in WorkState}
+        for state in (WorkState.COMPLETED, WorkState.CANCELLED):
+            ever = counts[state] + gone.get(state, 0) if self._before is None else 0
+            counts[state] = max(counts[state], getattr(head, state.value), ever)
+        [blocked] = self._one(
+            "SELECT count(*) FROM work_units WHERE missing > 0 AND state IN ('pending', 'running')"
+        )
+        [token] = self._one("SELECT coalesce(max(token), 0) FROM work_units")
+        head = replace(head, **counts, blocked=blocked, token=max(head.token, token))
+        before = self._before
+        if before is not None and not self.problems and _live(before) != _live(head):
+            self.problems.append("The counters did not fit what is there, and were counted anew")
+        self._execute(states.HEAD_UPDATE, states.head_row(head, ""))
+        self._execute("UPDATE services SET revision = ?1", (head.revision,))
+        self._execute("UPDATE circuit_state SET revision = ?1", (head.revision,))
+
+    # who waits for whom -----------------------------------------------------------------------------------
+
+    def _settle_edges(self, now: float) -> None:
+        """Edges and how many of them each work waits for; what waits for lost or failed work fails."""
+        rows: list[Any] = self._execute(
+            "SELECT id, depends_on FROM work_units WHERE depends_on IS NOT NULL"
+        ).fetchall()
+        edges = [(need, name) for name, text in rows for need in msgspec.json.decode(text)]
+        self._connection.executemany("INSERT OR IGNORE INTO dependencies VALUES (?, ?)", edges)
+        self._execute(
+            "UPDATE work_units SET missing = 0 "
+            "WHERE missing != 0 AND (depends_on IS NULL OR state NOT IN ('pending', 'running'))"
+        )
+        todo = [name for name, _ in rows]
+        failed: list[str] = []
+        while todo:
+            name = todo.pop()
+            error = self._judge(name)
+            if error is not None:
+                self._fail(name, error, now)
+                failed.append(name)
+                todo += [
+                    one
+                    for (one,) in self._execute("SELECT work_id FROM dependencies WHERE needs = ?", (name,))
+                ]
+        if failed:
+            self.problems.append(
+                f"{many(len(failed), 'work')} failed, because what it depends on is lost or has failed: "
+                f"{listed(failed)}. Retry it when it may run all the same"
+            )
+
+    def _judge(self, name: str) -> str | None:
+        """Count what a work waits for; why it has to fail, if it has to."""
+        state, text, missing = self._one(
+            "SELECT state, depends_on, missing FROM work_units WHERE id = ?", (name,)
+        )
+        if state not in {WorkState.PENDING, WorkState.RUNNING}:
+            return None
+        needs = dict.fromkeys(msgspec.json.decode(text))
+        states = {need: self._state_of(need) for need in needs}
+        unknown = [need for need, found in states.items() if found is None]
+        awaited = sum(found in {WorkState.PENDING, WorkState.RUNNING} for found in states.values())
+        absent = min(max(0, missing - awaited), len(unknown))  # the others were there once, and ended well
+        self._execute("UPDATE work_units SET missing = ? WHERE id = ?", (awaited + absent, name))
+        if state == WorkState.RUNNING:
+            return None
+        if WorkState.FAILED in states.values():
+            return "prerequisite_failed"
+        if WorkState.CANCELLED in states.values():
+            return "prerequisite_cancelled"
+        may_come = [need for need in unknown if need not in self.lost_works and not _made.fullmatch(need)]
+        return LOST if absent > len(may_come) or (absent and self.lost_works & {*unknown}) else None
+
+    def _state_of(self, name: str) -> str | None:
+        for table in ("work_units", "forgotten"):
+            row: Any = self._execute(f"SELECT state FROM {table} WHERE id = ?", (name,)).fetchone()
+            if row is not None:
+                return str(row[0])
+        return None
+
+    def _fail(self, name: str, error: str, now: float) -> None:
+        self._execute(
+            "UPDATE work_units SET state = 'failed', last_error = ?, completed_at = ?, updated_at = ?, missing = 0, "
+            "next_retry_at = NULL, shelf = NULL, place = 0, watch_at = NULL, token = 0, leased_by = NULL, "
+            "lease_expires_at = NULL WHERE id = ?",
+            (error, now, now, name),
+        )
+
+    # where everything is ----------------------------------------------------------------------------------
+
+    def _settle_owners(self, head: Head) -> None:
+        """Running work has an owner, a token, and its place among what that owner runs."""
+        self._execute(
+            "UPDATE work_units SET token = 0, lease_expires_at = NULL WHERE state != 'running' AND token"
+        )
+        running: list[Any] = self._execute(
+            "SELECT seq, token, leased_by FROM work_units WHERE state = 'running'"
+        ).fetchall()
+        tokens, highest = set(), head.token
+        for seq, token, owner in running:
+            if token <= 0 or token in tokens:
+                highest = token = highest + 1
+            tokens.add(token)
+            owner = owner if presence.WORKER_ID.fullmatch(owner or "") else NOBODY
+            self._execute(
+                "UPDATE work_units SET token = ?, leased_by = ?, shelf = ? WHERE seq = ?",
+                (token, owner, f"running/{owner}", seq),
+            )
+        owners: Iterable[Any] = self._execute(
+            "SELECT DISTINCT substr(shelf, instr(shelf, '/') + 1) FROM work_units "
+            "WHERE shelf GLOB 'running/*' OR shelf GLOB 'held/*'"
+        ).fetchall()
+        for (owner,) in owners:
+            gone = Worker(owner, presence.host_name(), "", 0, head.now)
+            self._execute(states.WORKER_UPSERT, states.worker_row(gone))
+
+    def _settle_shelves(self, revision: int) -> None:
+        """Pending work is where it can be found, and nothing else is."""
+        self._execute(
+            "UPDATE work_units SET shelf = NULL, place = 0, watch_at = NULL "
+            "WHERE state NOT IN ('pending', 'running') AND (shelf IS NOT NULL OR watch_at IS NOT NULL)"
+        )
+        kinds: list[Any] = self._execute(
+            "SELECT DISTINCT shelf, queue, task_type, missing > 0 FROM work_units WHERE state = 'pending'"
+        ).fetchall()
+        for shelf, queue, task, is_blocked in kinds:
+            if not _belongs(shelf, queue, task, is_blocked):
+                self._place_anew(shelf, queue, task, is_blocked)
+        firsts: list[Any] = self._execute(
+            "SELECT shelf, place, min(seq), ?1 FROM work_units JOIN (SELECT shelf AS name, min(place) AS first "
+            "FROM work_units WHERE state = 'pending' GROUP BY shelf) ON shelf = name AND place = first "
+            "WHERE state = 'pending' GROUP BY shelf",
+            (revision,),
+        ).fetchall()
+        self._connection.executemany("INSERT INTO shelves VALUES (?, ?, ?, ?)", firsts)
+
+    def _place_anew(self, shelf: str | None, queue: str, task: str, is_blocked: bool) -> None:
+        rows: list[Any] = self._execute(
+            f"{codec.SELECT} WHERE state = 'pending' AND shelf IS ? AND queue = ? AND task_type = ? "
+            "AND (missing > 0) = ?",
+            (shelf, queue, task, is_blocked),
+        ).fetchall()
+        for row in rows:
+            record = codec.read_row((*row[:-1], 0))
+            spec = record.spec
+            if record.missing:
+                place = BLOCKED, record.rank
+            elif record.next_retry_at is not None:
+                place = LATER, record.next_retry_at
+            elif spec.run_at is not None and record.started_at is None:
+                place = WALL, spec.run_at
+            elif spec.delay:
+                place = LATER, record.created_at + spec.delay
+            else:
+                place = shelf_name(spec.task, spec.queue, spec.services), record.rank
+            self._execute(
+                "UPDATE work_units SET shelf = ?, place = ?, leased_by = NULL WHERE seq = ?",
+                (*place, record.seq),
+            )
+
+    # events -----------------------------------------------------------------------------------------------
+
+    def _fill_gaps(self, head: Head) -> None:
+        """Where events are lost between others, or after all others, one says how many."""
+        rows: list[Any] = self._execute(
+            "SELECT revision, first_seq, amount, at FROM events ORDER BY first_seq"
+        ).fetchall()
+        following = [*rows[1:], (head.revision + 1, head.told + 1, 0, head.now)] if rows else []
+        missed = 0
+        for (_, first, amount, _), (revision, after, _, at) in zip(rows, following, strict=True):
+            hole = after - first - amount
+            if hole > 0:
+                missed += hole
+                body = journal.pack([Told("gap", at, data={"missed": hole})])
+                self._execute(
+                    "INSERT OR IGNORE INTO events VALUES (?, ?, ?, 1, ?)", (revision - 1, at, after - 1, body)
+                )
+        if missed:
+            self.problems.append(f"{many(missed, 'event')} lost, or never told: readers see a gap")
+
+    def _one(self, statement: str, bindings: Row = ()) -> Row:
+        row: Any = self._execute(statement, bindings).fetchone()
+        return tuple(row)
+
+
+def _belongs(shelf: str | None, queue: str, task: str, is_blocked: bool) -> bool:
+    """Whether pending work of that kind may be on that shelf."""
+    if shelf is None:
+        return False
+    if shelf.startswith(HELD):
+        return presence.WORKER_ID.fullmatch(shelf.removeprefix(HELD)) is not None
+    if shelf == BLOCKED:
+        return is_blocked
+    if not shelf.startswith(READY):
+        return shelf in {LATER, WALL}
+    try:
+        parts = shelf_parts(shelf)
+    except (msgspec.MsgspecError, ValueError, TypeError):
+        return False
+    return parts is not None and parts[:2] == (queue, task)
+
+
+def many(amount: int, what: str) -> str:
+    """So many of something, in words."""
+    return f"{amount:,} {what}{'' if amount == 1 else 's'}"
+
+
+def _live(head: Head) -> tuple[int, int, int]:
+    return head.pending, head.running, head.failed
+
+
+def _sound_head(stored: dict[str, Any] | None) -> Head | None:
+    """The counters that were found, unless they cannot be right."""
+    if stored is None:
+        return None
+    try:
+        head = states.read_head(tuple(stored.get(name) for name in Head.__struct_fields__))
+    except StorageCorrupt:
+        return None
+    numbers = msgspec.structs.astuple(replace(head, decider=None, wake_at=None))[:-2]
+    is_sound = all(0 <= number <= LARGEST for number in numbers) and head.now < time.time() + YEAR
+    return head if is_sound else None
+
+
+def _clock(stored: dict[str, Any], now: float) -> float:
+    """Queue time at this moment, if this boot's clock still tells it."""
+    epoch, boottime = stored.get("anchor_epoch"), stored.get("anchor_boottime")
+    if stored.get("boot") != presence.boot_id() or not isinstance(epoch, float | int):
+        return now
+    if not isinstance(boottime, float | int) or not math.isfinite(epoch - boottime):
+        return now
+    moment = epoch - boottime + presence.boottime()
+    return moment if now <= moment <= now + LONGEST_OUTAGE else now

@@ -1,0 +1,64 @@
+"""Which queue file a log belongs to.
+
+SQLite takes whatever log lies beside a file for its own. So a backup that is put in the place of a file whose process
+was killed gets the last commits of the old one written into it, and is damaged. Whoever opens a queue notes which
+file and which log that were, by their numbers in the file system, and refuses another file beside the same log. Where
+both are others they were copied together, and belong together.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from runcue.errors import StorageReplaced
+from runcue.stores.presence.posix import side_directory
+from runcue.stores.sqlite.schema import shown
+
+NOTE = "pair"
+
+
+def note_pair(path: str) -> None:
+    """The file and its log are open: they belong together."""
+    path = os.path.realpath(path)
+    pair = _numbers(path), _numbers(f"{path}-wal")
+    note = side_directory(path) / NOTE
+    if pair != _noted(note):
+        text = " ".join(f"{device} {inode}" for device, inode in pair)
+        descriptor = os.open(
+            note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+        try:
+            os.fchmod(descriptor, 0o600)
+            os.write(descriptor, text.encode("ascii"))  # of a torn one nothing is concluded
+        finally:
+            os.close(descriptor)
+
+
+def check_pair(path: str) -> None:
+    """Refuse a file that lies beside the log of another one."""
+    try:
+        file, log = _numbers(path), _numbers(f"{path}-wal")
+        is_empty = not Path(f"{path}-wal").stat().st_size
+    except OSError:
+        return  # one of them is not there, or cannot be asked for: whoever opens it says why
+    noted = _noted(side_directory(path) / NOTE)
+    if noted is not None and noted[1] == log and noted[0] != file and not is_empty:
+        raise StorageReplaced(
+            f"{shown(path)} is not the file that its log belongs to, which would damage it. Put the old file back; "
+            f"or, to go on with this one, delete {shown(path + '-wal')} and {shown(path + '-shm')}.",
+            path,
+        )
+
+
+def _numbers(path: str) -> tuple[int, int]:
+    found = os.stat(path)  # noqa: PTH116 (as it is asked elsewhere)
+    return found.st_dev, found.st_ino
+
+
+def _noted(note: Path) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    try:
+        one, two, three, four = map(int, note.read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        return None
+    return (one, two), (three, four)

@@ -1,0 +1,330 @@
+"""A hand on a queue: takes the turns of a store without a scheduler, and knows what the store should hold.
+
+For the checks in contract.py. A plain dict of records is kept beside the store; `compare` looks for differences.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from runcue.core.model.events import Told
+from runcue.core.model.lifecycle import finished, move, started
+from runcue.core.model.record import Attempt, Record, Spec, WorkState
+from runcue.core.model.state import NO_HEAD, Head
+from runcue.core.schedule.plan import Changes, Library, Plan, Post
+from runcue.core.views.query import Query, by_task
+from runcue.ports import Received, Store, Takeover, Turn
+
+Open = Callable[[], Store]
+Change = Callable[[Plan, Turn], None]
+
+NOW = 1_700_000_000.0
+
+
+class Broken(AssertionError):
+    """Says which promise a store did not keep."""
+
+
+def expect(what: str, found: object, wanted: object) -> None:
+    """Raise unless that is what was wanted."""
+    if found != wanted:
+        raise Broken(f"{what}: found {_short(found)}, wanted {_short(wanted)}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 2000 else f"{text[:2000]}…"
+
+
+def library_of(turn: Turn) -> Library:
+    """Where a decision may read more."""
+    if turn.library is None:
+        raise Broken("a store that several processes open has a library")
+    return turn.library
+
+
+class Hand:
+    """One process that has the queue open, and takes its turns by hand instead of by a scheduler."""
+
+    def __init__(self, store: Store, kept: dict[str, Record]) -> None:
+        self.store = store
+        self.kept = kept
+        """What the queue holds, as a plain dict; shared by all hands on it."""
+        self.changes: Changes | None = None
+        """What the last turn was told that it did not know."""
+        self.posts: Sequence[Post] = ()
+        """What the last turn took that others had left for it."""
+        self.received: Received | None = None
+        """What the last turn found of what others decided."""
+        self._head = NO_HEAD
+
+    async def turn(self, change: Change | None = None, takeover: Takeover | None = None) -> Plan:
+        """Take a turn and commit what `change` put into its plan, whoever decided last."""
+        plan = await self.try_turn(change, takeover)
+        while plan is None:
+            assert self.received is not None
+            head = self.received.head
+            plan = await self.try_turn(change, Takeover(head.decider, head.revision))
+        return plan
+
+    async def try_turn(self, change: Change | None = None, takeover: Takeover | None = None) -> Plan | None:
+        """The same, unless another process decides."""
+        before = self._head
+
+        def decide(turn: Turn) -> Plan:
+            self.changes, self.posts = turn.changes, turn.posts
+            if turn.changes is not None:
+                self._head = turn.changes.head
+            plan = Plan()
+            if change is not None:
+                change(plan, turn)
+            plan.head = self._head = self._counted(plan)
+            return plan
+
+        try:
+            plan, self.received = await self.store.turn(decide, None, takeover)
+        except BaseException:
+            self._head = before
+            raise
+        if plan is not None:
+            self.kept.update(plan.records)
+        return plan
+
+    async def join(self) -> Plan:
+        """Take a turn that tells the others of this process."""
+        me = self.store.me()
+        return await self.turn(lambda plan, turn: plan.workers.update({me.id: me}))
+
+    async def write(self, *records: Record, events: Iterable[Told] = ()) -> Plan:
+        """Take a turn that writes these."""
+
+        def change(plan: Plan, turn: Turn) -> None:
+            for record in records:
+                self.put(plan, record)
+            plan.events += events
+
+        return await self.turn(change)
+
+    def put(self, plan: Plan, record: Record) -> None:
+        """Have a plan write that, with all that a scheduler would say of it."""
+        before = self.kept.get(record.id)
+        plan.records[record.id] = record
+        if before is None:
+            if record.spec.idempotency_key is not None:
+                plan.keyed.append(record)
+            if record.spec.depends_on:
+                plan.dependent.append(record)
+        elif record.seq != before.seq:
+            plan.revived.add(record.id)
+            plan.rewritten.add(record.id)
+        elif not _is_everyday(before, record):
+            plan.rewritten.add(record.id)
+        shelves = {record.shelf, before.shelf if before else None}
+        plan.shelves |= {name for name in shelves if name and not name.startswith("running/")}
+
+    def _counted(self, plan: Plan) -> Head:
+        head = self._head
+        counts = {state.value: getattr(head, state.value) for state in WorkState}
+        for record in plan.records.values():
+            before = self.kept.get(record.id)
+            if before is not None:
+                counts[before.state.value] -= 1
+            counts[record.state.value] += 1
+        numbers = [record.seq for record in plan.records.values()]
+        tokens = [record.token for record in plan.records.values()]
+        counts |= {"seq": max([head.seq, *numbers]), "token": max([head.token, *tokens])}
+        return replace(head, decider=None, **counts)  # nobody is named: who took the turn goes on
+
+    async def look(self, question: Callable[[Turn], Any]) -> Any:
+        """Ask something in a turn that writes nothing."""
+        answers: list[Any] = []
+        await self.turn(lambda plan, turn: answers.append(question(turn)))
+        return answers[0]
+
+    async def compare(self) -> None:
+        """Every way to find a record gives what was written."""
+        store, kept = self.store, self.kept
+        for work_id, record in kept.items():
+            expect(f"get({work_id!r})", await store.get(work_id), record)
+        expect("get_many", await store.get_many([*kept, "nobody"]), kept)
+        newest = sorted(kept.values(), key=lambda record: -record.seq)
+        for state in (None, *WorkState):
+            for task in (None, "call", "nothing"):
+                wanted = [
+                    one for one in newest if state in (None, one.state) and task in (None, one.spec.task)
+                ]
+                for limit in (3, len(kept) + 1):
+                    found = await store.find(Query(state, task, limit))
+                    expect(f"find({state}, {task}, {limit})", found, wanted[:limit])
+        for query in _narrow(newest):
+            wanted = [one for one in newest if query.finds(one)][: query.limit]
+            expect(f"find({query})", await store.find(query), wanted)
+        expect("tally", await store.tally(), by_task(_numbers(newest)))
+
+
+def _narrow(newest: list[Record]) -> Iterator[Query]:
+    """Questions for some of these records, and for none of them."""
+    yield from (Query(queue="nowhere"), Query(service="nothing"), Query(search="nowhere to be found"))
+    for record in newest[:2]:
+        spec = record.spec
+        yield Query(record.state, queue=spec.queue, before=record.seq)
+        yield Query(search=spec.id.upper())
+        yield Query(search=spec.params.decode()[1:-1] or "{}", before=record.seq + 1)
+        yield from (Query(search=text[:40]) for text in (spec.target, record.error) if text)
+        yield from (Query(service=name.partition("[")[0], task=spec.task) for name in spec.services)
+
+
+def _numbers(records: list[Record]) -> list[tuple[str, str, int]]:
+    return [(*key, number) for key, number in Counter((one.state, one.spec.task) for one in records).items()]
+
+
+@asynccontextmanager
+async def hands(open_store: Open, amount: int = 1) -> AsyncIterator[list[Hand]]:
+    """That many processes on one queue, which is closed at the end."""
+    kept: dict[str, Record] = {}
+    hands = [Hand(open_store(), kept) for _ in range(amount)]
+    for hand in hands:
+        if not hand.store.is_inline:
+            hand.store.listen(lambda is_urgent: None, lambda worker: None)
+    try:
+        yield hands
+    finally:
+        for hand in hands:
+            await hand.store.close()
+
+
+def _is_everyday(before: Record, record: Record) -> bool:
+    """True for a start and for a good end, of which stores need to write only what these change."""
+    if record.state is WorkState.RUNNING and before.state is WorkState.PENDING:
+        return record == started(
+            before, record.token, record.started_at or 0.0, record.worker or "", record.shelf or ""
+        )
+    if record.state is WorkState.COMPLETED and before.state is WorkState.RUNNING:
+        return record == finished(before, record.result, record.completed_at or 0.0)
+    return False
+
+
+# --- Records to try -------------------------------------------------------------------------------
+
+
+def pending(seq: int, **fields: Any) -> Record:
+    """New work, as a scheduler would have accepted it; fields of its spec are given with it."""
+    names = set(Spec.__struct_fields__)
+    asked = {name: value for name, value in fields.items() if name in names}
+    own = {name: value for name, value in fields.items() if name not in names}
+    spec = Spec(**{"id": f"w{seq}", "task": "call", "params": b"{}", "services": ("api",), **asked})
+    values = {
+        "rank": NOW + seq,
+        "created_at": NOW,
+        "since": NOW,
+        "shelf": "ready/call",
+        "place": NOW + seq,
+        **own,
+    }
+    return Record(spec.id, spec, seq, **values)
+
+
+def specimens() -> list[Record]:
+    """Records of every kind, and with everything in them that is easily lost on the way."""
+    line = Attempt(1, NOW, 0.25, "ConnectionError: gone", "worker")
+    results: list[Any] = [
+        None,
+        0,
+        -1,
+        2**53,
+        0.1,
+        1e308,
+        "",
+        "ü \u2028 🎈 \\ \" '",
+        [],
+        {},
+        [[None, True, {"a": [1.5]}]],
+        False,
+    ]
+    records = [
+        pending(1),
+        pending(2, params='{"text":"ü \u2028 🎈","deep":[[[{"a":null}]]],"number":1e-9}'.encode()),
+        pending(3, services=(), queue="other", target="a 'quoted' \n target", shelf=None, place=0.0),
+        pending(4, depends_on=("w1", "never"), missing=2, shelf="blocked", dependency_timeout=1.5, watch_at=NOW + 1),
+        pending(5, priority=-2.5, run_at=NOW + 1e6, delay=None, timeout=0.001, shelf="wall", place=NOW + 1e6),
+        pending(6, delay=3.0, shelf="later", place=NOW + 3, is_named=True, on_failed="return"),
+        pending(7, idempotency_key="key 'one'", id="an id of \"mine\" ü"),
+        pending(8, attempt=2, spent=1, failures=1, next_retry_at=NOW + 9, error="x: y", traceback="a\n  b\n",
+                history=(line,), shelf="later", throttled_since=NOW - 1),
+        pending(9, crashes=2, error="worker_lost", history=tuple(replace(line, number=n) for n in range(1, 101))),
+        replace(pending(10), state=WorkState.RUNNING, token=7, worker="me", started_at=NOW + 1, shelf="running/me"),
+        replace(pending(11), state=WorkState.FAILED, error="permanent: ü", traceback="t", completed_at=NOW + 2,
+                spent=1, failures=1, shelf=None, place=0.0, history=(line, replace(line, at=None, duration=None))),
+        replace(pending(12), state=WorkState.CANCELLED, completed_at=NOW + 2, shelf=None, place=0.0),
+        replace(pending(13), state=WorkState.COMPLETED, skipped=True, completed_at=NOW + 2, shelf=None, place=0.0),
+    ]  # fmt: skip
+    for seq, result in enumerate(results, 14):
+        done = started(pending(seq), seq, NOW + 1, "me", "running/me")
+        records.append(finished(done, result, NOW + 2))
+    return records
+
+
+def lives(hand: Hand, random: Random, turns: int) -> Iterable[Change]:
+    """Turns in each of which some works make a move that their state allows."""
+    kept = hand.kept
+    numbers = count(max((record.seq for record in kept.values()), default=0) + 1)
+    tokens = count(max((record.token for record in kept.values()), default=0) + 1)
+    for number in range(turns):
+        now = NOW + number
+
+        def change(plan: Plan, turn: Turn, now: float = now) -> None:
+            for record in random.sample(sorted(kept.values(), key=lambda one: one.id), min(len(kept), 4)):
+                moved = _moved(record, random, now, next(numbers), next(tokens))
+                if moved is not None:
+                    hand.put(plan, moved)
+            for _ in range(random.randrange(4)):
+                seq = next(numbers)
+                hand.put(plan, pending(seq, task=random.choice(["call", "note"]), rank=now, place=now))
+
+        yield change
+
+
+def _moved(record: Record, random: Random, now: float, seq: int, token: int) -> Record | None:
+    """How a work may stand after its next move."""
+    ended: dict[str, Any] = {"token": 0, "worker": None, "completed_at": now, "shelf": None, "place": 0.0}
+    match record.state, random.randrange(4):
+        case WorkState.PENDING, 0:
+            return move(record, "cancel", **ended, error="cancelled")
+        case WorkState.PENDING, 1:
+            return replace(
+                record, shelf="later", place=now + 5, next_retry_at=now + 5, missing=3, watch_at=now
+            )
+        case WorkState.PENDING, _:
+            return started(record, token, now, "me", "running/me")
+        case WorkState.RUNNING, 0:
+            line = Attempt(record.attempt, record.started_at, 0.5, "ValueError: no", "me")
+            back: dict[str, Any] = {
+                "token": 0,
+                "worker": None,
+                "shelf": "later",
+                "place": now + 1,
+                "since": now,
+            }
+            return move(record, "retry", **back, spent=record.attempt, failures=record.failures + 1,
+                        next_retry_at=now + 1, error=line.error, history=(*record.history, line))  # fmt: skip
+        case WorkState.RUNNING, 1:
+            return move(record, "fail", **ended, spent=record.attempt, error="ValueError: no", traceback="t")
+        case WorkState.RUNNING, _:
+            return finished(record, {"n": token}, now)
+        case ((WorkState.FAILED | WorkState.CANCELLED), 0):
+            fresh: dict[str, Any] = {
+                "completed_at": None,
+                "started_at": None,
+                "error": None,
+                "traceback": None,
+            }
+            revived = move(record, "revive", **fresh, failures=0, crashes=0, since=now)
+            return replace(revived, seq=seq, shelf="ready/call", place=revived.rank)
+    return None
