@@ -3,8 +3,8 @@
 import pytest
 
 from runcue.core.failure import Failure
+from runcue.core.grants import HALF_LIFE
 from runcue.core.limits import LEAST_SLACK, MOST_SLACK
-from runcue.core.places import HALF_LIFE
 from runcue.core.plan import Entered, Outcome
 from runcue.core.state import Grant
 from tests.core.bench_of_core import Bench, limits

@@ -6,9 +6,9 @@ several processes that share a queue find afterwards.
 
 import pytest
 
-from runcue.core.kept import Kept
 from runcue.core.model import Record, WorkState
 from runcue.core.plan import Cancel, Configure, Plan, Purge, Revive
+from runcue.core.retention import FinishedRetention
 from runcue.core.scheduler import NOTHING
 from runcue.errors import DuplicateWork, WorkNotFound
 from tests.core.bench_of_core import SLOW_RETRY, Bench
@@ -25,7 +25,7 @@ def failed_bench(*ids: str, **options: object) -> Bench:
 
 def count(bench: Bench) -> dict[str, int]:
     """How many there are of what is not none."""
-    return {state.value: amount for state, amount in bench.scheduler.ledger.counts.items() if amount}
+    return {state.value: amount for state, amount in bench.scheduler.ledger.counters.counts.items() if amount}
 
 
 # --- What goes, and what stays ----------------------------------------------------------------------
@@ -331,7 +331,7 @@ def records(bench: Bench, amount: int) -> list[Record]:
 
 
 def test_those_beyond_the_last_few_are_surplus_once() -> None:
-    kept = Kept(2)
+    kept = FinishedRetention(2)
     some = records(Bench(), 4)
     for record in some:
         kept.add(record)
@@ -340,7 +340,7 @@ def test_those_beyond_the_last_few_are_surplus_once() -> None:
 
 
 def test_one_that_is_dropped_counts_no_longer_and_is_never_surplus() -> None:
-    kept = Kept(2)
+    kept = FinishedRetention(2)
     first, second, third, fourth = records(Bench(), 4)
     for record in (first, second, third):
         kept.add(record)
@@ -354,7 +354,7 @@ def test_one_that_is_dropped_counts_no_longer_and_is_never_surplus() -> None:
 
 
 def test_without_a_number_nothing_is_noted() -> None:
-    kept = Kept(None)
+    kept = FinishedRetention(None)
     [record] = records(Bench(), 1)
     kept.add(record)
     kept.drop(record)
@@ -372,7 +372,7 @@ def test_work_that_another_process_ran_is_purged_and_counted_by_both() -> None:
     assert list(shared.records) == ["b"]
     assert shared.head.failed == 1
     one.turn()
-    assert one.scheduler.ledger.counts[WorkState.FAILED] == 1
+    assert one.scheduler.ledger.counters.counts[WorkState.FAILED] == 1
     assert one.purge("a") == 0
     assert one.submit("a") == ["a"]
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from runcue import limiting, using
 from runcue.attempts import Attempts
-from runcue.core import admission, breaker, ledger, limits, outcome, shared
+from runcue.core import admission, breaker, capacity, ledger, limits, outcome, shared
 from runcue.core.model import Record
 from runcue.core.plan import Changes, Item, Outcome, Plan, Post, Submit
 from runcue.core.retry import delay_after
@@ -47,14 +47,14 @@ def own_grants_only(patch: pytest.MonkeyPatch) -> None:
 
 def own_places_only(patch: pytest.MonkeyPatch) -> None:
     """What was started by whoever decided before takes up no places."""
-    counted = ledger.Ledger.count_run
+    counted = capacity.Capacity.take_up
 
-    def forgetful(self: ledger.Ledger, token: int, lane: Any, member: Any) -> None:
+    def forgetful(self: capacity.Capacity, token: int, lane: Any, member: Any) -> None:
         counted(self, token, lane, member)
         for service in lane.services:
             service.active -= 1
 
-    patch.setattr(ledger.Ledger, "count_run", forgetful)
+    patch.setattr(capacity.Capacity, "take_up", forgetful)
 
 
 def impatient(patch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def no_fencing(patch: pytest.MonkeyPatch) -> None:
     take, stop = outcome.take, Attempts.stop
 
     def careless(book: ledger.Ledger, item: Outcome) -> None:
-        record = book.live(item.id)
+        record = book.working.live(item.id)
         if record is not None and record.token and record.token != item.token:
             item = replace(item, token=record.token)
         take(book, item)
@@ -94,9 +94,9 @@ def ended_twice(patch: pytest.MonkeyPatch) -> None:
     complete = ledger.Ledger.complete
 
     def talkative(self: ledger.Ledger, outcomes: Iterable[Outcome]) -> Outcome | None:
-        before = len(self.plan.events)
+        before = len(self.turn.plan.events)
         stale = complete(self, outcomes)
-        self.plan.events += self.plan.events[before:]
+        self.turn.plan.events += self.turn.plan.events[before:]
         return stale
 
     patch.setattr(ledger.Ledger, "complete", talkative)

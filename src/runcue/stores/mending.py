@@ -25,7 +25,7 @@ from runcue.core.ledger import HELD
 from runcue.core.line import READY, shelf_name, shelf_parts
 from runcue.core.model import HISTORY_KEPT, WorkState
 from runcue.core.state import Head, Worker
-from runcue.core.waiting import BLOCKED, LATER, WALL
+from runcue.core.timers import BLOCKED, LATER, WALL
 from runcue.errors import StorageCorrupt, listed
 from runcue.stores import codec, journal, presence, states, wire
 

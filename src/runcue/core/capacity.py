@@ -1,0 +1,169 @@
+"""The slots that attempts take up: in services and in workers, and the calls that circuits count.
+
+slots     token → lane, for everything whose code still runs, overdue code included
+runners   token → the worker that runs it, where several processes share the queue
+overdue   attempts that no longer count but whose code still runs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from runcue.core.breaker import Breaker
+from runcue.core.current import CurrentTurn
+from runcue.core.fleet import Fleet, Member
+from runcue.core.lane import Lane
+from runcue.core.limits import Service
+from runcue.core.model import Record
+from runcue.core.notices import Notices
+from runcue.core.ready import Ready
+from runcue.core.state import Overdue
+
+
+class CircuitCall(NamedTuple):
+    """A call that a circuit counts; `epoch` tells whether the circuit has changed since."""
+
+    service: Service
+    breaker: Breaker
+    epoch: int
+
+
+class Capacity:
+    """Slots, and who has them."""
+
+    __slots__ = ("_calls", "_fleet", "_notices", "_overdue", "_ready", "_runners", "_slots", "_turn")
+
+    def __init__(self, turn: CurrentTurn, ready: Ready, fleet: Fleet | None, notices: Notices) -> None:
+        self._turn = turn
+        self._ready = ready
+        self._fleet = fleet
+        self._notices = notices
+        self._slots: dict[int, Lane] = {}
+        self._runners: dict[int, Member] = {}
+        self._overdue: dict[int, str] = {}
+        self._calls: dict[int, list[CircuitCall]] = {}
+
+    # looking ------------------------------------------------------------------------------------------------
+
+    def lane_of(self, token: int) -> Lane | None:
+        """The lane in which that attempt is counted; None when its code has ended."""
+        return self._slots.get(token)
+
+    def lanes(self) -> Iterable[Lane]:
+        """The lanes of all attempts."""
+        return self._slots.values()
+
+    def overdue(self, token: int) -> str | None:
+        """The unit of an attempt that was given up and whose code still runs."""
+        return self._overdue.get(token)
+
+    def overdue_attempt_of(self, work_id: str) -> int | None:
+        """The last attempt of that unit that was given up and whose code still runs."""
+        tokens = [token for token, one in self._overdue.items() if one == work_id]
+        return tokens[-1] if tokens else None
+
+    def run_by(self, member: Member) -> list[int]:
+        """The attempts that run there."""
+        return [token for token, runner in self._runners.items() if runner is member]
+
+    def are_calls_counted(self) -> bool:
+        """True while a circuit counts one of the attempts."""
+        return bool(self._calls)
+
+    # taking -------------------------------------------------------------------------------------------------
+
+    def take(self, token: int, lane: Lane, member: Member | None) -> None:
+        """An attempt starts there; its services have counted it."""
+        self._slots[token] = lane
+        if member is not None:
+            self._runners[token] = member
+
+    def take_up(self, token: int, lane: Lane, member: Member) -> None:
+        """An attempt from before this ledger runs there: it takes up its slots."""
+        self.take(token, lane, member)
+        for service in lane.services:
+            service.active += 1
+        assert lane.crew is not None
+        member.take(lane.crew.needs, 1)
+
+    def count_calls(self, services: Collection[Service], token: int) -> None:
+        """The circuits of these services count that attempt."""
+        calls = self._calls[token] = []
+        for service in services:
+            assert service.breaker is not None
+            self._notices.changed(service)
+            self._notices.circuit(service, service.breaker.started(self._turn.now))
+            calls.append(CircuitCall(service, service.breaker, service.breaker.epoch))
+            if service.breaker.probe_deadline is not None:
+                self._ready.wake_service(service, service.breaker.probe_deadline)
+
+    def recall_calls(self, token: int, breakers: Iterable[tuple[Service, Breaker]]) -> None:
+        """These circuits counted that attempt before this ledger."""
+        calls = [CircuitCall(service, breaker, breaker.epoch) for service, breaker in breakers]
+        if calls:
+            self._calls[token] = calls
+
+    # giving back --------------------------------------------------------------------------------------------
+
+    def judge(self, token: int, verdict: bool | None) -> None:
+        """An attempt ended well, badly, or in a way that proves nothing about its services."""
+        for service, breaker, epoch in self._calls.pop(token, ()):
+            if service.breaker is breaker:
+                self._notices.changed(service)
+                self._notices.circuit(service, breaker.ended(epoch, verdict, self._turn.now))
+                self._ready.touch(service)
+
+    def release(self, token: int) -> Lane | None:
+        """The code of that attempt has ended: its slots are free. The lane it was counted in."""
+        lane = self._slots.pop(token, None)
+        if lane is None:
+            return None
+        for service in lane.services:
+            service.active -= 1
+            self._ready.touch(service)
+        member = self._runners.pop(token, None)
+        if self._fleet is not None and member is not None:
+            assert lane.crew is not None
+            self._fleet.free(member, lane.crew.needs)
+            self._fleet.ended(member, token)
+        return lane
+
+    def release_good(self, token: int, record: Record) -> Lane:
+        """The same for an attempt that ended well: on the path of every unit. The caller touches the services."""
+        lane = self._slots.pop(token)
+        for service in lane.services:
+            service.active -= 1
+            is_moved = service.width is not None or service.throttle_streak
+            if is_moved and service.went_well(record.started_at or 0.0):
+                self._notices.changed(service)
+        if self._fleet is not None:
+            assert lane.crew is not None
+            self._fleet.free(self._runners.pop(token), lane.crew.needs)
+        return lane
+
+    def code_ended(self, token: int) -> str | None:
+        """If that attempt was given up, its unit: nothing of it runs any more."""
+        return self._overdue.pop(token, None)
+
+    def stop(self, token: int) -> None:
+        """Have the code of that attempt told to stop, wherever it runs."""
+        plan, member = self._turn.plan, self._runners.get(token)
+        if member is None or member.id == self._turn.worker:
+            plan.stop.append(token)
+        else:
+            plan.part(member.id).stop.append(token)
+
+    def give_up(self, record: Record) -> None:
+        """The attempt of that running unit no longer counts, but its code may still run: its slots stay taken."""
+        token = record.token
+        self._overdue[token] = record.id
+        member = self._runners.get(token)
+        if self._fleet is not None and member is not None:
+            spec = record.spec
+            given_up = Overdue(token, record.id, spec.task, spec.queue, spec.services, record.chosen)
+            self._fleet.give_up(member, given_up)
+
+    def was_given_up(self, token: int, work_id: str) -> None:
+        """That attempt was given up before this ledger, and its code may still run."""
+        self._overdue[token] = work_id
