@@ -42,6 +42,7 @@ def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runcue.core.line.SHORTEST_PAGE", 2)
     monkeypatch.setattr("runcue.core.working_set.PAGE", 2)
     monkeypatch.setattr("runcue.core.timers.PAGE", 2)
+    monkeypatch.setattr("runcue.core.ages.PAGE", 2)
 
 
 def names(amount: int, letter: str = "w") -> list[str]:
