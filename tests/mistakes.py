@@ -15,7 +15,9 @@ def given_to_two(patch: pytest.MonkeyPatch) -> None:
 
     def generous(self: Scheduler) -> Plan:
         plan, fleet = finish(self), self.ledger.fleet
-        others = [] if fleet is None else [one.id for one in fleet.serving() if one.id != self.ledger.worker]
+        others = (
+            [] if fleet is None else [one.id for one in fleet.serving() if one.id != self.ledger.turn.worker]
+        )
         if others and plan.start:
             plan.part(others[0]).start.append(plan.start[0])
         return plan

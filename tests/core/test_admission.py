@@ -488,7 +488,7 @@ def test_what_passes_through_a_queue_that_drops_leaves_nothing_behind() -> None:
     bench = Bench(max_queued=10, reject_policy="drop_oldest", keep_finished=0)
     for _ in range(500):
         bench.finish(bench.submit()[0])
-    assert len(bench.scheduler.ledger._by_age) < 200
+    assert len(bench.scheduler.ledger.ages._by_age) < 200
 
 
 # --- Waiting for room -----------------------------------------------------------------------------

@@ -375,7 +375,7 @@ def test_everything_pending_is_explained_at_once_by_rank_as_one_by_one() -> None
         assert [why for _, why in pending] == [
             bench.why(record.id, is_started=is_started) for record, _ in pending
         ]
-        assert len(pending) == bench.scheduler.ledger.pending > 30
+        assert len(pending) == bench.scheduler.ledger.counters.pending > 30
 
 
 def test_a_rate_that_hangs_on_grants_not_yet_entered_knows_no_moment() -> None:

@@ -360,7 +360,7 @@ def test_the_last_declaration_of_a_task_holds_and_that_it_changed_is_told() -> N
     second.post()
     first.turn()
     assert first.facts("task_changed") == [{"task": "task"}]
-    assert first.scheduler.ledger.retry_of("task").max_attempts == 7
+    assert first.scheduler.ledger.lanes.retry_of("task").max_attempts == 7
     assert first.store.tasks["task"].retry.max_attempts == 7
     second.read()
     assert [told(news).type for news in second.heard] == ["task_changed"]
@@ -394,10 +394,10 @@ def test_options_and_callbacks_are_those_of_the_program_whose_work_it_is() -> No
     second.post(second.submission("b"))
     first.turn(first.submission("a", task="patient"))
     ledger = first.scheduler.ledger
-    assert ledger.questions_of("patient") == Questions(ready=True)
-    assert ledger.questions_of("task") == Questions()
-    assert ledger.settings_of("task").pending_timeout == 5.0
-    assert ledger.settings_of("nobody") == Settings()
+    assert ledger.lanes.questions_of("patient") == Questions(ready=True)
+    assert ledger.lanes.questions_of("task") == Questions()
+    assert ledger.lanes.settings_of("task").pending_timeout == 5.0
+    assert ledger.lanes.settings_of("nobody") == Settings()
     first.after(5)
     assert (first.state("a"), first.state("b")) == ("pending", "failed")
 
@@ -674,7 +674,7 @@ def test_what_was_given_up_before_it_was_read_is_over_when_it_is_taken_back() ->
     first.revive("a")
     assert first.why("a").reason == "overdue"
     first.after(UNREAD)
-    assert first.scheduler.ledger.slots == {}
+    assert first.scheduler.ledger.capacity._slots == {}
     assert first.store.workers["p1"].overdue == ()
     assert first.why("a").reason != "overdue"
 

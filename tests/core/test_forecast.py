@@ -55,8 +55,8 @@ def test_a_task_that_nobody_here_knows_is_held() -> None:
     bench = Bench(limits("api"))
     bench.pause("api")
     bench.submit("one", services=("api",))
-    del bench.scheduler.ledger.rules["task"]
-    bench.scheduler.ledger.forget_lanes()
+    del bench.scheduler.ledger.lanes.rules["task"]
+    bench.scheduler.ledger.lanes.forget(())
     found = said(bench)
     assert (found.bottleneck, found.limit) == ("task", "unknown_task")
 

@@ -295,8 +295,8 @@ def test_work_that_no_member_has_room_for_stays_in_line_whoever_wants_to_start_i
     ledger = bench.scheduler.ledger
     ledger.begin(bench.now, bench.wall, None)
     record = bench.record("2")
-    start(ledger, ledger.lane_of(record.spec), [record])
-    assert ledger.records["2"].token == 0
+    start(ledger, ledger.lanes.lane_of(record.spec), [record])
+    assert ledger.working.records["2"].token == 0
     bench.finish("1")
     assert bench.started == ["2"]
 

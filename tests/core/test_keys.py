@@ -384,7 +384,7 @@ def test_thousands_of_keys_do_not_stay_for_ever() -> None:
         run(bench, f"{number}")
         bench.plans.clear()
         bench.tokens.clear()
-        bench.scheduler.ledger.changed.clear()  # as when a turn is written
+        bench.scheduler.ledger.notices.take_changed()  # as when a turn is written
     ledger = bench.scheduler.ledger
     assert len(known(bench)) <= 1100
     assert len(ledger.ready.lanes) <= 1100
@@ -488,7 +488,7 @@ def test_how_often_the_keys_were_told_to_be_limited_is_not_kept_for_ever() -> No
         submit(bench, f"{number}", f"a{number}", f"b{number}")
         bench.after(2)
     assert len(bench.facts("service_rate_limited")) >= 50
-    assert len(bench.scheduler.ledger._told_limited_at) < 10
+    assert len(bench.scheduler.ledger.notices._limited_at) < 10
 
 
 # --- Several processes ----------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runcue.core.ledger.capacity import HALF_LIFE
+from runcue.core.ledger.grants import HALF_LIFE
 from runcue.core.limits.service import LEAST_SLACK, MOST_SLACK
 from runcue.core.model.failure import Failure
 from runcue.core.model.state import Grant

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from runcue.core.ledger.ledger import Ledger
+from runcue.core.ledger.working_set import WorkingSet
 from runcue.core.limits.service import FIRST_THROTTLE
 from runcue.core.model.events import told
 from runcue.core.model.failure import Failure, Kind
@@ -846,7 +846,7 @@ def test_a_dependent_that_the_callback_let_start_goes_on_when_its_dependency_fai
 def test_a_dependent_that_started_before_its_dependency_failed_waits_for_that_no_more() -> None:
     bench = running_dependent_bench()
     bench.fail("a")
-    assert bench.scheduler.ledger.blocked == 0
+    assert bench.scheduler.ledger.counters.blocked == 0
     bench.scheduler.ask_with(Questions())  # nobody is left to say that it may start all the same
     bench.fail("b", "snoozed", after=5)
     bench.after(5)
@@ -939,7 +939,7 @@ def test_work_revived_cancelled_and_revived_in_one_turn_stands_as_the_last_said(
     bench.fail("a")
     bench.turn(Revive("a"), Cancel("a"), Revive("a"))
     assert bench.started == ["a"]
-    assert sum(bench.scheduler.ledger.counts.values()) == 1
+    assert sum(bench.scheduler.ledger.counters.counts.values()) == 1
 
 
 def test_revived_work_never_overlaps_with_the_code_of_its_last_attempt() -> None:
@@ -1033,18 +1033,18 @@ def test_a_long_chain_is_revived_at_a_cost_that_grows_with_its_length_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks = 0
-    latest = Ledger.latest
+    latest = WorkingSet.latest
 
-    def counting(ledger: Ledger, work_id: str) -> Record | None:
+    def counting(working: WorkingSet, work_id: str) -> Record | None:
         nonlocal looks
         looks += 1
-        return latest(ledger, work_id)
+        return latest(working, work_id)
 
     bench = chain_bench(*[str(number) for number in range(300)])
     bench.fail("0")
-    monkeypatch.setattr(Ledger, "latest", counting)
+    monkeypatch.setattr(WorkingSet, "latest", counting)
     bench.revive("0", cascade=True)
-    assert bench.scheduler.ledger.pending == 299
+    assert bench.scheduler.ledger.counters.pending == 299
     assert looks < 300 * 12
 
 

@@ -97,7 +97,9 @@ def unbegun_forgotten(patch: pytest.MonkeyPatch) -> None:
     take_up = takeover._take_up
 
     def trusting(ledger: Ledger, member: Any) -> None:
-        ledger.begun |= {record.token for record in ledger.shelf(f"running/{member.id}")}
+        ledger.inherited._about_to_begin |= {
+            one.token for one in ledger.working.shelf(f"running/{member.id}")
+        }
         take_up(ledger, member)
 
     patch.setattr(takeover, "_take_up", trusting)

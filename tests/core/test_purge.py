@@ -1,12 +1,12 @@
 """Failed work is deleted as if it had never been, and only failed work is.
 
-The two ends of that are tried beside each other here: what a ledger in memory keeps of final work (retention.py), and what
+The two ends of that are tried beside each other here: what a ledger in memory keeps of final work (kept.py), and what
 several processes that share a queue find afterwards.
 """
 
 import pytest
 
-from runcue.core.ledger.retention import Kept
+from runcue.core.ledger.retention import FinishedRetention
 from runcue.core.model.record import Record, WorkState
 from runcue.core.schedule.plan import Cancel, Configure, Plan, Purge, Revive
 from runcue.core.schedule.scheduler import NOTHING
@@ -25,7 +25,7 @@ def failed_bench(*ids: str, **options: object) -> Bench:
 
 def count(bench: Bench) -> dict[str, int]:
     """How many there are of what is not none."""
-    return {state.value: amount for state, amount in bench.scheduler.ledger.counts.items() if amount}
+    return {state.value: amount for state, amount in bench.scheduler.ledger.counters.counts.items() if amount}
 
 
 # --- What goes, and what stays ----------------------------------------------------------------------
@@ -331,7 +331,7 @@ def records(bench: Bench, amount: int) -> list[Record]:
 
 
 def test_those_beyond_the_last_few_are_surplus_once() -> None:
-    kept = Kept(2)
+    kept = FinishedRetention(2)
     some = records(Bench(), 4)
     for record in some:
         kept.add(record)
@@ -340,7 +340,7 @@ def test_those_beyond_the_last_few_are_surplus_once() -> None:
 
 
 def test_one_that_is_dropped_counts_no_longer_and_is_never_surplus() -> None:
-    kept = Kept(2)
+    kept = FinishedRetention(2)
     first, second, third, fourth = records(Bench(), 4)
     for record in (first, second, third):
         kept.add(record)
@@ -354,7 +354,7 @@ def test_one_that_is_dropped_counts_no_longer_and_is_never_surplus() -> None:
 
 
 def test_without_a_number_nothing_is_noted() -> None:
-    kept = Kept(None)
+    kept = FinishedRetention(None)
     [record] = records(Bench(), 1)
     kept.add(record)
     kept.drop(record)
@@ -372,7 +372,7 @@ def test_work_that_another_process_ran_is_purged_and_counted_by_both() -> None:
     assert list(shared.records) == ["b"]
     assert shared.head.failed == 1
     one.turn()
-    assert one.scheduler.ledger.counts[WorkState.FAILED] == 1
+    assert one.scheduler.ledger.counters.counts[WorkState.FAILED] == 1
     assert one.purge("a") == 0
     assert one.submit("a") == ["a"]
 

@@ -472,7 +472,7 @@ def test_what_the_best_by_score_costs_decides_whether_it_starts_even_after_a_bet
     submit(bench, "big", tokens=80)
     bench.turn(Verdicts([bench.verdict("big", score=2.0)]), Cancel("best", False))
     assert bench.started == []
-    lane = bench.scheduler.ledger.lane_of(bench.record("big").spec)
+    lane = bench.scheduler.ledger.lanes.lane_of(bench.record("big").spec)
     assert lane.cost() == costs(tokens=80)
     bench.after(0.01)
     assert bench.running == ["first"]
@@ -482,7 +482,7 @@ def test_a_candidate_that_is_outdated_costs_nothing() -> None:
     bench = Bench(sells(tokens=(100, MINUTE)), questions=Questions(score=True))
     bench.may_start = False
     submit(bench, "a", tokens=60)
-    lane = bench.scheduler.ledger.lane_of(bench.record("a").spec)
+    lane = bench.scheduler.ledger.lanes.lane_of(bench.record("a").spec)
     record = bench.record("a")
     lane.candidates.append((0.0, 0, 0, record, bench.now))
     assert lane.cost() == costs(tokens=60)  # that of the one in line

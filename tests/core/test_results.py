@@ -69,7 +69,11 @@ def test_their_places_are_free_for_others_in_the_same_turn() -> None:
     bench.turn(bench.success("a"), bench.success("b"))
     assert bench.started == ["c", "d"]
     ledger = bench.scheduler.ledger
-    assert (ledger.running, ledger.pending, ledger.counts[WorkState.COMPLETED]) == (2, 1, 2)
+    assert (
+        ledger.counters.running,
+        ledger.counters.pending,
+        ledger.counters.counts[WorkState.COMPLETED],
+    ) == (2, 1, 2)
 
 
 def test_each_result_widens_what_adapts() -> None:

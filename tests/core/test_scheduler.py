@@ -910,7 +910,7 @@ def test_what_is_beyond_keep_finished_is_forgotten_when_a_turn_only_takes_the_in
     scheduler = bench.scheduler
     scheduler.begin(bench.now, bench.wall)
     scheduler.take_in([Cancel("a"), Cancel("b"), Cancel("c")])
-    assert scheduler.ledger.plan.forget == ["a", "b"]
+    assert scheduler.ledger.turn.plan.forget == ["a", "b"]
 
 
 def test_lanes_and_queues_that_have_no_work_any_more_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1042,8 +1042,8 @@ def test_counts_follow_every_move() -> None:
     bench.turn(bench.success("a"), bench.failure("b"), bench.failure("c", "permanent"))
     bench.cancel("d")
     ledger = bench.scheduler.ledger
-    assert (ledger.pending, ledger.running) == (1, 1)
-    assert {state.value: number for state, number in ledger.counts.items()} == {
+    assert (ledger.counters.pending, ledger.counters.running) == (1, 1)
+    assert {state.value: number for state, number in ledger.counters.counts.items()} == {
         "pending": 1, "running": 1, "completed": 1, "failed": 1, "cancelled": 1
     }  # fmt: skip
 

@@ -42,6 +42,7 @@ def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runcue.core.schedule.line.SHORTEST_PAGE", 2)
     monkeypatch.setattr("runcue.core.ledger.working_set.PAGE", 2)
     monkeypatch.setattr("runcue.core.ledger.timers.PAGE", 2)
+    monkeypatch.setattr("runcue.core.ledger.ages.PAGE", 2)
 
 
 def names(amount: int, letter: str = "w") -> list[str]:
@@ -99,14 +100,14 @@ def test_only_what_could_start_next_is_kept_in_mind(short_pages: None) -> None:
     one.submit(*names(20))
     other.turn()
     other.turn()
-    assert len(other.scheduler.ledger.records) < 5
+    assert len(other.scheduler.ledger.working.records) < 5
 
 
 def test_what_a_process_submits_is_not_all_kept_in_mind_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runcue.core.schedule.line.MOST", 6)
     _, one, other = two(limits(concurrent=1), serving=("one",))
     one.submit(*names(20))
-    assert len(one.scheduler.ledger.records) < 6
+    assert len(one.scheduler.ledger.working.records) < 6
     started = [*one.started]
     for _ in range(20):
         one.turn(*(one.success(run.id) for run in list(one.runs.values())))
@@ -120,7 +121,7 @@ def test_what_callbacks_were_not_asked_about_yet_stays_in_mind(monkeypatch: pyte
     monkeypatch.setattr("runcue.core.schedule.line.MOST", 6)
     process = Process(Shared(), "one", limits(), questions=Questions(ready=True))
     process.submit(*names(20))
-    assert len(process.scheduler.ledger.records) == 20
+    assert len(process.scheduler.ledger.working.records) == 20
 
 
 def test_one_turn_starts_only_so_much_and_the_next_goes_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,7 +454,7 @@ def test_what_is_due_is_placed_by_whoever_looks_and_what_ended_meanwhile_is_not(
     assert one.plan.wake_at <= shared.now + 10
     other.after(10, Cancel("w01"))
     assert other.started == ["w00", "w02", "w03", "w04", "by_wall"]
-    assert other.scheduler.ledger.heads["later"] == (shared.now + 10, 6)
+    assert other.scheduler.ledger.working.heads["later"] == (shared.now + 10, 6)
     other.after(10)
     assert other.started == ["later"]
 
@@ -727,7 +728,7 @@ def test_a_new_scheduler_takes_the_answers_of_what_runs() -> None:
     one.turn(one.success("a", 7), is_kept=False)
     one.turn()
     assert one.record("a").result == 7
-    assert one.scheduler.ledger.slots == {}
+    assert one.scheduler.ledger.capacity._slots == {}
 
 
 def test_places_that_became_free_in_the_first_turn_of_a_new_scheduler_are_free_for_others() -> None:
@@ -1008,7 +1009,7 @@ def test_what_work_waits_for_is_looked_up_when_somebody_asks_why() -> None:
     one.finish("b")
     one.submit("c", needs=["a", "b"])
     why = str(other.why("c"))
-    assert other.ledger.missing(other.record("c")) == ["a"]
+    assert other.ledger.working.missing(other.record("c")) == ["a"]
     assert "dependency" in why
 
 
@@ -1120,8 +1121,8 @@ def test_news_of_its_own_about_a_shelf_that_is_no_lane_of_its_own_are_only_noted
     one.submit("a")
     ledger = one.scheduler.ledger
     shelf = shelf_name("task", "default", ("api",))
-    one.scheduler.catch_up(Changes(ledger._head, shelves={shelf: (5.0, 99)}))
-    assert ledger.heads[shelf] == (5.0, 99)
+    one.scheduler.catch_up(Changes(ledger.counters._head, shelves={shelf: (5.0, 99)}))
+    assert ledger.working.heads[shelf] == (5.0, 99)
     assert one.running == ["a"]
 
 

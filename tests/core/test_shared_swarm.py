@@ -254,10 +254,10 @@ class Swarm:
         decider = next((one for one in self.processes if one.decides), None)
         if decider is not None:
             ledger = decider.scheduler.ledger
-            used = Counter(lane.services[0].name for lane in ledger.slots.values())
+            used = Counter(lane.services[0].name for lane in ledger.capacity._slots.values())
             assert {name: count for name, count in decider.active.items() if count} == dict(used)
             assert ledger.fleet is not None
-            mine = Counter(member.id for member in ledger.runners.values())
+            mine = Counter(member.id for member in ledger.capacity._runners.values())
             assert {
                 one.id: one.used.get(HERE, 0) for one in ledger.fleet.members.values() if one.used.get(HERE)
             } == mine

@@ -644,9 +644,9 @@ class Machine(RuleBasedStateMachine):
             if work.state != "pending":
                 assert record.error == work.error
         ledger = self.bench.scheduler.ledger
-        assert ledger.pending == sum(work.state == "pending" for work in model.works.values())
-        assert ledger.running == sum(work.state == "running" for work in model.works.values())
-        for state, number in ledger.counts.items():
+        assert ledger.counters.pending == sum(work.state == "pending" for work in model.works.values())
+        assert ledger.counters.running == sum(work.state == "running" for work in model.works.values())
+        for state, number in ledger.counters.counts.items():
             assert number == sum(work.state == state for work in model.works.values())
 
     def check_limits(self) -> None:

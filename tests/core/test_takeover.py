@@ -39,7 +39,7 @@ def test_who_takes_over_knows_rules_services_workers_and_what_runs() -> None:
     other.turn()
     ledger = other.scheduler.ledger
     assert shared.head.decider == "two"
-    assert ledger.rules == shared.tasks
+    assert ledger.lanes.rules == shared.tasks
     assert ledger.ready.paused == {"elsewhere"}
     assert ledger.fleet is not None
     assert {one.id: one.used for one in ledger.fleet.members.values()} == {
@@ -453,7 +453,7 @@ def test_those_beside_a_killer_are_told_from_it_before_they_are_given_up() -> No
             ended += process.running
             process.turn(*(process.success(work_id) for work_id in process.running))
             process.after(5)
-        if not process.scheduler.ledger.pending and not process.running:
+        if not process.scheduler.ledger.counters.pending and not process.running:
             break
     assert shared.records["killer"].error == "worker_lost"
     assert sorted(ended) == ["bystander", "innocent"]

@@ -240,7 +240,7 @@ def test_limits_of_work_that_passed_through_leave_nothing_behind() -> None:
     bench = Bench(pending_timeout=86400, pending_warn_after=3600, keep_finished=0)
     for _ in range(300):
         bench.finish(bench.submit()[0])
-    assert len(bench.scheduler.ledger.deadlines) < 200
+    assert len(bench.scheduler.ledger.timers._deadlines) < 200
 
 
 def test_sweeping_out_old_limits_keeps_those_that_count() -> None:

@@ -67,7 +67,7 @@ async def test_answers_go_to_who_asked(tmp_path: Path) -> None:
         deciding = [
             scheduler for cue in (one, other, third) if (scheduler := peer_of(cue)._scheduler) is not None
         ]
-        assert [scheduler.ledger.refs for scheduler in deciding] == [{} for _ in deciding]
+        assert [scheduler.ledger.answers._refs for scheduler in deciding] == [{} for _ in deciding]
         for number in range(20):
             await one.pause(f"queue-{number}")
         await third.close()

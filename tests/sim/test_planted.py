@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from runcue.core.ledger import ledger
+from runcue.core.ledger import capacity, ledger
 from runcue.core.limits import breaker
-from runcue.core.limits import service as service_limits
+from runcue.core.limits import service as limits
 from runcue.core.model.record import Record
 from runcue.core.model.retry import delay_after
 from runcue.core.model.state import Head
-from runcue.core.schedule import admission, outcome, takeover
+from runcue.core.schedule import admission, outcome
+from runcue.core.schedule import takeover as shared
 from runcue.core.schedule.plan import Changes, Item, Outcome, Plan, Post, Submit
 from runcue.core.schedule.scheduler import Scheduler
-from runcue.declare import service_choice, service_options
+from runcue.declare import service_choice as using
+from runcue.declare import service_options as limiting
 from runcue.engine.attempts import Attempts
 from runcue.engine.decision import Ask, Decider
 from runcue.engine.outbox import Outbox
@@ -39,25 +41,25 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def wide_window(patch: pytest.MonkeyPatch) -> None:
     """A window lets one more in than it may."""
-    room = service_limits.Window.room
-    patch.setattr(service_limits.Window, "room", lambda self, now: room(self, now) + 1)
+    room = limits.Window.room
+    patch.setattr(limits.Window, "room", lambda self, now: room(self, now) + 1)
 
 
 def own_grants_only(patch: pytest.MonkeyPatch) -> None:
     """What was granted by whoever decided before is not counted."""
-    patch.setattr(service_limits.Service, "recall", lambda self, starts: None)
+    patch.setattr(limits.Service, "recall", lambda self, starts: None)
 
 
 def own_places_only(patch: pytest.MonkeyPatch) -> None:
     """What was started by whoever decided before takes up no places."""
-    counted = ledger.Ledger.count_run
+    counted = capacity.Capacity.take_up
 
-    def forgetful(self: ledger.Ledger, token: int, lane: Any, member: Any) -> None:
+    def forgetful(self: capacity.Capacity, token: int, lane: Any, member: Any) -> None:
         counted(self, token, lane, member)
         for service in lane.services:
             service.active -= 1
 
-    patch.setattr(ledger.Ledger, "count_run", forgetful)
+    patch.setattr(capacity.Capacity, "take_up", forgetful)
 
 
 def impatient(patch: pytest.MonkeyPatch) -> None:
@@ -77,7 +79,7 @@ def no_fencing(patch: pytest.MonkeyPatch) -> None:
     take, stop = outcome.take, Attempts.stop
 
     def careless(book: ledger.Ledger, item: Outcome) -> None:
-        record = book.live(item.id)
+        record = book.working.live(item.id)
         if record is not None and record.token and record.token != item.token:
             item = replace(item, token=record.token)
         take(book, item)
@@ -97,9 +99,9 @@ def ended_twice(patch: pytest.MonkeyPatch) -> None:
     complete = ledger.Ledger.complete
 
     def talkative(self: ledger.Ledger, outcomes: Iterable[Outcome]) -> Outcome | None:
-        before = len(self.plan.events)
+        before = len(self.turn.plan.events)
         stale = complete(self, outcomes)
-        self.plan.events += self.plan.events[before:]
+        self.turn.plan.events += self.turn.plan.events[before:]
         return stale
 
     patch.setattr(ledger.Ledger, "complete", talkative)
@@ -107,7 +109,7 @@ def ended_twice(patch: pytest.MonkeyPatch) -> None:
 
 def dead_forgotten(patch: pytest.MonkeyPatch) -> None:
     """What a dead process ran is never taken over."""
-    patch.setattr(takeover, "lose", lambda ledger, worker: None)
+    patch.setattr(shared, "lose", lambda ledger, worker: None)
 
 
 def counted_down_twice(patch: pytest.MonkeyPatch) -> None:
@@ -171,7 +173,7 @@ def eager_retry(patch: pytest.MonkeyPatch) -> None:
 
 def many_crashes(patch: pytest.MonkeyPatch) -> None:
     """Work that kills its processes is given up too late."""
-    patch.setattr(takeover, "MOST_CRASHES", 6)
+    patch.setattr(shared, "MOST_CRASHES", 6)
 
 
 def no_priority(patch: pytest.MonkeyPatch) -> None:
@@ -203,12 +205,12 @@ def accepted_before_commit(patch: pytest.MonkeyPatch) -> None:
 
 def own_amounts_only(patch: pytest.MonkeyPatch) -> None:
     """What was used of a quantity under whoever decided before is not counted."""
-    recall = service_limits.Service.recall
+    recall = limits.Service.recall
 
-    def forgetful(self: service_limits.Service, starts: Any) -> None:
+    def forgetful(self: limits.Service, starts: Any) -> None:
         recall(self, [start for start in starts if not start.quantity])
 
-    patch.setattr(service_limits.Service, "recall", forgetful)
+    patch.setattr(limits.Service, "recall", forgetful)
 
 
 def estimates_only(patch: pytest.MonkeyPatch) -> None:
@@ -218,30 +220,30 @@ def estimates_only(patch: pytest.MonkeyPatch) -> None:
 
 def no_total(patch: pytest.MonkeyPatch) -> None:
     """What all keys together may have is not looked at."""
-    patch.setattr(service_options, "_total", lambda name, total, each: service_limits.Limits(name, each=each))
+    patch.setattr(limiting, "_total", lambda name, total, each: limits.Limits(name, each=each))
 
 
 def one_for_all(patch: pytest.MonkeyPatch) -> None:
     """Some works count on another key than theirs."""
-    patch.setattr(service_choice, "key_name", lambda service, key: f"{service}[{key.replace('k1', 'k0')}]")
+    patch.setattr(using, "key_name", lambda service, key: f"{service}[{key.replace('k1', 'k0')}]")
 
 
 def boundless(patch: pytest.MonkeyPatch) -> None:
     """A concurrency that finds itself knows no end."""
-    widen = service_limits.Service.widen
+    widen = limits.Service.widen
 
-    def greedy(self: service_limits.Service) -> bool:
+    def greedy(self: limits.Service) -> bool:
         if self.limits.adaptive is None or self.width is None:
             return widen(self)
         self._set_width(self.width + 1)
         return True
 
-    patch.setattr(service_limits.Service, "widen", greedy)
+    patch.setattr(limits.Service, "widen", greedy)
 
 
 def full_members(patch: pytest.MonkeyPatch) -> None:
     """A pattern chooses a service whether or not it has room."""
-    patch.setattr(service_limits.Group, "pick", lambda self, cost, now: self.members[0])
+    patch.setattr(limits.Group, "pick", lambda self, cost, now: self.members[0])
 
 
 # --- one decides for all --------------------------------------------------------------------------

@@ -308,14 +308,14 @@ class Reader:
 
         record = _there(tables, work_id)
         ledger, is_started = self._ledger(tables, [record], _Ahead(tables, record))
-        return _put(explain(ledger, record, ledger.now, ledger.wall, is_started), ledger, record)
+        return _put(explain(ledger, record, ledger.turn.now, ledger.turn.wall, is_started), ledger, record)
 
     def _each_explained(self, tables: Tables, ids: builtins.list[str]) -> dict[str, Explanation]:
         from runcue.core.views.explain import explain_alone
 
         records = tables.some(ids)
         ledger, is_started = self._ledger(tables, records.values(), tables)
-        answers = explain_alone(ledger, records.values(), ledger.now, ledger.wall, is_started)
+        answers = explain_alone(ledger, records.values(), ledger.turn.now, ledger.turn.wall, is_started)
         return {why.work_id: _put(why, ledger, records[why.work_id]) for why in answers}
 
     def _ledger(self, tables: Tables, records: Iterable[Record], library: Library) -> tuple[Ledger, bool]:
@@ -335,7 +335,7 @@ class Reader:
             for worker, (state, _) in zip(changes.workers, lives, strict=True)
         ]
         catch_up(ledger, changes)
-        ledger.recall_starts()
+        ledger.grants.recall_starts()
         return ledger, any(worker.is_serving for worker in changes.workers)
 
     def _everything(self, tables: Tables) -> tuple[float, float, Changes]:

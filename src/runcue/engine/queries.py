@@ -150,7 +150,7 @@ class Inquiry:
         def is_forgotten(scheduler: Scheduler, turn: Turn) -> bool:
             lacks = Lacks(ids={work_id})
             scheduler.learn(lacks, turn.read(lacks))
-            return scheduler.ledger.state_of(work_id) is not None
+            return scheduler.ledger.working.state_of(work_id) is not None
 
         option = "keep_finished" if self._store.is_inline else "retention"
         return WorkNotFound(work_id, await self._engine.look(is_forgotten), option)
@@ -256,7 +256,7 @@ class Inquiry:
 
 def _newest(ledger: Ledger, record: Record, turn: Turn) -> Record:
     """That work as it stands in this turn, if it was read before: who decides may have taken it in since."""
-    known = ledger.records.get(record.id)
+    known = ledger.working.records.get(record.id)
     if known is None and record.state is WorkState.PENDING and record.shelf is None:
-        known = ledger.latest(record.id) or turn.read(Lacks(ids={record.id})).records.get(record.id)
+        known = ledger.working.latest(record.id) or turn.read(Lacks(ids={record.id})).records.get(record.id)
     return known or record

@@ -2,9 +2,9 @@
 
 A worker has room for so many attempts in all, in threads and in its process pool. Work of a lane is run by its crew:
 the workers that know its task, serve its queue and are started. A crew has room when one of them has, and is parked
-at like any service (schedule/ready.py). Each start goes to the least loaded of those with room, and among equals to the one
-that has waited longest. Units of short tasks stay with whoever decides (`Fleet.keep`): to hand one to another worker
-would take longer than to run it.
+at like any service (schedule/ready.py). Each start goes to the least loaded of those with room, and among equals to
+the one that has waited longest. Units of short tasks stay with whoever decides (`Fleet.keep`): to hand one to another
+worker would take longer than to run it.
 
 What a worker was given and has not read after a while is taken back for others (`Library.take_back`), which costs no
 attempt: the worker is stuck or stopped, and is given nothing more until it says something. What it has begun stays

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from runcue.core.model.record import Record
 
 
-class Kept:
+class FinishedRetention:
     """Final records, oldest first. With `most` None nothing is noted: a store of its own keeps them."""
 
     def __init__(self, most: int | None) -> None:

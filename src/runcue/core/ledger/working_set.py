@@ -1,23 +1,22 @@
-"""The live work that a process has in mind, and how it brings more of it to mind.
+"""The live records that a process has loaded, and how it loads more of them.
 
-A store that nobody shares has everything in mind (`is_whole`). With a library, which is a store that several
-processes share, only this is: what runs, wherever that is, the first of each shelf that could start, and for one turn
-whatever a decision needs. One process decides for all, and who takes its place reads everything anew: so nothing in
-mind is ever outdated.
+A store that nobody shares has every live record loaded (`is_complete`). With a library, which is a store that several
+processes share, the working set holds what runs, wherever that is, the first records under each index key that could
+start, and for one turn whatever a decision needs (`transient`). One process decides for all, and a process that takes
+over reads everything anew: so a loaded record is never outdated.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from runcue.core.ledger.current import CurrentTurn
 from runcue.core.model.record import Record, WorkState
-from runcue.core.model.settings import Settings
 from runcue.core.schedule.graph import Graph
 from runcue.core.schedule.lane import Lane
 from runcue.core.schedule.line import READY, Page
-from runcue.core.schedule.plan import Found, Key, Lacks, Library, Plan, Revive
+from runcue.core.schedule.plan import Found, Key, Lacks, Revive
 
 DAY = 86400.0
 _made = re.compile(r"[0-9a-f]{27}")
@@ -26,51 +25,153 @@ PAGE = 256
 """How many records are read at once where all of some kind are wanted."""
 
 
-class Mind:
-    """Live records, edges, and the plan under way."""
+class WorkingSet:
+    """Live records, edges between them, and what was looked up for this turn."""
 
-    def __init__(self, settings: Settings, worker: str, is_whole: bool) -> None:
-        self.settings = settings
-        self.worker = worker
-        self.is_whole = is_whole
+    __slots__ = ("_has_looked", "_keys_looked_up", "_looked_up", "_transient", "_turn", "_walks", "found", "graph",
+                 "heads", "is_complete", "records")  # fmt: skip
+
+    def __init__(self, turn: CurrentTurn, *, is_complete: bool) -> None:
+        self._turn = turn
+        self.is_complete = is_complete
         self.records: dict[str, Record] = {}
         self.graph = Graph()
-        self.blocked = 0
-        """How many of the pending wait for others."""
         self.heads: dict[str, Key] = {}
-        """The first of each shelf of pending work, as far as it is known; only with a library."""
-        self.watch_at = math.inf
-        """When somebody has to look at a record of the library."""
-        self.armed_at = math.inf
-        """The first such moment that this turn added."""
-        self.registered = (0, 0)
-        """How many tasks and services there were when the shelves were last looked through."""
-        self.guests: set[str] = set()
-        """What was brought to mind for this turn only."""
-        self.has_looked = True
-        self.begin(0.0, 0.0)
+        """The first under each index key of pending work, as far as it is known; only with a library."""
+        self._transient: set[str] = set()
+        """Ids of records that were loaded for this turn only."""
+        self._has_looked = True
+        self.begin()
 
-    def begin(self, now: float, wall: float, library: Library | None = None) -> None:
-        """A turn begins at this moment, with an empty plan."""
-        self.now, self.wall = now, wall
-        self.plan = Plan()
-        self.library = library
-        self.armed_at = math.inf
-        if self.has_looked:
-            self.look_anew()
+    def begin(self) -> None:
+        """A turn begins: forget what was looked up for an earlier one."""
+        if self._has_looked:
+            self._has_looked = False
+            self.found = Found()
+            self._looked_up: set[str] = set()
+            self._keys_looked_up: set[str] = set()
+            self._walks: dict[Revive, tuple[list[str], set[str]]] = {}
 
-    def look_anew(self) -> None:
-        """Forget what was looked up for an earlier turn."""
-        self.has_looked = False
-        self.found = Found()
-        self.looked_up: set[str] = set()
-        self.keys_looked_up: set[str] = set()
-        self.walks: dict[
-            Revive, tuple[list[str], set[str]]
-        ] = {}  # how far each has got (schedule/outcome.py)
+    # one record ---------------------------------------------------------------------------------------------
 
-    def unlearn(self, record: Record) -> None:
-        """That stored work is gone as of this turn: whoever asks for it finds nothing."""
+    def latest(self, work_id: str) -> Record | None:
+        """The newest record of that unit: live, ended in this turn, or stored."""
+        return (
+            self.records.get(work_id)
+            or self._turn.plan.records.get(work_id)
+            or self.found.records.get(work_id)
+        )
+
+    def live(self, work_id: str) -> Record | None:
+        """That unit, if it is pending or running: loaded for this turn if it was not."""
+        record = self.records.get(work_id)
+        if record is None and self._turn.library is not None:
+            record = self._turn.plan.records.get(work_id) or self.look_up(work_id)
+            if record is None or record.state.is_final:
+                return None
+            self._load(record)
+        return record
+
+    def _load(self, record: Record) -> None:
+        self.records[record.id] = record
+        self._transient.add(record.id)
+
+    def write(self, record: Record) -> None:
+        """This is how a live unit stands from now on."""
+        plan = self._turn.plan
+        self.records[record.id] = record
+        plan.records[record.id] = record
+        plan.rewritten.add(record.id)
+
+    def add(self, fresh: dict[str, Record]) -> None:
+        """These units are new."""
+        plan = self._turn.plan
+        self.records.update(fresh)
+        if plan.records:
+            plan.records.update(fresh)
+        else:
+            plan.records = fresh
+
+    def unload(self, record: Record) -> None:
+        """That unit has ended, or is read again when it is needed."""
+        del self.records[record.id]
+
+    def amend(self, record: Record) -> Record:
+        """This is how a live unit stands until it is written, in this same turn."""
+        self.records[record.id] = record
+        return record
+
+    def look_up(self, work_id: str) -> Record | None:
+        """That unit as the store has it, read at most once in a turn."""
+        library = self._turn.library
+        if work_id not in self._looked_up and library is not None:
+            self._has_looked = True
+            self._looked_up.add(work_id)
+            found = library.read(Lacks(ids={work_id}))
+            self.found.records.update(found.records)
+            self.found.forgotten.update(found.forgotten)
+        return self.found.records.get(work_id)
+
+    def state_of(self, work_id: str) -> WorkState | None:
+        """How that unit stands, live, stored or pruned; None when it was never submitted."""
+        record = self.latest(work_id)
+        if record is not None:
+            return record.state
+        state = self.found.forgotten.get(work_id)
+        if state is None and self._is_made(work_id):
+            return WorkState.COMPLETED  # an id of our own that is not stored: it ended well long ago
+        return state
+
+    def _is_made(self, work_id: str) -> bool:
+        """True for an id that this queue has made: of this process, or of whoever had the file open by now."""
+        if self.is_complete:
+            return len(work_id) == 27 and work_id[11:19] == self._turn.worker
+        return _made.fullmatch(work_id) is not None and int(work_id[:11], 16) / 1000 <= self._turn.wall + DAY
+
+    # what a decision has to read ------------------------------------------------------------------------------
+
+    def unread(self, wanted: Lacks) -> Lacks:
+        """What of that was not looked up in this turn."""
+        wanted.ids = {one for one in wanted.ids if one not in self._looked_up}
+        wanted.keys = {
+            key for key in wanted.keys if key not in self.found.keys and key not in self._keys_looked_up
+        }
+        return wanted
+
+    def absorb(self, wanted: Lacks, found: Found) -> None:
+        """This is what the store had of that."""
+        self._has_looked = True
+        self._looked_up |= wanted.ids
+        self._keys_looked_up |= wanted.keys
+        known = self.found
+        known.records.update(found.records)
+        known.keys.update(found.keys)
+        known.dependents.update(found.dependents)
+        for dependents in found.dependents.values():
+            known.records.update((record.id, record) for record in dependents)
+        known.forgotten.update(found.forgotten)
+
+    def note_key(self, record: Record) -> None:
+        """That new unit has its idempotency key from now on."""
+        assert record.spec.idempotency_key is not None
+        self.found.keys[record.spec.idempotency_key] = record
+        self._has_looked = True
+
+    def was_looked_up(self, work_id: str) -> bool:
+        """True when that unit was looked up in this turn."""
+        return work_id in self._looked_up
+
+    def walk(self, item: Revive) -> tuple[list[str], list[str], set[str]]:
+        """How far the search for everything that has to be revived with a unit has got: ids to look at now, those to
+        look at when more was read, and all that were met."""
+        todo, seen = self._walks.get(item, ([item.id], {item.id}))
+        again: list[str] = []
+        self._walks[item] = again, seen
+        self._has_looked = True
+        return todo, again, seen
+
+    def forget(self, record: Record) -> None:
+        """That stored unit is gone as of this turn: whoever asks for it finds nothing."""
         found = self.found
         del found.records[record.id]
         if not record.spec.is_named:  # unknown, it would pass for one that ended well
@@ -79,145 +180,113 @@ class Mind:
         for dependents in found.dependents.values():
             dependents[:] = [one for one in dependents if one.id != record.id]
 
-    # one work ---------------------------------------------------------------------------------------------
+    def only_this_turn(self, work_id: str) -> None:
+        """That record need not stay loaded beyond this turn."""
+        self._transient.add(work_id)
 
-    def latest(self, work_id: str) -> Record | None:
-        """The newest record of that work: live, ended in this turn, or kept by the store."""
-        return self.records.get(work_id) or self.plan.records.get(work_id) or self.found.records.get(work_id)
+    def stays(self, work_id: str) -> None:
+        """That record stays loaded beyond this turn."""
+        self._transient.discard(work_id)
 
-    def live(self, work_id: str) -> Record | None:
-        """That work, if it is pending or running: in mind, or brought to mind for this turn."""
-        record = self.records.get(work_id)
-        if record is None and self.library is not None:
-            record = self.plan.records.get(work_id) or self.look_up(work_id)
-            if record is None or record.state.is_final:
-                return None
-            self.invite(record)
-        return record
+    def transient(self) -> list[Record]:
+        """The records that were loaded for this turn only, and are neither running nor gone."""
+        some = (self.records.get(work_id) for work_id in self._transient)
+        return [record for record in some if record is not None and not record.token]
 
-    def invite(self, record: Record) -> None:
-        """Have that live work in mind for this turn."""
-        self.records[record.id] = record
-        self.guests.add(record.id)
+    def evict(self, records: Iterable[Record]) -> None:
+        """The turn is over: these records are no longer loaded, and edges are read anew."""
+        for record in records:
+            del self.records[record.id]
+        self._transient.clear()
+        self.graph = Graph()
 
-    def look_up(self, work_id: str) -> Record | None:
-        """That work as the store has it, read at most once in a turn."""
-        if work_id not in self.looked_up and self.library is not None:
-            self.has_looked = True
-            self.looked_up.add(work_id)
-            found = self.library.read(Lacks(ids={work_id}))
-            self.found.records.update(found.records)
-            self.found.forgotten.update(found.forgotten)
-        return self.found.records.get(work_id)
+    # the first under each index key --------------------------------------------------------------------------
 
-    def state_of(self, work_id: str) -> WorkState | None:
-        """How that work stands, live, kept or forgotten; None when it was never submitted."""
-        record = self.latest(work_id)
-        if record is not None:
-            return record.state
-        state = self.found.forgotten.get(work_id)
-        if state is None and self._is_made(work_id):
-            return WorkState.COMPLETED  # an id of our own that nobody keeps: it ended well long ago
-        return state
+    def set_head(self, name: str, first: Key | None) -> None:
+        """That is the first under an index key, or (None) there is nothing."""
+        if first is None:
+            self.heads.pop(name, None)
+        else:
+            self.heads[name] = first
 
-    def _is_made(self, work_id: str) -> bool:
-        """True for an id that this queue has made: of this process, or of whoever had the file open by now."""
-        if self.is_whole:
-            return len(work_id) == 27 and work_id[11:19] == self.worker
-        return _made.fullmatch(work_id) is not None and int(work_id[:11], 16) / 1000 <= self.wall + DAY
+    def note_head(self, name: str, key: Key) -> None:
+        """Something with that place came under an index key."""
+        known = self.heads.get(name)
+        self.heads[name] = key if known is None else min(known, key)
 
-    # those who wait for others ----------------------------------------------------------------------------
+    # units that wait for others -------------------------------------------------------------------------------
 
     def waiters(self, work_id: str) -> list[Record]:
-        """Who waits for that work, in the order they came."""
-        if not self.blocked:
-            return []
+        """The units that wait for that one, in the order they came."""
         ids = self.graph.waiters(work_id)
-        if self.library is not None:
-            ids = list(dict.fromkeys((*self.library.dependents(work_id), *ids)))
+        library = self._turn.library
+        if library is not None:
+            ids = list(dict.fromkeys((*library.dependents(work_id), *ids)))
             self._look_up_all(ids)
         records = (self.live(one) for one in ids)
         return [record for record in records if record is not None and record.missing]
 
-    def is_awaited(self, work_id: str) -> bool:
-        """True when somebody waits for that id."""
-        return self.graph.is_awaited(work_id) or (self.library is not None and bool(self.waiters(work_id)))
-
     def missing(self, record: Record) -> list[str]:
-        """What that work still waits for."""
-        if self.library is None:
+        """What that unit still waits for."""
+        if self._turn.library is None:
             return self.graph.missing(record.id, record.spec.depends_on)
         for need in record.spec.depends_on:
             self.look_up(need)
         return [need for need in record.spec.depends_on if self.state_of(need) is not WorkState.COMPLETED]
 
     def _look_up_all(self, ids: list[str]) -> None:
-        """Read those that are not in mind, in one go."""
-        assert self.library is not None
-        known = (self.records, self.plan.records, self.looked_up)
+        """Read those that are not loaded, in one go."""
+        assert self._turn.library is not None
+        known = (self.records, self._turn.plan.records, self._looked_up)
         unknown = [one for one in ids if not any(one in some for some in known)]
         if unknown:
-            self.has_looked = True
-            self.looked_up.update(unknown)
-            self.found.records.update(self.library.by_id(unknown))
+            self._has_looked = True
+            self._looked_up.update(unknown)
+            self.found.records.update(self._turn.library.by_id(unknown))
 
-    # pages of the library ---------------------------------------------------------------------------------
+    # pages of the library -------------------------------------------------------------------------------------
 
     def read_lane(self, lane: Lane, after: Key | None, limit: int) -> Page:
-        """The next work of a lane: brought to mind, but for what this turn has changed already."""
-        assert self.library is not None
-        page = self.library.page(lane.shelf, after, limit)
+        """The next records of a lane, loaded; but for those that this turn has changed already."""
+        assert self._turn.library is not None
+        page = self._turn.library.page(lane.shelf, after, limit)
         fresh: list[Record] = []
         for one in page:
-            if one.id in self.plan.records:
+            if one.id in self._turn.plan.records:
                 continue
             known = self.records.get(one.id)
             if known is None:
                 self.records[one.id] = one
                 fresh.append(one)
-            elif one.id in self.guests:  # in mind for another reason, and not in the line yet
+            elif one.id in self._transient:  # loaded for another reason, and not in the line yet
                 fresh.append(known)
         end = (page[-1].place, page[-1].seq) if page else after
         return fresh, end, len(page) >= limit
 
     def shelf(self, name: str) -> Iterator[Record]:
-        """All that is on a shelf, in order, as it stands now; what is taken off meanwhile does no harm."""
-        assert self.library is not None
+        """All records under an index key, in order, as it stands now; what is taken off meanwhile does no harm."""
+        assert self._turn.library is not None
         after: Key | None = None
         while True:
-            page = self.library.page(name, after, PAGE)
+            page = self._turn.library.page(name, after, PAGE)
             for record in page:
                 after = (record.place, record.seq)
-                if record.id not in self.plan.records:
+                if record.id not in self._turn.plan.records:
                     known = self.records.get(record.id)
                     if known is None:
-                        self.invite(record)
+                        self._load(record)
                     yield known or record
             if len(page) < PAGE:
                 return
 
-    def watched(self) -> Iterator[Record]:
-        """Pending work of the library that somebody has to look at now."""
-        assert self.library is not None
-        after: Key | None = None
-        while self.watch_at <= self.now:
-            page = self.library.watched(self.now, PAGE, after)
-            for record in page:
-                after = (record.watch_at or 0.0, record.seq)
-                current = self.live(record.id)  # this turn may have changed it
-                if current is not None and current.watch_at is not None and current.watch_at <= self.now:
-                    yield current
-            if len(page) < PAGE:  # what this turn armed is not in the store yet: the next one finds it there
-                self.watch_at = min(self.library.next_watch(self.now), self.armed_at)
-                return
-
     def all_pending(self) -> Iterator[Record]:
-        """All pending work; with a library that is a long walk."""
-        if self.library is None:
+        """All pending units; with a library that is a long walk."""
+        if self._turn.library is None:
             yield from [record for record in self.records.values() if not record.token]
             return
-        names = {*self.heads, *(name for name in self.plan.shelves if name.startswith(READY))}
-        known = [record for record in self.plan.records.values() if record.state is WorkState.PENDING]
+        plan = self._turn.plan
+        names = {*self.heads, *(name for name in plan.shelves if name.startswith(READY))}
+        known = [record for record in plan.records.values() if record.state is WorkState.PENDING]
         yield from known
         for name in sorted(names):
             yield from self.shelf(name)

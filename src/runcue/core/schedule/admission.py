@@ -25,11 +25,11 @@ def lacks(ledger: Ledger, submit: Submit) -> Lacks:
     wanted = Lacks()
     if not submit.is_plain:
         for spec in submit.specs:
-            if spec.is_named and ledger.records.get(spec.id) is None:
+            if spec.is_named and ledger.working.records.get(spec.id) is None:
                 wanted.ids.add(spec.id)
             if spec.idempotency_key is not None:
                 wanted.keys.add(spec.idempotency_key)
-            wanted.ids.update(need for need in spec.depends_on if ledger.records.get(need) is None)
+            wanted.ids.update(need for need in spec.depends_on if ledger.working.records.get(need) is None)
     return wanted
 
 
@@ -57,7 +57,7 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> list[str] | E
         else:
             ledger.place(ledger.arm(record))
     if fresh:
-        _tell_depth(ledger, ledger.settings_of(fresh[0].task).max_queued)
+        _tell_depth(ledger, ledger.lanes.settings_of(fresh[0].task).max_queued)
     return [spec.id for spec in fresh] if ids is None else ids
 
 
@@ -85,35 +85,35 @@ def take_waiting(ledger: Ledger) -> None:
     """Accept what waited for room, in the order it came, as far as there is some."""
     while ledger.waiting_submits:
         submit = ledger.waiting_submits[0]
-        most = ledger.settings_of(submit.specs[0].task).max_queued
-        if most is not None and ledger.pending + len(submit.specs) > most:
+        most = ledger.lanes.settings_of(submit.specs[0].task).max_queued
+        if most is not None and ledger.counters.pending + len(submit.specs) > most:
             break
         ledger.waiting_submits.popleft()
-        ledger.origin = ledger.refs.get(submit, (ledger.worker,))[0]
-        ledger.reply(submit, take(ledger, submit, is_next=True))
-        ledger.origin = ledger.worker
+        ledger.turn.act_for(ledger.answers.worker_of(submit))
+        ledger.answers.reply(submit, take(ledger, submit, is_next=True))
+        ledger.turn.act_for_itself()
 
 
 def tell_depth(ledger: Ledger) -> None:
     """Tell when the queue leaves what was told of it to those who submit; with one process, also when it fills up."""
     if ledger.fleet is None or len(ledger.fleet.members) == 1:
-        _tell_depth(ledger, ledger.settings.max_queued)
+        _tell_depth(ledger, ledger.lanes.settings.max_queued)
         return
     for worker, most in list(ledger.depth_levels):
-        ledger.origin = worker
+        ledger.turn.act_for(worker)
         _tell_depth(ledger, most)
-    ledger.origin = ledger.worker
+    ledger.turn.act_for_itself()
 
 
 def _tell_depth(ledger: Ledger, most: int | None) -> None:
     """Tell whoever submits by that limit when the queue passes 80 % of it, fills up, or leaves either again."""
     if most is None:
         return
-    depth, key = ledger.pending, (ledger.origin, most)
+    depth, key = ledger.counters.pending, (ledger.turn.origin, most)
     level = 2 if depth >= most else 1 if depth >= most * NEARLY_FULL else 0
     if level != ledger.depth_levels.get(key, 0):
         ledger.depth_levels[key] = level
-        ledger.tell("backpressure_active", depth=depth, limit=most, active=level > 0)
+        ledger.turn.emit("backpressure_active", depth=depth, limit=most, active=level > 0)
     if not level:
         ledger.depth_levels.pop(key, None)
 
@@ -131,7 +131,7 @@ def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]
                 ids.append(known)
                 continue
             keys[key] = spec
-        if spec.is_named and (spec.id in fresh or ledger.state_of(spec.id) is not None):
+        if spec.is_named and (spec.id in fresh or ledger.working.state_of(spec.id) is not None):
             raise DuplicateWork(spec.id)
         fresh[spec.id] = spec
         ids.append(spec.id)
@@ -141,10 +141,10 @@ def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]
 
 def _by_key(ledger: Ledger, spec: Spec, key: str) -> str | None:
     """The id of the work that has that key and stands for this one; None when a new one takes it."""
-    known = ledger.found.keys.get(key)
+    known = ledger.working.found.keys.get(key)
     if known is None:
         return None
-    known = ledger.latest(known.id) or known
+    known = ledger.working.latest(known.id) or known
     is_lost = known.state in (WorkState.FAILED, WorkState.CANCELLED)
     # What failed with its dependencies is run anew after those, which were, and have other ids by now.
     is_run_anew = is_lost and spec.on_failed == "resubmit"
@@ -178,7 +178,7 @@ def _refuse_cycles(ledger: Ledger, fresh: dict[str, Spec]) -> None:
     def needs_of(work_id: str) -> Sequence[str]:
         if work_id in fresh:
             return fresh[work_id].depends_on
-        record = ledger.live(work_id)
+        record = ledger.working.live(work_id)
         return record.spec.depends_on if record is not None else ()
 
     several = len(fresh) > 1
@@ -187,22 +187,28 @@ def _refuse_cycles(ledger: Ledger, fresh: dict[str, Spec]) -> None:
         for spec in fresh.values()
         if spec.is_named
         and spec.depends_on
-        and (several or spec.id in spec.depends_on or ledger.is_awaited(spec.id))
+        and (several or spec.id in spec.depends_on or _is_awaited(ledger, spec.id))
     ]
     if suspects and (ring := find_cycle(suspects, needs_of)) is not None:
         raise DependencyCycle(ring)
 
 
+def _is_awaited(ledger: Ledger, work_id: str) -> bool:
+    """True when some unit waits for that id."""
+    is_known = ledger.working.graph.is_awaited(work_id)
+    return is_known or (ledger.turn.library is not None and bool(ledger.waiters(work_id)))
+
+
 def _has_room(ledger: Ledger, submit: Submit, amount: int) -> bool:
     """True when that many more may become pending, after dropping the oldest if that is the policy."""
-    settings, may_wait = ledger.settings_of(submit.specs[0].task), submit.may_wait
+    settings, may_wait = ledger.lanes.settings_of(submit.specs[0].task), submit.may_wait
     most, policy = settings.max_queued, settings.reject_policy
-    if most is None or ledger.pending + amount <= most:
+    if most is None or ledger.counters.pending + amount <= most:
         return True
     if amount > most or policy == "reject" or (policy == "block" and not may_wait):
-        raise QueueFull(ledger.pending, most, amount)
+        raise QueueFull(ledger.counters.pending, most, amount)
     if policy == "block":
         return False
-    while ledger.pending + amount > most:
-        drop(ledger, ledger.oldest_pending())
+    while ledger.counters.pending + amount > most:
+        drop(ledger, ledger.ages.oldest())
     return True

@@ -30,7 +30,7 @@ def take_results(ledger: Ledger, outcomes: Iterable[Outcome]) -> None:
     """Attempts came back, one after the other, each with a result: taken at once where nothing else hangs on them."""
     rest = iter(outcomes)
     while True:
-        has_more = ledger.epochs or ledger.blocked or ledger.asking is not None
+        has_more = ledger.capacity.are_calls_counted() or ledger.counters.blocked or ledger.asking is not None
         outcome = next(rest, None) if has_more else ledger.complete(rest)
         if outcome is None:
             return
@@ -39,38 +39,38 @@ def take_results(ledger: Ledger, outcomes: Iterable[Outcome]) -> None:
 
 def take(ledger: Ledger, outcome: Outcome) -> None:
     """An attempt came back."""
-    record = ledger.records.get(outcome.id)
+    record = ledger.working.records.get(outcome.id)
     token = outcome.token
     if record is None or record.token != token:
         if outcome.has_ended:  # else its code still runs and keeps its places: `Ended` will come
             lane = ledger.release(token, outcome.id)
-            ledger.judge_circuits(token, None)
-            if token not in ledger.answered:  # else that turn was kept after all, and took it
+            ledger.capacity.judge(token, None)
+            if not ledger.inherited.was_answered(token):  # else that turn was kept after all, and took it
                 _tell_stale(ledger, outcome.id, lane)
         return
     failure = outcome.failure
     if failure is None:
         ledger.complete((outcome,))
-        if ledger.epochs:
-            ledger.judge_circuits(token, True)
-        if ledger.asking is not None or ledger.blocked:
-            _completed_for_others(ledger, ledger.plan.records[record.id], outcome.makes)
+        if ledger.capacity.are_calls_counted():
+            ledger.capacity.judge(token, True)
+        if ledger.asking is not None or ledger.counters.blocked:
+            _completed_for_others(ledger, ledger.turn.plan.records[record.id], outcome.makes)
         return
     if failure.kind == "late":
-        ledger.was_late(token)
+        ledger.grants.was_late(token)
     if outcome.has_ended:
         ledger.release(token, record.id)
     else:
-        ledger.give_up(record)
-        ledger.stop(token)
+        ledger.capacity.give_up(record)
+        ledger.capacity.stop(token)
     if failure.kind == "throttled":
         _throttled(ledger, record, failure, outcome.error)
     elif failure.kind in {"late", "unbegun"}:
-        ledger.judge_circuits(token, None)
+        ledger.capacity.judge(token, None)
         ledger.put_back(record, "return")
     elif failure.kind == "snoozed":
-        ledger.judge_circuits(token, None)
-        until = ledger.now + max(SHORTEST_PAUSE, failure.after or 0.0)
+        ledger.capacity.judge(token, None)
+        until = ledger.turn.now + max(SHORTEST_PAUSE, failure.after or 0.0)
         ledger.put_back(record, "return", next_retry_at=until, throttled_since=None)
     else:
         _failed(ledger, record, failure, outcome)
@@ -79,7 +79,7 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
 def ended(ledger: Ledger, item: Ended) -> None:
     """The code of an attempt that was given up is over: its places are free, its work may go on."""
     lane = ledger.release(item.token, item.id)
-    ledger.judge_circuits(item.token, None)
+    ledger.capacity.judge(item.token, None)
     if item.has_answer:
         _tell_stale(ledger, item.id, lane)
 
@@ -87,7 +87,7 @@ def ended(ledger: Ledger, item: Ended) -> None:
 def _tell_stale(ledger: Ledger, work_id: str, lane: Lane | None) -> None:
     """An answer came that no longer counts; its work may be over, and its record gone to the store."""
     data: dict[str, Any] = {} if lane is None else {"task": lane.task}
-    ledger.tell("stale_completion", ledger.latest(work_id), work_id=work_id, **data)
+    ledger.turn.emit("stale_completion", ledger.working.latest(work_id), work_id=work_id, **data)
 
 
 def skip(ledger: Ledger, record: Record) -> None:
@@ -95,7 +95,7 @@ def skip(ledger: Ledger, record: Record) -> None:
     final = ledger.close(
         record, "skip", skipped=True, started_at=None, result=None, error=None, traceback=None
     )
-    ledger.tell("skipped", final)
+    ledger.turn.emit("skipped", final)
     _completed_for_others(ledger, final)
 
 
@@ -112,7 +112,7 @@ def fail_for(ledger: Ledger, record: Record, error: str, exception: BaseExceptio
 
 def cancel(ledger: Ledger, item: Cancel) -> bool:
     """Cancel pending or running work; what runs is told to stop and its answer no longer counts."""
-    record = ledger.live(item.id)
+    record = ledger.working.live(item.id)
     if record is None:
         return False
     if item.reason == STOPPED and not ledger.is_whole:
@@ -125,9 +125,9 @@ def cancel(ledger: Ledger, item: Cancel) -> bool:
 
 def _stop(ledger: Ledger, record: Record) -> None:
     """A process stops: what it runs becomes pending again, for whoever goes on, and no attempt is counted."""
-    if record.token and record.worker == ledger.origin:
-        ledger.stop(record.token)
-        ledger.give_up(record)
+    if record.token and record.worker == ledger.turn.origin:
+        ledger.capacity.stop(record.token)
+        ledger.capacity.give_up(record)
         ledger.put_back(record, "return")
 
 
@@ -136,20 +136,17 @@ def revive_lacks(ledger: Ledger, item: Revive) -> Lacks:
 
     Asked again when that was read, it goes on where it was: the cost of all rounds is that of one walk.
     """
-    found = ledger.found
+    found = ledger.working.found
     wanted = Lacks()
-    todo, seen = ledger.walks.get(item, ([item.id], {item.id}))
-    again: list[str] = []  # those of whom more is known in the next round
-    ledger.walks[item] = again, seen
-    ledger.has_looked = True
+    todo, again, seen = ledger.working.walk(item)
     while todo:
         work_id = todo.pop()
-        record = ledger.latest(work_id)
-        is_unread = record is None and work_id not in ledger.looked_up
+        record = ledger.working.latest(work_id)
+        is_unread = record is None and not ledger.working.was_looked_up(work_id)
         if is_unread:
             wanted.ids.add(work_id)
         if record is not None:
-            wanted.ids.update(need for need in record.spec.depends_on if ledger.latest(need) is None)
+            wanted.ids.update(need for need in record.spec.depends_on if ledger.working.latest(need) is None)
             if record.spec.idempotency_key is not None:
                 wanted.keys.add(record.spec.idempotency_key)
         if item.cascade and work_id not in found.dependents:
@@ -160,7 +157,9 @@ def revive_lacks(ledger: Ledger, item: Revive) -> Lacks:
         elif item.cascade:
             known = [dependent.id for dependent in found.dependents[work_id]]
             fresh = [
-                dependent for dependent in known + ledger.graph.waiters(work_id) if dependent not in seen
+                dependent
+                for dependent in known + ledger.working.graph.waiters(work_id)
+                if dependent not in seen
             ]
             seen.update(fresh)
             todo += fresh
@@ -169,10 +168,10 @@ def revive_lacks(ledger: Ledger, item: Revive) -> Lacks:
 
 def revive(ledger: Ledger, item: Revive) -> bool | Exception:
     """Failed or cancelled work gets a fresh budget, with those that failed because of it when `cascade`."""
-    record = ledger.latest(item.id)
+    record = ledger.working.latest(item.id)
     if record is None:
         option = "keep_finished" if ledger.is_whole else "retention"
-        return WorkNotFound(item.id, ledger.state_of(item.id) is not None, option)
+        return WorkNotFound(item.id, ledger.working.state_of(item.id) is not None, option)
     if record.state not in (WorkState.FAILED, WorkState.CANCELLED):
         return False
     owner = _owner_of_key(ledger, record)
@@ -186,7 +185,7 @@ def revive(ledger: Ledger, item: Revive) -> bool | Exception:
             return DependencyCycle(ring)
     revived = [ledger.revive(one) for one in company.values()]
     for one in revived:
-        ledger.tell("queued", one)
+        ledger.turn.emit("queued", one)
     for one in revived:
         join(ledger, one)
     return True
@@ -196,8 +195,12 @@ def purge(ledger: Ledger, item: Purge) -> int:
     """Delete those of these works that had failed before this turn; nobody can know yet of what fails in it."""
     count = 0
     for work_id in item.ids:
-        record = ledger.found.records.get(work_id)
-        if record is not None and record.state is WorkState.FAILED and work_id not in ledger.plan.records:
+        record = ledger.working.found.records.get(work_id)
+        if (
+            record is not None
+            and record.state is WorkState.FAILED
+            and work_id not in ledger.turn.plan.records
+        ):
             ledger.purge(record)
             count += 1
     return count
@@ -205,21 +208,21 @@ def purge(ledger: Ledger, item: Purge) -> int:
 
 def _owner_of_key(ledger: Ledger, record: Record) -> Record:
     key = record.spec.idempotency_key
-    return record if key is None else ledger.found.keys.get(key, record)
+    return record if key is None else ledger.working.found.keys.get(key, record)
 
 
 def _gather_company(ledger: Ledger, company: dict[str, Record]) -> None:
     """Add everybody who failed because one of them did, unless another work has its key by now."""
     ended_now: dict[str, list[str]] = {}
-    for record in ledger.plan.records.values():
+    for record in ledger.turn.plan.records.values():
         for need in record.spec.depends_on:
             ended_now.setdefault(need, []).append(record.id)
     todo = list(company)
     while todo:
         lost = todo.pop()
-        known = [dependent.id for dependent in ledger.found.dependents.get(lost, ())]
+        known = [dependent.id for dependent in ledger.working.found.dependents.get(lost, ())]
         for work_id in known + ended_now.get(lost, []):
-            latest = ledger.latest(work_id)
+            latest = ledger.working.latest(work_id)
             assert latest is not None
             failed_with_it = latest.state is WorkState.FAILED and str(latest.error).startswith(
                 "prerequisite_"
@@ -232,7 +235,7 @@ def _gather_company(ledger: Ledger, company: dict[str, Record]) -> None:
 def join(ledger: Ledger, record: Record) -> None:
     """Tie work to what it depends on and place it; a dependency that is already lost ends it at once."""
     spec = record.spec
-    states = {need: ledger.state_of(need) for need in spec.depends_on}
+    states = {need: ledger.working.state_of(need) for need in spec.depends_on}
     for state, error in (
         (WorkState.FAILED, "prerequisite_failed"),
         (WorkState.CANCELLED, "prerequisite_cancelled"),
@@ -242,10 +245,10 @@ def join(ledger: Ledger, record: Record) -> None:
             return
     missing = [need for need, state in states.items() if state is not WorkState.COMPLETED]
     if missing:
-        ledger.blocked += 1
-        ledger.graph.add(record.id, missing)
+        ledger.counters.became_blocked()
+        ledger.working.graph.add(record.id, missing)
         record = replace(record, missing=len(missing))
-        ledger.write(record)
+        ledger.working.write(record)
     ledger.place(ledger.arm(record))
 
 
@@ -255,25 +258,25 @@ def _completed_for_others(ledger: Ledger, final: Record, makes: tuple[str, ...] 
         ledger.asking.completed(makes)
     for record in ledger.waiters(final.id):
         _satisfied(ledger, record)
-    ledger.graph.satisfy(final.id)
+    ledger.working.graph.satisfy(final.id)
 
 
 def _satisfied(ledger: Ledger, record: Record) -> None:
     """One of the dependencies of that work is there."""
     nearer = replace(record, missing=record.missing - 1)
-    ledger.write(nearer)
+    ledger.working.write(nearer)
     if not nearer.missing:
-        ledger.blocked -= 1
-    if ledger.questions_of(record.spec.task).dependencies:
+        ledger.counters.became_unblocked()
+    if ledger.lanes.questions_of(record.spec.task).dependencies:
         ledger.exchange(record, nearer)
     elif not nearer.missing and not record.token:
         ledger.place(nearer)
 
 
 def _failed(ledger: Ledger, record: Record, failure: Failure, outcome: Outcome) -> None:
-    now = ledger.now
-    ledger.judge_circuits(record.token, _verdict(failure))
-    retry = record.spec.retry or ledger.retry_of(record.spec.task)
+    now = ledger.turn.now
+    ledger.capacity.judge(record.token, _verdict(failure))
+    retry = record.spec.retry or ledger.lanes.retry_of(record.spec.task)
     failures = record.failures + 1
     began = now if record.started_at is None else record.started_at
     duration = max(0.0, now - began)
@@ -291,13 +294,13 @@ def _failed(ledger: Ledger, record: Record, failure: Failure, outcome: Outcome) 
     data: dict[str, Any] = {"will_retry": will_retry, "duration": duration, "exception": outcome.error}
     if not will_retry:
         final = ledger.close(record, "fail", **changes)
-        ledger.tell("failed", final, **data)
+        ledger.turn.emit("failed", final, **data)
         _lose(ledger, record.id, "prerequisite_failed", cascade=False)
         return
     after = failure.after if failure.after is not None else delay_after(retry, record.id, failures)
     again = ledger.put_back(record, "retry", next_retry_at=now + after, **changes)
-    ledger.tell("failed", again, **data)
-    ledger.tell("retrying", again, attempt=record.attempt + 1, next_retry_at=now + after)
+    ledger.turn.emit("failed", again, **data)
+    ledger.turn.emit("retrying", again, attempt=record.attempt + 1, next_retry_at=now + after)
 
 
 def _verdict(failure: Failure) -> bool | None:
@@ -309,11 +312,11 @@ def _verdict(failure: Failure) -> bool | None:
 
 def _throttled(ledger: Ledger, record: Record, failure: Failure, exception: BaseException | None) -> None:
     """The far side said "too many": the whole service waits, and no attempt is counted."""
-    now = ledger.now
-    ledger.judge_circuits(record.token, None)
+    now = ledger.turn.now
+    ledger.capacity.judge(record.token, None)
     since = now if record.throttled_since is None else record.throttled_since
     until = _pause(ledger, record, failure, now - since)
-    if now - since >= ledger.settings_of(record.spec.task).throttle_timeout:
+    if now - since >= ledger.lanes.settings_of(record.spec.task).throttle_timeout:
         began = now if record.started_at is None else record.started_at
         line = Attempt(record.attempt, began, max(0.0, now - began), failure.message, record.worker)
         _rate_limited(ledger, record, line, failure.traceback or None, exception)
@@ -323,7 +326,7 @@ def _throttled(ledger: Ledger, record: Record, failure: Failure, exception: Base
 
 def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float) -> float | None:
     """Let the service wait that said so. Until when the work has to wait on its own account, if it has to."""
-    now = ledger.now
+    now = ledger.turn.now
     after = None if failure.after is None else max(SHORTEST_PAUSE, failure.after)
     find = ledger.ready.services.find
     names = (*filter(None, (failure.service,)), *record.services)
@@ -335,10 +338,10 @@ def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float)
         return now + min(FIRST_THROTTLE + put_off_for, LONGEST_THROTTLE)  # as long again: 1, 2, 4, …
     until = service.throttle(now, after)
     service.narrow(now, now if record.started_at is None else record.started_at)
-    ledger.changed[service] = None
+    ledger.notices.changed(service)
     ledger.ready.wake_service(service, until)
-    ledger.tell_throttled(service, until, failure.message)
-    uses = (*record.services, *ledger.implicit_of(record.spec.task))
+    ledger.notices.throttled(service, until, failure.message)
+    uses = (*record.services, *ledger.lanes.implicit_of(record.spec.task))
     return None if service.name in uses else until
 
 
@@ -353,16 +356,16 @@ def _rate_limited(
 ) -> None:
     history = (*record.history[1 - HISTORY_KEPT :], line)
     final = ledger.close(record, "fail", error="rate_limited", traceback=traceback, history=history)
-    ledger.tell("failed", final, will_retry=False, duration=line.duration, exception=exception)
+    ledger.turn.emit("failed", final, will_retry=False, duration=line.duration, exception=exception)
     _lose(ledger, record.id, "prerequisite_failed", cascade=False)
 
 
 def _cancel_one(ledger: Ledger, record: Record, reason: str) -> None:
     if record.token:
-        ledger.stop(record.token)
-        ledger.give_up(record)
+        ledger.capacity.stop(record.token)
+        ledger.capacity.give_up(record)
         if reason != STOPPED:  # a stopped start reuses its number
-            record = ledger.spend(record)
+            record = ledger.working.amend(replace(record, spent=record.attempt))  # that start counts
     _end_pending(ledger, record, "cancel", "cancelled", reason)
 
 
@@ -373,7 +376,7 @@ def _end_pending(
     data: dict[str, Any] = {} if type == "cancelled" else {"will_retry": False, "exception": exception}
     if not record.token:
         data["duration"] = None  # an earlier start is not what ended here
-    ledger.tell(type, final, **data)
+    ledger.turn.emit(type, final, **data)
 
 
 def _lose(ledger: Ledger, work_id: str, error: str, cascade: bool) -> None:
@@ -390,4 +393,4 @@ def _lose(ledger: Ledger, work_id: str, error: str, cascade: bool) -> None:
                 stack.append((record.id, "prerequisite_failed"))
             else:  # a callback let it start before its dependency ended: it waits for that no more
                 _satisfied(ledger, record)
-        ledger.graph.satisfy(lost)
+        ledger.working.graph.satisfy(lost)

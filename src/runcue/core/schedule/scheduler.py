@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any
 
 from runcue.core.ledger.ledger import Ledger
-from runcue.core.ledger.timers import LATER, WALL
 from runcue.core.limits.service import Group, Limits
 from runcue.core.model.record import Record
 from runcue.core.model.settings import Rule, Settings
 from runcue.core.model.state import adjusted
-from runcue.core.schedule import admission, outcome, takeover, watch
+from runcue.core.schedule import admission, outcome, watch
+from runcue.core.schedule import takeover as shared
 from runcue.core.schedule.gates import Allowance, Questions
 from runcue.core.schedule.plan import (
     Adjust,
@@ -58,8 +58,6 @@ from runcue.errors import UnknownService
 NOTHING = Lacks()
 ANSWERED = frozenset({Submit, Withdraw, Cancel, Revive, Purge, Configure, Declare, Adjust, Pause, Hello})
 """Items that somebody waits for the answer to."""
-WALL_CHECK = 1.0
-"""While work waits for a wall-clock time, look at least that often: that clock may be set."""
 
 
 class Scheduler:
@@ -104,37 +102,36 @@ class Scheduler:
 
     def catch_up(self, changes: Changes) -> None:
         """Take in what this process does not know yet."""
-        takeover.catch_up(self.ledger, changes)
+        shared.catch_up(self.ledger, changes)
 
     def adopt(self, attempts: Iterable[Record], items: Iterable[Item]) -> None:
         """Go on for a scheduler that was forgotten: the code of these attempts still runs here, counted or not.
 
         Among `items`, which are yet to be taken in, are the answers of others.
         """
-        self.ledger.orphans = list(attempts)
-        self.ledger.answered = {item.token for item in items if isinstance(item, Outcome)}
+        self.ledger.inherited.adopt(attempts, items)
 
     def begins(self, given: Iterable[int], posts: Iterable[Post]) -> None:
         """This process is about to begin these attempts, which were decided before. Of others, which have ended, it
         may have left the outcome for whoever decides."""
         outcomes = (item for post in posts for item in post.items if isinstance(item, Outcome))
-        self.ledger.begun = {*given, *(outcome.token for outcome in outcomes)}
+        self.ledger.inherited.begin((*given, *(outcome.token for outcome in outcomes)))
 
     def greet(self, items: Iterable[Item], posts: Iterable[Post]) -> None:
         """Processes tell who they are and what they can run: known before anything is decided by it."""
         ledger = self.ledger
-        for worker, some in ((ledger.worker, items), *((post.worker, post.items) for post in posts)):
-            ledger.origin = worker
+        for worker, some in ((ledger.turn.worker, items), *((post.worker, post.items) for post in posts)):
+            ledger.turn.act_for(worker)
             for item in some:
                 if type(item) is Hello:
-                    takeover.greet(ledger, item)
-        ledger.origin = ledger.worker
+                    shared.greet(ledger, item)
+        ledger.turn.act_for_itself()
 
     def keep_here(self, tasks: frozenset[str]) -> None:
         """Units of these tasks are so short that this process runs them itself, if it runs any of them."""
         fleet = self.ledger.fleet
         assert fleet is not None
-        fleet.keep(tasks, fleet.members.get(self.ledger.worker))
+        fleet.keep(tasks, fleet.members.get(self.ledger.turn.worker))
 
     def finish(self) -> Plan:
         """The plan of this turn, with what has to be written besides records."""
@@ -163,50 +160,37 @@ class Scheduler:
                 wanted.ids.update(item.ids)
             else:
                 _merge(wanted, admission.lacks(ledger, item))
-        found, looked_up, keys_looked_up = ledger.found, ledger.looked_up, ledger.keys_looked_up
-        wanted.ids = {one for one in wanted.ids if one not in looked_up}
-        wanted.keys = {key for key in wanted.keys if key not in found.keys and key not in keys_looked_up}
-        return wanted
+        return ledger.working.unread(wanted)
 
     def learn(self, lacks: Lacks, found: Found) -> None:
         """This is what the store had of that."""
-        ledger = self.ledger
-        ledger.has_looked = True
-        ledger.looked_up |= lacks.ids
-        ledger.keys_looked_up |= lacks.keys
-        ledger.found.records.update(found.records)
-        ledger.found.keys.update(found.keys)
-        ledger.found.dependents.update(found.dependents)
-        for dependents in found.dependents.values():
-            ledger.found.records.update((record.id, record) for record in dependents)
-        ledger.found.forgotten.update(found.forgotten)
+        self.ledger.working.absorb(lacks, found)
 
     def take_posts(self, posts: Iterable[Post]) -> None:
         """Work through what other processes left, as through one's own inbox."""
         ledger = self.ledger
         assert ledger.fleet is not None
         for post in posts:
-            ledger.origin = post.worker
-            ledger.fleet.heard_of(post.worker, ledger.now)
+            ledger.turn.act_for(post.worker)
+            ledger.fleet.heard_of(post.worker, ledger.turn.now)
             for place, item in enumerate(post.items):
                 if type(item) in ANSWERED and not (type(item) is Submit and not item.is_answered):
-                    ledger.refs[item] = post.worker, post.number, place
+                    ledger.answers.expect(post, place)
             self._take(post.items)
-        ledger.origin = ledger.worker
-        waiting = [one for one in ledger.waiting_submits if one in ledger.refs]
-        ledger.refs = {one: ledger.refs[one] for one in waiting}  # all others have their answer, or get none
+        ledger.turn.act_for_itself()
+        ledger.answers.keep(ledger.waiting_submits)
 
     def waiting_here(self) -> list[Submit]:
         """Submissions of this process that wait for room."""
         ledger = self.ledger
-        return [one for one in ledger.waiting_submits if one not in ledger.refs]
+        return [one for one in ledger.waiting_submits if not ledger.answers.is_expected(one)]
 
     def take_in(self, items: Sequence[Item]) -> None:
         """Work through the inbox."""
         self._take(items)
         if self.ledger.waiting_submits:
             admission.take_waiting(self.ledger)
-        self.ledger.recall_starts()
+        self.ledger.grants.recall_starts()
         self.ledger.forget()
 
     def _take(self, items: Sequence[Item]) -> None:
@@ -229,26 +213,26 @@ class Scheduler:
     def plan(self, may_start: bool, allowance: Allowance) -> Plan:
         """Everything else that is to happen now, and when to look again."""
         ledger = self.ledger
-        now = ledger.now
+        now = ledger.turn.now
         if ledger.fleet is not None:
-            takeover.find_lanes(ledger)
-            takeover.take_back_unread(ledger, ledger.fleet)
+            shared.find_lanes(ledger)
+            shared.take_back_unread(ledger, ledger.fleet)
             may_start = any(ledger.fleet.serving())
-        for record in ledger.due():
-            ledger.has_moved = True
+        for record in ledger.timers.due():
+            ledger.counters.note_progress()
             ledger.place(record)
         watch.check(ledger)
-        ledger.recall_starts()
+        ledger.grants.recall_starts()
         for service in ledger.ready.due(now):
             if service.breaker is not None:
-                ledger.tell_circuit(service, service.breaker.expire(now))
-            ledger.tell_recovered(service)
+                ledger.notices.circuit(service, service.breaker.expire(now))
+            ledger.notices.recovered(service)
         if may_start:
             self._start(allowance)
         ledger.forget()
         admission.tell_depth(ledger)
-        self._tell_status()
-        plan = ledger.plan
+        self._emit_status()
+        plan = ledger.turn.plan
         plan.is_whole = True
         plan.wake_at = self._wakes_at(may_start)
         return plan
@@ -257,26 +241,26 @@ class Scheduler:
         ledger = self.ledger
         asking = ledger.asking
         if asking is not None:
-            asking.begin(allowance, ledger.now)
+            asking.begin(allowance, ledger.turn.now)
         ledger.ready.begin()
         grant = partial(start, ledger)
-        ledger.ready.choose(ledger.now, grant)
+        ledger.ready.choose(ledger.turn.now, grant)
         while ledger.waiting_submits:
             waiting = len(ledger.waiting_submits)
             admission.take_waiting(ledger)
             if len(ledger.waiting_submits) == waiting:
                 break
-            ledger.ready.choose(ledger.now, grant)
+            ledger.ready.choose(ledger.turn.now, grant)
         if asking is not None:
             self._ask(asking.wanted(), allowance.again - asking.again_left)
         for service, blocked in ledger.ready.limited:
-            ledger.tell_limited(service, blocked)
+            ledger.notices.limited(service, blocked)
         ledger.ready.limited.clear()
         ledger.drop_idle_lanes()
 
     def _ask(self, wanted: list[Record], again: int) -> None:
         """Have these asked about, each by a process that has the callbacks: this one, if it has them."""
-        ledger, plan = self.ledger, self.ledger.plan
+        ledger, plan = self.ledger, self.ledger.turn.plan
         if ledger.fleet is None:
             self._ask_by(plan, wanted, again)
             return
@@ -284,57 +268,50 @@ class Scheduler:
         unasked: list[str] = []
         for record in wanted:
             task = record.spec.task
-            judge = ledger.fleet.judge(task, ledger.questions_of(task).kinds, ledger.worker)
+            judge = ledger.fleet.judge(task, ledger.lanes.questions_of(task).kinds, ledger.turn.worker)
             if judge is None:
                 unasked.append(record.id)
             else:
                 by_worker.setdefault(judge, []).append(record)
         for worker, records in by_worker.items():
-            if worker == ledger.worker:
+            if worker == ledger.turn.worker:
                 self._ask_by(plan, records, min(again, len(records)))
             else:
                 self._ask_by(plan.part(worker), records, min(again, len(records)))
                 ledger.asked_of.update(dict.fromkeys((record.id for record in records), worker))
-                ledger.fleet.given(worker, ledger.now)
-        takeover.ask_anew(ledger, unasked)
+                ledger.fleet.given(worker, ledger.turn.now)
+        shared.ask_anew(ledger, unasked)
 
     def _ask_by(self, plan: Plan, records: list[Record], again: int) -> None:
         ledger = self.ledger
         plan.ask, plan.again = records, again
-        if any(ledger.questions_of(task).score for task in {record.spec.task for record in records}):
-            plan.depth = ledger.pending
+        if any(ledger.lanes.questions_of(task).score for task in {record.spec.task for record in records}):
+            plan.depth = ledger.counters.pending
             plan.pressure = {
-                name: service.pressure(ledger.now)
+                name: service.pressure(ledger.turn.now)
                 for name, service in ledger.ready.services.items()
                 if not name.startswith("#")
             }
 
     def _wakes_at(self, may_start: bool) -> float:
         ledger = self.ledger
-        times = [watch.wakes_at(ledger), ledger.ready.wakes_at()]
+        times = [watch.wakes_at(ledger), ledger.ready.wakes_at(), ledger.timers.next_at()]
         if ledger.fleet is not None:
             times.append(ledger.fleet.wakes_at())
-        if ledger.later:
-            times.append(ledger.later[0][0])
-        elif LATER in ledger.heads:
-            times.append(ledger.heads[LATER][0])
-        due = ledger.later_by_wall[0][0] if ledger.later_by_wall else ledger.heads.get(WALL, (None,))[0]
-        if due is not None:
-            times.append(ledger.now + min(due - ledger.wall, WALL_CHECK))
         if ledger.asking is not None and may_start:
-            times.append(ledger.asking.wakes_at(ledger.now))
-        if ledger.running or ledger.has_moved:
+            times.append(ledger.asking.wakes_at(ledger.turn.now))
+        if ledger.counters.running or ledger.counters.has_moved:
             times.append(self._status_at)
         if ledger.ready.has_more and may_start:
-            times.append(ledger.now)
+            times.append(ledger.turn.now)
         return min(times)
 
-    def _tell_status(self) -> None:
-        ledger = self.ledger
-        if ledger.now >= self._status_at and (ledger.running or ledger.moved_at == ledger.now):
-            self._status_at = ledger.now + ledger.settings.status_interval
-            counts: dict[str, Any] = {state.value: amount for state, amount in ledger.counts.items()}
-            ledger.tell("queue_status", **counts)
+    def _emit_status(self) -> None:
+        ledger, counters, now = self.ledger, self.ledger.counters, self.ledger.turn.now
+        if now >= self._status_at and (counters.running or counters.moved_at == now):
+            self._status_at = now + ledger.lanes.settings.status_interval
+            counts: dict[str, Any] = {state.value: amount for state, amount in counters.counts.items()}
+            ledger.turn.emit("queue_status", **counts)
 
     # one for each kind of item ----------------------------------------------------------------------------
 
@@ -344,7 +321,7 @@ class Scheduler:
             self._reply(item, answer)
 
     def _take_entered(self, item: Entered) -> None:
-        self.ledger.entered(item.entries)
+        self.ledger.grants.entered(item.entries)
 
     def _take_verdicts(self, item: Verdicts) -> None:
         ledger = self.ledger
@@ -352,7 +329,7 @@ class Scheduler:
             for verdict in item.verdicts:
                 ledger.asked_of.pop(verdict.id, None)
             for record in ledger.asking.answered(item.verdicts):
-                if ledger.records.get(record.id) is record:
+                if ledger.working.records.get(record.id) is record:
                     outcome.skip(ledger, record)
 
     def _take_ended(self, item: Ended) -> None:
@@ -368,29 +345,30 @@ class Scheduler:
         self._reply(item, outcome.purge(self.ledger, item))
 
     def _take_configure(self, item: Configure) -> None:
-        self.ledger.plan.config.update(item.values)
+        self.ledger.turn.plan.config.update(item.values)
         self._reply(item, None)
 
     def _take_withdraw(self, item: Withdraw) -> None:
         ledger, waiting = self.ledger, self.ledger.waiting_submits
-        ref = None if item.ref is None else (ledger.origin, *item.ref)
-        found = [one for one in waiting if one is item.submit or (ref and ledger.refs.get(one) == ref)]
+        worker, ref = ledger.turn.origin, item.ref
+        found = [one for one in waiting
+                 if one is item.submit or (ref is not None and ledger.answers.is_at(one, worker, ref))]  # fmt: skip
         for submit in found:
             waiting.remove(submit)
-            ledger.refs.pop(submit, None)
+            ledger.answers.drop(submit)
         self._reply(item, bool(found))
 
     def _take_declare(self, item: Declare) -> None:
         self.declare(item.limits)
         if not item.is_quiet:
-            self.ledger.tell("service_status", service=item.limits.name)
+            self.ledger.turn.emit("service_status", service=item.limits.name)
             self._reply(item, None)
 
     def declare(self, limits: Limits) -> None:
         """A service exists with these limits from now on."""
         service = self.ledger.ready.services.declare(limits)
         if service is not None:
-            self.ledger.changed[service] = None
+            self.ledger.notices.changed(service)
 
     def _take_adjust(self, item: Adjust) -> None:
         services = self.ledger.ready.services
@@ -400,8 +378,8 @@ class Scheduler:
             return
         service = services[item.service]
         services.adjust(service, adjusted(service.limits, item.limits, item.quantities))
-        self.ledger.changed[service] = None
-        self.ledger.tell("service_status", service=service.name, limits=str(service.limits))
+        self.ledger.notices.changed(service)
+        self.ledger.turn.emit("service_status", service=service.name, limits=str(service.limits))
         self._reply(item, None)
 
     def _take_pause(self, item: Pause) -> None:
@@ -409,12 +387,12 @@ class Scheduler:
         found = ledger.ready.services.find(item.name)
         for service in found.members if isinstance(found, Group) else filter(None, (found,)):
             service.is_paused = item.paused
-            ledger.changed[service] = None
+            ledger.notices.changed(service)
             ledger.ready.touch(service)
-            ledger.tell_availability(service, is_told=True, paused=item.paused)
+            ledger.notices.availability(service, is_always=True, paused=item.paused)
         if found is None:
             ledger.ready.pause_queue(item.name, item.paused)
-            ledger.plan.queues[item.name] = item.paused
+            ledger.turn.plan.queues[item.name] = item.paused
         self._reply(item, True)
 
     def _take_serve(self, item: Serve) -> None:
@@ -425,27 +403,29 @@ class Scheduler:
         self._reply(item, None)
 
     def _take_lost(self, item: Lost) -> None:
-        takeover.lose(self.ledger, item.worker)
+        shared.lose(self.ledger, item.worker)
 
     def _take_missed(self, item: Missed) -> None:
-        takeover.ask_again(self.ledger, self.ledger.origin)
+        shared.ask_again(self.ledger, self.ledger.turn.origin)
 
     def _take_charge(self, item: Charge) -> None:
-        self.ledger.charge(item.token, item.amounts)
+        self.ledger.grants.charge(item.token, item.amounts)
 
     def _take_observe(self, item: Observe) -> None:
-        self.ledger.observe(item.token, item.service, item.left)
+        lane = self.ledger.capacity.lane_of(item.token)
+        if lane is not None:
+            self.ledger.grants.observe(lane, item.service, item.left)
 
     def _take_tell(self, item: Tell) -> None:
-        record = None if item.id is None else self.ledger.records.get(item.id)
+        record = None if item.id is None else self.ledger.working.records.get(item.id)
         is_over = record is None or (item.token is not None and item.token != record.token)
         if item.id is None or not is_over:
-            self.ledger.tell(item.type, record, **(item.data or {}))
+            self.ledger.turn.emit(item.type, record, **(item.data or {}))
 
     def _reply(self, item: Item, answer: Any) -> None:
         ledger = self.ledger
-        if ledger.origin == ledger.worker or item in ledger.refs:
-            ledger.reply(item, answer)
+        if ledger.turn.origin == ledger.turn.worker or ledger.answers.is_expected(item):
+            ledger.answers.reply(item, answer)
 
 
 def _merge(wanted: Lacks, more: Lacks) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from runcue.core.ledger.grants import NOT_RATED
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.limits.service import Group, Service
 from runcue.core.model.lifecycle import started
@@ -21,7 +22,8 @@ def start(ledger: Ledger, lane: Lane, batch: list[Record]) -> None:
         return
     if not ledger.is_whole:
         batch = [record for record in batch if not record.crashes or ledger.risk.allows(record)]
-    now, records, plan, slots, token = ledger.now, ledger.records, ledger.plan, ledger.slots, ledger.token
+    turn, records, token = ledger.turn, ledger.working.records, ledger.counters.token
+    now, plan, here, take = turn.now, turn.plan, turn.worker, ledger.capacity.take
     written, begin, tell = plan.records, plan.start.append, plan.events.append
     rates, crew = plan.rated, lane.crew
     worker = shelf = None
@@ -41,24 +43,22 @@ def start(ledger: Ledger, lane: Lane, batch: list[Record]) -> None:
         if service.is_metered:
             is_metered = True
             service.spend_budget("", amount)
-    granted = rated, now, now + ledger.slack(rated) if rated else now
-    if rated:
-        ledger.log_starts(rated, batch, granted[2])
+    granted = ledger.grants.grant(rated, batch) if rated else NOT_RATED
     for record in batch:
         token += 1
+        member = None
         if crewed is not None:
             member = next(crewed)
-            ledger.runners[token] = member
             if member.id != worker:
                 worker = member.id
                 shelf = f"running/{worker}"
                 mine = plan
-                if worker != ledger.worker:
+                if worker != here:
                     mine = plan.part(worker)
                     if member.unread_since is None:
                         member.unread_since = now
                 begin, rates = mine.start.append, mine.rated
-            if worker != ledger.worker:
+            if worker != here:
                 plan.foreign[len(plan.events)] = worker
         running = started(record, token, now, worker, shelf)
         if lane.chosen is not None:
@@ -67,24 +67,21 @@ def start(ledger: Ledger, lane: Lane, batch: list[Record]) -> None:
         records[record.id] = written[record.id] = running
         begin(running)
         tell(running)
-        slots[token] = lane
+        take(token, lane, member)
         if rated:
-            ledger.unentered[token] = granted
-            rates[token] = granted[2]
+            ledger.grants.add(token, granted)
+            rates[token] = granted.counted_at
         if is_metered:
-            ledger.reserve(record, token, rated, granted[2])
+            ledger.grants.reserve(record, token, lane, granted)
         if breakers:
-            ledger.count_on_circuits(breakers, token)
-    ledger.token = token
-    ledger.pending -= amount
-    ledger.running += amount
-    ledger.has_moved = True
+            ledger.capacity.count_calls(breakers, token)
+    ledger.counters.started(amount)
 
 
 def _start_on_members(ledger: Ledger, lane: Lane, group: Group, batch: list[Record]) -> None:
     """Any of several services will do: the least loaded first, for each work anew."""
     for record in batch:
-        member = group.pick(record.spec.cost, ledger.now)
+        member = group.pick(record.spec.cost, ledger.turn.now)
         if member is None:  # callbacks chose one that costs more than the one that was looked at
             ledger.place(record)
         else:

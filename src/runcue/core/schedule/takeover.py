@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from runcue.core.ledger.capacity import NOT_RATED
 from runcue.core.ledger.fleet import Fleet, Member
 from runcue.core.ledger.ledger import HELD, Ledger
 from runcue.core.ledger.timers import BLOCKED
@@ -18,7 +17,7 @@ from runcue.core.limits.breaker import Breaker
 from runcue.core.limits.service import Service
 from runcue.core.model.record import Record, Spec
 from runcue.core.model.settings import MOST_CRASHES, Rule
-from runcue.core.model.state import Head, ServiceState, Worker
+from runcue.core.model.state import ServiceState, Worker
 from runcue.core.schedule.gates import Verdict
 from runcue.core.schedule.line import shelf_parts
 from runcue.core.schedule.outcome import fail_for
@@ -29,14 +28,14 @@ WORKER_LOST = "worker_lost"
 
 def catch_up(ledger: Ledger, changes: Changes) -> None:
     """Stand where the store stands."""
-    _count(ledger, changes.head)
+    ledger.counters.load(changes.head)
     if not changes.is_first:
         for name, first in changes.shelves.items():
             _shelf_changed(ledger, name, first)
         return
     assert ledger.fleet is not None
-    ledger.rules.update(changes.tasks)
-    ledger.watch_at = changes.watch_at
+    ledger.lanes.declare(changes.tasks)
+    ledger.timers.load(changes.watch_at)
     for state in changes.services:
         _load_service(ledger, state)
     for worker in changes.workers:
@@ -48,38 +47,38 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
         _shelf_changed(ledger, name, first, is_new=True)
     for member in list(ledger.fleet.members.values()):
         _take_up(ledger, member)
-    if ledger.worker in ledger.fleet.members:  # else it tells of itself with this turn
-        _take_up_orphans(ledger, ledger.fleet.members[ledger.worker])
+    if ledger.turn.worker in ledger.fleet.members:  # else it tells of itself with this turn
+        _take_up_orphans(ledger, ledger.fleet.members[ledger.turn.worker])
 
 
 def greet(ledger: Ledger, hello: Hello) -> None:
     """A process tells who it is and what it can run: its rules hold from now on."""
     assert ledger.fleet is not None
     known = ledger.fleet.members.get(hello.worker.id)
-    rules = {name: rule for name, rule in hello.rules.items() if ledger.rules.get(name) != rule}
+    rules = {name: rule for name, rule in hello.rules.items() if ledger.lanes.rules.get(name) != rule}
     tasks = set() if known is None else {*known.worker.tasks}
     if known is None or replace(known.worker, overdue=()) != replace(hello.worker, overdue=()):
         member = ledger.fleet.join(hello.worker)
         ledger.fleet.changed[member] = None
-    ledger.fleet.heard_of(hello.worker.id, ledger.now)
-    before = {name: ledger.rules.get(name) for name in rules}
+    ledger.fleet.heard_of(hello.worker.id, ledger.turn.now)
+    before = {name: ledger.lanes.rules.get(name) for name in rules}
     for name, rule in rules.items():
         _warn_of(ledger, name, before[name], rule)
-    ledger.rules.update(rules)
-    ledger.plan.tasks.update(rules)
+    ledger.lanes.declare(rules)
+    ledger.turn.plan.tasks.update(rules)
     moved = {name for name, rule in rules.items() if _asks_of_needs(before.get(name)) != _asks_of_needs(rule)}
     if rules or tasks != {*hello.worker.tasks}:
         ledger.rearrange()
     if moved:
         _place_dependents(ledger, moved)
-    if ledger.orphans and hello.worker.id == ledger.worker:  # it has passed for dead
-        _take_up_orphans(ledger, ledger.fleet.members[ledger.worker])
+    if ledger.inherited.is_running and hello.worker.id == ledger.turn.worker:  # it has passed for dead
+        _take_up_orphans(ledger, ledger.fleet.members[ledger.turn.worker])
 
 
 def _warn_of(ledger: Ledger, name: str, before: Rule | None, now: Rule) -> None:
     """The last declaration of a task holds; where it differs from the one before, that is told."""
     if before is not None and before != now:
-        ledger.tell("task_changed", task=name)
+        ledger.turn.emit("task_changed", task=name)
 
 
 def _asks_of_needs(rule: Rule | None) -> bool:
@@ -89,20 +88,18 @@ def _asks_of_needs(rule: Rule | None) -> bool:
 
 def _place_dependents(ledger: Ledger, tasks: set[str]) -> None:
     """Somebody else says from now on whether the dependencies of these tasks are there: such work waits elsewhere."""
-    lanes = [name for name in ledger.heads if (parts := shelf_parts(name)) and parts[1] in tasks]
+    lanes = [name for name in ledger.working.heads if (parts := shelf_parts(name)) and parts[1] in tasks]
     for name in (BLOCKED, *lanes):
-        for record in ledger.shelf(name):
+        for record in ledger.working.shelf(name):
             if record.missing and record.spec.task in tasks:
                 ledger.place(record)
 
 
 def find_lanes(ledger: Ledger) -> None:
-    """Tasks or services came to be known: a shelf may be a lane by now."""
-    registered = len(ledger.rules), ledger.ready.services.declared
-    if ledger.registered != registered:
-        ledger.registered = registered
+    """When tasks or services became known: an index key may be that of a lane by now."""
+    if ledger.lanes.have_changed():
         lanes = {lane.shelf for lane in ledger.ready.lanes.values()}
-        for name, first in list(ledger.heads.items()):
+        for name, first in list(ledger.working.heads.items()):
             if name not in lanes:
                 _shelf_changed(ledger, name, first, is_new=True)
 
@@ -113,74 +110,63 @@ def _take_up(ledger: Ledger, member: Member) -> None:
     What this very process was to run and never began is put back, and what of that was given up has ended: the turn
     that started it was kept, and it never heard so.
     """
-    begun = {record.token for record in ledger.orphans} | ledger.answered | ledger.begun
-    for record in list(ledger.shelf(f"running/{member.id}")):
-        ledger.guests.discard(record.id)
-        lane = ledger.lane_run(record.spec, record.chosen)
-        ledger.count_run(record.token, lane, member)
-        ledger.recall(record, lane)
-        epochs = [(one, breaker, breaker.epoch) for one in lane.services if (breaker := _counts(one, record))]
-        if epochs:
-            ledger.epochs[record.token] = epochs
-        if member.id == ledger.worker and record.token not in begun:
+    begun = ledger.inherited.begun()
+    for record in list(ledger.working.shelf(f"running/{member.id}")):
+        ledger.working.stays(record.id)
+        lane = ledger.lanes.of_running(record.spec, record.chosen)
+        ledger.capacity.take_up(record.token, lane, member)
+        ledger.grants.recall(record, lane)
+        counting = [(one, breaker) for one in lane.services if (breaker := _counts(one, record))]
+        ledger.capacity.recall_calls(record.token, counting)
+        if member.id == ledger.turn.worker and record.token not in begun:
             token = record.token
             ledger.release(token, record.id)
-            ledger.judge_circuits(token, None)
+            ledger.capacity.judge(token, None)
             ledger.put_back(record, "return")
-        elif member.id != ledger.worker and member.unread_since is None:
-            member.unread_since = ledger.now  # it may not have read that it is to run this
+        elif member.id != ledger.turn.worker and member.unread_since is None:
+            member.unread_since = ledger.turn.now  # it may not have read that it is to run this
     for one in member.overdue.values():
         spec = Spec(one.work_id, one.task, b"", one.services, one.queue)
-        ledger.count_run(one.token, ledger.lane_run(spec, one.chosen), member)
-        ledger.overdue[one.token] = one.work_id
+        ledger.capacity.take_up(one.token, ledger.lanes.of_running(spec, one.chosen), member)
+        ledger.capacity.was_given_up(one.token, one.work_id)
     tokens = {one.work_id: one.token for one in member.overdue.values()}
-    for record in list(ledger.shelf(f"{HELD}{member.id}")):
+    for record in list(ledger.working.shelf(f"{HELD}{member.id}")):
         if record.id in tokens:
-            ledger.held[record.id] = tokens[record.id]
+            ledger.hold(record.id, tokens[record.id])
         else:
             ledger.place(replace(record, worker=None))
-    if member.id == ledger.worker:
+    if member.id == ledger.turn.worker:
         for token in [token for token in member.overdue if token not in begun]:
-            ledger.release(token, ledger.overdue[token])
+            ledger.release(token, member.overdue[token].work_id)
 
 
 def _take_up_orphans(ledger: Ledger, member: Member) -> None:
     """Code that runs in this process, and of which the store knows nothing: it was given up meanwhile."""
-    for record in ledger.orphans:
-        if record.token not in ledger.slots:
-            ledger.count_run(record.token, ledger.lane_run(record.spec, record.chosen), member)
-            ledger.give_up(record)
-            current = ledger.live(record.id)
+    for record in ledger.inherited.take():
+        if ledger.capacity.lane_of(record.token) is None:
+            ledger.capacity.take_up(record.token, ledger.lanes.of_running(record.spec, record.chosen), member)
+            ledger.capacity.give_up(record)
+            current = ledger.working.live(record.id)
             if current is not None and not current.token and record.id not in ledger.held:
-                ledger.held[record.id] = record.token
+                ledger.hold(record.id, record.token)
                 ledger.leave_line(current)
-                ledger.place(replace(current, worker=ledger.worker))
-        if record.token in ledger.overdue:
-            ledger.plan.stop.append(record.token)
-    ledger.orphans = []
-
-
-def _count(ledger: Ledger, head: Head) -> None:
-    if (head.pending, head.running) != (ledger.pending, ledger.running) or head.seq != ledger.seq:
-        ledger.has_moved = True
-    ledger.count(head)
+                ledger.place(replace(current, worker=ledger.turn.worker))
+        if ledger.capacity.overdue(record.token) is not None:
+            ledger.turn.plan.stop.append(record.token)
 
 
 def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_new: bool = False) -> None:
-    if first is None:
-        ledger.heads.pop(name, None)
-    else:
-        ledger.heads[name] = first
+    ledger.working.set_head(name, first)
     parts = shelf_parts(name)
     if parts is None:
         return
     queue, task, services = parts
-    lane = ledger.find_lane(Spec("", task, b"", services, queue))
+    lane = ledger.lanes.find(Spec("", task, b"", services, queue))
     if lane is None:
         return  # a task that nobody knows: left alone
     if lane.shelf != name:  # since this was submitted, the task came to choose its services in another way
         if is_new:  # read anew; what this process did itself is in its place already
-            for record in ledger.shelf(name):
+            for record in ledger.working.shelf(name):
                 ledger.place(record)
         return
     line = lane.line
@@ -198,7 +184,7 @@ def _load_service(ledger: Ledger, state: ServiceState) -> None:
     else:  # a key has the limits that its service has now
         state = replace(state, limits=service.limits)
     service.load(state)
-    service.is_out = service.outage(ledger.now) is not None  # whoever changed it has told so
+    service.is_out = service.outage(ledger.turn.now) is not None  # whoever changed it has told so
     ledger.ready.touch(service)
     if service.breaker is not None and service.breaker.probe_deadline is not None:
         ledger.ready.wake_service(service, service.breaker.probe_deadline)
@@ -206,9 +192,9 @@ def _load_service(ledger: Ledger, state: ServiceState) -> None:
 
 def take_back_unread(ledger: Ledger, fleet: Fleet) -> None:
     """What processes were given and have not read for a while is pending again: they are stuck, or stopped."""
-    for member in fleet.unread(ledger.now):
+    for member in fleet.unread(ledger.turn.now):
         member.unread_since = None
-        if member.id == ledger.worker:
+        if member.id == ledger.turn.worker:
             continue
         asked = [work_id for work_id, worker in ledger.asked_of.items() if worker == member.id]
         if _take_back(ledger, member):
@@ -220,13 +206,13 @@ def take_back_unread(ledger: Ledger, fleet: Fleet) -> None:
 def _take_back(ledger: Ledger, member: Member) -> bool:
     """Put back what that process was given and has not read: it is never begun, nor answered. True when there was
     something."""
-    assert ledger.library is not None
-    tokens, asked = ledger.library.take_back(member.id)
-    running = {record.token: record for record in ledger.records.values() if record.token}
+    assert ledger.turn.library is not None
+    tokens, asked = ledger.turn.library.take_back(member.id)
+    running = {record.token: record for record in ledger.working.records.values() if record.token}
     for token in tokens:
         record = running.get(token)  # None when it was given up meanwhile
-        ledger.release(token, ledger.overdue.get(token, "") if record is None else record.id)
-        ledger.judge_circuits(token, None)
+        ledger.release(token, (ledger.capacity.overdue(token) or "") if record is None else record.id)
+        ledger.capacity.judge(token, None)
         if record is not None:
             ledger.put_back(record, "return")
     return bool(tokens or asked)
@@ -239,37 +225,35 @@ def lose(ledger: Ledger, worker: str) -> None:
     if member is None:  # somebody has seen to it
         return
     _take_back(ledger, member)
-    tokens = [token for token, runner in ledger.runners.items() if runner is member]
-    running = {record.token: record for record in ledger.records.values() if record.token}
+    tokens = ledger.capacity.run_by(member)
+    running = {record.token: record for record in ledger.working.records.values() if record.token}
     for token in tokens:
         _lose_attempt(ledger, token)
         record = running.get(token)
         if record is not None:
-            ledger.plan.part(worker).stop.append(token)  # in case it only seemed dead
+            ledger.turn.plan.part(worker).stop.append(token)  # in case it only seemed dead
             _take_over(ledger, replace(record, worker=None))
     ask_again(ledger, worker)
     ledger.fleet.leave(worker)
-    ledger.plan.lost.append(worker)
+    ledger.turn.plan.lost.append(worker)
 
 
 def _find_left(ledger: Ledger, fleet: Fleet, worker: str) -> Member | None:
     """A worker that nobody knows any more, if it has left work: it signed off while a turn gave it some."""
-    if not any(True for shelf in (f"running/{worker}", f"{HELD}{worker}") for _ in ledger.shelf(shelf)):
+    if not any(
+        True for shelf in (f"running/{worker}", f"{HELD}{worker}") for _ in ledger.working.shelf(shelf)
+    ):
         return None
-    member = fleet.join(Worker(worker, "", "", 0, ledger.now))
+    member = fleet.join(Worker(worker, "", "", 0, ledger.turn.now))
     _take_up(ledger, member)
     return member
 
 
 def _lose_attempt(ledger: Ledger, token: int) -> None:
     """Nobody will hear how that attempt ended, nor when it began: it counts as begun as late as it may have."""
-    services, _, counted_at = ledger.unentered.pop(token, NOT_RATED)
-    for service in services:
-        service.entered(counted_at)
-    if services and token in ledger.spending:
-        ledger.spending[token].enter(counted_at)
+    ledger.grants.lost(token)
     ledger.release(token, "")
-    ledger.judge_circuits(token, None)
+    ledger.capacity.judge(token, None)
 
 
 def ask_again(ledger: Ledger, worker: str) -> None:
@@ -282,14 +266,14 @@ def ask_anew(ledger: Ledger, ids: Iterable[str]) -> None:
     for work_id in ids:
         assert ledger.asking is not None
         ledger.asked_of.pop(work_id, None)
-        ledger.asking.answered([Verdict(work_id, ledger.now, ready=False, why="not_ready")])
+        ledger.asking.answered([Verdict(work_id, ledger.turn.now, ready=False, why="not_ready")])
 
 
 def _take_over(ledger: Ledger, record: Record) -> None:
     crashes = record.crashes + 1
     record = replace(record, crashes=crashes, spent=record.attempt)
-    ledger.records[record.id] = record
-    ledger.tell("lease_lost", record, crashes=crashes)
+    ledger.working.amend(record)
+    ledger.turn.emit("lease_lost", record, crashes=crashes)
     if crashes >= MOST_CRASHES:
         fail_for(ledger, record, WORKER_LOST)
     else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from heapq import heappop
 
 from runcue.core.ledger.deadlines import DEPENDENCY, THROTTLE, WARNING, deadlines
 from runcue.core.ledger.ledger import Ledger, waits_for_wall
@@ -20,48 +19,30 @@ from runcue.core.schedule.outcome import fail_for, put_off_too_long
 
 def check(ledger: Ledger) -> None:
     """Act on every limit whose time has come."""
-    for record in _due(ledger):
+    for record in ledger.timers.reached():
         _late(ledger, record)
-    if ledger.has_moved:
-        ledger.has_moved = False
-        ledger.moved_at = ledger.now
-        ledger.stalled_for = -math.inf
-    elif ledger.pending and not ledger.running:
+    is_moving = ledger.counters.settle(ledger.turn.now)
+    if not is_moving and ledger.counters.pending and not ledger.counters.running:
         _check_stall(ledger)
-
-
-def _due(ledger: Ledger) -> Iterator[Record]:
-    """Pending work of which somebody has to look at a limit."""
-    if ledger.library is not None:
-        yield from ledger.watched()
-        return
-    heap = ledger.deadlines
-    while heap and heap[0][0] <= ledger.now:
-        deadline = heappop(heap)
-        if ledger.is_armed(deadline):
-            yield ledger.records[deadline[2]]
 
 
 def wakes_at(ledger: Ledger) -> float:
     """When the next limit may be reached."""
-    heap = ledger.deadlines
-    while heap and not ledger.is_armed(heap[0]):
-        heappop(heap)
-    at = min(heap[0][0] if heap else math.inf, ledger.watch_at)
-    if ledger.pending and not ledger.running:
-        limits = [limit for limit in _stall_limits(ledger) if limit > ledger.stalled_for]
-        if ledger.has_moved:  # works failed for it just now: the next turn begins the time anew
-            at = ledger.now
+    at = ledger.timers.next_limit_at()
+    if ledger.counters.pending and not ledger.counters.running:
+        limits = [limit for limit in _stall_limits(ledger) if limit > ledger.counters.stalled_for]
+        if ledger.counters.has_moved:  # works failed for it just now: the next turn begins the time anew
+            at = ledger.turn.now
         elif limits:
-            at = min(at, end_of(ledger.moved_at, min(limits)))
+            at = min(at, end_of(ledger.counters.moved_at, min(limits)))
     return at
 
 
 def _late(ledger: Ledger, record: Record) -> None:
     """Act on the limits of that work that were reached since it was last looked at."""
-    settings, now = ledger.settings_of(record.spec.task), ledger.now
+    settings, now = ledger.lanes.settings_of(record.spec.task), ledger.turn.now
     since = -math.inf if record.watch_at is None else record.watch_at
-    for at, kind in sorted(deadlines(record, settings, now, ledger.wall)):
+    for at, kind in sorted(deadlines(record, settings, now, ledger.turn.wall)):
         if not since <= at <= now:
             continue
         if kind == DEPENDENCY:
@@ -73,7 +54,7 @@ def _late(ledger: Ledger, record: Record) -> None:
                 put_off_too_long(ledger, record)
                 return
         elif kind == WARNING:
-            ledger.tell(WARNING, record, seconds=(settings.pending_warn_after or 0) + now - at)
+            ledger.turn.emit(WARNING, record, seconds=(settings.pending_warn_after or 0) + now - at)
         else:
             waited = (settings.pending_timeout or 0) + now - at
             _time_out(ledger, record, f"Pending timeout after {waited:.3g} s")
@@ -83,16 +64,16 @@ def _late(ledger: Ledger, record: Record) -> None:
 
 def _is_put_off(ledger: Ledger, record: Record) -> bool:
     """True while work that was told to slow down still has to wait for that, not for something else."""
-    if (record.next_retry_at or 0) > ledger.now:
+    if (record.next_retry_at or 0) > ledger.turn.now:
         return True
-    lane = ledger.find_lane(record.spec)
-    return lane is not None and any(service.throttled_until > ledger.now for service in lane.services)
+    lane = ledger.lanes.find(record.spec)
+    return lane is not None and any(service.throttled_until > ledger.turn.now for service in lane.services)
 
 
 def _has_unmet_needs(ledger: Ledger, record: Record) -> bool:
     asking = ledger.asking
-    if asking is not None and ledger.questions_of(record.spec.task).dependencies:
-        lane = ledger.find_lane(record.spec)
+    if asking is not None and ledger.lanes.questions_of(record.spec.task).dependencies:
+        lane = ledger.lanes.find(record.spec)
         said = None if lane is None else asking.has_unmet_needs(record, lane)
         if said is not None:
             return said
@@ -101,7 +82,7 @@ def _has_unmet_needs(ledger: Ledger, record: Record) -> bool:
 
 def _stall_limits(ledger: Ledger) -> Iterator[float]:
     """How long a standstill may be by the options of every program of which something is known."""
-    for settings in (ledger.settings, *map(ledger.settings_of, ledger.rules)):
+    for settings in (ledger.lanes.settings, *map(ledger.lanes.settings_of, ledger.lanes.rules)):
         for limit in (settings.stall_warn_after, settings.stall_timeout):
             if limit is not None:
                 yield limit
@@ -109,27 +90,27 @@ def _stall_limits(ledger: Ledger) -> Iterator[float]:
 
 def _check_stall(ledger: Ledger) -> None:
     """Act on a standstill, on each work by the options of its own program."""
-    idle, before = ledger.now - ledger.moved_at, ledger.stalled_for
+    idle, before = ledger.turn.now - ledger.counters.moved_at, ledger.counters.stalled_for
     if not any(before < limit <= idle for limit in _stall_limits(ledger)):
         return
-    stuck = [record for record in ledger.all_pending() if not _waits_for_time(ledger, record)]
+    stuck = [record for record in ledger.working.all_pending() if not _waits_for_time(ledger, record)]
     stuck.sort(key=lambda record: record.seq)
     if not stuck:
-        ledger.moved_at, ledger.stalled_for = ledger.now, -math.inf
+        ledger.counters.restart_stall(ledger.turn.now)
         return
-    ledger.stalled_for = idle
+    ledger.counters.note_stall(idle)
     _warn_of_stall(ledger, Counter(record.spec.task for record in stuck), before, idle)
     for record in stuck:
-        timeout = ledger.settings_of(record.spec.task).stall_timeout
+        timeout = ledger.lanes.settings_of(record.spec.task).stall_timeout
         is_over = timeout is not None and idle >= timeout
-        if is_over and ledger.live(record.id) is not None:  # the cascade of another may have ended it
+        if is_over and ledger.working.live(record.id) is not None:  # the cascade of another may have ended it
             _time_out(ledger, record, f"Stall timeout after {idle:.3g} s without progress")
 
 
 def _warn_of_stall(ledger: Ledger, stuck: Counter[str], before: float, idle: float) -> None:
     """Tell those who have the tasks of what is stuck, as far as their program wants to be warned by now."""
     for task in list(stuck):
-        warn = ledger.settings_of(task).stall_warn_after
+        warn = ledger.lanes.settings_of(task).stall_warn_after
         if warn is None or not before < warn <= idle:
             del stuck[task]
     if not stuck:
@@ -137,18 +118,18 @@ def _warn_of_stall(ledger: Ledger, stuck: Counter[str], before: float, idle: flo
     members = () if ledger.fleet is None else ledger.fleet.members.values()
     amounts = {member.id: sum(stuck[task] for task in {*member.worker.tasks}) for member in members}
     concerned = {worker: amount for worker, amount in amounts.items() if amount}
-    for worker, amount in (concerned or {ledger.worker: stuck.total()}).items():
-        ledger.origin = worker
-        ledger.tell("stall_warning", seconds=idle, pending=amount)
-    ledger.origin = ledger.worker
+    for worker, amount in (concerned or {ledger.turn.worker: stuck.total()}).items():
+        ledger.turn.act_for(worker)
+        ledger.turn.emit("stall_warning", seconds=idle, pending=amount)
+    ledger.turn.act_for_itself()
 
 
 def _waits_for_time(ledger: Ledger, record: Record) -> bool:
     spec = record.spec
     return (
-        (record.next_retry_at or 0) > ledger.now
-        or waits_for_wall(record, ledger.wall)
-        or record.created_at + (spec.delay or 0) > ledger.now
+        (record.next_retry_at or 0) > ledger.turn.now
+        or waits_for_wall(record, ledger.turn.wall)
+        or record.created_at + (spec.delay or 0) > ledger.turn.now
     )
 
 

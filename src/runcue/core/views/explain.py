@@ -68,7 +68,7 @@ def explain(ledger: Ledger, record: Record, now: float, wall: float, is_started:
     if why is not None:
         return why
     lines, key = _Lines(ledger, now, is_started), _key(ledger, record)
-    for other in ledger.all_pending():
+    for other in ledger.working.all_pending():
         if _own_reason(ledger, other, now, wall, is_started) is not None:
             continue
         if _key(ledger, other) < key:
@@ -99,9 +99,11 @@ def explain_pending(
 ) -> list[tuple[Record, Explanation]]:
     """The same for everything pending, by rank, then what nobody has decided over yet. One walk along the lines: the
     cost is that of sorting."""
-    pending = sorted(ledger.all_pending(), key=lambda record: (record.rank, record.seq))
-    if ledger.library is not None:  # what this turn took of it is among the others
-        pending += [record for record in ledger.library.accepted() if record.id not in ledger.plan.records]
+    pending = sorted(ledger.working.all_pending(), key=lambda record: (record.rank, record.seq))
+    if ledger.turn.library is not None:  # what this turn took of it is among the others
+        pending += [
+            record for record in ledger.turn.library.accepted() if record.id not in ledger.turn.plan.records
+        ]
     answers = {why.work_id: why for why in explain_alone(ledger, pending, now, wall, is_started)}
     return [(record, answers[record.id]) for record in pending]
 
@@ -122,7 +124,7 @@ def _own_reason(
     spec, asking = record.spec, ledger.asking
     if str(record.shelf).startswith(HELD):
         return _answer(record, "overdue", "its last attempt was given up but its code still runs")
-    if record.missing and not ledger.questions_of(spec.task).dependencies:
+    if record.missing and not ledger.lanes.questions_of(spec.task).dependencies:
         return _dependency(ledger, record)
     if record.next_retry_at is not None and record.next_retry_at > now:
         return _answer(record, _why_later(record), f"attempt {record.spent + 1}", until=record.next_retry_at)
@@ -130,15 +132,15 @@ def _own_reason(
         return _answer(record, "scheduled", "run_at", until=now + spec.run_at - wall)
     if spec.delay and record.created_at + spec.delay > now:
         return _answer(record, "scheduled", "delay", until=record.created_at + spec.delay)
-    if ledger.find_lane(spec) is None:
+    if ledger.lanes.find(spec) is None:
         return _answer(record, "unknown_task", f"nobody knows a task {spec.task!r}")
     return None if asking is None else _gate(ledger, asking, record, is_started)
 
 
 def _running(ledger: Ledger, record: Record) -> Explanation:
     """Where several processes share the queue, a start is given to one of them, which may not have read it yet."""
-    worker, library = record.worker, ledger.library
-    if worker is None or library is None or worker == ledger.worker:
+    worker, library = record.worker, ledger.turn.library
+    if worker is None or library is None or worker == ledger.turn.worker:
         return _answer(record, "running")
     if record.token in library.unstarted(worker):
         return _answer(record, "given", f"worker {worker} has yet to begin it")
@@ -146,8 +148,8 @@ def _running(ledger: Ledger, record: Record) -> Explanation:
 
 
 def _dependency(ledger: Ledger, record: Record) -> Explanation:
-    missing = ledger.missing(record)
-    unknown = sum(ledger.state_of(need) is None for need in missing)
+    missing = ledger.working.missing(record)
+    unknown = sum(ledger.working.state_of(need) is None for need in missing)
     done = len(record.spec.depends_on) - len(missing)
     details = f"{done}/{len(record.spec.depends_on)} satisfied"
     if unknown:
@@ -169,17 +171,17 @@ def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> E
         until = (
             None
             if wait.lane.queue.is_paused or not is_started
-            else max(ledger.now, wait.asked_at + wait.rest)
+            else max(ledger.turn.now, wait.asked_at + wait.rest)
         )
         if wait.why == "dependency":
             details = "dependency_satisfied has not said yes"
             return _answer(record, "dependency", details, until, waits_for=record.spec.depends_on)
         details = NOT_READY.get(wait.why, f"its input {wait.lacks} is not there")
         return _answer(record, "not_ready", details, until)
-    questions = ledger.questions_of(record.spec.task)
+    questions = ledger.lanes.questions_of(record.spec.task)
     if not is_started or not questions.gates:  # a score alone is asked only where there is room
         return None
-    lane = ledger.lane_of(record.spec)
+    lane = ledger.lanes.lane_of(record.spec)
     if record.id in lane.entries or (lane.queue.is_paused and not asking.is_asked(record.id)):
         return None
     if asking.has_unmet_needs(record, lane):
@@ -192,7 +194,7 @@ def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> E
 
 def _key(ledger: Ledger, record: Record) -> tuple[bool, float, int]:
     """A candidate's place among all: as the callbacks put it; whom they have not judged by rank, behind."""
-    judged = ledger.lane_of(record.spec).entries.get(record.id)
+    judged = ledger.lanes.lane_of(record.spec).entries.get(record.id)
     return (True, record.rank, record.seq) if judged is None else (False, judged[0], judged[1])
 
 
@@ -220,7 +222,7 @@ class _Lines:
 
     def join(self, record: Record) -> None:
         """The next one in line."""
-        lane, counts = self._ledger.lane_of(record.spec), self._counts
+        lane, counts = self._ledger.lanes.lane_of(record.spec), self._counts
         counts[lane] = counts.get(lane, 0) + 1
         for service in self._standing(lane).lines:
             for line in service.needs if isinstance(service, Crew) else (service,):
@@ -231,7 +233,7 @@ class _Lines:
 
     def why(self, record: Record) -> Explanation:
         """Why a candidate does not start, all those ahead of it being in line."""
-        lane = self._ledger.lane_of(record.spec)
+        lane = self._ledger.lanes.lane_of(record.spec)
         ahead = self._counts.get(lane, 0)
         if not self._is_started and self._ledger.is_whole:
             return _answer(record, "not_started", "call start() or use `async with`", ahead=ahead)

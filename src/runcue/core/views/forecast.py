@@ -58,8 +58,8 @@ class Pace(msgspec.Struct, frozen=True):
 
 def tasks_of(ledger: Ledger) -> list[str]:
     """The tasks of what is pending or running: those of which the pace has to be known."""
-    pending = islice(ledger.all_pending(), MOST)
-    return sorted({record.spec.task for record in (*pending, *ledger.records.values())})
+    pending = islice(ledger.working.all_pending(), MOST)
+    return sorted({record.spec.task for record in (*pending, *ledger.working.records.values())})
 
 
 def paces(recent: Iterable[Record]) -> dict[str, Pace]:
@@ -79,9 +79,9 @@ def _pace(records: Sequence[Record]) -> Pace:
 
 def forecast(ledger: Ledger, paces: dict[str, Pace], now: float, wall: float) -> Forecast:
     """What comes of everything that is pending and running, if nothing more is submitted."""
-    running = [record for record in ledger.records.values() if record.token]
-    pending = list(islice(ledger.all_pending(), MOST))
-    counts = ledger.pending, ledger.running
+    running = [record for record in ledger.working.records.values() if record.token]
+    pending = list(islice(ledger.working.all_pending(), MOST))
+    counts = ledger.counters.pending, ledger.counters.running
     if not pending and not running:
         return Forecast(*counts, 0.0, now)
     missing = sorted({one.spec.task for one in (*pending, *running) if one.spec.task not in paces})
@@ -93,8 +93,8 @@ def forecast(ledger: Ledger, paces: dict[str, Pace], now: float, wall: float) ->
         return Forecast(*counts, None, None, service, limit, f"{amount:,} cannot go on")
     slowest, scarcest = stage.bottleneck()
     seconds = stage.ends_at - now
-    if ledger.pending > len(pending):
-        seconds += (ledger.pending - len(pending)) * stage.interval()
+    if ledger.counters.pending > len(pending):
+        seconds += (ledger.counters.pending - len(pending)) * stage.interval()
     details = f"nothing is known yet of how long {', '.join(missing)} takes" if missing else ""
     if missing and scarcest in (None, "concurrency"):
         return Forecast(*counts, None, None, slowest, scarcest, details)
@@ -121,7 +121,7 @@ class _Stage:
             pace = paces.get(record.spec.task, Pace(0.0))
             left = max(pace.seconds - (now - (record.started_at or now)), pace.seconds / 10)
             self._ended(record.id, now + left)
-            lane = ledger.slots.get(record.token)
+            lane = ledger.capacity.lane_of(record.token)
             for service in () if lane is None else lane.services:
                 busy.setdefault(service, []).append(now + left)
         self._busy = busy
@@ -158,12 +158,12 @@ class _Stage:
         strangers = [need for need in record.spec.depends_on if need not in known and need not in self._ends]
         if not record.missing or not strangers:
             return None
-        missing = self._ledger.missing(record)
-        lost = [need for need in strangers if need in missing and self._ledger.state_of(need) is None]
+        missing = self._ledger.working.missing(record)
+        lost = [need for need in strangers if need in missing and self._ledger.working.state_of(need) is None]
         return ("dependency", lost[0]) if lost else None
 
     def _start(self, record: Record, after: float) -> tuple[str, str] | None:
-        lane = self._ledger.find_lane(record.spec)
+        lane = self._ledger.lanes.find(record.spec)
         if lane is None:
             return "unknown_task", record.spec.task
         if lane.queue.is_paused:

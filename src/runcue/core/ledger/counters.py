@@ -1,0 +1,130 @@
+"""How many units there are in each state, the numbers given out so far, and whether the queue makes progress."""
+
+from __future__ import annotations
+
+import math
+
+from runcue.core.model.lifecycle import CANCELLED, COMPLETED, FAILED
+from runcue.core.model.record import WorkState
+from runcue.core.model.state import NO_HEAD, Head
+
+
+class Counters:
+    """Counts that change with every move of a unit. Every change is progress."""
+
+    __slots__ = ("_ended", "_head", "blocked", "has_moved", "moved_at", "pending", "running", "seq", "stalled_for",
+                 "token")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.pending = 0
+        self.running = 0
+        self.blocked = 0
+        """How many of the pending wait for others."""
+        self._ended = dict.fromkeys((state for state in WorkState if state.is_final), 0)
+        self.seq = 0
+        """The number of the newest unit."""
+        self.token = 0
+        """The newest token of an attempt."""
+        self._head = NO_HEAD
+        self.has_moved = False
+        """True when something has moved since `settle`."""
+        self.moved_at = 0.0
+        self.stalled_for = -math.inf
+        """How long nothing had moved when the limits on that were last acted on."""
+
+    @property
+    def counts(self) -> dict[WorkState, int]:
+        """How many units there are in each state; of ended ones, how many there ever were."""
+        return {WorkState.PENDING: self.pending, WorkState.RUNNING: self.running, **self._ended}
+
+    @property
+    def stored(self) -> Head:
+        """The counters as the last turn left them."""
+        return self._head
+
+    def load(self, head: Head) -> None:
+        """Go on from these counters, which another process may have moved on."""
+        if (head.pending, head.running, head.seq) != (self.pending, self.running, self.seq):
+            self.has_moved = True
+        self._head = head
+        self.seq, self.token = head.seq, head.token
+        self.pending, self.running, self.blocked = head.pending, head.running, head.blocked
+        self._ended = {COMPLETED: head.completed, FAILED: head.failed, CANCELLED: head.cancelled}
+
+    def store(self, now: float, events: int, decider: str | None, wake_at: float | None) -> Head:
+        """The counters as this turn leaves them, with so many more events."""
+        before, ended = self._head, self._ended
+        self._head = Head(before.revision, self.seq, self.token, before.told + events, now, self.pending,
+                          self.running, ended[COMPLETED], ended[FAILED], ended[CANCELLED], self.blocked, decider,
+                          wake_at)  # fmt: skip
+        return self._head
+
+    # moves of units -----------------------------------------------------------------------------------------
+
+    def accepted(self, amount: int) -> None:
+        """So many new units are pending, with the next numbers."""
+        self.seq += amount
+        self.pending += amount
+        self.has_moved = True
+
+    def started(self, amount: int) -> None:
+        """So many pending units run, with the next tokens."""
+        self.token += amount
+        self.pending -= amount
+        self.running += amount
+        self.has_moved = True
+
+    def returned(self) -> None:
+        """A running unit is pending again."""
+        self.running -= 1
+        self.pending += 1
+        self.has_moved = True
+
+    def ended(self, state: WorkState, *, was_running: bool, amount: int = 1) -> None:
+        """So many units have come to this final state."""
+        self._ended[state] += amount
+        if was_running:
+            self.running -= amount
+        else:
+            self.pending -= amount
+        self.has_moved = True
+
+    def revived(self, state: WorkState) -> int:
+        """A unit that had come to that final state is pending again: its new number."""
+        self._ended[state] -= 1
+        self.accepted(1)
+        return self.seq
+
+    def purged(self, state: WorkState) -> None:
+        """A unit that had come to that final state is gone without a trace."""
+        self._ended[state] -= 1
+
+    def became_blocked(self) -> None:
+        """One more pending unit waits for others."""
+        self.blocked += 1
+
+    def became_unblocked(self) -> None:
+        """One pending unit less waits for others."""
+        self.blocked -= 1
+
+    # progress -----------------------------------------------------------------------------------------------
+
+    def note_progress(self) -> None:
+        """Something moved that is counted nowhere."""
+        self.has_moved = True
+
+    def settle(self, now: float) -> bool:
+        """True when something has moved since the last call: a standstill begins anew, now."""
+        if self.has_moved:
+            self.has_moved = False
+            self.restart_stall(now)
+            return True
+        return False
+
+    def restart_stall(self, now: float) -> None:
+        """A standstill begins now at the earliest."""
+        self.moved_at, self.stalled_for = now, -math.inf
+
+    def note_stall(self, seconds: float) -> None:
+        """The limits on a standstill were acted on when it had lasted that long."""
+        self.stalled_for = seconds
