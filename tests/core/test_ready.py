@@ -1,7 +1,7 @@
 """The ready index: which of the work that could run runs next."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import permutations, product
 from typing import Any
 
@@ -18,11 +18,29 @@ from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Rule
 from runcue.core.schedule.lane import ACTIVE, ASKING, LEAST_HOLD, Hold, Lane
 from runcue.core.schedule.line import Key, Line
-from runcue.core.schedule.ready import Ready, head_by_rank, take_by_rank
+from runcue.core.schedule.ready import ByRank, Ready
 from tests.sample import fewer
 
 NOW = 1_700_000_000.0
 ANY = Rule(Retry())
+
+
+Head = Callable[[Lane], Key | None]
+Take = Callable[[Lane, int, float, Key], list[Record] | None]
+
+
+class Judged(ByRank):
+    """An order in which callbacks have their say."""
+
+    def __init__(self, ready: Ready, head: Head | None, take: Take | None) -> None:
+        super().__init__(ready)
+        self._head, self._take = head or super().head, take or super().take
+
+    def head(self, lane: Lane) -> Key | None:
+        return self._head(lane)
+
+    def take(self, lane: Lane, room: int, now: float, limit: Key) -> list[Record] | None:
+        return self._take(lane, room, now, limit)
 
 
 class Yard:
@@ -38,6 +56,10 @@ class Yard:
         for name, limit in services.items():
             limits = limit if isinstance(limit, Limits) else Limits(name, concurrent=limit)
             self.ready.services[name] = Service(limits)
+
+    def judge(self, head: Head | None = None, take: Take | None = None) -> None:
+        """These say from now on which unit of a lane is first, and which are taken."""
+        self.ready.order_by(Judged(self.ready, head, take))
 
     def service(self, name: str) -> Service:
         return self.ready.services[name]
@@ -374,9 +396,9 @@ def test_the_cost_of_a_start_does_not_depend_on_how_many_lanes_wait() -> None:
 
     def head_of(lane: Lane) -> Key | None:
         looks.append(lane)
-        return head_by_rank(lane)
+        return lane.line.key()
 
-    yard.ready.head_of = head_of
+    yard.judge(head=head_of)
     yard.end(first)
     assert len(yard.choose()) == 1
     assert len(looks) < 10
@@ -523,7 +545,7 @@ class StrictYard(Yard):
     def check_hold(self, held: Service) -> None:
         lane = held.held_by
         assert lane is not None
-        assert head_by_rank(lane) == (lane.rank, lane.seq)
+        assert lane.line.key() == (lane.rank, lane.seq)
         lacking = [service for service in lane.services if service.room(self.now) <= 0]
         assert len(lacking) == 1
         assert lacking[0] is not held
@@ -822,7 +844,7 @@ def test_nothing_is_kept_for_a_lane_whose_work_no_longer_passes_its_callbacks() 
     younger = yard.submit("a", rank=2.0)
     assert yard.choose() == []
     refused = yard.lane(both)
-    yard.ready.head_of = lambda lane: None if lane is refused else head_by_rank(lane)
+    yard.judge(head=lambda lane: None if lane is refused else lane.line.key())
     yard.ready.wake(refused)
     assert yard.choose() == [younger]
 
@@ -834,9 +856,9 @@ def asked_about() -> tuple[Yard, str, str]:
     asked = yard.lane(both)
 
     def take(lane: Lane, room: int, now: float, limit: Key) -> list[Record] | None:
-        return None if lane is asked else take_by_rank(lane, room, now, limit)
+        return None if lane is asked else lane.line.take(room, limit)
 
-    yard.ready.take_from = take
+    yard.judge(take=take)
     yard.end(other)
     assert yard.choose() == []
     assert asked.where is ASKING
@@ -846,7 +868,7 @@ def asked_about() -> tuple[Yard, str, str]:
 def test_what_was_kept_stays_kept_while_its_work_is_asked_about() -> None:
     yard, both, _ = asked_about()
     assert yard.choose() == []
-    yard.ready.take_from = take_by_rank
+    yard.judge()
     yard.ready.wake(yard.lane(both))
     assert yard.choose() == [both]
 
@@ -862,7 +884,7 @@ def test_a_younger_head_of_a_lane_keeps_less_than_the_one_it_had() -> None:
     middle = yard.submit("a", rank=2.0)
     assert yard.choose() == []
     lane = yard.lane(both)
-    yard.ready.head_of = lambda asked: (3.0, 99) if asked is lane else head_by_rank(asked)
+    yard.judge(head=lambda asked: (3.0, 99) if asked is lane else asked.line.key())
     yard.ready.wake(lane)
     assert yard.choose() == [middle]
 
@@ -923,9 +945,9 @@ def test_a_lane_that_has_to_be_asked_about_waits_until_it_is_woken() -> None:
     answers: list[Any] = [None]
 
     def take(lane: Lane, room: int, now: float, limit: Key) -> list[Record] | None:
-        return answers.pop() if answers else take_by_rank(lane, room, now, limit)
+        return answers.pop() if answers else lane.line.take(room, limit)
 
-    yard.ready.take_from = take
+    yard.judge(take=take)
     assert yard.choose() == []
     assert yard.choose() == []
     yard.ready.wake(yard.lane(work_id))

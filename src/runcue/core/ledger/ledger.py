@@ -4,7 +4,7 @@ The parts that decide (admission, outcome, watch, scheduler) read the parts of t
 verbs below, so that records, counts, lanes, edges and the plan can never disagree.
 
 turn         the turn under way: time, plan, where to read more (current.py)
-working      the records that are loaded (working_set.py)
+working      the records that are loaded (working_set.py); lookups: what was read for this turn
 counters     how many units there are in each state
 lanes        the rules of tasks, and the lane of a unit
 ready        which of the units that could start is next
@@ -33,6 +33,7 @@ from runcue.core.ledger.fleet import Fleet
 from runcue.core.ledger.grants import Grants
 from runcue.core.ledger.inherited import Inherited
 from runcue.core.ledger.lanes import Lanes
+from runcue.core.ledger.lookups import Lookups
 from runcue.core.ledger.notices import Notices
 from runcue.core.ledger.retention import FinishedRetention
 from runcue.core.ledger.risk import Risk
@@ -75,7 +76,8 @@ class Ledger:
         """`is_whole` says that nobody shares the store: every live record is loaded."""
         self.is_whole = is_whole
         self.turn = CurrentTurn(worker)
-        self.working = WorkingSet(self.turn, is_complete=is_whole)
+        self.lookups = Lookups(self.turn)
+        self.working = WorkingSet(self.turn, self.lookups, is_complete=is_whole)
         self.counters = Counters()
         self.fleet: Fleet | None = None if is_whole else Fleet(self._touch)
         """The processes that run work, where several share the queue."""
@@ -112,7 +114,7 @@ class Ledger:
         """A turn begins at this moment, with an empty plan."""
         self.turn.begin(now, wall, library)
         self.timers.begin()
-        self.working.begin()
+        self.lookups.begin()
 
     def finish(self) -> Plan:
         """The plan, with what has to be written besides records."""
@@ -242,7 +244,7 @@ class Ledger:
                 plan.dependent.append(record)
             if spec.idempotency_key is not None:
                 plan.keyed.append(record)
-                self.working.note_key(record)
+                self.lookups.note_key(record)
         self.counters.accepted(len(specs))
         self.working.add(fresh)
         for mine, run in runs:
@@ -342,7 +344,7 @@ class Ledger:
         if record is not None and not record.token and was_held:
             self.place(record)
         elif record is None and not self.is_whole:
-            final = working.latest(work_id) or working.look_up(work_id)
+            final = working.latest(work_id) or self.lookups.look_up(work_id)
             if final is not None and final.state.is_final and final.worker is not None:
                 plan = self.turn.plan
                 plan.records[work_id] = replace(final, worker=None)
@@ -437,7 +439,7 @@ class Ledger:
         self._retention.drop(record)
         self.counters.purged(record.state)
         self.turn.plan.purged.append(record.id)
-        self.working.forget(record)
+        self.lookups.forget(record)
 
     def revive(self, record: Record) -> Record:
         """A final unit becomes live again, with a fresh budget and a new place among its equals."""

@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterable, Iterator
 
 from runcue.core.ledger.current import CurrentTurn
+from runcue.core.ledger.lookups import Lookups
 from runcue.core.model.record import Record, WorkState
 from runcue.core.schedule.graph import Graph
 from runcue.core.schedule.lane import Lane
 from runcue.core.schedule.line import READY, Page
-from runcue.core.schedule.plan import Found, Key, Lacks, Revive
+from runcue.core.schedule.plan import Key
 
 DAY = 86400.0
 _made = re.compile(r"[0-9a-f]{27}")
@@ -26,13 +27,13 @@ PAGE = 256
 
 
 class WorkingSet:
-    """Live records, edges between them, and what was looked up for this turn."""
+    """Live records, and edges between them."""
 
-    __slots__ = ("_has_looked", "_keys_looked_up", "_looked_up", "_transient", "_turn", "_walks", "found", "graph",
-                 "heads", "is_complete", "records")  # fmt: skip
+    __slots__ = ("_lookups", "_transient", "_turn", "graph", "heads", "is_complete", "records")
 
-    def __init__(self, turn: CurrentTurn, *, is_complete: bool) -> None:
+    def __init__(self, turn: CurrentTurn, lookups: Lookups, *, is_complete: bool) -> None:
         self._turn = turn
+        self._lookups = lookups
         self.is_complete = is_complete
         self.records: dict[str, Record] = {}
         self.graph = Graph()
@@ -40,17 +41,6 @@ class WorkingSet:
         """The first under each index key of pending work, as far as it is known; only with a library."""
         self._transient: set[str] = set()
         """Ids of records that were loaded for this turn only."""
-        self._has_looked = True
-        self.begin()
-
-    def begin(self) -> None:
-        """A turn begins: forget what was looked up for an earlier one."""
-        if self._has_looked:
-            self._has_looked = False
-            self.found = Found()
-            self._looked_up: set[str] = set()
-            self._keys_looked_up: set[str] = set()
-            self._walks: dict[Revive, tuple[list[str], set[str]]] = {}
 
     # one record ---------------------------------------------------------------------------------------------
 
@@ -59,14 +49,14 @@ class WorkingSet:
         return (
             self.records.get(work_id)
             or self._turn.plan.records.get(work_id)
-            or self.found.records.get(work_id)
+            or self._lookups.found.records.get(work_id)
         )
 
     def live(self, work_id: str) -> Record | None:
         """That unit, if it is pending or running: loaded for this turn if it was not."""
         record = self.records.get(work_id)
         if record is None and self._turn.library is not None:
-            record = self._turn.plan.records.get(work_id) or self.look_up(work_id)
+            record = self._turn.plan.records.get(work_id) or self._lookups.look_up(work_id)
             if record is None or record.state.is_final:
                 return None
             self._load(record)
@@ -101,23 +91,12 @@ class WorkingSet:
         self.records[record.id] = record
         return record
 
-    def look_up(self, work_id: str) -> Record | None:
-        """That unit as the store has it, read at most once in a turn."""
-        library = self._turn.library
-        if work_id not in self._looked_up and library is not None:
-            self._has_looked = True
-            self._looked_up.add(work_id)
-            found = library.read(Lacks(ids={work_id}))
-            self.found.records.update(found.records)
-            self.found.forgotten.update(found.forgotten)
-        return self.found.records.get(work_id)
-
     def state_of(self, work_id: str) -> WorkState | None:
         """How that unit stands, live, stored or pruned; None when it was never submitted."""
         record = self.latest(work_id)
         if record is not None:
             return record.state
-        state = self.found.forgotten.get(work_id)
+        state = self._lookups.found.forgotten.get(work_id)
         if state is None and self._is_made(work_id):
             return WorkState.COMPLETED  # an id of our own that is not stored: it ended well long ago
         return state
@@ -128,57 +107,7 @@ class WorkingSet:
             return len(work_id) == 27 and work_id[11:19] == self._turn.worker
         return _made.fullmatch(work_id) is not None and int(work_id[:11], 16) / 1000 <= self._turn.wall + DAY
 
-    # what a decision has to read ------------------------------------------------------------------------------
-
-    def unread(self, wanted: Lacks) -> Lacks:
-        """What of that was not looked up in this turn."""
-        wanted.ids = {one for one in wanted.ids if one not in self._looked_up}
-        wanted.keys = {
-            key for key in wanted.keys if key not in self.found.keys and key not in self._keys_looked_up
-        }
-        return wanted
-
-    def absorb(self, wanted: Lacks, found: Found) -> None:
-        """This is what the store had of that."""
-        self._has_looked = True
-        self._looked_up |= wanted.ids
-        self._keys_looked_up |= wanted.keys
-        known = self.found
-        known.records.update(found.records)
-        known.keys.update(found.keys)
-        known.dependents.update(found.dependents)
-        for dependents in found.dependents.values():
-            known.records.update((record.id, record) for record in dependents)
-        known.forgotten.update(found.forgotten)
-
-    def note_key(self, record: Record) -> None:
-        """That new unit has its idempotency key from now on."""
-        assert record.spec.idempotency_key is not None
-        self.found.keys[record.spec.idempotency_key] = record
-        self._has_looked = True
-
-    def was_looked_up(self, work_id: str) -> bool:
-        """True when that unit was looked up in this turn."""
-        return work_id in self._looked_up
-
-    def walk(self, item: Revive) -> tuple[list[str], list[str], set[str]]:
-        """How far the search for everything that has to be revived with a unit has got: ids to look at now, those to
-        look at when more was read, and all that were met."""
-        todo, seen = self._walks.get(item, ([item.id], {item.id}))
-        again: list[str] = []
-        self._walks[item] = again, seen
-        self._has_looked = True
-        return todo, again, seen
-
-    def forget(self, record: Record) -> None:
-        """That stored unit is gone as of this turn: whoever asks for it finds nothing."""
-        found = self.found
-        del found.records[record.id]
-        if not record.spec.is_named:  # unknown, it would pass for one that ended well
-            found.forgotten[record.id] = record.state
-        found.keys = {key: owner for key, owner in found.keys.items() if owner.id != record.id}
-        for dependents in found.dependents.values():
-            dependents[:] = [one for one in dependents if one.id != record.id]
+    # records for one turn -------------------------------------------------------------------------------------
 
     def only_this_turn(self, work_id: str) -> None:
         """That record need not stay loaded beyond this turn."""
@@ -222,7 +151,8 @@ class WorkingSet:
         library = self._turn.library
         if library is not None:
             ids = list(dict.fromkeys((*library.dependents(work_id), *ids)))
-            self._look_up_all(ids)
+            known = (self.records, self._turn.plan.records)
+            self._lookups.look_up_all(one for one in ids if not any(one in some for some in known))
         records = (self.live(one) for one in ids)
         return [record for record in records if record is not None and record.missing]
 
@@ -231,18 +161,8 @@ class WorkingSet:
         if self._turn.library is None:
             return self.graph.missing(record.id, record.spec.depends_on)
         for need in record.spec.depends_on:
-            self.look_up(need)
+            self._lookups.look_up(need)
         return [need for need in record.spec.depends_on if self.state_of(need) is not WorkState.COMPLETED]
-
-    def _look_up_all(self, ids: list[str]) -> None:
-        """Read those that are not loaded, in one go."""
-        assert self._turn.library is not None
-        known = (self.records, self._turn.plan.records, self._looked_up)
-        unknown = [one for one in ids if not any(one in some for some in known)]
-        if unknown:
-            self._has_looked = True
-            self._looked_up.update(unknown)
-            self.found.records.update(self._turn.library.by_id(unknown))
 
     # pages of the library -------------------------------------------------------------------------------------
 

@@ -141,7 +141,7 @@ def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]
 
 def _by_key(ledger: Ledger, spec: Spec, key: str) -> str | None:
     """The id of the work that has that key and stands for this one; None when a new one takes it."""
-    known = ledger.working.found.keys.get(key)
+    known = ledger.lookups.found.keys.get(key)
     if known is None:
         return None
     known = ledger.working.latest(known.id) or known

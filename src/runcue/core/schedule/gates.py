@@ -27,7 +27,7 @@ from runcue.core.model.record import Record
 from runcue.core.model.settings import Questions as Questions  # noqa: PLC0414 (it is looked for here, too)
 from runcue.core.schedule.lane import Candidate, Lane
 from runcue.core.schedule.line import Key
-from runcue.core.schedule.ready import FRESH, Ready, head_by_rank, take_by_rank
+from runcue.core.schedule.ready import FRESH, ByRank, Ready
 
 FIRST_WAIT = 0.05
 GROWTH = 1.5
@@ -134,8 +134,9 @@ class Lacking:
 class Asking:
     """The book of questions: who was asked, who waits for a new question."""
 
-    __slots__ = ("_again_left", "_aside", "_asked", "_completions", "_curious", "_heads", "_is_mixed", "_lacking",
-                 "_numbers", "_records", "_resting", "_ring", "_wanted", "_woken", "ready", "waiting")  # fmt: skip
+    __slots__ = ("_again_left", "_aside", "_asked", "_by_rank", "_completions", "_curious", "_heads", "_is_mixed",
+                 "_lacking", "_numbers", "_records", "_resting", "_ring", "_wanted", "_woken", "ready",
+                 "waiting")  # fmt: skip
 
     def __init__(self, records: dict[str, Record], ready: Ready, *, is_mixed: bool = False) -> None:
         """`is_mixed` says that there is work which is scored beside work which is not."""
@@ -156,10 +157,8 @@ class Asking:
         self._completions = 0
         self._lacking = Lacking()
         self._woken: deque[tuple[str, Wait]] = deque()  # what they lacked was made
-        ready.head_of = self._head
-        ready.take_from = self._take
-        ready.on_open = self._opened
-        ready.notice = self._noticed
+        self._by_rank = ByRank(ready)
+        ready.order_by(self)
 
     def arrived(self, lane: Lane, records: list[Record]) -> None:
         """Work that nothing but the callbacks holds back joins the line of the never asked."""
@@ -173,7 +172,7 @@ class Asking:
         else:
             self.ready.wake(lane)
 
-    def _noticed(self, lane: Lane) -> None:
+    def lane_found(self, lane: Lane) -> None:
         """A lane may have work in the store that was never asked about here."""
         key = lane.line.key()
         if not lane.questions.gates:
@@ -358,9 +357,9 @@ class Asking:
             aside = self._aside[lane.queue.name] = Aside()
         return aside
 
-    def _opened(self, queue: str) -> None:
+    def queue_opened(self, name: str) -> None:
         """That queue goes on: whoever was set aside takes its place again, in front of those it was among."""
-        aside = self._aside.pop(queue, None)
+        aside = self._aside.pop(name, None)
         if aside is None:
             return
         for lane in aside.lanes:
@@ -415,11 +414,12 @@ class Asking:
         for rest, line in self._resting.items():
             self._resting[rest] = deque(entry for entry in line if waiting.get(entry[0]) is entry[1])
 
-    # the choice, for judged lanes (ready.py calls these) --------------------------------------------------
+    # the choice: what `Order` asks for --------------------------------------------------
 
-    def _head(self, lane: Lane) -> Key | None:
+    def head(self, lane: Lane) -> Key | None:
+        """The place of the best candidate of a lane among all lanes; None when there is none."""
         if not lane.questions:
-            return head_by_rank(lane)
+            return self._by_rank.head(lane)
         if not lane.questions.gates:
             unasked = lane.line.head()
             if unasked is not None:
@@ -429,10 +429,10 @@ class Asking:
             heappop(candidates)
         return candidates[0][:2] if candidates else None
 
-    def _take(self, lane: Lane, room: int, now: float, limit: Key) -> list[Record] | None:
+    def take(self, lane: Lane, room: int, now: float, limit: Key) -> list[Record] | None:
         """Up to `room` of the best whose answers are fresh; None when somebody has to be asked first."""
         if not lane.questions:
-            return take_by_rank(lane, room, now, limit)
+            return self._by_rank.take(lane, room, now, limit)
         was_answered = lane.asked_at != math.inf  # what this round said counts, however long it took
         oldest = min(now - FRESH, lane.asked_at)
         lane.asked_at = math.inf

@@ -136,13 +136,13 @@ def revive_lacks(ledger: Ledger, item: Revive) -> Lacks:
 
     Asked again when that was read, it goes on where it was: the cost of all rounds is that of one walk.
     """
-    found = ledger.working.found
+    found = ledger.lookups.found
     wanted = Lacks()
-    todo, again, seen = ledger.working.walk(item)
+    todo, again, seen = ledger.lookups.walk(item)
     while todo:
         work_id = todo.pop()
         record = ledger.working.latest(work_id)
-        is_unread = record is None and not ledger.working.was_looked_up(work_id)
+        is_unread = record is None and not ledger.lookups.has(work_id)
         if is_unread:
             wanted.ids.add(work_id)
         if record is not None:
@@ -195,7 +195,7 @@ def purge(ledger: Ledger, item: Purge) -> int:
     """Delete those of these works that had failed before this turn; nobody can know yet of what fails in it."""
     count = 0
     for work_id in item.ids:
-        record = ledger.working.found.records.get(work_id)
+        record = ledger.lookups.found.records.get(work_id)
         if (
             record is not None
             and record.state is WorkState.FAILED
@@ -208,7 +208,7 @@ def purge(ledger: Ledger, item: Purge) -> int:
 
 def _owner_of_key(ledger: Ledger, record: Record) -> Record:
     key = record.spec.idempotency_key
-    return record if key is None else ledger.working.found.keys.get(key, record)
+    return record if key is None else ledger.lookups.found.keys.get(key, record)
 
 
 def _gather_company(ledger: Ledger, company: dict[str, Record]) -> None:
@@ -220,7 +220,7 @@ def _gather_company(ledger: Ledger, company: dict[str, Record]) -> None:
     todo = list(company)
     while todo:
         lost = todo.pop()
-        known = [dependent.id for dependent in ledger.working.found.dependents.get(lost, ())]
+        known = [dependent.id for dependent in ledger.lookups.found.dependents.get(lost, ())]
         for work_id in known + ended_now.get(lost, []):
             latest = ledger.working.latest(work_id)
             assert latest is not None

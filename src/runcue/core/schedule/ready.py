@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from runcue.core.limits.meter import together
 from runcue.core.limits.service import UNLIMITED, Blocked, Limits, Service
@@ -53,12 +53,56 @@ FEW_LANES = 1000
 """How many lanes there may be before those that have no work are dropped."""
 
 
+class Order(Protocol):
+    """Says which units of a lane come first: by rank, or by what callbacks said about them."""
+
+    def head(self, lane: Lane) -> Key | None:
+        """The place of the first unit of a lane among all lanes; None when none of it may start."""
+        ...
+
+    def take(self, lane: Lane, room: int, now: float, limit: Key) -> list[Record] | None:
+        """Up to `room` units of a lane, as long as they come before `limit`; None when callbacks are asked first."""
+        ...
+
+    def queue_opened(self, name: str) -> None:
+        """A queue goes on that was paused or not served."""
+        ...
+
+    def lane_found(self, lane: Lane) -> None:
+        """A lane may have units in the store that nobody here has seen."""
+        ...
+
+
+class ByRank:
+    """The order of units about which no callback is asked."""
+
+    __slots__ = ("_ready",)
+
+    def __init__(self, ready: Ready) -> None:
+        self._ready = ready
+
+    def head(self, lane: Lane) -> Key | None:
+        """The first unit by rank."""
+        return lane.line.key()
+
+    def take(self, lane: Lane, room: int, now: float, limit: Key) -> list[Record] | None:
+        """The first units by rank."""
+        return lane.line.take(room, limit)
+
+    def queue_opened(self, name: str) -> None:
+        """Nothing but its lanes waited for that."""
+
+    def lane_found(self, lane: Lane) -> None:
+        """It may be a candidate."""
+        self._ready.wake(lane)
+
+
 class Ready:
     """All lanes, and the choice among them."""
 
-    __slots__ = ("_active", "_crew_of", "_heads", "_holders", "_left", "_most_lanes", "_page", "_put_off", "_records",
-                 "_timers", "head_of", "lanes", "limited", "notice", "on_open", "paused", "questions", "queues",
-                 "served", "services", "take_from", "touched")  # fmt: skip
+    __slots__ = ("_active", "_crew_of", "_heads", "_holders", "_left", "_most_lanes", "_order", "_page", "_put_off",
+                 "_records", "_timers", "lanes", "limited", "paused", "questions", "queues", "served", "services",
+                 "touched")  # fmt: skip
 
     def __init__(
         self,
@@ -85,11 +129,11 @@ class Ready:
         self.served: frozenset[str] | None = None
         self.paused: set[str] = set()
         self.limited: list[tuple[Service, Blocked]] = []
-        self.head_of: Callable[[Lane], Key | None] = head_by_rank
-        self.take_from: Callable[[Lane, int, float, Key], list[Record] | None] = take_by_rank
-        self.on_open: Callable[[str], None] = nobody_waits
-        self.notice: Callable[[Lane], None] = self.wake
-        """Called for a lane that may have work in the store which nobody here has seen."""
+        self._order: Order = ByRank(self)
+
+    def order_by(self, order: Order) -> None:
+        """From now on that says which unit of a lane is first."""
+        self._order = order
 
     # what changes -----------------------------------------------------------------------------------------
 
@@ -110,7 +154,7 @@ class Ready:
                 lane.line.reset(self._heads.get(shelf))
             self.lanes[key] = lane
             if lane.line.more:
-                self.notice(lane)
+                self._order.lane_found(lane)
         return lane
 
     def _service(self, name: str) -> Service:
@@ -152,7 +196,7 @@ class Ready:
         queue.is_paused = unserved or queue.name in self.paused
         self.touch(queue)
         if not queue.is_paused:
-            self.on_open(queue.name)
+            self._order.queue_opened(queue.name)
 
     def push(self, lane: Lane, record: Record) -> None:
         """Work that may start as far as it is concerned joins its lane."""
@@ -166,9 +210,13 @@ class Ready:
         lane.line.extend(records)
         self.wake(lane)
 
+    def found(self, lane: Lane) -> None:
+        """A lane may have units in the store that nobody here has seen."""
+        self._order.lane_found(lane)
+
     def wake(self, lane: Lane) -> None:
         """Bring a lane's entry up to date after its head may have changed."""
-        key = self.head_of(lane)
+        key = self._order.head(lane)
         if key is None:
             self._unhold(lane)
             return
@@ -242,7 +290,7 @@ class Ready:
         """Drop the lanes without work, the queues and keys without lanes; `busy` ones have their work elsewhere."""
         lanes = self.lanes
         for key, lane in list(lanes.items()):
-            if lane not in busy and not lane.holds and self.head_of(lane) is None:
+            if lane not in busy and not lane.holds and self._order.head(lane) is None:
                 lane.where = EMPTY  # so that no heap entry of it counts any more
                 del lanes[key]
         self.queues = {lane.queue.name: lane.queue for lane in lanes.values()}
@@ -306,7 +354,7 @@ class Ready:
             rank, seq, lane = heappop(active)
             if lane.where is not ACTIVE or lane.seq != seq or lane.rank != rank:
                 continue
-            key = self.head_of(lane)
+            key = self._order.head(lane)
             if key is None:
                 lane.where = EMPTY
                 self._unhold(lane)
@@ -336,7 +384,7 @@ class Ready:
             room = 1 if lane.gate.parked.first() is not None else room
         if room > 1:
             limit = self._limit(lane, limit)
-        batch = self.take_from(lane, min(room, self._left), now, limit)
+        batch = self._order.take(lane, min(room, self._left), now, limit)
         if batch is None:
             lane.where = ASKING
             return
@@ -501,17 +549,3 @@ class Ready:
                 return
             self._wait_at(lane.gate, lane)
             self.touch(lane.gate)
-
-
-def nobody_waits(name: str) -> None:
-    """A queue was opened, and nothing but its lanes waited for that."""
-
-
-def head_by_rank(lane: Lane) -> Key | None:
-    """The key of a lane that nobody judges: its first work by rank."""
-    return lane.line.key()
-
-
-def take_by_rank(lane: Lane, room: int, now: float, limit: Key) -> list[Record]:
-    """Up to `room` of a lane that nobody judges, as long as they come before `limit`."""
-    return lane.line.take(room, limit)

@@ -160,11 +160,11 @@ class Scheduler:
                 wanted.ids.update(item.ids)
             else:
                 _merge(wanted, admission.lacks(ledger, item))
-        return ledger.working.unread(wanted)
+        return ledger.lookups.unread(wanted)
 
     def learn(self, lacks: Lacks, found: Found) -> None:
         """This is what the store had of that."""
-        self.ledger.working.absorb(lacks, found)
+        self.ledger.lookups.absorb(lacks, found)
 
     def take_posts(self, posts: Iterable[Post]) -> None:
         """Work through what other processes left, as through one's own inbox."""

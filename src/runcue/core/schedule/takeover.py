@@ -172,7 +172,7 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_new: bool = 
     line = lane.line
     if line.is_untouched:
         line.reset(first)
-        ledger.ready.notice(lane)
+        ledger.ready.found(lane)
 
 
 def _load_service(ledger: Ledger, state: ServiceState) -> None:

@@ -1,0 +1,93 @@
+"""What was looked up in the store for the turn under way: each thing once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runcue.core.ledger.current import CurrentTurn
+from runcue.core.model.record import Record
+from runcue.core.schedule.plan import Found, Lacks, Revive
+
+
+class Lookups:
+    """Stored records, and who owns which idempotency key. Forgotten when the next turn begins."""
+
+    __slots__ = ("_ids", "_is_used", "_keys", "_turn", "_walks", "found")
+
+    def __init__(self, turn: CurrentTurn) -> None:
+        self._turn = turn
+        self._is_used = True
+        self.begin()
+
+    def begin(self) -> None:
+        """A turn begins: forget what was looked up for an earlier one."""
+        if self._is_used:
+            self._is_used = False
+            self.found = Found()
+            self._ids: set[str] = set()
+            self._keys: set[str] = set()
+            self._walks: dict[Revive, tuple[list[str], set[str]]] = {}
+
+    def unread(self, wanted: Lacks) -> Lacks:
+        """What of that was not looked up in this turn."""
+        wanted.ids = {one for one in wanted.ids if one not in self._ids}
+        wanted.keys = {key for key in wanted.keys if key not in self.found.keys and key not in self._keys}
+        return wanted
+
+    def absorb(self, wanted: Lacks, found: Found) -> None:
+        """This is what the store had of that."""
+        self._is_used = True
+        self._ids |= wanted.ids
+        self._keys |= wanted.keys
+        known = self.found
+        known.records.update(found.records)
+        known.keys.update(found.keys)
+        known.dependents.update(found.dependents)
+        for dependents in found.dependents.values():
+            known.records.update((record.id, record) for record in dependents)
+        known.forgotten.update(found.forgotten)
+
+    def has(self, work_id: str) -> bool:
+        """True when that unit was looked up in this turn, whether it was found or not."""
+        return work_id in self._ids
+
+    def look_up(self, work_id: str) -> Record | None:
+        """That unit as the store has it."""
+        library = self._turn.library
+        if work_id not in self._ids and library is not None:
+            wanted = Lacks(ids={work_id})
+            self.absorb(wanted, library.read(wanted))
+        return self.found.records.get(work_id)
+
+    def look_up_all(self, ids: Iterable[str]) -> None:
+        """Read these units in one go."""
+        unknown = [one for one in ids if one not in self._ids]
+        if unknown and self._turn.library is not None:
+            self._is_used = True
+            self._ids.update(unknown)
+            self.found.records.update(self._turn.library.by_id(unknown))
+
+    def note_key(self, record: Record) -> None:
+        """That new unit has its idempotency key from now on."""
+        assert record.spec.idempotency_key is not None
+        self.found.keys[record.spec.idempotency_key] = record
+        self._is_used = True
+
+    def walk(self, item: Revive) -> tuple[list[str], list[str], set[str]]:
+        """How far the search for everything that has to be revived with a unit has got: ids to look at now, those to
+        look at when more was read, and all that were met."""
+        todo, seen = self._walks.get(item, ([item.id], {item.id}))
+        again: list[str] = []
+        self._walks[item] = again, seen
+        self._is_used = True
+        return todo, again, seen
+
+    def forget(self, record: Record) -> None:
+        """That stored unit is gone as of this turn: whoever asks for it finds nothing."""
+        found = self.found
+        del found.records[record.id]
+        if not record.spec.is_named:  # unknown, it would pass for one that ended well
+            found.forgotten[record.id] = record.state
+        found.keys = {key: owner for key, owner in found.keys.items() if owner.id != record.id}
+        for dependents in found.dependents.values():
+            dependents[:] = [one for one in dependents if one.id != record.id]
