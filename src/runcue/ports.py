@@ -16,7 +16,7 @@ from runcue.core.model.events import Event
 from runcue.core.model.record import Record, WorkState
 from runcue.core.model.retry import Retry
 from runcue.core.model.state import Head, Worker
-from runcue.core.schedule.plan import Changes, Found, Item, Lacks, Library, Plan, Post
+from runcue.core.schedule.plan import Changes, Item, Plan, Post, ReadRequest, ReadResult, TurnReader
 from runcue.core.views.query import Query
 
 
@@ -39,7 +39,7 @@ class Turn(Protocol):
     wall: float
     changes: Changes | None
     """What this process does not know yet; None when it knows everything."""
-    library: Library | None
+    reader: TurnReader | None
     """Where to read more, when not all live work is in mind; None for a store that nobody shares."""
     posts: Sequence[Post]
     """What other processes left for whoever decides, in the order they came; taken with this turn."""
@@ -48,7 +48,7 @@ class Turn(Protocol):
     given: frozenset[int]
     """Tokens of starts that this process was given and has read with this turn: they are about to begin."""
 
-    def read(self, lacks: Lacks) -> Found:
+    def read(self, lacks: ReadRequest) -> ReadResult:
         """The stored records a decision names."""
         ...
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from runcue.core.limits.meter import Cost
 from runcue.core.limits.service import Limits
-from runcue.core.model.events import told
+from runcue.core.model.events import draft_of
 from runcue.core.model.failure import Failure, Kind
 from runcue.core.model.parse import Rate
 from runcue.core.model.record import Record, Spec, WorkState
@@ -23,14 +23,14 @@ from runcue.core.schedule.plan import (
     Declare,
     Ended,
     Entered,
-    Found,
     Item,
-    Lacks,
     Observe,
     Outcome,
     Pause,
     Plan,
     Purge,
+    ReadRequest,
+    ReadResult,
     Revive,
     Submit,
     Verdicts,
@@ -91,9 +91,9 @@ class Shelf:
             if record.spec.is_named or record.state is not WorkState.COMPLETED:
                 self.forgotten[work_id] = record.state
 
-    def find(self, lacks: Lacks) -> Found:
+    def find(self, lacks: ReadRequest) -> ReadResult:
         owners = {key: self._by_key[key] for key in lacks.keys if key in self._by_key}
-        return Found(
+        return ReadResult(
             records={work_id: self.records[work_id] for work_id in lacks.ids if work_id in self.records},
             keys={key: self.records[owner] for key, owner in owners.items() if owner in self.records},
             dependents={need: self._failed_dependents(need) for need in lacks.dependents_of},
@@ -145,8 +145,8 @@ class Bench:
         inbox = [*self._entered, *items]
         scheduler = self.scheduler
         scheduler.begin(self.now, self.wall)
-        while lacks := scheduler.lacks(inbox):
-            scheduler.learn(lacks, self.store.find(lacks))
+        while lacks := scheduler.needs(inbox):
+            scheduler.absorb(lacks, self.store.find(lacks))
         scheduler.take_in(inbox)
         self.plan = plan = scheduler.plan(self.may_start, self.allowance)
         self.plans.append(plan)
@@ -313,7 +313,7 @@ class Bench:
         return [
             event.record.id if event.record else None
             for plan in self.plans
-            for event in map(told, plan.events)
+            for event in map(draft_of, plan.events)
             if event.type == type
         ]
 
@@ -322,7 +322,7 @@ class Bench:
         return [
             (event.data or {}) | ({"exception": plan.errors[place]} if place in plan.errors else {})
             for plan in self.plans
-            for place, event in enumerate(map(told, plan.events))
+            for place, event in enumerate(map(draft_of, plan.events))
             if event.type == type
         ]
 

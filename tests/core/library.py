@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.limits.service import Limits
-from runcue.core.model.events import News, told
+from runcue.core.model.events import News, draft_of
 from runcue.core.model.record import Record, Spec, WorkState
 from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Rule, Settings
@@ -25,15 +25,15 @@ from runcue.core.schedule.plan import (
     Declare,
     Ended,
     Entered,
-    Found,
     Hello,
     Item,
     Key,
-    Lacks,
     Lost,
     Outcome,
     Plan,
     Post,
+    ReadRequest,
+    ReadResult,
     Ref,
     Submit,
 )
@@ -72,7 +72,7 @@ class Shared(Shelf):
 
     # the library ------------------------------------------------------------------------------------------
 
-    def read(self, lacks: Lacks) -> Found:
+    def read(self, lacks: ReadRequest) -> ReadResult:
         return self.find(lacks)
 
     def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
@@ -374,8 +374,8 @@ class Process(Bench):
         self._news = {}
         scheduler.greet(inbox, posts)
         everything = [*inbox, *(item for post in posts for item in post.items)]
-        while lacks := scheduler.lacks(everything):
-            scheduler.learn(lacks, shared.read(lacks))
+        while lacks := scheduler.needs(everything):
+            scheduler.absorb(lacks, shared.read(lacks))
         scheduler.take_posts(posts)
         scheduler.take_in(inbox)
         scheduler.plan(self.may_start, self.allowance)
@@ -451,7 +451,7 @@ class Process(Bench):
 
     def told_of(self, type: str) -> list[str | None]:
         """The ids of everything of that type that this process heard of."""
-        known = map(told, self.heard)
+        known = map(draft_of, self.heard)
         return [None if one.record is None else one.record.id for one in known if one.type == type]
 
     @property

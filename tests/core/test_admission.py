@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runcue.core.model.events import told
+from runcue.core.model.events import draft_of
 from runcue.core.model.record import WorkState
 from runcue.errors import DependencyCycle, DuplicateWork, QueueFull
 from tests.core.bench_of_core import Bench, limits
@@ -41,7 +41,7 @@ def test_accepted_work_is_recorded_as_pending_with_attempt_one_before_its_first_
 def test_accepted_work_is_told_as_queued_before_it_is_told_as_started() -> None:
     bench = Bench()
     bench.submit("a")
-    assert [told(event).type for event in bench.plan.events[:2]] == ["queued", "started"]
+    assert [draft_of(event).type for event in bench.plan.events[:2]] == ["queued", "started"]
 
 
 # --- Ids ------------------------------------------------------------------------------------------

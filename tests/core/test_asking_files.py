@@ -109,9 +109,9 @@ def test_a_file_made_while_its_consumer_is_being_asked_has_it_asked_once_more() 
     assert bench.asked == ["a"]
     lacking(bench, a="/a")  # that answer is newer than the file
     assert bench.asked == []
-    asking = bench.scheduler.ledger.asking
-    assert asking is not None
-    assert not asking._lacking.made  # nobody is being asked
+    gates = bench.scheduler.ledger.gates
+    assert gates is not None
+    assert not gates._lacking.made  # nobody is being asked
 
 
 def test_a_file_made_before_a_question_does_not_answer_the_next() -> None:
@@ -218,14 +218,14 @@ def test_questions_that_were_asked_often_leave_nothing_behind() -> None:
     bench.answer("producer")
     bench.submit("a", "b")
     lacking(bench, a="/a", b="/b")
-    asking = bench.scheduler.ledger.asking
-    assert asking is not None
+    gates = bench.scheduler.ledger.gates
+    assert gates is not None
     for _ in range(2 * FEW):  # each wake-up leaves an entry among those who rest
-        asking.completed(("/a",))
+        gates.completed(("/a",))
         bench.turn()
         lacking(bench, a="/a")
-    assert sum(map(len, asking._resting.values())) <= FEW + 20
-    assert not asking._ring
+    assert sum(map(len, gates._resting.values())) <= FEW + 20
+    assert not gates._ring
     bench.allowance = Allowance()
     bench.after(1)
     assert sorted(bench.asked) == ["a", "b"]

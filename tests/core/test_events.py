@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from runcue.core.model.events import EVENTS, FINAL_EVENTS, WORK_EVENTS, Event, Told, is_final, make_event
+from runcue.core.model.events import (
+    EVENTS,
+    FINAL_EVENTS,
+    WORK_EVENTS,
+    Event,
+    EventDraft,
+    is_final,
+    make_event,
+)
 from runcue.core.model.record import Record, Spec, WorkState
 
 SPEC = Spec("w1", "extract", b"{}", ("api", "disk"))
@@ -17,7 +25,7 @@ def record_in(state: WorkState, **fields: Any) -> Record:
 
 
 def event_of(kind: str, record: Record | None = None, **data: Any) -> Event:
-    return make_event(7, Told(kind, 20.0, record, data or None))
+    return make_event(7, EventDraft(kind, 20.0, record, data or None))
 
 
 # --- The table ------------------------------------------------------------------------------------
@@ -136,10 +144,10 @@ def test_an_event_can_be_copied_and_pickled() -> None:
     ],
 )
 def test_final_is_true_only_on_the_last_event_of_a_work(kind: str, state: WorkState, final: bool) -> None:
-    told = Told(kind, 20.0, record_in(state))
+    told = EventDraft(kind, 20.0, record_in(state))
     assert is_final(told) is final
     assert make_event(1, told).final is final
 
 
 def test_an_event_about_no_work_is_not_final() -> None:
-    assert not is_final(Told("failed", 20.0))
+    assert not is_final(EventDraft("failed", 20.0))

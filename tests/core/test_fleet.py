@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 
 from runcue.core.ledger.fleet import LATELY, UNREAD, Fleet
 from runcue.core.limits.service import Limits
-from runcue.core.model.events import told
+from runcue.core.model.events import draft_of
 from runcue.core.model.failure import Failure
 from runcue.core.model.record import Record
 from runcue.core.model.retry import Retry
@@ -363,7 +363,7 @@ def test_the_last_declaration_of_a_task_holds_and_that_it_changed_is_told() -> N
     assert first.scheduler.ledger.lanes.retry_of("task").max_attempts == 7
     assert first.store.tasks["task"].retry.max_attempts == 7
     second.read()
-    assert [told(news).type for news in second.heard] == ["task_changed"]
+    assert [draft_of(news).type for news in second.heard] == ["task_changed"]
 
 
 def test_what_a_process_says_again_changes_nothing() -> None:
@@ -403,7 +403,7 @@ def test_options_and_callbacks_are_those_of_the_program_whose_work_it_is() -> No
 
 
 def test_whose_callbacks_say_whether_dependencies_are_there_has_its_blocked_work_asked_about() -> None:
-    decider, other = asking()
+    decider, other = gates()
     other.questions = Questions()
     other.post(other.submission("b", needs=["a"]))
     decider.turn()
@@ -536,7 +536,7 @@ def test_who_brought_something_hears_of_it_if_it_wants_to() -> None:
     second.read()
     assert second.told_of("queued") == ["a"]
     assert first.told_of("queued") == ["b"]
-    assert [told(news).record.id for news in first.plan.events if isinstance(news, Record)] == ["a", "b"]  # type: ignore[union-attr]
+    assert [draft_of(news).record.id for news in first.plan.events if isinstance(news, Record)] == ["a", "b"]  # type: ignore[union-attr]
 
 
 def test_of_everyday_events_only_those_hear_who_want_to() -> None:
@@ -555,7 +555,7 @@ def test_who_runs_work_hears_that_it_started_and_how_it_ended() -> None:
     second.post(second.success("a"), second.failure("b"))
     first.turn()
     second.read()
-    kinds = [told(news).type for news in second.heard if not isinstance(news, Plan)]
+    kinds = [draft_of(news).type for news in second.heard if not isinstance(news, Plan)]
     assert kinds == ["started", "started", "completed", "failed"]
     assert first.told_of("started") == first.told_of("completed") == first.told_of("failed") == []
 
@@ -567,7 +567,7 @@ def test_which_of_the_events_of_a_part_are_final_it_says() -> None:
     second.post(second.success("a"), second.failure("b"))
     first.turn()
     part = first.plan.parts["p1"]
-    assert {told(news).type for news in part.finals.values()} == {"completed", "failed"}
+    assert {draft_of(news).type for news in part.finals.values()} == {"completed", "failed"}
     assert [part.events[place] for place in part.finals] == [*part.finals.values()]
     assert part.is_notable
 
@@ -589,9 +589,11 @@ def test_what_is_left_to_hear_of_has_its_errors_and_ends_in_their_places() -> No
     first.turn(failure)
     heard = first.plan.heard()
     assert heard is not first.plan
-    assert [told(news).type for news in heard.events if told(news).type != "queue_status"] == ["failed"]
-    assert [told(heard.events[place]).type for place in heard.errors] == ["failed"]
-    assert [told(news).type for news in heard.finals.values()] == ["failed"]
+    assert [draft_of(news).type for news in heard.events if draft_of(news).type != "queue_status"] == [
+        "failed"
+    ]
+    assert [draft_of(heard.events[place]).type for place in heard.errors] == ["failed"]
+    assert [draft_of(news).type for news in heard.finals.values()] == ["failed"]
     assert heard.is_notable
 
 
@@ -748,7 +750,7 @@ def test_what_a_worker_that_died_had_not_read_was_never_begun() -> None:
 ASKED = Questions(ready=True)
 
 
-def asking(amount: int = 1, **options: Any) -> list[Process]:
+def gates(amount: int = 1, **options: Any) -> list[Process]:
     """One that decides and has no such task, and others that have callbacks for theirs."""
     shared = Shared()
     decider = Process(shared, "p0", rules={"none": PLAIN})
@@ -760,7 +762,7 @@ def asking(amount: int = 1, **options: Any) -> list[Process]:
 
 
 def test_a_question_goes_to_a_process_that_has_the_callback_and_its_verdict_comes_back() -> None:
-    decider, other = asking()
+    decider, other = gates()
     other.post(other.submission("a"))
     decider.turn()
     assert decider.asked == []
@@ -779,7 +781,7 @@ def test_who_decides_asks_itself_if_it_can() -> None:
 
 
 def test_questions_go_to_the_one_that_was_given_nothing_for_longest() -> None:
-    decider, *others = asking(2)
+    decider, *others = gates(2)
     asked: list[str] = []
     for work_id in ("a", "b", "c"):
         decider.now += UNREAD / 5
@@ -814,7 +816,7 @@ def test_a_question_goes_to_nobody_who_knows_the_task_and_has_no_such_callback()
 
 
 def test_a_question_to_one_that_died_is_put_to_another() -> None:
-    decider, first, second = asking(2)
+    decider, first, second = gates(2)
     decider.submit("a")
     first.read()
     assert first.asked == ["a"]
@@ -826,7 +828,7 @@ def test_a_question_to_one_that_died_is_put_to_another() -> None:
 
 def test_a_question_to_one_that_is_stuck_is_put_to_another() -> None:
     rules = {"task": PLAIN, "free": Rule(Retry(), questions=Questions())}
-    decider, first, second = asking(2, rules=rules)
+    decider, first, second = gates(2, rules=rules)
     second.may_start = False
     second.post(second.submission("b", task="free"), second.submission("a"))
     decider.turn()
@@ -848,7 +850,7 @@ def test_a_question_to_one_that_is_stuck_is_put_to_another() -> None:
 @pytest.mark.parametrize("is_read", [False, True])
 def test_a_question_that_somebody_leaves_unanswered_is_put_to_another(is_read: bool) -> None:
     """Though it was given nothing else, and whether or not it has read it."""
-    decider, first, second = asking(2)
+    decider, first, second = gates(2)
     decider.submit("a")
     if is_read:
         first.read()
@@ -863,7 +865,7 @@ def test_a_question_that_somebody_leaves_unanswered_is_put_to_another(is_read: b
 
 
 def test_who_lost_what_it_was_asked_is_asked_anew_though_much_is_heard_of_it() -> None:
-    decider, other = asking()
+    decider, other = gates()
     decider.submit("a", "b")
     other.read(is_heard=False)
     other.is_unsure = False
@@ -882,7 +884,7 @@ def test_who_lost_what_it_was_asked_is_asked_anew_though_much_is_heard_of_it() -
 
 
 def test_where_nobody_can_be_asked_it_is_asked_again_later() -> None:
-    decider, other = asking()
+    decider, other = gates()
     other.may_start = False
     other.post(other.submission("a"))
     decider.turn()
@@ -896,7 +898,7 @@ def test_where_nobody_can_be_asked_it_is_asked_again_later() -> None:
 
 
 def test_a_priority_callback_elsewhere_sees_how_deep_the_queue_is_and_how_loaded_services_are() -> None:
-    decider, other = asking()
+    decider, other = gates()
     other.questions = Questions(score=True)
     other.post(other.submission("a", "b"))
     decider.turn()
@@ -938,7 +940,7 @@ def test_work_that_is_scored_stands_in_one_line_with_work_that_is_not() -> None:
 
 
 def test_where_all_work_is_scored_the_score_alone_decides() -> None:
-    decider, other = asking()
+    decider, other = gates()
     other.questions = Questions(ready=True, score=True)
     decider.rules = {}
     decider.declare(limits(concurrent=1))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runcue.core.limits.meter import Meter, Rehearsal, Spending, checked, together
+from runcue.core.limits.meter import DryRun, Meter, Spending, checked, together
 from runcue.core.limits.service import Limits, Service
 from runcue.core.model.parse import Rate
 from runcue.core.model.state import Quantity
@@ -317,7 +317,7 @@ def test_a_quantity_that_another_service_sells_at_first_and_this_one_later_is_no
 
 def test_a_rehearsal_tells_when_each_could_start_one_after_the_other() -> None:
     meter = meter_with(100, 60, (NOW - 50, 80))
-    rehearsal = Rehearsal([meter], NOW)
+    rehearsal = DryRun([meter], NOW)
     times = []
     for amount in (20, 50, 50, 100):
         at = rehearsal.peek((("tokens", amount),))
@@ -328,14 +328,14 @@ def test_a_rehearsal_tells_when_each_could_start_one_after_the_other() -> None:
 
 
 def test_a_rehearsal_passes_over_what_could_never_start() -> None:
-    rehearsal = Rehearsal([meter_with(100, 60)], NOW)
+    rehearsal = DryRun([meter_with(100, 60)], NOW)
     assert rehearsal.peek((("tokens", 101),)) is None
     rehearsal.start((("tokens", 101),), None)
     assert rehearsal.peek((("tokens", 100),)) == NOW
 
 
 def test_a_rehearsal_counts_what_is_reserved_as_used_now() -> None:
-    rehearsal = Rehearsal([meter_with(100, 60, (NOW + 0.05, 10), open=60)], NOW)
+    rehearsal = DryRun([meter_with(100, 60, (NOW + 0.05, 10), open=60)], NOW)
     assert rehearsal.peek((("tokens", 30),)) == NOW
     assert rehearsal.peek((("tokens", 40),)) == NOW + 60
 

@@ -7,13 +7,23 @@ import pytest
 
 from runcue.core.ledger.working_set import WorkingSet
 from runcue.core.limits.service import FIRST_THROTTLE
-from runcue.core.model.events import told
+from runcue.core.model.events import draft_of
 from runcue.core.model.failure import Failure, Kind
 from runcue.core.model.record import Attempt, Record
 from runcue.core.model.retry import Retry
 from runcue.core.schedule.gates import Questions
 from runcue.core.schedule.outcome import SHORTEST_PAUSE, STOPPED
-from runcue.core.schedule.plan import Cancel, Ended, Entered, Lacks, Outcome, Pause, Plan, Revive, Verdicts
+from runcue.core.schedule.plan import (
+    Cancel,
+    Ended,
+    Entered,
+    Outcome,
+    Pause,
+    Plan,
+    ReadRequest,
+    Revive,
+    Verdicts,
+)
 from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFound
 from runcue.host.clock import SystemClock
 from runcue.stores.memory import MemoryStore
@@ -46,7 +56,7 @@ def test_a_result_completes_the_work_and_is_kept() -> None:
     bench.finish("a", {"pages": 3})
     record = bench.record("a")
     assert (record.state.value, record.result, record.completed_at) == ("completed", {"pages": 3}, START + 2)
-    assert (bench.told("completed"), told(bench.plan.events[0]).record) == (["a"], record)
+    assert (bench.told("completed"), draft_of(bench.plan.events[0]).record) == (["a"], record)
 
 
 def test_a_success_after_a_failure_leaves_no_error_but_keeps_the_history() -> None:
@@ -148,7 +158,7 @@ def test_every_failed_attempt_is_told_and_whether_another_will_follow() -> None:
     failure.error = error
     bench.now += 1
     bench.turn(failure)
-    assert [told(event).type for event in bench.plan.events[:2]] == ["failed", "retrying"]
+    assert [draft_of(event).type for event in bench.plan.events[:2]] == ["failed", "retrying"]
     assert bench.facts("failed") == [{"will_retry": True, "duration": 1.0, "exception": error}]
     assert bench.facts("retrying") == [{"attempt": 2, "next_retry_at": bench.now + 10}]
     bench.after(10)
@@ -650,7 +660,7 @@ def test_work_waits_until_everything_it_depends_on_has_completed() -> None:
 def test_a_dependent_starts_in_the_turn_in_which_its_dependency_completes() -> None:
     bench = chain_bench("a", "b")
     bench.finish("a")
-    assert [told(event).type for event in bench.plan.events[:2]] == ["completed", "started"]
+    assert [draft_of(event).type for event in bench.plan.events[:2]] == ["completed", "started"]
 
 
 @pytest.mark.parametrize("kept", [100, 0])
@@ -1063,7 +1073,7 @@ def test_the_store_in_memory_finds_dependents_by_what_they_need() -> None:
         store.take_turn(lambda turn: plan)
 
     def dependents(*ids: str) -> dict[str, list[str]]:
-        found = store.read(Lacks(dependents_of=set(ids))).dependents
+        found = store.read(ReadRequest(dependents_of=set(ids))).dependents
         return {need: [record.id for record in records] for need, records in found.items()}
 
     bench.submit(bench.spec("a"), bench.spec("b", needs="a"), bench.spec("c", needs="ab"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runcue.core.model.record import Record, Spec
-from runcue.core.schedule.plan import Cancel, Entered, Lacks, Plan, Submit
+from runcue.core.schedule.plan import Cancel, Entered, Plan, ReadRequest, Submit
 
 SPEC = Spec("w", "t", b"{}", ())
 
@@ -14,11 +14,11 @@ SPEC = Spec("w", "t", b"{}", ())
 @pytest.mark.parametrize("part", ["ids", "keys", "dependents_of"])
 def test_a_decision_lacks_something_while_any_part_names_something(part: str) -> None:
     parts: dict[str, Any] = {part: {"w"}}
-    assert Lacks(**parts)
+    assert ReadRequest(**parts)
 
 
 def test_a_decision_that_names_nothing_lacks_nothing() -> None:
-    assert not Lacks()
+    assert not ReadRequest()
 
 
 def test_two_items_are_never_the_same_however_alike_they_are() -> None:

@@ -94,11 +94,11 @@ def test_what_has_to_be_read_is_what_is_named() -> None:
     bench = failed_bench("a")
     bench.scheduler.begin(bench.now, bench.wall)
     purge = Purge(["a", "b"])
-    lacks = bench.scheduler.lacks([purge, Cancel("c")])
+    lacks = bench.scheduler.needs([purge, Cancel("c")])
     assert (lacks.ids, lacks.keys, lacks.dependents_of) == ({"a", "b"}, set(), set())
-    bench.scheduler.learn(lacks, bench.store.find(lacks))
-    assert not bench.scheduler.lacks([purge])
-    assert bench.scheduler.lacks([Cancel("c")]) is NOTHING
+    bench.scheduler.absorb(lacks, bench.store.find(lacks))
+    assert not bench.scheduler.needs([purge])
+    assert bench.scheduler.needs([Cancel("c")]) is NOTHING
 
 
 # --- Its id and its key are free --------------------------------------------------------------------

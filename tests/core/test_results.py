@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runcue.core.model.events import told
+from runcue.core.model.events import draft_of
 from runcue.core.model.failure import Failure
 from runcue.core.model.record import WorkState
 from runcue.core.model.state import Adaptive
@@ -12,7 +12,7 @@ from tests.core.bench_of_core import Bench, limits
 
 def heard(bench: Bench) -> list[tuple[str, str | None]]:
     """What was told of which work, but for how the queue stands."""
-    words = [told(news) for news in bench.plan.events]
+    words = [draft_of(news) for news in bench.plan.events]
     return [
         (one.type, one.record.id if one.record else None)
         for one in words

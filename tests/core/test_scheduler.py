@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from runcue.core.limits.service import Limits
-from runcue.core.model.events import told
+from runcue.core.model.events import draft_of
 from runcue.core.model.failure import Failure
 from runcue.core.model.parse import Rate
 from runcue.core.model.retry import Retry
@@ -1023,7 +1023,7 @@ def test_what_the_shell_wants_told_is_told_in_order_about_live_work() -> None:
     bench = Bench()
     bench.submit("a")
     bench.turn(Tell("progress", "a", {"fraction": 0.5}), Tell("callback_failed", None, {"name": "is_ready"}))
-    words = [told(one) for one in bench.plan.events]
+    words = [draft_of(one) for one in bench.plan.events]
     happened = [(one.type, one.record and one.record.id, one.data) for one in words]
     assert happened == [("progress", "a", {"fraction": 0.5}), ("callback_failed", None, {"name": "is_ready"})]
 

@@ -124,7 +124,7 @@ class Counting:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.calls: list[str] = []
-        self.complaints: list[str] = []
+        self.callback_errors: list[str] = []
 
     def heard(self, plan: Any) -> None:
         self.events += [type(news).__name__ for news in plan.events]
@@ -134,7 +134,7 @@ class Counting:
         self.calls.append(callback)
 
     def complained(self, callback: str) -> None:
-        self.complaints.append(callback)
+        self.callback_errors.append(callback)
 
 
 async def test_an_observer_is_told_of_events_callbacks_and_their_failures() -> None:
@@ -160,7 +160,7 @@ async def test_an_observer_is_told_of_events_callbacks_and_their_failures() -> N
         await cue.result(await cue.submit("call"))
         await cue.join()
         assert set(observer.calls) == {"is_ready", "priority", "on_complete"}
-        assert set(observer.complaints) == {"priority", "on_complete"}
+        assert set(observer.callback_errors) == {"priority", "on_complete"}
         assert len(observer.events) >= 3
         end()
         before = len(observer.events)
@@ -204,4 +204,4 @@ async def test_an_observer_that_is_broken_stops_nothing(caplog: pytest.LogCaptur
                 assert await cue.result(await cue.submit("call")) == "good"
             await cue.join()
     assert len(sound.events) >= 9
-    assert len(sound.complaints) == 3
+    assert len(sound.callback_errors) == 3

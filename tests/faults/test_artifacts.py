@@ -74,8 +74,8 @@ async def test_a_share_that_is_gone_holds_the_loop_once_and_then_a_thread(
         assert (await cue.explain(ids[0])).reason == "not_ready"
         for work_id in ids:
             await cue.cancel(work_id)
-    complaints = [event async for event in cue.events(["callback_failed"])]
-    assert [event.callback for event in complaints] == ["artifacts"]
+    callback_errors = [event async for event in cue.events(["callback_failed"])]
+    assert [event.callback for event in callback_errors] == ["artifacts"]
 
 
 async def test_beside_an_async_callback_too_the_loop_is_held_only_once(gone: threading.Event) -> None:

@@ -86,8 +86,8 @@ def test_a_full_disk_refuses_what_is_new_and_keeps_what_was_done_until_there_is_
     other.submit(id="next")
     other.until_state("next", "completed")
     assert small.starts() == {"held": 1, "next": 1}
-    complaints = [line for line in actor.ask("logged") if line.startswith("ERROR")]
-    assert len(complaints) == 1, "one line a minute, not a flood"
+    callback_errors = [line for line in actor.ask("logged") if line.startswith("ERROR")]
+    assert len(callback_errors) == 1, "one line a minute, not a flood"
     actor.close()
     other.close()
     small.check()

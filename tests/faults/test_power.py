@@ -128,7 +128,7 @@ class Platter:
         return bytes(left)
 
 
-class Told:
+class EventDraft:
     """What somebody outside knows of a queue."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ def test_what_anybody_was_told_outlives_a_power_cut(stage: Stage, tmp_path: Path
     played(scene, trace)
     left = Scene(stage, tmp_path / "left")
     files = {name: Platter() for name in (scene.database.name, scene.database.name + "-wal")}
-    told, random, cuts, began_anew = Told(), Random(1), 0, 0
+    told, random, cuts, began_anew = EventDraft(), Random(1), 0, 0
     for call in calls(trace):
         name = Path(call.file).name
         if name in files:

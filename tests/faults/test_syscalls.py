@@ -286,8 +286,8 @@ def test_what_handlers_did_while_nothing_could_be_written_is_kept_and_told_later
         actor.until_state("refused", "completed")
     assert scene.starts() == {"held": 1, "after": 1} | ({"refused": 1} if is_kept else {})
     assert actor.ask("get", work_id="refused too") is None
-    complaints = [line for line in actor.ask("logged") if line.startswith("ERROR")]
-    assert len(complaints) == 1, "one line a minute, not a flood"
+    callback_errors = [line for line in actor.ask("logged") if line.startswith("ERROR")]
+    assert len(callback_errors) == 1, "one line a minute, not a flood"
     actor.close()
     scene.check()
 

@@ -24,7 +24,7 @@ from runcue.engine import decision, engine
 from runcue.engine.leadership import Leadership
 from runcue.engine.peer import Peer
 from runcue.ports import Takeover
-from runcue.stores.presence.peer_monitor import Neighbours
+from runcue.stores.presence.peer_monitor import PeerMonitor
 from runcue.stores.sql import mailbox, wire
 from runcue.stores.sql.mailbox import Letter, Mailbox
 from runcue.stores.sql.store import SharedStore
@@ -144,13 +144,13 @@ async def what_was_accepted_is_found_at_once(pair: Pair) -> None:
 
 def nobody_wakes_and_nobody_looks(patch: pytest.MonkeyPatch) -> None:
     """Who leaves something wakes nobody, and does not look again whether it was taken."""
-    meet = Neighbours.meet
+    meet = PeerMonitor.meet
 
-    def content(self: Neighbours) -> None:
+    def content(self: PeerMonitor) -> None:
         meet(self)
         self._turn_at = float("inf")
 
-    patch.setattr(Neighbours, "meet", content)
+    patch.setattr(PeerMonitor, "meet", content)
     patch.setattr(SharedStore, "_poke", lambda self, workers, urgent: None)
     patch.setattr(Peer, "_look_again", lambda self: None)
 
@@ -243,7 +243,7 @@ def deaths_unseen(patch: pytest.MonkeyPatch) -> None:
     """The same of one that is dead."""
     boundless_patience(patch)
     patch.setattr(SharedStore, "is_alive", lambda self, worker: True)
-    patch.setattr(Neighbours, "_ask", lambda self, worker: None)
+    patch.setattr(PeerMonitor, "_ask", lambda self, worker: None)
 
 
 def inbox_unseen(patch: pytest.MonkeyPatch) -> None:

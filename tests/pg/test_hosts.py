@@ -129,7 +129,7 @@ async def test_nobody_is_lost_because_this_process_was_cut_off(hosts: Made, pg: 
 async def test_a_commit_wakes_who_is_elsewhere(hosts: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runcue.stores.postgres.beats.LOOK", BOUND)  # nobody looks around by himself
     one, two = hosts("a"), hosts("b")
-    monkeypatch.setattr(two.store._tidings, "_poke", lambda workers, urgent: None)  # it tells nobody anything
+    monkeypatch.setattr(two.store._wakeups, "_poke", lambda workers, urgent: None)  # it tells nobody anything
     for host in (one, two):
         await host.hand.join()
     await until(lambda: bool(one.news and two.news))  # both listen

@@ -347,10 +347,10 @@ async def test_news_that_come_after_a_turn_are_not_taken_for_what_it_saw(pg: str
         heard: list[bool] = []
         store.listen(heard.append, heard.append)
         await hand.write(pending(1))  # from now on it is busy
-        store._hearing.hear(False)
+        store._debounce.hear(False)
         await hand.write(pending(2))  # sees that, and not what comes next
         heard.clear()
-        store._hearing.hear(False)
+        store._debounce.hear(False)
         await until(
             lambda: False in heard
         )  # on a busy machine others may be heard as well, before it and after

@@ -30,7 +30,7 @@ from psycopg.conninfo import conninfo_to_dict
 import runcue
 from tests.cli.crew import RUNCUE
 from tests.pg.server import Missing, Server, moved
-from tests.torture.checker import Grant, Told, grants_over_rate, windows_exceeded
+from tests.torture.checker import EventDraft, Grant, grants_over_rate, windows_exceeded
 from tests.torture.seen import Limits, Rate, Service
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -157,7 +157,9 @@ async def is_within_rate(app: App, cue: runcue.Cue) -> None:
     granted = [Grant("api", float(at), int(amount), str(work)) for at, amount, work in rows]
     assert sum(one.amount for one in granted) >= len(app.told("ended"))
     events = [
-        Told(one.seq, one.type, one.work_id, at=one.at) for one in await heard(cue) if one.work_id is not None
+        EventDraft(one.seq, one.type, one.work_id, at=one.at)
+        for one in await heard(cue)
+        if one.work_id is not None
     ]
     assert list(grants_over_rate(granted, Limits(services={"api": Service((RATE,))}), events)) == []
 

@@ -44,8 +44,8 @@ def change(path: Path, statement: str, *bindings: Any) -> None:
 
 def page(shelf: str) -> Any:
     def look(turn: Turn) -> list[str]:
-        assert turn.library is not None
-        return [record.id for record in turn.library.page(shelf, None, 10)]
+        assert turn.reader is not None
+        return [record.id for record in turn.reader.page(shelf, None, 10)]
 
     return look
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from runcue.core.model.record import Record
-from runcue.core.schedule.plan import Found, Lacks, Plan
+from runcue.core.schedule.plan import Plan, ReadRequest, ReadResult
 from runcue.core.views.query import Query
 from runcue.host.clock import SystemClock
 from runcue.ports import Decide, Outgoing, Received, Store, Takeover
@@ -101,7 +101,7 @@ async def test_a_store_that_finds_the_oldest_first_is_found_out() -> None:
 
 async def test_a_store_that_forgets_keys_or_dependents_is_found_out() -> None:
     class Keyless(MemoryStore):
-        def read(self, lacks: Lacks) -> Found:
+        def read(self, lacks: ReadRequest) -> ReadResult:
             found = super().read(lacks)
             found.keys.clear()
             found.dependents = {need: some[::-1] for need, some in found.dependents.items()}

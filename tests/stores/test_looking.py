@@ -17,7 +17,7 @@ from runcue.core.views.query import Query
 from runcue.errors import StorageBusy, StorageReplaced, StoreError
 from runcue.stores.presence.posix import Turnstile, is_alive, side_directory
 from runcue.stores.sql import store as sql_store
-from runcue.stores.sql.store_thread import LEND_AFTER, Claim, Errands
+from runcue.stores.sql.store_thread import LEND_AFTER, StoreThread, Ticket
 from runcue.stores.sqlite import file as files
 from runcue.stores.sqlite import store as sqlite_store
 from runcue.stores.sqlite.store import SqliteStore
@@ -90,7 +90,7 @@ async def test_nothing_is_left_beside_the_file_of_who_asked_and_left(path: Path)
 async def test_who_asks_cannot_write(path: Path) -> None:
     store = opened(path)
     with pytest.raises(StoreError, match="read-only"):
-        await store._looking.ask(lambda tables: tables.connection.execute("DELETE FROM work_units"))
+        await store._read_connection.ask(lambda tables: tables.connection.execute("DELETE FROM work_units"))
     await store.close()
 
 
@@ -104,7 +104,7 @@ async def test_who_asks_after_trouble_is_answered_through_a_new_connection(path:
         raise apsw.IOError("disk I/O error")
 
     with pytest.raises(StoreError, match="cannot be read or written"):
-        await store._looking.ask(fail)
+        await store._read_connection.ask(fail)
     assert await store.get("w1") == pending(1)
     with pytest.raises(apsw.ConnectionClosedError):
         asked[0].execute("SELECT 1")
@@ -113,9 +113,9 @@ async def test_who_asks_after_trouble_is_answered_through_a_new_connection(path:
 
 async def test_who_asks_a_store_that_was_closed_is_told_so(path: Path) -> None:
     store = opened(path)
-    store._looking.close()
+    store._read_connection.close()
     with pytest.raises(StoreError, match="is closed"):
-        store._looking._looked(lambda tables: None)
+        store._read_connection._looked(lambda tables: None)
     await store.close()
 
 
@@ -165,7 +165,7 @@ async def test_a_look_that_stumbles_over_a_file_that_was_moved_away_says_that_it
         raise apsw.IOError("disk I/O error")
 
     with pytest.raises(StorageReplaced):
-        await store._looking.ask(stumble)
+        await store._read_connection.ask(stumble)
     store.abandon()
 
 
@@ -279,8 +279,8 @@ def test_a_store_that_was_closed_while_others_held_the_turn_is_let_go_though_its
 def test_a_job_that_ends_after_its_loop_does_so_quietly(
     loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complaints: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", complaints.append)
+    callback_errors: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", callback_errors.append)
     began, may_end, done = threading.Event(), threading.Event(), []
 
     def job() -> None:
@@ -288,8 +288,8 @@ def test_a_job_that_ends_after_its_loop_does_so_quietly(
         may_end.wait(PATIENCE)
         done.append("first")
 
-    async def leave() -> Errands:
-        errands = Errands("runcue-test")
+    async def leave() -> StoreThread:
+        errands = StoreThread("runcue-test")
         for some in (job, lambda: done.append("second")):
             waiting = asyncio.ensure_future(errands.do(some))
             await asyncio.sleep(0)
@@ -303,12 +303,12 @@ def test_a_job_that_ends_after_its_loop_does_so_quietly(
     may_end.set()
     errands.close()
     assert eventually(lambda: not any(one.name == "runcue-test" for one in threading.enumerate()))
-    assert complaints == []
+    assert callback_errors == []
     assert done == ["first"], "what had not begun is not done: nobody would hear of it"
 
 
 async def test_a_loop_that_rests_never_lends_to_who_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    errands = Errands("runcue-test")
+    errands = StoreThread("runcue-test")
     assert await asyncio.gather(*[errands.do(lambda n=n: n) for n in range(100)]) == list(range(100))  # type: ignore[misc]
     assert errands._lending is None
     with pytest.raises(ZeroDivisionError):
@@ -322,7 +322,7 @@ async def test_a_loop_that_rests_is_disturbed_less_and_less_often(
 ) -> None:
     used = 0.0
     asked: list[float] = []
-    errands = Errands("runcue-test")
+    errands = StoreThread("runcue-test")
 
     def later(delay: float, call: Callable[..., None], *given: Any) -> asyncio.Handle:
         nonlocal used
@@ -354,7 +354,7 @@ async def test_an_errand_that_is_done_leaves_no_timer_behind(monkeypatch: pytest
         timers.append(call_later(delay, ring))
         return timers[-1]
 
-    errands, claim = Errands("runcue-test"), Claim(PATIENCE, LookupError)
+    errands, claim = StoreThread("runcue-test"), Ticket(PATIENCE, LookupError)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "call_later", noted)
         assert await errands.do(claim.take, claim)
@@ -364,7 +364,7 @@ async def test_an_errand_that_is_done_leaves_no_timer_behind(monkeypatch: pytest
 
 
 async def test_an_errand_that_fails_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    errands = Errands("runcue-test")
+    errands = StoreThread("runcue-test")
 
     def fail() -> None:
         raise LookupError

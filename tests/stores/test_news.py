@@ -15,7 +15,7 @@ def record(state: WorkState) -> Record:
     return Record("one", Spec("one", "task", b"{}", ()), 1, 0.0, 0.0, state)
 
 
-class Looks:
+class SnapshotReader:
     """Says what it read in the moment before something happened, and only then lets that be told."""
 
     def __init__(self, *answers: Any) -> None:
@@ -38,7 +38,7 @@ class Looks:
 
 
 async def test_who_waits_hears_of_an_end_that_came_while_it_was_looked_for() -> None:
-    looks = Looks(record(WorkState.RUNNING), record(WorkState.COMPLETED))
+    looks = SnapshotReader(record(WorkState.RUNNING), record(WorkState.COMPLETED))
     waiters = Waiters(asyncio.get_running_loop(), looks)  # type: ignore[arg-type] # nothing else is asked of it
     looks.tell = waiters.recheck
     future = waiters.final("one")
@@ -50,7 +50,7 @@ async def test_who_waits_hears_of_an_end_that_came_while_it_was_looked_for() -> 
 
 
 async def test_a_reader_goes_on_with_an_event_that_was_told_while_it_looked() -> None:
-    looks = Looks([], [Event("queued", 1, 0.0)])
+    looks = SnapshotReader([], [Event("queued", 1, 0.0)])
     bus = Bus(None, looks.log)
     looks.tell = bus.heard
     async with asyncio.timeout(PATIENCE):
@@ -60,7 +60,7 @@ async def test_a_reader_goes_on_with_an_event_that_was_told_while_it_looked() ->
 
 
 async def test_a_reader_reads_what_was_told_before_the_end_while_it_looked() -> None:
-    looks = Looks([], [Event("queued", 1, 0.0)], [])
+    looks = SnapshotReader([], [Event("queued", 1, 0.0)], [])
     bus = Bus(None, looks.log)
     looks.tell = bus.end
     async with asyncio.timeout(PATIENCE):

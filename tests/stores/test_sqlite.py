@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from runcue import Cue, DuplicateWork, WorkNotFound
 from runcue.api.reader import Reader
-from runcue.core.model.events import Told
+from runcue.core.model.events import EventDraft
 from runcue.core.model.lifecycle import finished, started
 from runcue.core.model.parse import Rate
 from runcue.core.model.record import Record, WorkState
 from runcue.core.model.state import Grant, Limits, ServiceState
-from runcue.core.schedule.plan import Lacks, Plan
+from runcue.core.schedule.plan import Plan, ReadRequest
 from runcue.core.views.query import Query
 from runcue.engine.bus import Bus
 from runcue.errors import StorageBusy, StorageCorrupt, StorageFull, StorageReplaced, StoreError
@@ -102,8 +102,8 @@ async def test_a_damaged_work_is_passed_over_and_the_rest_goes_on(
         sound = [f"w{number}" for number in range(1, 5) if number != seq]
 
         def page(turn: Turn) -> list[Record]:
-            assert turn.library is not None
-            return turn.library.page(SHELF, None, 4)
+            assert turn.reader is not None
+            return turn.reader.page(SHELF, None, 4)
 
         for _ in range(2):
             assert [record.id for record in await hand.look(page)] == sound
@@ -130,10 +130,10 @@ async def test_a_damaged_work_shortens_no_page(path: Path, kind: str) -> None:
         change(path, "UPDATE work_units SET params = '{' WHERE seq IN (1, 3)")
 
         def page(turn: Turn) -> list[Record]:
-            assert turn.library is not None
+            assert turn.reader is not None
             if kind == "watched":
-                return turn.library.watched(NOW + 10, 2)
-            return turn.library.oldest(0, 2)
+                return turn.reader.watched(NOW + 10, 2)
+            return turn.reader.oldest(0, 2)
 
         for _ in range(2):
             assert [record.id for record in await hand.look(page)] == ["w2", "w4"]
@@ -144,7 +144,7 @@ async def test_others_are_told_which_work_is_the_first_when_the_first_is_damaged
         await one.write(pending(1), pending(2))
         await other.look(lambda turn: None)
         change(path, "UPDATE work_units SET state = 'parked' WHERE seq = 1")
-        await one.look(lambda turn: turn.library.page(SHELF, None, 1) if turn.library else None)
+        await one.look(lambda turn: turn.reader.page(SHELF, None, 1) if turn.reader else None)
         await other.look(lambda turn: None)
         assert other.changes is not None
         assert other.changes.shelves == {SHELF: (NOW + 2, 2)}
@@ -156,8 +156,8 @@ async def test_a_damaged_work_stays_on_its_shelf_when_the_turn_fails(path: Path)
         change(path, "UPDATE work_units SET state = 'parked' WHERE seq = 1")
 
         def fail(plan: Plan, turn: Turn) -> None:
-            assert turn.library is not None
-            assert [record.id for record in turn.library.page(SHELF, None, 2)] == ["w2"]
+            assert turn.reader is not None
+            assert [record.id for record in turn.reader.page(SHELF, None, 2)] == ["w2"]
             raise ZeroDivisionError
 
         for _ in range(2):
@@ -554,7 +554,7 @@ async def test_starts_are_known_and_kept_as_long_as_the_longest_window_needs(pat
     async with hand_on(path) as (hand, _):
         since = now - 40 * DAY
         found = await hand.look(
-            lambda turn: turn.library and turn.library.starts({"slow": since, "quick": since})
+            lambda turn: turn.reader and turn.reader.starts({"slow": since, "quick": since})
         )
         assert found == wanted
         await hand.turn(rated(60.0))
@@ -675,12 +675,12 @@ async def test_of_pruned_work_only_what_others_may_depend_on_is_kept(path: Path)
             ended(4, WorkState.FAILED),
         )
         assert store.prune() == 3
-        found = await hand.look(lambda turn: turn.read(Lacks(ids={"w1", "w2", "w3", "w4", "w5"})))
+        found = await hand.look(lambda turn: turn.read(ReadRequest(ids={"w1", "w2", "w3", "w4", "w5"})))
         assert found.forgotten == {"w1": WorkState.COMPLETED, "w3": WorkState.CANCELLED}
         assert list(found.records) == ["w4"]
         change(path, "UPDATE forgotten SET state = 'parked'")
         with pytest.raises(StorageCorrupt, match="What is left of work 'w1' is damaged"):
-            await hand.look(lambda turn: turn.read(Lacks(ids={"w1"})))
+            await hand.look(lambda turn: turn.read(ReadRequest(ids={"w1"})))
 
 
 def test_who_depends_on_pruned_work_fares_as_if_it_were_there(path: Path) -> None:
@@ -717,7 +717,7 @@ def test_who_depends_on_pruned_work_fares_as_if_it_were_there(path: Path) -> Non
 async def told_and_pruned(path: Path, *, all_of_them: bool) -> None:
     async with hand_on(path, retention=3600.0) as (hand, store):
         for number in range(1, 6):
-            words = [Told("progress", NOW, data={"work_id": f"{number}{letter}"}) for letter in "ab"]
+            words = [EventDraft("progress", NOW, data={"work_id": f"{number}{letter}"}) for letter in "ab"]
             await hand.write(pending(number), events=words)
         change(path, "UPDATE events SET at = 1.0 WHERE first_seq < ?", 99 if all_of_them else 5)
         store.prune()
@@ -765,12 +765,12 @@ async def test_damaged_events_are_called_damaged(path: Path) -> None:
 
 async def test_by_default_a_reader_of_events_begins_with_its_own_time(path: Path) -> None:
     async with hand_on(path) as (hand, store):
-        await hand.write(pending(1), events=[Told("progress", NOW)])
+        await hand.write(pending(1), events=[EventDraft("progress", NOW)])
         assert store.told == 0
     async with hand_on(path) as (hand, store):
         assert store.told == 1
         bus = Bus(None, store.events, store.told)
-        await hand.write(pending(2), events=[Told("progress", NOW)])
+        await hand.write(pending(2), events=[EventDraft("progress", NOW)])
         bus.end()
         assert [event.seq async for event in bus.read(None)] == [2]
         assert [event.seq async for event in bus.read(None, 0)] == [1, 2]

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from runcue import errors
-from runcue.core.model.events import Told
+from runcue.core.model.events import EventDraft
 from runcue.core.model.failure import Failure
 from runcue.core.model.lifecycle import finished, started
 from runcue.core.model.parse import Rate
@@ -189,14 +189,15 @@ def test_what_is_told_comes_with_the_record_as_it_stood() -> None:
     part = Plan()
     line = Attempt(1, NOW, 0.25, "ConnectionError: gone", "worker")
     failed = pending(30, history=(line,), error="x")
-    part.events = [*specimens(), Told("failed", NOW, failed, {"attempt": 1, "exception": ValueError("x")}),
-                   Told("queue_status", NOW, None, {"pending": 3}), Told("stall_warning", NOW)]  # fmt: skip
+    part.events = [*specimens(), EventDraft("failed", NOW, failed, {"attempt": 1, "exception": ValueError("x")}),
+                   EventDraft("queue_status", NOW, None, {"pending": 3}),
+                   EventDraft("stall_warning", NOW)]  # fmt: skip
     part.finals = {5: part.events[5]}
     part.is_notable = True
     part.stop = [4, 5]
     found = travelled(part)
     wanted = part.events.copy()
-    wanted[-3] = Told("failed", NOW, failed, {"attempt": 1})
+    wanted[-3] = EventDraft("failed", NOW, failed, {"attempt": 1})
     assert found.events == wanted
     assert found.finals == {5: wanted[5]}
     assert (found.stop, found.is_notable) == ([4, 5], True)

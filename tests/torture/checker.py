@@ -71,7 +71,7 @@ class Grant(NamedTuple):
     work: str = ""
 
 
-class Told(NamedTuple):
+class EventDraft(NamedTuple):
     """An event as a reader saw it."""
 
     seq: int
@@ -98,7 +98,7 @@ def check(
     limits: Limits,
     *,
     grants: Iterable[Grant] = (),
-    events: Sequence[Told] | None = None,
+    events: Sequence[EventDraft] | None = None,
     storage: Storage | None = None,
 ) -> list[Violation]:
     """Every violation that the history and the final database show; none for a queue that kept its promises."""
@@ -322,7 +322,9 @@ def witnesses_over_rate(seen: Seen) -> Iterator[str]:
             yield from _told_windows(name, "starts", times[name], rate, seen.limits.tolerance)
 
 
-def grants_over_rate(grants: Iterable[Grant], limits: Limits, events: Iterable[Told] = ()) -> Iterator[str]:
+def grants_over_rate(
+    grants: Iterable[Grant], limits: Limits, events: Iterable[EventDraft] = ()
+) -> Iterator[str]:
     """I6, as the store counted it: exact, at the moments when the starts were granted, of which events tell.
 
     What is stored with a grant is when the call had to have begun: later, by how busy the machine was just then.
@@ -455,14 +457,14 @@ def slow_recoveries(seen: Seen) -> Iterator[str]:
 # --- I12, I14: what was told, and the file --------------------------------------------------------
 
 
-def impossible_lives(events: Sequence[Told], seen: Seen) -> Iterator[str]:
+def impossible_lives(events: Sequence[EventDraft], seen: Seen) -> Iterator[str]:
     """I12."""
-    lives: dict[str, list[Told]] = defaultdict(list)
+    lives: dict[str, list[EventDraft]] = defaultdict(list)
     for told in sorted(events):
         if told.type not in ASIDES:
             lives[told.work].append(told)
     for work, life in lives.items():
-        before: Told | None = None
+        before: EventDraft | None = None
         for told in life:
             allowed = FOLLOWS.get(before.type if before else None, frozenset())
             if (before is not None and before.final) or told.type not in allowed:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tests.torture.checker import Grant, Told
+from tests.torture.checker import EventDraft, Grant
 from tests.torture.history import Kind, Line
 from tests.torture.seen import Circuit, Limits, Policy, Rate, Row, Service
 
@@ -129,7 +129,7 @@ class Pretended:
         self.numbers = count(1)
         self.history: list[Line] = []
         self.grants: list[Grant] = []
-        self.told: list[Told] = []
+        self.told: list[EventDraft] = []
         self.works: dict[str, Work] = {}
         self.accepted: list[str] = []
         self.workers: list[Actor] = []
@@ -199,7 +199,7 @@ class Pretended:
             self._told(type, work, final)
 
     def _told(self, type: str, work: Work, final: bool) -> None:
-        self.told.append(Told(len(self.told) + 1, type, work.id, final))
+        self.told.append(EventDraft(len(self.told) + 1, type, work.id, final))
 
     def _is_over(self, work: Work) -> bool:
         return work.state not in {"pending", "running"} and not work.is_leaving

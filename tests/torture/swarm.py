@@ -26,7 +26,7 @@ import msgspec.structs
 
 from tests.torture import history
 from tests.torture.actors import DUMP, LIMITS, Dump, Job, Role
-from tests.torture.checker import Grant, Storage, Told, Violation, check, recoveries
+from tests.torture.checker import EventDraft, Grant, Storage, Violation, check, recoveries
 from tests.torture.history import Log, now
 from tests.torture.seen import Seen
 from tests.torture.zygote import ERRORS
@@ -383,7 +383,7 @@ class Round:
             result.violations.append(Violation("actor", "the queue was not drained: there is no dump"))
             return result
         dump = msgspec.json.decode(file.read_bytes(), type=Dump)
-        events = [Told(*event) for event in dump.events]
+        events = [EventDraft(*event) for event in dump.events]
         if dump.rows and not dump.has_old_events:
             result.violations.append(Violation("I12", "there is accepted work of which it was never told"))
         grants, storage = self.site.inspected()

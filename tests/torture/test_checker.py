@@ -10,9 +10,9 @@ import pytest
 from tests.torture import history
 from tests.torture.checker import (
     INVARIANTS,
+    EventDraft,
     Grant,
     Storage,
-    Told,
     Violation,
     check,
     grants_over_rate,
@@ -216,13 +216,13 @@ def test_starts_count_from_when_they_were_granted_whatever_time_they_had_to_begi
         moments = {"a": 5.0, "b": second, "c": third}
         counted = {"a": 5.02, "b": second + 0.02, "c": counted_at}
         grants = [Grant("api", at, work=work) for work, at in counted.items()]
-        told = [Told(seq, "started", work, at=at) for seq, (work, at) in enumerate(moments.items())]
+        told = [EventDraft(seq, "started", work, at=at) for seq, (work, at) in enumerate(moments.items())]
         assert len(list(grants_over_rate(grants, limits, told))) == found
 
 
 def test_each_start_is_counted_and_what_was_given_back_is_not() -> None:
     limits = Limits(services={"api": Service(rates=(Rate(1, 1.0),))})
-    told = [Told(1, "started", "a", at=5.0), Told(2, "started", "a", at=5.5)]
+    told = [EventDraft(1, "started", "a", at=5.0), EventDraft(2, "started", "a", at=5.5)]
     back = [Grant("api", 5.01, 1, "a"), Grant("api", 5.01, -1, "a"), Grant("api", 5.51, 1, "a")]
     assert list(grants_over_rate(back, limits, told)) == []
     assert len(list(grants_over_rate([back[0], back[2]], limits, told))) == 1, "two within one second"
@@ -231,9 +231,9 @@ def test_each_start_is_counted_and_what_was_given_back_is_not() -> None:
 
 def test_nothing_is_told_after_the_end() -> None:
     story = Story().submit("a").stored("a", "cancelled")
-    told = [Told(1, "queued", "id-a"), Told(2, "cancelled", "id-a", True)]
+    told = [EventDraft(1, "queued", "id-a"), EventDraft(2, "cancelled", "id-a", True)]
     assert story.found(events=told) == []
-    assert story.found(events=[*told, Told(3, "started", "id-a")]) == ["I12", "I12"]
+    assert story.found(events=[*told, EventDraft(3, "started", "id-a")]) == ["I12", "I12"]
     assert story.found(events=told[:1]) == ["I12"]
 
 

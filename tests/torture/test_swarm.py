@@ -15,7 +15,7 @@ import pytest
 from tests.torture import history
 from tests.torture.__main__ import quantile, summary, told
 from tests.torture.actors import LIMITS, Job, Submitting, opened, pause, row_of
-from tests.torture.checker import Told, Violation, check
+from tests.torture.checker import EventDraft, Violation, check
 from tests.torture.history import Log, now
 from tests.torture.swarm import BOUND, Herd, Result, sweep
 from tests.torture.zygote import is_dying
@@ -31,11 +31,15 @@ async def test_a_queue_in_memory_passes_the_same_checks(tmp_path: Path) -> None:
     mine = job(tmp_path, "both")
     cue = opened(mine, log)
     hands = Submitting(mine, cue, log)
-    seen: list[Told] = []
+    seen: list[EventDraft] = []
 
     async def listen() -> None:
         seen.extend(
-            [Told(e.seq, e.type, e.work_id, e.final) async for e in cue.events() if e.work_id is not None]
+            [
+                EventDraft(e.seq, e.type, e.work_id, e.final)
+                async for e in cue.events()
+                if e.work_id is not None
+            ]
         )
 
     async def strand(number: int) -> None:

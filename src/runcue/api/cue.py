@@ -252,7 +252,7 @@ class Cue:
         query = arguments.query(state, task, limit, queue, service, search)
         system = self._open("list")
         if before is not None:
-            query = replace(query, before=await system.inquiry.number_of(arguments.work_id(before)))
+            query = replace(query, before=await system.queries.number_of(arguments.work_id(before)))
         return [view(record) for record in await system.store.find(query)]
 
     async def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:
@@ -292,17 +292,17 @@ class Cue:
     async def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
         """The work once it has ended, in whatever state."""
         work_id = arguments.work_id(work_id)
-        return await self._open("wait").inquiry.wait(work_id, optional_duration(timeout, "timeout"))
+        return await self._open("wait").queries.wait(work_id, optional_duration(timeout, "timeout"))
 
     async def result(self, work_id: str, timeout: Duration | None = None) -> Any:
         """What the handler returned; WorkFailed, WorkTimedOut or WorkCancelled when it did not."""
         work_id = arguments.work_id(work_id)
-        return await self._open("result").inquiry.result(work_id, optional_duration(timeout, "timeout"))
+        return await self._open("result").queries.result(work_id, optional_duration(timeout, "timeout"))
 
     async def join(self, ids: str | Iterable[str] | None = None, timeout: Duration | None = None) -> None:
         """Wait until nothing, or nothing of `ids`, is pending or running."""
         ids = arguments.work_ids(ids)
-        await self._open("join").inquiry.join(ids, optional_duration(timeout, "timeout"))
+        await self._open("join").queries.join(ids, optional_duration(timeout, "timeout"))
 
     def map(
         self,
@@ -363,37 +363,37 @@ class Cue:
 
     async def last_event(self) -> int:
         """The number of the latest event: who reads on from there is told what happens from now on."""
-        return await self._open("last_event").inquiry.last_event()
+        return await self._open("last_event").queries.last_event()
 
     async def explain(self, work_id: str) -> Explanation:
         """Why that work stands where it stands, and until when."""
         work_id = arguments.work_id(work_id)
-        return await self._open("explain").inquiry.explain(work_id)
+        return await self._open("explain").queries.explain(work_id)
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
         """The same for those of these works that there are, as if there were no others."""
-        return await self._open("explain").inquiry.explain_many([arguments.work_id(one) for one in ids])
+        return await self._open("explain").queries.explain_many([arguments.work_id(one) for one in ids])
 
     async def dependents(self, work_id: str, limit: int = 100) -> builtins.list[Work]:
         """Work that runs after that one, in the order it came."""
-        found = self._open("dependents").inquiry.dependents(arguments.work_id(work_id), arguments.rows(limit))
+        found = self._open("dependents").queries.dependents(arguments.work_id(work_id), arguments.rows(limit))
         return [view(record) for record in await found]
 
     async def now(self) -> float:
         """Queue time: what the `until` of an explanation is to be compared with."""
-        return await self._open("now").inquiry.now()
+        return await self._open("now").queries.now()
 
     async def forecast(self) -> Forecast:
         """When the queue will be done if nothing more is submitted, and which limit is the bottleneck."""
-        return await self._open("forecast").inquiry.forecast()
+        return await self._open("forecast").queries.forecast()
 
     async def debug_blocked(self) -> builtins.list[dict[str, Any]]:
         """Everything pending that cannot start now: `{work, reason, details}`, best first."""
-        return await self._open("debug_blocked").inquiry.debug_blocked()
+        return await self._open("debug_blocked").queries.debug_blocked()
 
     async def services(self) -> builtins.list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""
-        return await self._open("services").inquiry.services()
+        return await self._open("services").queries.services()
 
     async def set_limits(
         self, service: str, /, **limits: RateValue | int | Adaptive | Duration | None
@@ -409,7 +409,7 @@ class Cue:
 
     async def paused(self) -> builtins.list[str]:
         """The queues that are held back."""
-        return await self._open("paused").inquiry.paused()
+        return await self._open("paused").queries.paused()
 
     async def pause(self, name: str) -> None:
         """Start nothing more on this service; a name that is no service's is taken for a queue's."""

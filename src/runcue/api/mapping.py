@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runcue.core.model import parse
-from runcue.core.model.events import told
+from runcue.core.model.events import draft_of
 from runcue.core.model.record import Record, Spec, Work, view
 from runcue.engine.handler import is_async
 from runcue.errors import ConfigError, InvalidOption, RuncueError, SubmitError, quoted
@@ -453,7 +453,7 @@ class Flow:
             record = found.get(work_id)
             if record is None:
                 if work_id in self._waiting:
-                    raise await self._system.inquiry.not_found(work_id)
+                    raise await self._system.queries.not_found(work_id)
             elif record.state.is_final:
                 self._end(record)
             elif self._system.engine.attempts.is_own(record):
@@ -484,7 +484,7 @@ class Flow:
     def _told(self, plan: Plan) -> None:
         """A turn of this process has ended these works."""
         for news in plan.finals.values():
-            record = told(news).record
+            record = draft_of(news).record
             if record is not None and record.id in self._waiting:
                 self._end(record)
 

@@ -31,7 +31,7 @@ from runcue.errors import ConfigError, ForkedConnection, StoreError, WorkNotFoun
 from runcue.host.address import advice, is_address, is_postgres, plain
 from runcue.stores.postgres.address import DEFAULT, Address, address_of
 from runcue.stores.sql import jobs_view
-from runcue.stores.sql.snapshot_reader import FileLooks, Life, Looks
+from runcue.stores.sql.snapshot_reader import FileSnapshotReader, Life, SnapshotReader
 from runcue.stores.sql.tables import Tables
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from runcue.api.signature import Duration
     from runcue.core.ledger.ledger import Ledger
     from runcue.core.model.events import Event
-    from runcue.core.schedule.plan import Changes, Key, Library
+    from runcue.core.schedule.plan import Changes, Key, TurnReader
     from runcue.core.views.explain import Explanation
     from runcue.executors.command.printed import Output
 
@@ -318,14 +318,14 @@ class Reader:
         answers = explain_alone(ledger, records.values(), ledger.turn.now, ledger.turn.wall, is_started)
         return {why.work_id: _put(why, ledger, records[why.work_id]) for why in answers}
 
-    def _ledger(self, tables: Tables, records: Iterable[Record], library: Library) -> tuple[Ledger, bool]:
+    def _ledger(self, tables: Tables, records: Iterable[Record], reader: TurnReader) -> tuple[Ledger, bool]:
         """All that decides over these works, as far as it is stored, and whether anybody starts work."""
         from runcue.core.ledger.ledger import Ledger
         from runcue.core.schedule.takeover import catch_up
 
         now, wall, changes = self._everything(tables)
         ledger = Ledger(Settings(), _rules(tables, changes, records), "", is_whole=False)
-        ledger.begin(now, wall, library)
+        ledger.begin(now, wall, reader)
         for record in records:
             for name in record.spec.services:  # its program may not have declared them here yet
                 ledger.ready.services.declare(Limits(name))
@@ -383,7 +383,7 @@ class _Ahead:
         return found
 
 
-def _looks(path: object, name: str, insecure: bool) -> Looks:
+def _looks(path: object, name: str, insecure: bool) -> SnapshotReader:
     """The queue at that path or address; the name is that of one among several in a database."""
     where = os.fspath(path) if isinstance(path, os.PathLike) else path
     if isinstance(where, str) and is_postgres(where):
@@ -394,15 +394,15 @@ def _looks(path: object, name: str, insecure: bool) -> Looks:
             f"Cannot read {quoted(shown)}: a Reader reads a queue in a file or in PostgreSQL. "
             + (advice(path) or "Give its path, or an address such as 'postgresql://user@host/database'.")
         )
-    return FileLooks(where, insecure=insecure)
+    return FileSnapshotReader(where, insecure=insecure)
 
 
-def _in_postgres(address: Address) -> Looks:
+def _in_postgres(address: Address) -> SnapshotReader:
     try:
-        from runcue.stores.postgres.snapshot_reader import PostgresLooks
+        from runcue.stores.postgres.snapshot_reader import PostgresSnapshotReader
     except ImportError as error:
         raise ConfigError('A queue in PostgreSQL needs psycopg: pip install "runcue[postgres]"') from error
-    return PostgresLooks(address)
+    return PostgresSnapshotReader(address)
 
 
 def _there(tables: Tables, work_id: str) -> Record:

@@ -24,11 +24,11 @@ from runcue.core.schedule.scheduler import Scheduler
 from runcue.core.views.explain import OWN_POOL, POOL, THREADS
 from runcue.declare.registry import Registry
 from runcue.engine.bus import Bus
-from runcue.engine.callback_errors import Complaints, guarded
+from runcue.engine.callback_errors import CallbackErrors, guarded
 from runcue.engine.engine import Engine
 from runcue.engine.hooks import Hooks
 from runcue.engine.judge import Judge
-from runcue.engine.queries import Inquiry
+from runcue.engine.queries import Queries
 from runcue.engine.watchdog import Watchdog, watched
 from runcue.errors import ConfigError, CueClosed, RuncueError, quoted
 from runcue.executors.coroutine import CoroutineExecutor
@@ -254,15 +254,15 @@ class System:
             self.store, self.clock, worker = store, store.clock, store.worker
             told = store.told
         self.bus = Bus(options.keep_finished, None if self.store.is_inline else self.store.events, told)
-        self.complaints = Complaints(self._complain, registry.observers)
-        self.hooks = Hooks(registry.callbacks, self.complaints, lambda: registry.failure_wants_retry)
+        self.callback_errors = CallbackErrors(self._complain, registry.observers)
+        self.hooks = Hooks(registry.callbacks, self.callback_errors, lambda: registry.failure_wants_retry)
         self.bus.listeners += [log_events, self.hooks, partial(_observed, registry.observers)]
         self.judge = Judge(
             self.clock,
             timer,
             options.callback_timeout,
             registry.callbacks,
-            self.complaints,
+            self.callback_errors,
             self._deliver,
             self._task_of,
             registry.artifacts,
@@ -279,7 +279,7 @@ class System:
             bus=self.bus,
             executors=self.executors,
             tasks=registry.tasks,
-            arounds=registry.arounds,
+            middleware=registry.middleware,
             questions=registry.questions,
             drain=self.hooks.drain,
             progress_interval=options.progress_interval,
@@ -295,7 +295,7 @@ class System:
                 self.store.abandon()
                 raise
             self.engine.take_turns()
-        self.inquiry = Inquiry(self.engine, self.store)
+        self.queries = Queries(self.engine, self.store)
         self._watchdog: Watchdog | None = None
         self._number = 0
 

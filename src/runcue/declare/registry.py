@@ -158,7 +158,7 @@ class Registry:
         """What tells the keys of a service apart, for those that have keys."""
         self.rules: dict[str, Rule] = {}
         self.callbacks: dict[str, Callable[..., Any]] = {}
-        self.arounds: list[Callable[..., Any]] = []
+        self.middleware: list[Callable[..., Any]] = []
         """What is entered around each attempt."""
         self.observers: list[Observer] = []
         self.failure_wants_retry = True
@@ -267,7 +267,7 @@ class Registry:
         """Enter what `function(work)` returns around each attempt; it is returned unchanged."""
         if not _is_function_of_work(function):
             raise InvalidOption("around", function, "a plain function of work that returns a context manager")
-        self.arounds.append(function)
+        self.middleware.append(function)
         return function
 
     def callback(self, kind: str, function: Function) -> Function:

@@ -21,7 +21,7 @@ from runcue.core.model.record import Record
 from runcue.core.schedule.outcome import STOPPED
 from runcue.core.schedule.plan import Cancel, Charge, Ended, Entered, Entry, Item, Outcome, Plan
 from runcue.engine.judge import Judge
-from runcue.engine.running import Around, Run, RunningWork, Words, current_run, within
+from runcue.engine.running import Middleware, Run, RunningWork, Words, current_run, within
 from runcue.engine.short_tasks import ShortTasks
 from runcue.errors import CommandFailed, StoreError
 from runcue.ports import Clock, Executor, Registered, Store, TooLate
@@ -44,7 +44,7 @@ class Attempts:
         clock: Clock,
         executors: Mapping[str, Executor],
         tasks: Mapping[str, Registered],
-        arounds: Sequence[Around],
+        middleware: Sequence[Middleware],
         put: Callable[[Item], None],
         words: Words,
         judge: Judge,
@@ -55,7 +55,7 @@ class Attempts:
         self.clock = clock
         self._executors = executors
         self._tasks = tasks
-        self._arounds = arounds
+        self._middleware = middleware
         self._put = put
         self._words = words
         self._judge = judge
@@ -168,9 +168,9 @@ class Attempts:
             if entering is not None:
                 entering.check()
             work = RunningWork(run)
-            if self._arounds:
+            if self._middleware:
                 call = partial(run.executor.run, work, task, entering)
-                result = await within(self._arounds, work, call)
+                result = await within(self._middleware, work, call)
             else:
                 result = await run.executor.run(work, task, entering)
             if result is not None and not self._store.is_inline:

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-from runcue.core.model.events import Event, News, make_event, told
+from runcue.core.model.events import Event, News, draft_of, make_event
 from runcue.core.schedule.plan import Plan
 from runcue.errors import StorageBusy, StoreError
 
@@ -146,7 +146,7 @@ class Bus:
         yield from finals
         missed = end - cursor - len(finals)
         if missed:
-            yield Event("gap", end - 1, told(self._ring[0]).at, data={"missed": missed})
+            yield Event("gap", end - 1, draft_of(self._ring[0]).at, data={"missed": missed})
 
     def _wake(self) -> None:
         self._calls += 1

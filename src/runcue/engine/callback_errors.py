@@ -15,7 +15,7 @@ from runcue.ports import Observer
 logger = logging.getLogger("runcue")
 
 
-class Complaints:
+class CallbackErrors:
     """Tells observers of all that goes wrong in the application's callbacks, and passes each cause on once."""
 
     def __init__(self, tell: Callable[[str, BaseException], None], observers: Sequence[Observer]) -> None:

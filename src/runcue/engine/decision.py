@@ -14,12 +14,12 @@ from runcue.core.schedule.plan import (
     Entered,
     Hello,
     Item,
-    Lacks,
     Lost,
     Missed,
     Outcome,
     Plan,
     Post,
+    ReadRequest,
     Serve,
 )
 from runcue.core.schedule.scheduler import Scheduler
@@ -51,19 +51,19 @@ class Decider(msgspec.Struct, eq=False):
         """Catch up, take in, decide."""
         scheduler, items, posts = self.scheduler, self.items, turn.posts
         self.taken, self.has_more = posts, turn.has_more
-        scheduler.begin(turn.now, turn.wall, turn.library)
+        scheduler.begin(turn.now, turn.wall, turn.reader)
         if turn.changes is not None:
             scheduler.begins(turn.given, posts)
             scheduler.catch_up(turn.changes)
-        if turn.library is None:
+        if turn.reader is None:
             scheduler.ask_with(self.questions)
         else:
             scheduler.greet(items, posts)
             scheduler.keep_here(self.short_tasks)
         everything = [*items, *(item for post in posts for item in post.items)] if posts else items
-        lacks: Lacks | None
-        while lacks := scheduler.lacks(everything):
-            scheduler.learn(lacks, turn.read(lacks))
+        lacks: ReadRequest | None
+        while lacks := scheduler.needs(everything):
+            scheduler.absorb(lacks, turn.read(lacks))
         if posts:
             scheduler.take_posts(posts)
         scheduler.take_in(items)

@@ -36,7 +36,7 @@ from runcue.engine.decision import MUST_BE_KEPT, Ask, Decider
 from runcue.engine.judge import Judge
 from runcue.engine.peer import Peer
 from runcue.engine.replies import Replies
-from runcue.engine.running import Around, Words
+from runcue.engine.running import Middleware, Words
 from runcue.engine.waiters import Waiters
 from runcue.errors import (
     CueClosed,
@@ -84,7 +84,7 @@ class Engine:
         bus: Bus,
         executors: Mapping[str, Executor],
         tasks: Mapping[str, Registered],
-        arounds: Sequence[Around],
+        middleware: Sequence[Middleware],
         questions: Callable[[], Questions],
         drain: Callable[[], Any],
         progress_interval: float,
@@ -114,7 +114,7 @@ class Engine:
             clock=clock,
             executors=executors,
             tasks=tasks,
-            arounds=arounds,
+            middleware=middleware,
             put=self.put,
             words=Words(clock, progress_interval, self.put_from_anywhere),
             judge=judge,
@@ -248,7 +248,7 @@ class Engine:
         is_left = bool(self._inbox) or self._one_at_a_time.locked() or self._has_unread
         return (self._failures < GIVE_UP and is_left) or self.attempts.are_awaited()
 
-    def _let_go(self) -> None:
+    def _signal_quiet(self) -> None:
         quiet, self._quiet = self._quiet, None
         if quiet is not None and not quiet.done():
             quiet.set_result(None)
@@ -267,8 +267,8 @@ class Engine:
                     {"message": "runcue takes no more turns: this is a mistake in runcue", "exception": error}
                 )
                 self._broken = RuncueError(f"runcue takes no more turns, by its own mistake: {error!r}")
-            self.disappoint(lambda: self._broken or CueClosed("wait"))
-        self._let_go()
+            self.fail_waiters(lambda: self._broken or CueClosed("wait"))
+        self._signal_quiet()
 
     async def close(self, error: Callable[[], Exception]) -> None:
         """Take no more turns."""
@@ -278,7 +278,7 @@ class Engine:
                 task.cancel()
             await asyncio.wait([task])
         self.set_alarm(NEVER)
-        self.disappoint(error)
+        self.fail_waiters(error)
 
     def abandon(self) -> None:
         """Nothing of it runs any more, here and now, and nobody is told: as if its process had died."""
@@ -289,7 +289,7 @@ class Engine:
         self.set_alarm(NEVER)
         self.attempts.abandon()
 
-    def disappoint(self, error: Callable[[], Exception]) -> None:
+    def fail_waiters(self, error: Callable[[], Exception]) -> None:
         """Nothing will happen any more: whoever waits for something gets the error."""
         settling = () if self._peer is None else self._peer.waiting()
         for future in (*self.replies.all(), *self.waiters.all(), *self._idle_waiters, *settling):
@@ -480,7 +480,7 @@ class Engine:
         for item in items:
             self.replies.answer(item, error)
         if self._quiet is not None:
-            self._let_go()
+            self._signal_quiet()
         is_for_good = isinstance(error, FOR_GOOD)  # then `_over` says so
         if not is_for_good and self._loop.time() - self._troubled_at >= TROUBLE_EVERY:
             self._troubled_at = self._loop.time()
@@ -508,7 +508,7 @@ class Engine:
                 if not waiter.done():
                     waiter.set_result(None)
         if self._quiet is not None and not self._has_unread:
-            self._let_go()
+            self._signal_quiet()
         if plan.is_whole and self._loop_task is not None:
             self.set_alarm(plan.wake_at)
 

@@ -13,11 +13,11 @@ from contextvars import ContextVar
 from time import perf_counter
 from typing import Any
 
-from runcue.core.model.events import Told, told
+from runcue.core.model.events import EventDraft, draft_of
 from runcue.core.model.failure import is_kind
 from runcue.core.model.record import Record, view
 from runcue.core.schedule.plan import Plan
-from runcue.engine.callback_errors import Complaints
+from runcue.engine.callback_errors import CallbackErrors
 from runcue.errors import RuncueError
 
 current_call: ContextVar[int] = ContextVar("runcue_callback", default=0)
@@ -28,7 +28,10 @@ class Hooks:
     """The `on_*` callbacks of one Cue, as a listener on the bus."""
 
     def __init__(
-        self, callbacks: dict[str, Callable[..., Any]], report: Complaints, wants_retry: Callable[[], bool]
+        self,
+        callbacks: dict[str, Callable[..., Any]],
+        report: CallbackErrors,
+        wants_retry: Callable[[], bool],
     ) -> None:
         self._callbacks = callbacks
         self._report = report
@@ -44,7 +47,7 @@ class Hooks:
         if callbacks.keys().isdisjoint(ON.values()):
             return
         for place, news in enumerate(plan.events):
-            words = told(news)
+            words = draft_of(news)
             kind = ON.get(words.type)
             if kind is not None and kind in callbacks:
                 arguments = self._arguments(words, plan.errors.get(place))
@@ -60,7 +63,7 @@ class Hooks:
         """True when the code that asks is itself an `async` callback, or waited for by one."""
         return current_call.get() in self._under_way
 
-    def _arguments(self, words: Told, error: BaseException | None) -> tuple[Any, ...] | None:
+    def _arguments(self, words: EventDraft, error: BaseException | None) -> tuple[Any, ...] | None:
         type, record, data = words.type, words.record, words.data
         data = data or {}
         if type == "backpressure_active":

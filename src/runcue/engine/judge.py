@@ -32,7 +32,7 @@ from runcue.core.model.record import PriorityContext, Record, Work, view
 from runcue.core.schedule.gates import FEW, Allowance, Verdict
 from runcue.core.schedule.plan import Plan
 from runcue.engine.artifacts import UNSEEN, Artifacts, Finding
-from runcue.engine.callback_errors import Complaints
+from runcue.engine.callback_errors import CallbackErrors
 from runcue.engine.callback_threads import Overrun, OwnThread
 from runcue.engine.handler import is_async
 from runcue.errors import StoreError
@@ -66,7 +66,7 @@ NOTHING_DECLARED = Finding()
 class Question:
     """One registered callback: how it is called, and what counts when it does not answer."""
 
-    def __init__(self, kind: str, function: Callable[..., Any], limit: float, report: Complaints) -> None:
+    def __init__(self, kind: str, function: Callable[..., Any], limit: float, report: CallbackErrors) -> None:
         self.kind = kind
         self.function = function
         self.limit = limit
@@ -188,7 +188,7 @@ class Judge:
         timer: Callable[[], float],
         limit: float,
         callbacks: Mapping[str, Callable[..., Any]],
-        report: Complaints,
+        report: CallbackErrors,
         deliver: Callable[[list[Verdict]], None],
         task_of: Callable[[str], Awaitable[str | None]],
         artifacts: Mapping[str, Artifacts],

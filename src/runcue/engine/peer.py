@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from runcue.core.model.events import told
+from runcue.core.model.events import draft_of
 from runcue.core.model.failure import Failure
 from runcue.core.model.record import WorkState
 from runcue.core.model.state import Head
@@ -279,7 +279,7 @@ class Peer:
         if not raised:
             return
         for place, news in enumerate(plan.events):
-            words = told(news)
+            words = draft_of(news)
             if words.type == "failed" and words.record is not None and words.record.id in raised:
                 plan.errors[place] = raised[words.record.id]
 
@@ -306,7 +306,7 @@ class Peer:
 
         def decide(turn: Turn) -> Plan:
             scheduler = self._make_scheduler(True)
-            scheduler.begin(turn.now, turn.wall, turn.library)
+            scheduler.begin(turn.now, turn.wall, turn.reader)
             assert turn.changes is not None
             heads.append(turn.changes.head)
             scheduler.catch_up(turn.changes)

@@ -10,7 +10,7 @@ from typing import Any
 
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.model.record import Record, Work, WorkState, view
-from runcue.core.schedule.plan import Lacks
+from runcue.core.schedule.plan import ReadRequest
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.core.views.explain import FULL, Explanation, explain, explain_alone, explain_pending, snapshot
 from runcue.core.views.forecast import RECENT, Forecast, forecast, paces, tasks_of
@@ -28,7 +28,7 @@ NOT_STARTED = "nothing runs: this Cue was not started (use `async with cue`, or 
 STOPPED = "nothing runs: this Cue was stopped (cue.start() has it go on)"
 
 
-class Inquiry:
+class Queries:
     """Answers from the store and, for live work, from the scheduler in a turn that writes nothing."""
 
     def __init__(self, engine: Engine, store: Store) -> None:
@@ -148,8 +148,8 @@ class Inquiry:
         """The error for an id that has no record: never submitted, or no longer kept."""
 
         def is_forgotten(scheduler: Scheduler, turn: Turn) -> bool:
-            lacks = Lacks(ids={work_id})
-            scheduler.learn(lacks, turn.read(lacks))
+            lacks = ReadRequest(ids={work_id})
+            scheduler.absorb(lacks, turn.read(lacks))
             return scheduler.ledger.working.state_of(work_id) is not None
 
         option = "keep_finished" if self._store.is_inline else "retention"
@@ -187,7 +187,7 @@ class Inquiry:
         """Who depends on that work, in the order they came."""
 
         def look(scheduler: Scheduler, turn: Turn) -> list[Record]:
-            return turn.read(Lacks(dependents_of={work_id})).dependents.get(work_id, [])[:limit]
+            return turn.read(ReadRequest(dependents_of={work_id})).dependents.get(work_id, [])[:limit]
 
         return await self._engine.look(look)
 
@@ -258,5 +258,7 @@ def _newest(ledger: Ledger, record: Record, turn: Turn) -> Record:
     """That work as it stands in this turn, if it was read before: who decides may have taken it in since."""
     known = ledger.working.records.get(record.id)
     if known is None and record.state is WorkState.PENDING and record.shelf is None:
-        known = ledger.working.latest(record.id) or turn.read(Lacks(ids={record.id})).records.get(record.id)
+        known = ledger.working.latest(record.id) or turn.read(ReadRequest(ids={record.id})).records.get(
+            record.id
+        )
     return known or record

@@ -117,17 +117,19 @@ class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in 
         )
 
 
-Around = Callable[[Any], AbstractContextManager[Any]]
+Middleware = Callable[[Any], AbstractContextManager[Any]]
 """What an application puts around each attempt: it is given the work."""
 
 
-async def within(arounds: Sequence[Around], work: RunningWork, call: Callable[[], Awaitable[Any]]) -> Any:
+async def within(
+    middleware: Sequence[Middleware], work: RunningWork, call: Callable[[], Awaitable[Any]]
+) -> Any:
     """What the call returns or raises inside of what each of these returns, whose own troubles change nothing."""
     result: Any = None
     raised: BaseException | None = None
     try:
         with ExitStack() as stack:
-            for around in arounds:
+            for around in middleware:
                 try:
                     stack.enter_context(around(work))
                 except BaseException as error:  # noqa: BLE001 (the application's code may raise anything)

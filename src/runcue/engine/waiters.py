@@ -6,7 +6,7 @@ import asyncio
 import logging
 from functools import partial
 
-from runcue.core.model.events import told
+from runcue.core.model.events import draft_of
 from runcue.core.model.record import Record
 from runcue.core.schedule.plan import Plan
 from runcue.errors import StoreError
@@ -47,7 +47,7 @@ class Waiters:
     def tell(self, plan: Plan) -> None:
         """These works have ended."""
         for news in plan.finals.values():
-            record = told(news).record
+            record = draft_of(news).record
             assert record is not None
             self._answer(record.id, record)
 

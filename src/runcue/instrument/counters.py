@@ -14,7 +14,7 @@ from collections import Counter
 from itertools import accumulate
 from typing import Final
 
-from runcue.core.model.events import Told, is_final
+from runcue.core.model.events import EventDraft, is_final
 from runcue.core.model.record import Record
 from runcue.core.model.state import base_name
 from runcue.core.schedule.plan import Plan
@@ -88,7 +88,7 @@ class Counters:
                 self.requests[service] += amount
         if plan.is_notable:
             for news in plan.events:
-                if type(news) is Told:
+                if type(news) is EventDraft:
                     self._count_notable(news)
 
     def called(self, callback: str, seconds: float) -> None:
@@ -102,7 +102,7 @@ class Counters:
         """A callback raised, overran or answered nonsense."""
         self.errors[callback] += 1
 
-    def _count_notable(self, words: Told) -> None:
+    def _count_notable(self, words: EventDraft) -> None:
         record, data = words.record, words.data or {}
         if words.type == "service_rate_limited":
             self.rate_limited[self._service(data["service"])] += 1

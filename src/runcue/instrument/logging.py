@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from runcue.core.limits.headers import asked
-from runcue.core.model.events import Event, Told, make_event, told
+from runcue.core.model.events import Event, EventDraft, draft_of, make_event
 from runcue.core.model.failure import clean
 from runcue.core.schedule.plan import Plan
 
@@ -51,7 +51,7 @@ def log_events(plan: Plan) -> None:
     if least > logging.DEBUG and not plan.is_notable:
         return
     for news in plan.events:
-        level = _level(told(news))
+        level = _level(draft_of(news))
         if level >= least:
             event = make_event(0, news)
             fields = _fields(event)
@@ -59,7 +59,7 @@ def log_events(plan: Plan) -> None:
             logger.log(level, "%s: %s", event.name, line, extra={"runcue": {"event": event.name, **fields}})
 
 
-def _level(words: Told) -> int:
+def _level(words: EventDraft) -> int:
     """How much an event matters: an attempt that fails is bad news only when it was the last."""
     if words.type == "failed" and words.data is not None and words.data.get("will_retry"):
         return logging.INFO

@@ -137,7 +137,7 @@ class LiveSource:
         self._cue = cue
         self._tallying = _Tallying()
         self._latest: Glance | None = None
-        self._looking: asyncio.Task[Glance] | None = None
+        self._read_connection: asyncio.Task[Glance] | None = None
         self.close = cue.observe(counters)
         """Count no more."""
 
@@ -176,10 +176,10 @@ class LiveSource:
 
     def _asked_before(self, loop: asyncio.AbstractEventLoop) -> Glance | None:
         """What the question before found, or its error; the next question is on its way."""
-        before = self._looking
+        before = self._read_connection
         if before is None or before.done():
-            self._looking = loop.create_task(self._look(), name="runcue metrics")
-            self._looking.add_done_callback(_heard)
+            self._read_connection = loop.create_task(self._look(), name="runcue metrics")
+            self._read_connection.add_done_callback(_heard)
         if before is not None and before.done() and not before.cancelled():
             return before.result()
         return self._latest

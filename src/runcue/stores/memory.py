@@ -15,7 +15,7 @@ from typing import Any
 from runcue.core.model.events import Event
 from runcue.core.model.record import Record, WorkState
 from runcue.core.model.state import Worker
-from runcue.core.schedule.plan import Changes, Found, Lacks, Library, Plan, Post
+from runcue.core.schedule.plan import Changes, Plan, Post, ReadRequest, ReadResult, TurnReader
 from runcue.core.views.query import Query, by_task
 from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
 
@@ -28,7 +28,7 @@ class MemoryTurn:
 
     __slots__ = ("now", "read", "wall")
     changes: Changes | None = None
-    library: Library | None = None
+    reader: TurnReader | None = None
     posts: Sequence[Post] = ()
     has_more = False
     given: frozenset[int] = frozenset()
@@ -72,9 +72,9 @@ class MemoryStore:
         """Nobody else is here."""
         raise AssertionError("nobody else is here")
 
-    def read(self, lacks: Lacks) -> Found:
+    def read(self, lacks: ReadRequest) -> ReadResult:
         """The stored records a decision names."""
-        found = Found()
+        found = ReadResult()
         for work_id in lacks.ids:
             if (record := self._records.get(work_id)) is not None:
                 found.records[work_id] = record

@@ -11,11 +11,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from runcue.core.model.events import Told
+from runcue.core.model.events import EventDraft
 from runcue.core.model.lifecycle import move, started
 from runcue.core.model.record import Record, WorkState
 from runcue.core.model.state import NO_HEAD
-from runcue.core.schedule.plan import Cancel, Hello, Item, Lacks, Pause, Plan, Submit
+from runcue.core.schedule.plan import Cancel, Hello, Item, Pause, Plan, ReadRequest, Submit
 from runcue.core.views.query import Query
 from runcue.errors import WorkNotFound
 from runcue.ports import Outgoing, Takeover, Turn
@@ -160,7 +160,7 @@ async def letters_are_read_once(open_store: Open) -> None:
             part.ask = [one.kept["w2"]]
             part.stop = [40]
             part.replies = [((1, 0), True), ((1, 1), WorkNotFound("w9"))]
-            part.events = [running, Told("progress", NOW, running, {"text": "ü"})]
+            part.events = [running, EventDraft("progress", NOW, running, {"text": "ü"})]
 
         await one.turn(change)
         await one.turn(lambda plan, turn: plan.part(me).stop.append(42))
@@ -170,7 +170,7 @@ async def letters_are_read_once(open_store: Open) -> None:
         expect("starts", (plan.start, plan.rated), ([running], {41: NOW + 5}))
         expect("questions", plan.ask, [one.kept["w2"]])
         expect("stops, in order", plan.stop, [40, 42])
-        expect("events", plan.events, [running, Told("progress", NOW, running, {"text": "ü"})])
+        expect("events", plan.events, [running, EventDraft("progress", NOW, running, {"text": "ü"})])
         (first, answer), (second, error) = plan.replies
         expect("replies", (first, answer, second, type(error)), ((1, 0), True, (1, 1), WorkNotFound))
         again = (await other.store.exchange(None)).plan
@@ -293,7 +293,7 @@ async def what_was_submitted_is_found_at_once(open_store: Open) -> None:
             )
             expect("among others", set(await hand.store.get_many([spec.id, "w2", "w3"])), {spec.id, "w2"})
         expect("nobody", await one.store.get("w3"), None)
-        found = await one.look(lambda turn: turn.read(Lacks({spec.id})))
+        found = await one.look(lambda turn: turn.read(ReadRequest({spec.id})))
         expect("no record yet", found.records, {})
 
 

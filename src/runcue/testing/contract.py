@@ -25,29 +25,18 @@ from random import Random
 
 from msgspec.structs import replace
 
-from runcue.core.model.events import Told
+from runcue.core.model.events import EventDraft
 from runcue.core.model.lifecycle import finished, move, started
 from runcue.core.model.parse import Rate
 from runcue.core.model.record import Attempt, Record, WorkState
 from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Questions, Rule, Settings
 from runcue.core.model.state import BreakerState, Grant, Limits, Overdue, ServiceState
-from runcue.core.schedule.plan import Key, Lacks, Plan
+from runcue.core.schedule.plan import Key, Plan, ReadRequest
 from runcue.core.views.query import Query
 from runcue.ports import Turn
-from runcue.testing import between
-from runcue.testing.manual_turns import (
-    NOW,
-    Broken,
-    Hand,
-    Open,
-    expect,
-    hands,
-    library_of,
-    lives,
-    pending,
-    specimens,
-)
+from runcue.testing import between, manual_turns
+from runcue.testing.manual_turns import NOW, Broken, Hand, Open, expect, hands, library_of, pending, specimens
 
 __all__ = ["EVERY", "SHARED", "Broken", "Check", "Open"]
 
@@ -72,7 +61,7 @@ async def records_come_back_as_they_were(open_store: Open) -> None:
 async def every_move_is_kept(open_store: Open) -> None:
     """After any number of turns a store holds what a plain dict would hold."""
     async with hands(open_store) as [hand]:
-        for number, change in enumerate(lives(hand, Random(1), 120)):
+        for number, change in enumerate(manual_turns.lives(hand, Random(1), 120)):
             await hand.turn(change)
             if number % 20 == 19:
                 await hand.compare()
@@ -123,7 +112,7 @@ async def a_decision_that_raises_leaves_nothing(open_store: Open) -> None:
                 await hand.compare()
             else:
                 raise Broken("a decision raised, and its turn did not")
-        found = await hand.look(lambda turn: turn.read(Lacks({"w2"}, {"k"}, {"w1"})))
+        found = await hand.look(lambda turn: turn.read(ReadRequest({"w2"}, {"k"}, {"w1"})))
         expect("nothing of it", (found.records, found.keys, found.dependents.get("w1", [])), ({}, {}, []))
         await hand.write(pending(2))
         await hand.compare()
@@ -134,7 +123,7 @@ async def a_decision_reads_what_it_names(open_store: Open) -> None:
     async with hands(open_store) as [hand]:
         await hand.write(*[pending(seq, idempotency_key=f"k{seq}") for seq in range(1, 2001)])
         ids = {f"w{seq}" for seq in range(1, 2001, 2)} | {"nobody"}
-        found = await hand.look(lambda turn: turn.read(Lacks(ids, {"k7", "k8", "none"})))
+        found = await hand.look(lambda turn: turn.read(ReadRequest(ids, {"k7", "k8", "none"})))
         expect("by id", found.records, {one: hand.kept[one] for one in ids if one in hand.kept})
         expect("by key", found.keys, {"k7": hand.kept["w7"], "k8": hand.kept["w8"]})
         expect("forgotten", found.forgotten, {})
@@ -146,7 +135,7 @@ async def a_key_leads_to_whoever_took_it_last(open_store: Open) -> None:
         await hand.write(pending(1, idempotency_key="k"))
         await hand.write(move(hand.kept["w1"], "fail", completed_at=NOW, shelf=None, place=0.0, error="x"))
         await hand.write(pending(2, idempotency_key="k"))
-        found = await hand.look(lambda turn: turn.read(Lacks(keys={"k"})))
+        found = await hand.look(lambda turn: turn.read(ReadRequest(keys={"k"})))
         expect("owner", found.keys, {"k": hand.kept["w2"]})
 
 
@@ -156,7 +145,7 @@ async def dependents_are_found_in_the_order_they_came(open_store: Open) -> None:
         await hand.write(pending(1), pending(2, depends_on=("w1", "never"), shelf="blocked"))
         await hand.write(pending(3, id="a", depends_on=("never",), shelf="blocked"))
         await hand.write(pending(4, depends_on=("w1", "a"), shelf="blocked"))
-        found = await hand.look(lambda turn: turn.read(Lacks(dependents_of={"w1", "never", "a", "w4"})))
+        found = await hand.look(lambda turn: turn.read(ReadRequest(dependents_of={"w1", "never", "a", "w4"})))
         ids = {need: [one.id for one in some] for need, some in found.dependents.items() if some}
         expect("dependents", ids, {"w1": ["w2", "w4"], "never": ["w2", "a"], "a": ["w4"]})
         expect("whole records", found.dependents["a"], [hand.kept["w4"]])
@@ -174,7 +163,9 @@ async def purged_work_leaves_no_trace(open_store: Open) -> None:
         for work_id in ("w1", "w3"):
             del hand.kept[work_id]
         await hand.compare()
-        found = await hand.look(lambda turn: turn.read(Lacks({"w1", "w2", "w3"}, {"k1", "k2"}, {"need"})))
+        found = await hand.look(
+            lambda turn: turn.read(ReadRequest({"w1", "w2", "w3"}, {"k1", "k2"}, {"need"}))
+        )
         expect("by id", found.records, {"w2": hand.kept["w2"]})
         expect("by key", found.keys, {"k2": hand.kept["w2"]})
         expect("dependents", found.dependents, {"need": [hand.kept["w2"]]})
@@ -194,7 +185,7 @@ async def a_purged_id_may_be_used_again_in_the_same_turn(open_store: Open) -> No
 
         await hand.turn(change)
         await hand.compare()
-        found = await hand.look(lambda turn: turn.read(Lacks({"w1"}, {"k1"}, {"need"})))
+        found = await hand.look(lambda turn: turn.read(ReadRequest({"w1"}, {"k1"}, {"need"})))
         expect("by id", found.records, {"w1": fresh})
         expect("by key", found.keys, {"k1": fresh})
         expect("dependents", found.dependents, {"need": [hand.kept["w2"]]})
@@ -263,7 +254,7 @@ async def others_find_what_was_written(open_store: Open) -> None:
     async with hands(open_store, 2) as [one, other]:
         await one.write(*specimens())
         await other.compare()
-        for number, change in enumerate(lives(one, Random(2), 60)):
+        for number, change in enumerate(manual_turns.lives(one, Random(2), 60)):
             await one.turn(change)
             if number % 20 == 19:
                 await other.compare()
@@ -288,7 +279,7 @@ async def turns_never_overlap(open_store: Open) -> None:
             if inside > 1:
                 meeting.set()
             meeting.wait(GLANCE)
-            [record] = turn.read(Lacks({"w1"})).records.values()
+            [record] = turn.read(ReadRequest({"w1"})).records.values()
             plan.records["w1"] = replace(record, crashes=record.crashes + 1)
             plan.rewritten.add("w1")
             inside -= 1
@@ -345,17 +336,17 @@ async def the_library_finds_what_is_due_and_what_is_oldest(open_store: Open) -> 
         await hand.write(started(hand.kept["w1"], 1, NOW, "me", "running/me"))
 
         def look(turn: Turn) -> None:
-            library = library_of(turn)
-            expect("watched by 3.5", _ids(library.watched(3.5, 10)), ["w5", "w2", "w6"])
-            expect("the first two watched", _ids(library.watched(100.0, 2)), ["w5", "w2"])
-            expect("watched too early", _ids(library.watched(0.5, 10)), [])
+            reader = library_of(turn)
+            expect("watched by 3.5", _ids(reader.watched(3.5, 10)), ["w5", "w2", "w6"])
+            expect("the first two watched", _ids(reader.watched(100.0, 2)), ["w5", "w2"])
+            expect("watched too early", _ids(reader.watched(0.5, 10)), [])
             expect(
-                "the next to watch", [library.next_watch(at) for at in (0.0, 3.0, 9.0)], [1.0, 3.5, math.inf]
+                "the next to watch", [reader.next_watch(at) for at in (0.0, 3.0, 9.0)], [1.0, 3.5, math.inf]
             )
-            expect("the first three pending", _ids(library.oldest(0, 3)), ["w2", "w3", "w4"])
-            expect("pending after the fourth", _ids(library.oldest(4, 10)), ["w5", "w6"])
-            expect("dependents", library.dependents("w1"), ["w4", "w5", "w6"])
-            expect("by id", sorted(library.by_id(["w2", "nobody", "w1"])), ["w1", "w2"])
+            expect("the first three pending", _ids(reader.oldest(0, 3)), ["w2", "w3", "w4"])
+            expect("pending after the fourth", _ids(reader.oldest(4, 10)), ["w5", "w6"])
+            expect("dependents", reader.dependents("w1"), ["w4", "w5", "w6"])
+            expect("by id", sorted(reader.by_id(["w2", "nobody", "w1"])), ["w1", "w2"])
 
         await hand.look(look)
 
@@ -517,7 +508,7 @@ async def events_are_read_by_number(open_store: Open) -> None:
         for number in range(1, 31):
             hand = (one, other)[number % 2]
             news = [
-                Told("progress", NOW, None, {"work_id": f"w{number}", "text": f"{n}"})
+                EventDraft("progress", NOW, None, {"work_id": f"w{number}", "text": f"{n}"})
                 for n in range(number % 4)
             ]
             await hand.write(pending(number), events=news)

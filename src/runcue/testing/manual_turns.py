@@ -14,11 +14,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from runcue.core.model.events import Told
+from runcue.core.model.events import EventDraft
 from runcue.core.model.lifecycle import finished, move, started
 from runcue.core.model.record import Attempt, Record, Spec, WorkState
 from runcue.core.model.state import NO_HEAD, Head
-from runcue.core.schedule.plan import Changes, Library, Plan, Post
+from runcue.core.schedule.plan import Changes, Plan, Post, TurnReader
 from runcue.core.views.query import Query, by_task
 from runcue.ports import Received, Store, Takeover, Turn
 
@@ -43,11 +43,11 @@ def _short(value: object) -> str:
     return text if len(text) <= 2000 else f"{text[:2000]}…"
 
 
-def library_of(turn: Turn) -> Library:
+def library_of(turn: Turn) -> TurnReader:
     """Where a decision may read more."""
-    if turn.library is None:
+    if turn.reader is None:
         raise Broken("a store that several processes open has a library")
-    return turn.library
+    return turn.reader
 
 
 class Hand:
@@ -102,7 +102,7 @@ class Hand:
         me = self.store.me()
         return await self.turn(lambda plan, turn: plan.workers.update({me.id: me}))
 
-    async def write(self, *records: Record, events: Iterable[Told] = ()) -> Plan:
+    async def write(self, *records: Record, events: Iterable[EventDraft] = ()) -> Plan:
         """Take a turn that writes these."""
 
         def change(plan: Plan, turn: Turn) -> None:

@@ -8,7 +8,7 @@ from runcue.core.ledger.current import CurrentTurn
 from runcue.core.ledger.timers import FEW
 from runcue.core.ledger.working_set import PAGE, WorkingSet
 from runcue.core.model.record import Record, WorkState
-from runcue.core.schedule.plan import Library
+from runcue.core.schedule.plan import TurnReader
 
 
 class Ages:
@@ -32,21 +32,21 @@ class Ages:
 
     def oldest(self) -> Record:
         """The pending unit that was submitted first; there is some."""
-        if self._turn.library is not None:
-            return self._oldest_of(self._turn.library)
+        if self._turn.reader is not None:
+            return self._oldest_of(self._turn.reader)
         while True:
             seq, work_id = heappop(self._by_age)
             record = self._working.records.get(work_id)
             if record is not None and record.seq == seq and not record.token:
                 return record
 
-    def _oldest_of(self, library: Library) -> Record:
+    def _oldest_of(self, reader: TurnReader) -> Record:
         written = self._turn.plan.records
         fresh = [record for record in written.values() if record.state is WorkState.PENDING]
-        after, page = 0, library.oldest(0, PAGE)
+        after, page = 0, reader.oldest(0, PAGE)
         while page and all(record.id in written for record in page):
             after = page[-1].seq
-            page = library.oldest(after, PAGE)
+            page = reader.oldest(after, PAGE)
         stored = [record for record in page if record.id not in written][:1]
         oldest = self._working.live(min((*fresh, *stored), key=lambda record: record.seq).id)
         assert oldest is not None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from runcue.core.model.events import Told, is_final
+from runcue.core.model.events import EventDraft, is_final
 from runcue.core.model.record import Record
-from runcue.core.schedule.plan import Library, Plan
+from runcue.core.schedule.plan import Plan, TurnReader
 
 
 class CurrentTurn:
     """What every part of the ledger needs of the present turn."""
 
-    __slots__ = ("library", "now", "origin", "plan", "wall", "worker")
+    __slots__ = ("now", "origin", "plan", "reader", "wall", "worker")
 
     def __init__(self, worker: str) -> None:
         self.worker = worker
@@ -21,11 +21,11 @@ class CurrentTurn:
         """The process that brought what is being decided: its callbacks and its log hear of it."""
         self.begin(0.0, 0.0)
 
-    def begin(self, now: float, wall: float, library: Library | None = None) -> None:
+    def begin(self, now: float, wall: float, reader: TurnReader | None = None) -> None:
         """A turn begins at this moment, with an empty plan."""
         self.now, self.wall = now, wall
         self.plan = Plan()
-        self.library = library
+        self.reader = reader
         """Where to read records that are not loaded; None for a store that nobody shares."""
 
     def act_for(self, worker: str) -> None:
@@ -47,7 +47,7 @@ class CurrentTurn:
         self, type: str, record: Record | None = None, exception: BaseException | None = None, **data: Any
     ) -> None:
         """Publish an event once the turn is committed. An exception goes to callbacks, and is not stored."""
-        told = Told(type, self.now, record, data or None)
+        told = EventDraft(type, self.now, record, data or None)
         plan = self.plan
         if self.origin != self.worker:
             plan.foreign[len(plan.events)] = self.origin

@@ -6,8 +6,8 @@ at like any service (schedule/ready.py). Each start goes to the least loaded of 
 the one that has waited longest. Units of short tasks stay with whoever decides (`Fleet.keep`): to hand one to another
 worker would take longer than to run it.
 
-What a worker was given and has not read after a while is taken back for others (`Library.take_back`), which costs no
-attempt: the worker is stuck or stopped, and is given nothing more until it says something. What it has begun stays
+What a worker was given and has not read after a while is taken back for others (`TurnReader.take_back`), which costs
+no attempt: the worker is stuck or stopped, and is given nothing more until it says something. What it has begun stays
 with it.
 """
 

@@ -90,10 +90,10 @@ class Grants:
             return
         services = {service.name: service for service in self._unrecalled if service.reach}
         self._unrecalled.clear()
-        library, now = self._turn.library, self._turn.now
-        if library is not None and services:
+        reader, now = self._turn.reader, self._turn.now
+        if reader is not None and services:
             starts: dict[str, list[Grant]] = {}
-            for start in library.starts({name: now - one.reach for name, one in services.items()}):
+            for start in reader.starts({name: now - one.reach for name, one in services.items()}):
                 starts.setdefault(start.service, []).append(start)
             for name, some in starts.items():
                 services[name].recall(some)
@@ -176,11 +176,11 @@ class Grants:
         """An attempt from before this ledger goes on: what it reserved is counted, and it may say it used more."""
         metered = tuple(service for service in lane.services if service.meters)
         if metered:
-            assert self._turn.library is not None
+            assert self._turn.reader is not None
             at = self._turn.now if record.started_at is None else record.started_at
             counted: dict[str, float] = {}
             for service in metered:  # what one charge changes is the same for all of them
-                counted |= self._turn.library.spent(record.id, service.name, at)
+                counted |= self._turn.reader.spent(record.id, service.name, at)
             self._spending[record.token] = Spending(metered, counted, at, at, True, record.id)
 
     def charge(self, token: int, amounts: dict[str, float]) -> None:

@@ -43,10 +43,10 @@ from runcue.core.limits.service import Service
 from runcue.core.model.lifecycle import COMPLETED, finished, move
 from runcue.core.model.record import Record, Spec, WorkState
 from runcue.core.model.settings import Rule, Settings
-from runcue.core.schedule.gates import Asking, Questions
+from runcue.core.schedule.gates import Gates, Questions
 from runcue.core.schedule.lane import Lane
 from runcue.core.schedule.line import READY, shelf_name
-from runcue.core.schedule.plan import Library, Outcome, Plan, Submit
+from runcue.core.schedule.plan import Outcome, Plan, Submit, TurnReader
 from runcue.core.schedule.ready import Ready
 
 STRICT_STEP = 1e10
@@ -95,7 +95,7 @@ class Ledger:
         self.ages = Ages(self.turn, self.working, is_noted=is_noted)
         self._retention = FinishedRetention(settings.keep_finished)
         self.risk = Risk(self.turn, self.working, self.place)
-        self.asking: Asking | None = None
+        self.gates: Gates | None = None
         self.held: dict[str, int] = {}
         self.waiting_submits: deque[Submit] = deque()
         self.depth_levels: dict[tuple[str, int], int] = {}
@@ -110,9 +110,9 @@ class Ledger:
 
     # the turn -----------------------------------------------------------------------------------------------
 
-    def begin(self, now: float, wall: float, library: Library | None = None) -> None:
+    def begin(self, now: float, wall: float, reader: TurnReader | None = None) -> None:
         """A turn begins at this moment, with an empty plan."""
-        self.turn.begin(now, wall, library)
+        self.turn.begin(now, wall, reader)
         self.timers.begin()
         self.lookups.begin()
 
@@ -177,9 +177,9 @@ class Ledger:
 
     def rearrange(self) -> None:
         """What is known of tasks has changed: put everything pending where it belongs by that."""
-        if self.lanes.has_questions() or self.asking is not None:
+        if self.lanes.has_questions() or self.gates is not None:
             scored = {bool(self.lanes.questions_of(task).score) for task in self.lanes.tasks()}
-            self.asking = Asking(self.working.records, self.ready, is_mixed=len(scored) > 1)
+            self.gates = Gates(self.working.records, self.ready, is_mixed=len(scored) > 1)
             self.asked_of.clear()
         self.ready.clear()
         self.lanes.forget(self.capacity.lanes())
@@ -196,7 +196,7 @@ class Ledger:
     def drop_idle_lanes(self) -> None:
         """When there are many more lanes than before: drop those that have no units."""
         if self.ready.has_many_lanes:
-            self.ready.drop_idle(set() if self.asking is None else self.asking.busy_lanes(), self.turn.now)
+            self.ready.drop_idle(set() if self.gates is None else self.gates.busy_lanes(), self.turn.now)
             self.lanes.forget(self.capacity.lanes())
 
     # pending ------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Ledger:
         self.turn.attribute(len(specs))
         emit = plan.events.append
         is_watched = settings.pending_timeout is not None or settings.pending_warn_after is not None
-        join = self.ready.push_all if self.asking is None else self.asking.arrived
+        join = self.ready.push_all if self.gates is None else self.gates.arrived
         fresh: dict[str, Record] = {}
         others: list[Record] = []
         runs: list[tuple[Lane, list[Record]]] = []
@@ -268,8 +268,8 @@ class Ledger:
             record = replace(record, shelf=shelf, place=place, worker=worker)
             self.working.write(record)
         if lane is not None:
-            if self.asking is not None:
-                self.asking.arrived(lane, [record])
+            if self.gates is not None:
+                self.gates.arrived(lane, [record])
             else:
                 self.ready.push(lane, record)
             return
@@ -310,8 +310,8 @@ class Ledger:
         """That pending unit waits elsewhere, or nowhere, from now on: its line must not count it as first."""
         lane = self.lanes.find(record.spec)
         if lane is not None:
-            if self.asking is not None:
-                self.asking.left(record.id, lane)
+            if self.gates is not None:
+                self.gates.left(record.id, lane)
             self.ready.left(lane)
 
     def hold(self, work_id: str, token: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from runcue.core.ledger.current import CurrentTurn
 from runcue.core.model.record import Record
-from runcue.core.schedule.plan import Found, Lacks, Revive
+from runcue.core.schedule.plan import ReadRequest, ReadResult, Revive
 
 
 class Lookups:
@@ -23,18 +23,18 @@ class Lookups:
         """A turn begins: forget what was looked up for an earlier one."""
         if self._is_used:
             self._is_used = False
-            self.found = Found()
+            self.found = ReadResult()
             self._ids: set[str] = set()
             self._keys: set[str] = set()
             self._walks: dict[Revive, tuple[list[str], set[str]]] = {}
 
-    def unread(self, wanted: Lacks) -> Lacks:
+    def unread(self, wanted: ReadRequest) -> ReadRequest:
         """What of that was not looked up in this turn."""
         wanted.ids = {one for one in wanted.ids if one not in self._ids}
         wanted.keys = {key for key in wanted.keys if key not in self.found.keys and key not in self._keys}
         return wanted
 
-    def absorb(self, wanted: Lacks, found: Found) -> None:
+    def absorb(self, wanted: ReadRequest, found: ReadResult) -> None:
         """This is what the store had of that."""
         self._is_used = True
         self._ids |= wanted.ids
@@ -53,19 +53,19 @@ class Lookups:
 
     def look_up(self, work_id: str) -> Record | None:
         """That unit as the store has it."""
-        library = self._turn.library
-        if work_id not in self._ids and library is not None:
-            wanted = Lacks(ids={work_id})
-            self.absorb(wanted, library.read(wanted))
+        reader = self._turn.reader
+        if work_id not in self._ids and reader is not None:
+            wanted = ReadRequest(ids={work_id})
+            self.absorb(wanted, reader.read(wanted))
         return self.found.records.get(work_id)
 
     def look_up_all(self, ids: Iterable[str]) -> None:
         """Read these units in one go."""
         unknown = [one for one in ids if one not in self._ids]
-        if unknown and self._turn.library is not None:
+        if unknown and self._turn.reader is not None:
             self._is_used = True
             self._ids.update(unknown)
-            self.found.records.update(self._turn.library.by_id(unknown))
+            self.found.records.update(self._turn.reader.by_id(unknown))
 
     def note_key(self, record: Record) -> None:
         """That new unit has its idempotency key from now on."""

@@ -23,7 +23,7 @@ class Risk:
         self._place = place
         self.id = ""
         self._until = 0.0
-        self._set_aside: deque[tuple[str, float]] = deque()
+        self._put_aside: deque[tuple[str, float]] = deque()
 
     def allows(self, record: Record) -> bool:
         """False for work that took its worker with it twice, while another such has not run for long."""
@@ -31,7 +31,7 @@ class Risk:
         if record.crashes < MOST_CRASHES - 1:
             return True
         if now < self._until and self.id in self._working.records and self.id != record.id:
-            self._set_aside.append((record.id, self._until))
+            self._put_aside.append((record.id, self._until))
             self._place(replace(record, next_retry_at=self._until))
             return False
         self.id, self._until = record.id, now + PROBATION
@@ -40,8 +40,8 @@ class Risk:
     def is_over(self) -> None:
         """The one that was risked did no harm: the next may come."""
         self.id = ""
-        while self._set_aside:
-            work_id, until = self._set_aside.popleft()
+        while self._put_aside:
+            work_id, until = self._put_aside.popleft()
             record = self._working.live(work_id)
             if record is not None and (record.token, record.shelf, record.next_retry_at) == (0, LATER, until):
                 self._place(replace(record, next_retry_at=None))

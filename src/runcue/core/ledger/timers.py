@@ -68,7 +68,7 @@ class Timers:
     def due(self) -> Iterator[Record]:
         """Units that only waited for their time, and are to be placed anew."""
         turn = self._turn
-        if turn.library is not None:
+        if turn.reader is not None:
             yield from self._due_of(LATER, turn.now)
             yield from self._due_of(WALL, turn.wall)
         for heap, now in ((self._later, turn.now), (self._by_wall, turn.wall)):
@@ -121,7 +121,7 @@ class Timers:
 
     def reached(self) -> Iterator[Record]:
         """Pending units of which somebody has to look at a limit now."""
-        if self._turn.library is not None:
+        if self._turn.reader is not None:
             yield from self._reached_in_library()
             return
         heap = self._deadlines
@@ -131,18 +131,18 @@ class Timers:
                 yield self._working.records[deadline[2]]
 
     def _reached_in_library(self) -> Iterator[Record]:
-        library, now = self._turn.library, self._turn.now
-        assert library is not None
+        reader, now = self._turn.reader, self._turn.now
+        assert reader is not None
         after: Key | None = None
         while self._watch_at <= now:
-            page = library.watched(now, PAGE, after)
+            page = reader.watched(now, PAGE, after)
             for record in page:
                 after = (record.watch_at or 0.0, record.seq)
                 current = self._working.live(record.id)  # this turn may have changed it
                 if current is not None and current.watch_at is not None and current.watch_at <= now:
                     yield current
             if len(page) < PAGE:  # what this turn armed is not in the store yet: the next one finds it there
-                self._watch_at = min(library.next_watch(now), self._armed_at)
+                self._watch_at = min(reader.next_watch(now), self._armed_at)
                 return
 
     def next_limit_at(self) -> float:

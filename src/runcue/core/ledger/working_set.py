@@ -55,7 +55,7 @@ class WorkingSet:
     def live(self, work_id: str) -> Record | None:
         """That unit, if it is pending or running: loaded for this turn if it was not."""
         record = self.records.get(work_id)
-        if record is None and self._turn.library is not None:
+        if record is None and self._turn.reader is not None:
             record = self._turn.plan.records.get(work_id) or self._lookups.look_up(work_id)
             if record is None or record.state.is_final:
                 return None
@@ -148,9 +148,9 @@ class WorkingSet:
     def waiters(self, work_id: str) -> list[Record]:
         """The units that wait for that one, in the order they came."""
         ids = self.graph.waiters(work_id)
-        library = self._turn.library
-        if library is not None:
-            ids = list(dict.fromkeys((*library.dependents(work_id), *ids)))
+        reader = self._turn.reader
+        if reader is not None:
+            ids = list(dict.fromkeys((*reader.dependents(work_id), *ids)))
             known = (self.records, self._turn.plan.records)
             self._lookups.look_up_all(one for one in ids if not any(one in some for some in known))
         records = (self.live(one) for one in ids)
@@ -158,7 +158,7 @@ class WorkingSet:
 
     def missing(self, record: Record) -> list[str]:
         """What that unit still waits for."""
-        if self._turn.library is None:
+        if self._turn.reader is None:
             return self.graph.missing(record.id, record.spec.depends_on)
         for need in record.spec.depends_on:
             self._lookups.look_up(need)
@@ -168,8 +168,8 @@ class WorkingSet:
 
     def read_lane(self, lane: Lane, after: Key | None, limit: int) -> Page:
         """The next records of a lane, loaded; but for those that this turn has changed already."""
-        assert self._turn.library is not None
-        page = self._turn.library.page(lane.shelf, after, limit)
+        assert self._turn.reader is not None
+        page = self._turn.reader.page(lane.shelf, after, limit)
         fresh: list[Record] = []
         for one in page:
             if one.id in self._turn.plan.records:
@@ -185,10 +185,10 @@ class WorkingSet:
 
     def shelf(self, name: str) -> Iterator[Record]:
         """All records under an index key, in order, as it stands now; what is taken off meanwhile does no harm."""
-        assert self._turn.library is not None
+        assert self._turn.reader is not None
         after: Key | None = None
         while True:
-            page = self._turn.library.page(name, after, PAGE)
+            page = self._turn.reader.page(name, after, PAGE)
             for record in page:
                 after = (record.place, record.seq)
                 if record.id not in self._turn.plan.records:
@@ -201,7 +201,7 @@ class WorkingSet:
 
     def all_pending(self) -> Iterator[Record]:
         """All pending units; with a library that is a long walk."""
-        if self._turn.library is None:
+        if self._turn.reader is None:
             yield from [record for record in self.records.values() if not record.token]
             return
         plan = self._turn.plan

@@ -123,7 +123,7 @@ class Meter:
         return None
 
 
-class Rehearsal:
+class DryRun:
     """What would become of the meters of a service if work started one after the other, each as soon as it may."""
 
     def __init__(self, meters: Iterable[Meter], now: float) -> None:

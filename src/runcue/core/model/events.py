@@ -45,7 +45,7 @@ WORK_EVENTS = frozenset(
 FINAL_EVENTS = frozenset({"completed", "failed", "cancelled", "skipped"})
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):
+class EventDraft(msgspec.Struct, frozen=True, gc=False):
     """What happened to what: the record as it stood then, and what else belongs to it."""
 
     type: str
@@ -54,19 +54,19 @@ class Told(msgspec.Struct, frozen=True, gc=False):
     data: dict[str, Any] | None = None
 
 
-News = Told | Record
+News = EventDraft | Record
 """Something to tell. A record alone says that it was accepted, started or completed just now."""
 
 
-def told(news: News) -> Told:
+def draft_of(news: News) -> EventDraft:
     """The same in words."""
-    if isinstance(news, Told):
+    if isinstance(news, EventDraft):
         return news
     if news.state is WorkState.PENDING:
-        return Told("queued", news.created_at, news)
+        return EventDraft("queued", news.created_at, news)
     if news.state is WorkState.RUNNING:
-        return Told("started", news.started_at or 0.0, news)
-    return Told("completed", news.completed_at or 0.0, news)
+        return EventDraft("started", news.started_at or 0.0, news)
+    return EventDraft("completed", news.completed_at or 0.0, news)
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class Event(msgspec.Struct, frozen=True):
         raise AttributeError(f"a {self.type!r} event has no {name!r}")
 
 
-def is_final(words: Told) -> bool:
+def is_final(words: EventDraft) -> bool:
     """True when that was the last thing to be told about a work (unless it is retried by hand)."""
     record = words.record
     return words.type in FINAL_EVENTS and record is not None and record.state.is_final
@@ -111,7 +111,7 @@ def is_final(words: Told) -> bool:
 
 def make_event(seq: int, news: News) -> Event:
     """The event that listeners get for what was told."""
-    words = told(news)
+    words = draft_of(news)
     type, at, record, data = words.type, words.at, words.record, words.data or {}
     if record is None:
         return Event(type, seq, at, data.get("work_id"), data.get("task"), error=data.get("error"),

@@ -14,15 +14,15 @@ from runcue.core.model.parse import decode_params
 from runcue.core.model.record import Spec, WorkState
 from runcue.core.schedule.graph import find_cycle
 from runcue.core.schedule.outcome import drop, join
-from runcue.core.schedule.plan import Lacks, Submit
+from runcue.core.schedule.plan import ReadRequest, Submit
 from runcue.errors import DependencyCycle, DuplicateWork, QueueFull, SubmitError, UnknownService, quoted
 
 NEARLY_FULL = 0.8
 
 
-def lacks(ledger: Ledger, submit: Submit) -> Lacks:
+def needs(ledger: Ledger, submit: Submit) -> ReadRequest:
     """What has to be looked up before `submit` can be judged."""
-    wanted = Lacks()
+    wanted = ReadRequest()
     if not submit.is_plain:
         for spec in submit.specs:
             if spec.is_named and ledger.working.records.get(spec.id) is None:
@@ -196,7 +196,7 @@ def _refuse_cycles(ledger: Ledger, fresh: dict[str, Spec]) -> None:
 def _is_awaited(ledger: Ledger, work_id: str) -> bool:
     """True when some unit waits for that id."""
     is_known = ledger.working.graph.is_awaited(work_id)
-    return is_known or (ledger.turn.library is not None and bool(ledger.waiters(work_id)))
+    return is_known or (ledger.turn.reader is not None and bool(ledger.waiters(work_id)))
 
 
 def _has_room(ledger: Ledger, submit: Submit, amount: int) -> bool:

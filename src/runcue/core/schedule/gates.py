@@ -77,7 +77,7 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
     """The file it waits for: what completes without making that is nothing to it."""
 
 
-class Aside:
+class ClosedQueue:
     """What of one closed queue is not asked about until it is opened: lanes, and those who wait."""
 
     __slots__ = ("lanes", "resting", "ring")
@@ -131,10 +131,10 @@ class Lacking:
             self._many_made = max(FEW, 2 * len(self.made))
 
 
-class Asking:
+class Gates:
     """The book of questions: who was asked, who waits for a new question."""
 
-    __slots__ = ("_again_left", "_aside", "_asked", "_by_rank", "_completions", "_curious", "_heads", "_is_mixed",
+    __slots__ = ("_again_left", "_asked", "_by_rank", "_closed", "_completions", "_curious", "_heads", "_is_mixed",
                  "_lacking", "_numbers", "_records", "_resting", "_ring", "_wanted", "_woken", "ready",
                  "waiting")  # fmt: skip
 
@@ -149,7 +149,7 @@ class Asking:
         self._again_left = 0
         self._curious: dict[Lane, Key] = {}  # the first of each lane that has somebody never asked
         self._heads: list[tuple[float, int, Lane]] = []  # the same as a heap; with outdated entries
-        self._aside: dict[str, Aside] = {}
+        self._closed: dict[str, ClosedQueue] = {}
         self._asked: dict[str, tuple[Lane, int, Wait | None, Record]] = {}
         # By how long they rest: each line is in order.
         self._resting: dict[float, deque[tuple[str, Wait]]] = {}
@@ -270,7 +270,7 @@ class Asking:
                 if wait.completions == self._completions:
                     break
                 if wait.lane.queue.is_paused:
-                    self._set_aside(wait.lane).ring[work_id] = wait
+                    self._put_aside(wait.lane).ring[work_id] = wait
                 else:
                     self._ask_waiting(work_id, wait)
             ring.popleft()
@@ -281,7 +281,7 @@ class Asking:
                     if wait.asked_at + wait.rest > now:
                         break
                     if wait.lane.queue.is_paused:
-                        self._set_aside(wait.lane).resting[work_id] = wait
+                        self._put_aside(wait.lane).resting[work_id] = wait
                     else:
                         self._ask_waiting(work_id, wait)
                 line.popleft()
@@ -336,7 +336,7 @@ class Asking:
                 heappop(heads)
                 continue
             if lane.queue.is_paused:
-                self._set_aside(lane).lanes[lane] = None
+                self._put_aside(lane).lanes[lane] = None
                 heappop(heads)
                 continue
             head = lane.line.head()
@@ -351,15 +351,15 @@ class Asking:
                 curious[lane] = head.rank, head.seq
                 heapreplace(heads, (head.rank, head.seq, lane))
 
-    def _set_aside(self, lane: Lane) -> Aside:
-        aside = self._aside.get(lane.queue.name)
+    def _put_aside(self, lane: Lane) -> ClosedQueue:
+        aside = self._closed.get(lane.queue.name)
         if aside is None:
-            aside = self._aside[lane.queue.name] = Aside()
+            aside = self._closed[lane.queue.name] = ClosedQueue()
         return aside
 
     def queue_opened(self, name: str) -> None:
         """That queue goes on: whoever was set aside takes its place again, in front of those it was among."""
-        aside = self._aside.pop(name, None)
+        aside = self._closed.pop(name, None)
         if aside is None:
             return
         for lane in aside.lanes:

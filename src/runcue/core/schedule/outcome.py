@@ -17,7 +17,7 @@ from runcue.core.model.record import HISTORY_KEPT, Attempt, Record, WorkState
 from runcue.core.model.retry import delay_after
 from runcue.core.schedule.graph import find_cycle
 from runcue.core.schedule.lane import Lane
-from runcue.core.schedule.plan import Cancel, Ended, Lacks, Outcome, Purge, Revive
+from runcue.core.schedule.plan import Cancel, Ended, Outcome, Purge, ReadRequest, Revive
 from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFound
 
 STOPPED = "stopped"
@@ -30,7 +30,7 @@ def take_results(ledger: Ledger, outcomes: Iterable[Outcome]) -> None:
     """Attempts came back, one after the other, each with a result: taken at once where nothing else hangs on them."""
     rest = iter(outcomes)
     while True:
-        has_more = ledger.capacity.are_calls_counted() or ledger.counters.blocked or ledger.asking is not None
+        has_more = ledger.capacity.are_calls_counted() or ledger.counters.blocked or ledger.gates is not None
         outcome = next(rest, None) if has_more else ledger.complete(rest)
         if outcome is None:
             return
@@ -53,7 +53,7 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         ledger.complete((outcome,))
         if ledger.capacity.are_calls_counted():
             ledger.capacity.judge(token, True)
-        if ledger.asking is not None or ledger.counters.blocked:
+        if ledger.gates is not None or ledger.counters.blocked:
             _completed_for_others(ledger, ledger.turn.plan.records[record.id], outcome.makes)
         return
     if failure.kind == "late":
@@ -131,13 +131,13 @@ def _stop(ledger: Ledger, record: Record) -> None:
         ledger.put_back(record, "return")
 
 
-def revive_lacks(ledger: Ledger, item: Revive) -> Lacks:
+def revive_needs(ledger: Ledger, item: Revive) -> ReadRequest:
     """What has to be looked up before that work can be revived: itself, what it needs, who failed with it.
 
     Asked again when that was read, it goes on where it was: the cost of all rounds is that of one walk.
     """
     found = ledger.lookups.found
-    wanted = Lacks()
+    wanted = ReadRequest()
     todo, again, seen = ledger.lookups.walk(item)
     while todo:
         work_id = todo.pop()
@@ -254,8 +254,8 @@ def join(ledger: Ledger, record: Record) -> None:
 
 def _completed_for_others(ledger: Ledger, final: Record, makes: tuple[str, ...] = ()) -> None:
     """Dependents may go on, and whoever was not ready may be."""
-    if ledger.asking is not None:
-        ledger.asking.completed(makes)
+    if ledger.gates is not None:
+        ledger.gates.completed(makes)
     for record in ledger.waiters(final.id):
         _satisfied(ledger, record)
     ledger.working.graph.satisfy(final.id)

@@ -204,7 +204,7 @@ class Post(msgspec.Struct, frozen=True):
     items: list[Item]
 
 
-class Lacks(msgspec.Struct):
+class ReadRequest(msgspec.Struct):
     """What a decision needs from the store: records by id, by key, and failed dependents of ids."""
 
     ids: set[str] = msgspec.field(default_factory=set)
@@ -215,7 +215,7 @@ class Lacks(msgspec.Struct):
         return bool(self.ids or self.keys or self.dependents_of)
 
 
-class Found(msgspec.Struct):
+class ReadResult(msgspec.Struct):
     """What the store had of that."""
 
     records: dict[str, Record] = msgspec.field(default_factory=dict)
@@ -249,10 +249,10 @@ class Changes(msgspec.Struct):
     """When somebody has to look at a record."""
 
 
-class Library(Protocol):
+class TurnReader(Protocol):
     """What a decision may read while it holds the turn, when not all work is in mind."""
 
-    def read(self, lacks: Lacks) -> Found:
+    def read(self, lacks: ReadRequest) -> ReadResult:
         """The stored records a decision names."""
         ...
 

@@ -32,11 +32,8 @@ from runcue.core.schedule.plan import (
     Declare,
     Ended,
     Entered,
-    Found,
     Hello,
     Item,
-    Lacks,
-    Library,
     Lost,
     Missed,
     Observe,
@@ -45,17 +42,20 @@ from runcue.core.schedule.plan import (
     Plan,
     Post,
     Purge,
+    ReadRequest,
+    ReadResult,
     Revive,
     Serve,
     Submit,
     Tell,
+    TurnReader,
     Verdicts,
     Withdraw,
 )
 from runcue.core.schedule.starting import start
 from runcue.errors import UnknownService
 
-NOTHING = Lacks()
+NOTHING = ReadRequest()
 ANSWERED = frozenset({Submit, Withdraw, Cancel, Revive, Purge, Configure, Declare, Adjust, Pause, Hello})
 """Items that somebody waits for the answer to."""
 
@@ -96,9 +96,9 @@ class Scheduler:
         fleet = self.ledger.fleet
         return fleet is None or len(fleet.members) <= 1
 
-    def begin(self, now: float, wall: float, library: Library | None = None) -> None:
+    def begin(self, now: float, wall: float, reader: TurnReader | None = None) -> None:
         """A turn begins. A library is given where not all work is in mind."""
-        self.ledger.begin(now, wall, library)
+        self.ledger.begin(now, wall, reader)
 
     def catch_up(self, changes: Changes) -> None:
         """Take in what this process does not know yet."""
@@ -142,29 +142,29 @@ class Scheduler:
         if questions != self.ledger.ready.questions:
             self.ledger.ask_with(questions)
 
-    def lacks(self, items: Sequence[Item]) -> Lacks:
+    def needs(self, items: Sequence[Item]) -> ReadRequest:
         """What has to be read before these items can be decided."""
         ledger = self.ledger
-        asking = [
+        gates = [
             item
             for item in items
             if type(item) is Revive or type(item) is Purge or (type(item) is Submit and not item.is_plain)
         ]
-        if not asking and not ledger.waiting_submits:
+        if not gates and not ledger.waiting_submits:
             return NOTHING
-        wanted = Lacks()
-        for item in (*asking, *ledger.waiting_submits):
+        wanted = ReadRequest()
+        for item in (*gates, *ledger.waiting_submits):
             if isinstance(item, Revive):
-                _merge(wanted, outcome.revive_lacks(ledger, item))
+                _merge(wanted, outcome.revive_needs(ledger, item))
             elif isinstance(item, Purge):
                 wanted.ids.update(item.ids)
             else:
-                _merge(wanted, admission.lacks(ledger, item))
+                _merge(wanted, admission.needs(ledger, item))
         return ledger.lookups.unread(wanted)
 
-    def learn(self, lacks: Lacks, found: Found) -> None:
+    def absorb(self, wanted: ReadRequest, found: ReadResult) -> None:
         """This is what the store had of that."""
-        self.ledger.lookups.absorb(lacks, found)
+        self.ledger.lookups.absorb(wanted, found)
 
     def take_posts(self, posts: Iterable[Post]) -> None:
         """Work through what other processes left, as through one's own inbox."""
@@ -239,9 +239,9 @@ class Scheduler:
 
     def _start(self, allowance: Allowance) -> None:
         ledger = self.ledger
-        asking = ledger.asking
-        if asking is not None:
-            asking.begin(allowance, ledger.turn.now)
+        gates = ledger.gates
+        if gates is not None:
+            gates.begin(allowance, ledger.turn.now)
         ledger.ready.begin()
         grant = partial(start, ledger)
         ledger.ready.choose(ledger.turn.now, grant)
@@ -251,8 +251,8 @@ class Scheduler:
             if len(ledger.waiting_submits) == waiting:
                 break
             ledger.ready.choose(ledger.turn.now, grant)
-        if asking is not None:
-            self._ask(asking.wanted(), allowance.again - asking.again_left)
+        if gates is not None:
+            self._ask(gates.wanted(), allowance.again - gates.again_left)
         for service, blocked in ledger.ready.limited:
             ledger.notices.limited(service, blocked)
         ledger.ready.limited.clear()
@@ -298,8 +298,8 @@ class Scheduler:
         times = [watch.wakes_at(ledger), ledger.ready.wakes_at(), ledger.timers.next_at()]
         if ledger.fleet is not None:
             times.append(ledger.fleet.wakes_at())
-        if ledger.asking is not None and may_start:
-            times.append(ledger.asking.wakes_at(ledger.turn.now))
+        if ledger.gates is not None and may_start:
+            times.append(ledger.gates.wakes_at(ledger.turn.now))
         if ledger.counters.running or ledger.counters.has_moved:
             times.append(self._status_at)
         if ledger.ready.has_more and may_start:
@@ -325,10 +325,10 @@ class Scheduler:
 
     def _take_verdicts(self, item: Verdicts) -> None:
         ledger = self.ledger
-        if ledger.asking is not None:
+        if ledger.gates is not None:
             for verdict in item.verdicts:
                 ledger.asked_of.pop(verdict.id, None)
-            for record in ledger.asking.answered(item.verdicts):
+            for record in ledger.gates.answered(item.verdicts):
                 if ledger.working.records.get(record.id) is record:
                     outcome.skip(ledger, record)
 
@@ -428,7 +428,7 @@ class Scheduler:
             ledger.answers.reply(item, answer)
 
 
-def _merge(wanted: Lacks, more: Lacks) -> None:
+def _merge(wanted: ReadRequest, more: ReadRequest) -> None:
     wanted.ids |= more.ids
     wanted.keys |= more.keys
     wanted.dependents_of |= more.dependents_of

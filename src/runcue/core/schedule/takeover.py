@@ -206,8 +206,8 @@ def take_back_unread(ledger: Ledger, fleet: Fleet) -> None:
 def _take_back(ledger: Ledger, member: Member) -> bool:
     """Put back what that process was given and has not read: it is never begun, nor answered. True when there was
     something."""
-    assert ledger.turn.library is not None
-    tokens, asked = ledger.turn.library.take_back(member.id)
+    assert ledger.turn.reader is not None
+    tokens, asked = ledger.turn.reader.take_back(member.id)
     running = {record.token: record for record in ledger.working.records.values() if record.token}
     for token in tokens:
         record = running.get(token)  # None when it was given up meanwhile
@@ -264,9 +264,9 @@ def ask_again(ledger: Ledger, worker: str) -> None:
 def ask_anew(ledger: Ledger, ids: Iterable[str]) -> None:
     """Nobody will answer what was asked about these: it is asked again, soon and perhaps of somebody else."""
     for work_id in ids:
-        assert ledger.asking is not None
+        assert ledger.gates is not None
         ledger.asked_of.pop(work_id, None)
-        ledger.asking.answered([Verdict(work_id, ledger.turn.now, ready=False, why="not_ready")])
+        ledger.gates.answered([Verdict(work_id, ledger.turn.now, ready=False, why="not_ready")])
 
 
 def _take_over(ledger: Ledger, record: Record) -> None:

@@ -71,10 +71,10 @@ def _is_put_off(ledger: Ledger, record: Record) -> bool:
 
 
 def _has_unmet_needs(ledger: Ledger, record: Record) -> bool:
-    asking = ledger.asking
-    if asking is not None and ledger.lanes.questions_of(record.spec.task).dependencies:
+    gates = ledger.gates
+    if gates is not None and ledger.lanes.questions_of(record.spec.task).dependencies:
         lane = ledger.lanes.find(record.spec)
-        said = None if lane is None else asking.has_unmet_needs(record, lane)
+        said = None if lane is None else gates.has_unmet_needs(record, lane)
         if said is not None:
             return said
     return record.missing > 0

@@ -14,10 +14,10 @@ import msgspec
 
 from runcue.core.ledger.fleet import HERE, Crew
 from runcue.core.ledger.ledger import HELD, Ledger, waits_for_wall
-from runcue.core.limits.meter import Cost, Rehearsal
+from runcue.core.limits.meter import Cost, DryRun
 from runcue.core.limits.service import Blocked, Limits, Service
 from runcue.core.model.record import Record, WorkState
-from runcue.core.schedule.gates import Asking
+from runcue.core.schedule.gates import Gates
 from runcue.core.schedule.lane import Lane
 
 THREADS = "#threads"
@@ -100,9 +100,9 @@ def explain_pending(
     """The same for everything pending, by rank, then what nobody has decided over yet. One walk along the lines: the
     cost is that of sorting."""
     pending = sorted(ledger.working.all_pending(), key=lambda record: (record.rank, record.seq))
-    if ledger.turn.library is not None:  # what this turn took of it is among the others
+    if ledger.turn.reader is not None:  # what this turn took of it is among the others
         pending += [
-            record for record in ledger.turn.library.accepted() if record.id not in ledger.turn.plan.records
+            record for record in ledger.turn.reader.accepted() if record.id not in ledger.turn.plan.records
         ]
     answers = {why.work_id: why for why in explain_alone(ledger, pending, now, wall, is_started)}
     return [(record, answers[record.id]) for record in pending]
@@ -121,7 +121,7 @@ def _own_reason(
         return _answer(record, record.state.value, record.error or "")
     if record.shelf is None:  # whoever decides over it puts it on one
         return _answer(record, "inbox", "accepted; nobody has decided over it yet")
-    spec, asking = record.spec, ledger.asking
+    spec, gates = record.spec, ledger.gates
     if str(record.shelf).startswith(HELD):
         return _answer(record, "overdue", "its last attempt was given up but its code still runs")
     if record.missing and not ledger.lanes.questions_of(spec.task).dependencies:
@@ -134,15 +134,15 @@ def _own_reason(
         return _answer(record, "scheduled", "delay", until=record.created_at + spec.delay)
     if ledger.lanes.find(spec) is None:
         return _answer(record, "unknown_task", f"nobody knows a task {spec.task!r}")
-    return None if asking is None else _gate(ledger, asking, record, is_started)
+    return None if gates is None else _gate(ledger, gates, record, is_started)
 
 
 def _running(ledger: Ledger, record: Record) -> Explanation:
     """Where several processes share the queue, a start is given to one of them, which may not have read it yet."""
-    worker, library = record.worker, ledger.turn.library
-    if worker is None or library is None or worker == ledger.turn.worker:
+    worker, reader = record.worker, ledger.turn.reader
+    if worker is None or reader is None or worker == ledger.turn.worker:
         return _answer(record, "running")
-    if record.token in library.unstarted(worker):
+    if record.token in reader.unstarted(worker):
         return _answer(record, "given", f"worker {worker} has yet to begin it")
     return _answer(record, "running")
 
@@ -163,9 +163,9 @@ def _why_later(record: Record) -> str:
     return "retry" if record.spent == record.attempt else "snoozed"  # a snoozed start is not spent
 
 
-def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> Explanation | None:
+def _gate(ledger: Ledger, gates: Gates, record: Record, is_started: bool) -> Explanation | None:
     """What the callbacks said against this work, or that they have yet to say something."""
-    wait = asking.waiting.get(record.id)
+    wait = gates.waiting.get(record.id)
     if wait is not None:
         # while its queue is closed nobody asks again
         until = (
@@ -182,9 +182,9 @@ def _gate(ledger: Ledger, asking: Asking, record: Record, is_started: bool) -> E
     if not is_started or not questions.gates:  # a score alone is asked only where there is room
         return None
     lane = ledger.lanes.lane_of(record.spec)
-    if record.id in lane.entries or (lane.queue.is_paused and not asking.is_asked(record.id)):
+    if record.id in lane.entries or (lane.queue.is_paused and not gates.is_asked(record.id)):
         return None
-    if asking.has_unmet_needs(record, lane):
+    if gates.has_unmet_needs(record, lane):
         return _answer(record, "dependency", BEING_ASKED, waits_for=record.spec.depends_on)
     return _answer(record, "not_ready", BEING_ASKED)
 
@@ -218,7 +218,7 @@ class _Lines:
         """What leaves work in the lines of its services."""
         self._standings: dict[Lane, _Standing] = {}
         self._counts: dict[Lane | Service | str, int] = {}
-        self._rehearsals: dict[Service, Rehearsal] = {}
+        self._rehearsals: dict[Service, DryRun] = {}
 
     def join(self, record: Record) -> None:
         """The next one in line."""
@@ -256,11 +256,11 @@ class _Lines:
                 until = max(self._turns(record, lane))
                 return _answer(record, "rate", "other work waits for more, and goes first", until,
                                service=service.name)  # fmt: skip
-        asking = self._ledger.asking
+        gates = self._ledger.gates
         if (
-            asking is not None
+            gates is not None
             and lane.questions
-            and (record.id not in lane.entries or asking.is_asked(record.id))
+            and (record.id not in lane.entries or gates.is_asked(record.id))
         ):
             return _answer(record, "not_ready", BEING_ASKED)
         return _answer(record, "ready", "starts in the next turn")
@@ -309,9 +309,9 @@ class _Lines:
             if record.spec.cost and service.meters:
                 yield self._rehearsal(service).peek(record.spec.cost) or self._now
 
-    def _rehearsal(self, service: Service) -> Rehearsal:
+    def _rehearsal(self, service: Service) -> DryRun:
         if service not in self._rehearsals:
-            self._rehearsals[service] = Rehearsal(service.meters, self._now)
+            self._rehearsals[service] = DryRun(service.meters, self._now)
         return self._rehearsals[service]
 
     def _standing(self, lane: Lane, cost: Cost = ()) -> _Standing:

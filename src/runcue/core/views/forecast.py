@@ -20,7 +20,7 @@ import msgspec
 
 from runcue.core.ledger.fleet import Crew
 from runcue.core.ledger.ledger import Ledger
-from runcue.core.limits.meter import Cost, Rehearsal
+from runcue.core.limits.meter import Cost, DryRun
 from runcue.core.limits.service import UNLIMITED, Group, Service
 from runcue.core.model.record import Record
 from runcue.core.schedule.lane import Lane
@@ -236,7 +236,7 @@ class _Resource:
     """One service: from when on it takes calls, when its places are free, and what its windows hold by then."""
 
     def __init__(self, service: Service, busy: Sequence[float], now: float) -> None:
-        self._rehearsal = Rehearsal((*(one.as_meter() for one in service.windows), *service.meters), now)
+        self._rehearsal = DryRun((*(one.as_meter() for one in service.windows), *service.meters), now)
         self._slots: list[float] | None = None
         if service.cap < UNLIMITED:
             taken = sorted(busy)[: service.cap]

@@ -24,7 +24,7 @@ TOLD_ATTRIBUTES = ("status_code", "status", "code", "retry_after")
 MOST_HEADERS = 100
 
 
-class Told(NamedTuple):
+class EventDraft(NamedTuple):
     """An exception on its way to the owner: as itself if it can be pickled, and in words."""
 
     pickled: bytes | None
@@ -81,7 +81,7 @@ def pack_error(error: BaseException, ours: str) -> bytes:
         classes = asked(lambda: type(error).__mro__) or ()
         bases = next((data for kind in classes if (data := asked(pickle.dumps, kind))), None)
     name, _, message = describe(error).partition(": ")
-    return pickle.dumps(Told(pickled, name, message, traceback_text(error), attributes, bases))
+    return pickle.dumps(EventDraft(pickled, name, message, traceback_text(error), attributes, bases))
 
 
 def _without(ours: str, traceback: TracebackType | None) -> TracebackType | None:
@@ -132,12 +132,12 @@ def read_result(body: memoryview) -> Callable[[], Any]:
 
 def read_error(body: memoryview) -> Callable[[], Any]:
     """What a function raised: the exception itself, or one that looks like it, with its traceback as its cause."""
-    told = Told(*pickle.loads(body))
+    told = EventDraft(*pickle.loads(body))
     error = asked(_as_itself, told)
     return raising(_look_alike(told) if error is None else error)
 
 
-def _as_itself(told: Told) -> BaseException | None:
+def _as_itself(told: EventDraft) -> BaseException | None:
     if told.pickled is None:
         return None
     error: BaseException = pickle.loads(told.pickled)
@@ -146,7 +146,7 @@ def _as_itself(told: Told) -> BaseException | None:
     return error
 
 
-def _look_alike(told: Told) -> BaseException:
+def _look_alike(told: EventDraft) -> BaseException:
     """An exception of the same name, related to the nearest class that is known here."""
     error: BaseException
     try:

@@ -42,7 +42,7 @@ SIZE: Final = (
 )
 
 
-class PostgresLooks:
+class PostgresSnapshotReader:
     """A queue in PostgreSQL."""
 
     def __init__(self, address: Address) -> None:

@@ -49,7 +49,7 @@ from runcue.stores.presence.peer_monitor import EndLeftovers
 from runcue.stores.sql import states
 from runcue.stores.sql.pruning import Deleted, forget_files
 from runcue.stores.sql.store import SharedStore, crashpoint
-from runcue.stores.sql.store_thread import Claim, Errands
+from runcue.stores.sql.store_thread import StoreThread, Ticket
 from runcue.stores.sql.tables import Tables
 
 logger = logging.getLogger("runcue")
@@ -110,7 +110,7 @@ class PostgresStore(SharedStore):
         self._kept = 0
         """Names the last commit of this worker."""
         self._beat_at = 0.0
-        self._looking = Errands("runcue-looking")
+        self._read_connection = StoreThread("runcue-looking")
         self._guard = threading.Lock()
         self._beside: PostgresTables | None = None
         self._beats: Beats | None = None
@@ -251,7 +251,7 @@ class PostgresStore(SharedStore):
 
     # exchanges: without the lock --------------------------------------------------------------------------
 
-    def _exchanged(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
+    def _exchanged(self, post: Outgoing | None, claim: Ticket | None = None) -> Received:
         """Leave that, and take what is there for this process, each in one statement, if there is anything.
 
         Once it is known that the post is there, nothing is raised: it would look as if it were not.
@@ -419,7 +419,7 @@ class PostgresStore(SharedStore):
             with self._guard:
                 return self._looked(look)
 
-        return looked() if self._is_on_loop else await self._looking.do(looked)
+        return looked() if self._is_on_loop else await self._read_connection.do(looked)
 
     def _looked(self, look: Callable[[Tables], T]) -> T:
         """One moment of the queue; asked once more when the connection was lost meanwhile."""
@@ -459,7 +459,7 @@ class PostgresStore(SharedStore):
         super().listen(changed, lost)
         if not self._is_on_loop:
             self._beats = Beats(
-                self._address, self.worker, self.boot, self._lease, self._trouble, self._hearing.hear, lost
+                self._address, self.worker, self.boot, self._lease, self._trouble, self._debounce.hear, lost
             )
 
     def is_alive(self, worker: str) -> bool:
@@ -479,7 +479,7 @@ class PostgresStore(SharedStore):
             self._look_timer = self._loop.call_later(LOOK, self._look)
 
     def _look(self) -> None:
-        self._neighbours.notice()
+        self._peer_monitor.notice()
         self._look_later()
 
     def _rest(self) -> None:
@@ -515,6 +515,6 @@ class PostgresStore(SharedStore):
             self._look_no_more()
             self._link.close()
         else:
-            self._looking.after_all(self._look_no_more)
+            self._read_connection.after_all(self._look_no_more)
             self._turns.after_all(self._link.close)
-        self._looking.close()
+        self._read_connection.close()

@@ -53,7 +53,7 @@ class Trouble:
             logger.warning("%r: %s: %s", self._path, what, error)
 
 
-class Neighbours:
+class PeerMonitor:
     """Listens to the other processes on a queue and looks after them. For the loop's thread."""
 
     def __init__(

@@ -16,7 +16,7 @@ BUSY: Final = 0.005
 """Seconds after its last commit for which a process counts as busy, and for which news wait there."""
 
 
-class Hearing:
+class WakeupDebounce:
     """Hears of others, and of this process's own turns. For the loop's thread, but where another is named."""
 
     def __init__(self, *, is_at_once: bool) -> None:

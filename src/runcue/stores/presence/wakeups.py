@@ -11,7 +11,7 @@ from runcue.errors import StoreError
 from runcue.host.loops import tell
 from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.presence.posix import Presence
-from runcue.stores.sql.store_thread import Errands
+from runcue.stores.sql.store_thread import StoreThread
 
 EVERY = 0.02
 """Seconds between two tidings of a process that is busy, for those who have nothing to do."""
@@ -19,12 +19,12 @@ FEW = 8
 """Where there are more processes than these, they are told less often: together they are woken as often as these."""
 
 
-class Tidings:
+class Wakeups:
     """What a process tells the others after its turns. For the store's thread, but where another is named."""
 
     def __init__(
         self,
-        thread: Errands,
+        thread: StoreThread,
         peers: Callable[[], Collection[str]],
         poke: Callable[[Iterable[str], Iterable[str]], None],
         *,

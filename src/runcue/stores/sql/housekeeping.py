@@ -10,7 +10,7 @@ from runcue.errors import StoreError
 from runcue.host.loops import tell
 from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.sql.pruning import Deleted
-from runcue.stores.sql.store_thread import Errands
+from runcue.stores.sql.store_thread import StoreThread
 
 PRUNE_EVERY = 60.0
 SHORTEST_PAUSE = 0.01
@@ -22,7 +22,7 @@ class Housekeeping:
 
     def __init__(
         self,
-        thread: Errands,
+        thread: StoreThread,
         trouble: Trouble,
         lease: float,
         prune: Callable[[], tuple[list[Deleted], bool]],

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from runcue.core.model.events import Event, News, Told, make_event
+from runcue.core.model.events import Event, EventDraft, News, make_event
 from runcue.core.model.record import Record
 from runcue.errors import StorageCorrupt, quoted
 
@@ -48,7 +48,7 @@ def pack(events: Iterable[News]) -> bytes:
                 rows.append([_codes[state], task, news.services[:1], attempt, duration, ids])
             ids.append(news.id)
         else:
-            assert isinstance(news, Told)
+            assert isinstance(news, EventDraft)
             state = None
             rows.append(_words(news))
     for row in rows:
@@ -67,7 +67,7 @@ def _shortened(ids: list[str]) -> tuple[str, list[str]]:
     return first[:same], [work_id[same:] for work_id in ids]
 
 
-def _words(news: Told) -> list[Any]:
+def _words(news: EventDraft) -> list[Any]:
     event = make_event(0, news)
     data = {name: value for name, value in event.data.items() if name != "exception"}
     return [event.type, event.work_id, event.task, event.attempt, event.final, event.error, event.will_retry,

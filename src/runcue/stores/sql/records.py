@@ -17,7 +17,7 @@ from typing import Any
 from runcue.core.model.events import Event
 from runcue.core.model.record import Record, WorkState
 from runcue.core.model.state import Grant, Head
-from runcue.core.schedule.plan import Found, Key, Lacks
+from runcue.core.schedule.plan import Key, ReadRequest, ReadResult
 from runcue.core.views.query import Query, by_task
 from runcue.errors import StorageCorrupt
 from runcue.stores.sql import codec, finding, journal, states
@@ -116,9 +116,9 @@ class Records:
             found.update((name, codec.read_state(name, state)) for name, state in rows)
         return found
 
-    def read(self, lacks: Lacks) -> Found:
+    def read(self, lacks: ReadRequest) -> ReadResult:
         """The stored records a decision names."""
-        found = Found(records=self.by_id(lacks.ids))
+        found = ReadResult(records=self.by_id(lacks.ids))
         found.forgotten = self.forgotten(lacks.ids - found.records.keys())
         found.keys = self._owners(lacks.keys)
         for need in lacks.dependents_of:

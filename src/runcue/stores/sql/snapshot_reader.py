@@ -1,7 +1,7 @@
 """Looking at a queue from outside: what has to be known of the place that it is in, and all of that for a file.
 
-A Reader asks its questions of the tables. How to get at them, what time it is there and who lives, `Looks` tells:
-`FileLooks` here, and postgres/snapshot_reader.py for a queue in PostgreSQL. Rules:
+A Reader asks its questions of the tables. A `SnapshotReader` knows how to get at them, what time it is there and
+which workers live: `FileSnapshotReader` here, and postgres/snapshot_reader.py for a queue in PostgreSQL. Rules:
 - Nothing is ever created or changed. While nobody has the queue open its file is read as it stands, because SQLite
   would leave a log beside it otherwise; what changed under our eyes is read again.
 - Every answer is one moment of the queue, and no snapshot is held between two calls. What others committed is told
@@ -39,7 +39,7 @@ Life = tuple[str, float | None]
 """`alive`, `unresponsive`, `gone` or `unknown`, and the seconds since the last sign of life."""
 
 
-class Looks(Protocol):
+class SnapshotReader(Protocol):
     """One queue, seen from outside."""
 
     @property
@@ -85,7 +85,7 @@ class Looks(Protocol):
         ...
 
 
-class FileLooks:
+class FileSnapshotReader:
     """A queue in a file."""
 
     def __init__(self, path: str, *, insecure: bool = False) -> None:

@@ -21,21 +21,21 @@ from typing import Any, TypeVar
 from runcue.core.model.events import Event
 from runcue.core.model.record import Record, WorkState
 from runcue.core.model.state import Head, Worker
-from runcue.core.schedule.plan import Changes, Library, Plan, Post
+from runcue.core.schedule.plan import Changes, Plan, Post, TurnReader
 from runcue.core.views.query import Query
 from runcue.errors import ForkedConnection, StoreError, quoted
 from runcue.host.loops import tell, within
 from runcue.host.shortage import no_memory
 from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
 from runcue.stores.presence import posix as presence
-from runcue.stores.presence.peer_monitor import EndLeftovers, Neighbours, Trouble
-from runcue.stores.presence.wakeup_debounce import Hearing
-from runcue.stores.presence.wakeups import Tidings, sweep
+from runcue.stores.presence.peer_monitor import EndLeftovers, PeerMonitor, Trouble
+from runcue.stores.presence.wakeup_debounce import WakeupDebounce
+from runcue.stores.presence.wakeups import Wakeups, sweep
 from runcue.stores.sql import codec
 from runcue.stores.sql.housekeeping import Housekeeping
 from runcue.stores.sql.mailbox import Letter
 from runcue.stores.sql.pruning import Deleted, forget_files, prune
-from runcue.stores.sql.store_thread import Claim, Errands
+from runcue.stores.sql.store_thread import StoreThread, Ticket
 from runcue.stores.sql.tables import Tables
 
 logger = logging.getLogger("runcue")
@@ -66,7 +66,7 @@ Done = tuple[Plan | None, Received | None]
 class TableTurn:
     """One turn: what `decide` may look at while it holds it."""
 
-    __slots__ = ("changes", "given", "has_more", "library", "now", "posts", "read", "wall")
+    __slots__ = ("changes", "given", "has_more", "now", "posts", "read", "reader", "wall")
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class TableTurn:
         posts: Sequence[Post] = (),
         given: frozenset[int] = frozenset(),
     ) -> None:
-        self.library: Library | None = tables
+        self.reader: TurnReader | None = tables
         self.read = tables.read
         self.now = now
         self.wall = wall
@@ -97,7 +97,7 @@ class SharedStore:
     """The number of the last event before this process came."""
     _tables: Tables
     _presence: presence.Presence
-    _neighbours: Neighbours
+    _peer_monitor: PeerMonitor
     _heart: presence.Heart | None
 
     def __init__(
@@ -128,11 +128,11 @@ class SharedStore:
         self._pid = os.getpid()
         self._trouble = Trouble(place)
         self._loop = asyncio.get_running_loop()
-        self._turns = Errands("runcue-store")
-        self._hearing = Hearing(is_at_once=is_on_loop)
+        self._turns = StoreThread("runcue-store")
+        self._debounce = WakeupDebounce(is_at_once=is_on_loop)
         self._housekeeping = Housekeeping(self._turns, self._trouble, lease, self._prune, self._renew_leases)
         self._is_closed = False
-        self._tidings = Tidings(self._turns, lambda: self._tables.peers, self._poke, is_at_once=is_on_loop)
+        self._wakeups = Wakeups(self._turns, lambda: self._tables.peers, self._poke, is_at_once=is_on_loop)
         self.worker = presence.new_worker_id()
 
     # for each kind of database ----------------------------------------------------------------------------
@@ -158,10 +158,10 @@ class SharedStore:
         """End what wrote nothing, within `_transact`."""
 
     @abstractmethod
-    def _exchanged(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
+    def _exchanged(self, post: Outgoing | None, claim: Ticket | None = None) -> Received:
         """Leave a post and take the letters of this process, in the store's thread."""
 
-    def _claim(self) -> Claim | None:
+    def _claim(self) -> Ticket | None:
         """How a turn is waited for, where the store's thread waits without an end."""
         return None
 
@@ -206,7 +206,7 @@ class SharedStore:
         """Clear away what the dead left here, and look after the living from now on."""
         known = {worker.id for worker in self._tables.workers()}
         sweep(self._presence, self._trouble, [one for one in presence.workers(directory) if one not in known])
-        self._neighbours = Neighbours(
+        self._peer_monitor = PeerMonitor(
             self._presence, peers, self._trouble, self._end_leftovers, is_on_loop=self._is_on_loop
         )
         self._heart = None
@@ -224,7 +224,7 @@ class SharedStore:
         decide: Decide,
         post: Outgoing | None = None,
         takeover: Takeover | None = None,
-        claim: Claim | None = None,
+        claim: Ticket | None = None,
     ) -> Done:
         """Decide and commit, here and now; unless another process decides, or it was given up meanwhile."""
         is_written = False
@@ -232,10 +232,10 @@ class SharedStore:
         def job() -> Done:
             if claim is not None and not claim.take():
                 raise claim.late()
-            self._hearing.turn_began()
+            self._debounce.turn_began()
             return self._decided(decide, post, takeover)
 
-        self._hearing.turn_wanted()
+        self._debounce.turn_wanted()
         try:
             self._check()
             if claim is not None and claim.is_taken:  # it was given up before this thread came to it
@@ -250,7 +250,7 @@ class SharedStore:
                 raise no_memory(quoted(self._place), self._place) from error
             raise
         finally:
-            self._hearing.turn_over(is_written=is_written)
+            self._debounce.turn_over(is_written=is_written)
         if plan is not None and is_written:
             crashpoint("turn.committed")
             self._housekeeping.may_run |= bool(plan.start)
@@ -319,7 +319,7 @@ class SharedStore:
         if post is not None:
             crashpoint("post.committed")
             if received.head.decider is not None:
-                self._tidings.wake([received.head.decider])
+                self._wakeups.wake([received.head.decider])
         self._housekeeping.may_run |= bool(received.plan.start)
         if not received.is_known:  # who cannot be seen to live would be struck off again at once
             received.is_known = not self._presence.is_in_place
@@ -329,7 +329,7 @@ class SharedStore:
         """After a turn: wake those who have something to do at once, and the others now and then."""
         if plan.lost:
             sweep(self._presence, self._trouble, plan.lost)
-        self._tidings.of(plan)
+        self._wakeups.of(plan)
 
     def _poke(self, workers: Iterable[str], urgent: Iterable[str]) -> None:
         try:
@@ -343,7 +343,7 @@ class SharedStore:
         """Decide and commit, in the store's thread; or leave `post` to who decides."""
         done = await self._alone(lambda claim: self._take_turn(decide, post, takeover, claim))
         if self._tables.is_recounted:
-            self._neighbours.notice()
+            self._peer_monitor.notice()
         if CRASH_AT:
             self._loop.call_soon(crashpoint, "acted")
         return done
@@ -352,14 +352,14 @@ class SharedStore:
         """Leave that for whoever decides, and find what was decided for this process."""
         return await self._alone(lambda claim: self._exchange(post, claim), is_hearing=True)
 
-    async def _alone(self, errand: Callable[[Claim | None], T], *, is_hearing: bool = False) -> T:
+    async def _alone(self, errand: Callable[[Ticket | None], T], *, is_hearing: bool = False) -> T:
         """Have that done in the store's thread, which waits for its turn there. Unless `is_hearing`, nothing is heard
         of others meanwhile: who decides would hear of each post that it is about to take."""
         if self._is_on_loop:
             done = errand(None)
         else:
             claim = self._claim()
-            with nullcontext() if is_hearing else self._neighbours.unheard():
+            with nullcontext() if is_hearing else self._peer_monitor.unheard():
                 try:
                     done = await self._turns.do(lambda: errand(claim), claim)
                 except asyncio.CancelledError:
@@ -368,7 +368,7 @@ class SharedStore:
         self._look_around()
         return done
 
-    def _exchange(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
+    def _exchange(self, post: Outgoing | None, claim: Ticket | None = None) -> Received:
         try:
             self._check()
             if claim is not None and claim.is_taken:
@@ -387,7 +387,7 @@ class SharedStore:
 
     def _look_around(self) -> None:
         """After each turn or exchange, on the loop."""
-        self._neighbours.meet()
+        self._peer_monitor.meet()
 
     async def glance(self, decide: Decide) -> None:
         """Run `decide` on everything as it stands at one moment; nothing of its plan is kept."""
@@ -438,8 +438,8 @@ class SharedStore:
 
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something, and when one died."""
-        self._hearing.listen(changed)
-        self._neighbours.listen(self._hearing.hear, lost)
+        self._debounce.listen(changed)
+        self._peer_monitor.listen(self._debounce.hear, lost)
         if not self._is_on_loop:
             self._housekeeping.begin()
 
@@ -459,7 +459,7 @@ class SharedStore:
                 self._is_closed = True
                 return
         elif self._is_lost():
-            tell(self._loop, self._neighbours.notice)  # the turn that follows finds out what happened
+            tell(self._loop, self._peer_monitor.notice)  # the turn that follows finds out what happened
         self._presence.beat()
         self._housekeeping.pulse()
 
@@ -514,9 +514,9 @@ class SharedStore:
         """Do nothing more by ourselves."""
         self._is_closed = True
         self._housekeeping.close()
-        self._tidings.close()
-        self._neighbours.close()
-        self._hearing.close()
+        self._wakeups.close()
+        self._peer_monitor.close()
+        self._debounce.close()
         if self._heart is not None:
             self._heart.close()
 
@@ -526,7 +526,7 @@ class SharedStore:
         except StoreError as error:  # then others find it gone, and strike it off
             logger.warning("could not sign off from %r: %s", self._place, error)
         else:
-            self._tidings.to_all(is_urgent=True)  # somebody else has to decide from now on
+            self._wakeups.to_all(is_urgent=True)  # somebody else has to decide from now on
         self.abandon()
 
     def abandon(self) -> None:

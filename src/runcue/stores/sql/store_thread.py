@@ -30,7 +30,7 @@ SELDOM = 16
 """Times as long as LEND_AFTER: how long a loop that rests is left alone at most. Patience is looked at as often."""
 
 
-class Claim:
+class Ticket:
     """On something that may be long in coming: once it is there it is taken, unless it was given up before."""
 
     def __init__(self, patience: float, late: Callable[[], Exception]) -> None:
@@ -49,7 +49,7 @@ class Claim:
         return self._lock.acquire(blocking=False)
 
 
-class Errands:
+class StoreThread:
     """Does what it is given, in order; the thread is started with the first errand."""
 
     def __init__(self, name: str) -> None:
@@ -63,10 +63,10 @@ class Errands:
         self._done = 0
         self._lending: asyncio.TimerHandle | None = None
         self._times = 1
-        self._claims: dict[Claim, tuple[asyncio.Future[Any], float]] = {}
+        self._claims: dict[Ticket, tuple[asyncio.Future[Any], float]] = {}
         """Those that errands under way have not taken, as far as is known: who waits, and since when."""
 
-    async def do(self, errand: Callable[[], T], claim: Claim | None = None, *, is_last: bool = False) -> T:
+    async def do(self, errand: Callable[[], T], claim: Ticket | None = None, *, is_last: bool = False) -> T:
         """Have an errand done, and wait for what comes of it. On the loop only.
 
         With a claim the errand takes it before it does anything, and is not waited for when that takes too long. The

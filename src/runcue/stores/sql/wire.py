@@ -20,7 +20,7 @@ from msgspec.structs import astuple
 
 from runcue import errors
 from runcue.core.limits.meter import Cost
-from runcue.core.model.events import News, Told
+from runcue.core.model.events import EventDraft, News
 from runcue.core.model.failure import Failure
 from runcue.core.model.record import Attempt, Record, Spec
 from runcue.core.model.retry import Backoff, Retry
@@ -469,7 +469,7 @@ def _news_in(said: list[Any]) -> News:
     if len(said) == 1:
         return _record_in(said[0])
     type, at, record, data = said
-    return Told(type, float(at), None if record is None else _record_in(record), data)
+    return EventDraft(type, float(at), None if record is None else _record_in(record), data)
 
 
 def _record_out(record: Record) -> list[Any]:

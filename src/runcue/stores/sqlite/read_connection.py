@@ -14,7 +14,7 @@ from typing import TypeVar
 import apsw
 
 from runcue.errors import StoreError
-from runcue.stores.sql.store_thread import Errands
+from runcue.stores.sql.store_thread import StoreThread
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite.file import check_same, open_beside, translate, undo
 from runcue.stores.sqlite.schema import shown
@@ -23,7 +23,7 @@ from runcue.stores.sqlite.wal_sync import Disk
 T = TypeVar("T")
 
 
-class Looking:
+class ReadConnection:
     """Answers questions about the queue in a file that this process has open."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Looking:
         self._make_tables = tables
         self._disk = disk
         self._tables: Tables | None = None
-        self._errands = Errands("runcue-looking")
+        self._errands = StoreThread("runcue-looking")
         self._guard = threading.Lock()
         self._is_closed = False
 

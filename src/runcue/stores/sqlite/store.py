@@ -29,11 +29,11 @@ from runcue.stores.presence.peer_monitor import EndLeftovers
 from runcue.stores.sql.mailbox import Letter
 from runcue.stores.sql.pruning import Deleted, forget_files
 from runcue.stores.sql.store import SharedStore, crashpoint
-from runcue.stores.sql.store_thread import Claim
+from runcue.stores.sql.store_thread import Ticket
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite import file
 from runcue.stores.sqlite.file import check_same, identity, open_file, translate, undo
-from runcue.stores.sqlite.read_connection import Looking
+from runcue.stores.sqlite.read_connection import ReadConnection
 from runcue.stores.sqlite.schema import shown
 from runcue.stores.sqlite.wal_checkpoint import Log
 from runcue.stores.sqlite.wal_guard import note_pair
@@ -155,7 +155,7 @@ class SqliteStore(SharedStore):
             self._disk = Disk(self._path)
             made.callback(self._disk.close)
             self._disk.open()
-        self._looking = Looking(self._path, self._identity, self._tables.beside, self._disk)
+        self._read_connection = ReadConnection(self._path, self._identity, self._tables.beside, self._disk)
         self._log = Log(self._path, self._identity, self._trouble, self._disk)
         self._relieve(connection)
         self._meet(directory, lambda: self._tables.peers)
@@ -200,8 +200,8 @@ class SqliteStore(SharedStore):
         self._make_last()
         return done
 
-    def _claim(self) -> Claim:
-        return Claim(PATIENCE, self._held)
+    def _claim(self) -> Ticket:
+        return Ticket(PATIENCE, self._held)
 
     def _held(self) -> StorageBusy:
         return StorageBusy(
@@ -237,7 +237,7 @@ class SqliteStore(SharedStore):
         self._presence.drain()
         self._connection.execute("ROLLBACK")
 
-    def _exchanged(self, post: Outgoing | None, claim: Claim | None = None) -> Received:
+    def _exchanged(self, post: Outgoing | None, claim: Ticket | None = None) -> Received:
         """Who has nothing to leave and finds nothing waits for nobody; letters are read when others may go on.
 
         Once the post is there nothing is raised: it would look as if it were not.
@@ -343,12 +343,12 @@ class SqliteStore(SharedStore):
             return look(tables)
 
         try:
-            return checked(self._tables) if self._is_on_loop else await self._looking.ask(checked)
+            return checked(self._tables) if self._is_on_loop else await self._read_connection.ask(checked)
         except StorageReplaced:
             self._looked_at = 0.0  # the next turn has to see it, too
             raise
         except OSError as error:  # the next turn mends it
-            self._neighbours.notice()
+            self._peer_monitor.notice()
             raise untold(self._path, error) from error
         except (apsw.Error, UnicodeDecodeError) as error:
             raise translate(error, self._path, self._connection) from error
@@ -369,7 +369,7 @@ class SqliteStore(SharedStore):
     def _leave(self) -> None:
         """Let go of the file, but not of the lock that says that this process lives."""
         self._turnstile.close()
-        self._looking.close()  # before the other connection, which tidies up when it is the last
+        self._read_connection.close()  # before the other connection, which tidies up when it is the last
         self._log.close()
         self._connection.close()
         if self._disk is not None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import apsw
 
-from runcue.stores.sql.store_thread import Errands
+from runcue.stores.sql.store_thread import StoreThread
 from runcue.stores.sqlite.file import CHECKPOINT_PAGES, open_beside
 from runcue.stores.sqlite.wal_sync import Disk
 
@@ -36,7 +36,7 @@ class Log:
         self._identity = identity
         self._trouble = trouble
         self._disk = disk
-        self._errands = Errands("runcue-log")
+        self._errands = StoreThread("runcue-log")
         self._connection: apsw.Connection | None = None
         self._guard = threading.Lock()
         self._is_closed = False

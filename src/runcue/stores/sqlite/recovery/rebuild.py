@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from runcue.core.ledger.ledger import HELD
 from runcue.core.ledger.timers import BLOCKED, LATER, WALL
-from runcue.core.model.events import Told
+from runcue.core.model.events import EventDraft
 from runcue.core.model.record import HISTORY_KEPT, WorkState
 from runcue.core.model.state import Head, Worker
 from runcue.core.schedule.line import READY, shelf_name, shelf_parts
@@ -386,7 +386,7 @@ class Mending:
             hole = after - first - amount
             if hole > 0:
                 missed += hole
-                body = journal.pack([Told("gap", at, data={"missed": hole})])
+                body = journal.pack([EventDraft("gap", at, data={"missed": hole})])
                 self._execute(
                     "INSERT OR IGNORE INTO events VALUES (?, ?, ?, 1, ?)", (revision - 1, at, after - 1, body)
                 )
