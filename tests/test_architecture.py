@@ -23,6 +23,40 @@ TESTS = ROOT / "tests"
 MODULE_LINES = 600
 CLASS_LINES = 450
 
+PUBLIC_METHODS = {"Ledger": 25}
+PART_METHODS = 20
+"""Public methods, properties included: of the ledger, and of each of its parts (core/ledger)."""
+
+# Names that were private language, and what they are called now (docs/architecture.md has the glossary).
+OLD_NAMES = {
+    "Mind": "WorkingSet", "Library": "TurnReader", "Lacks": "ReadRequest", "Places": "Capacity",
+    "Waiting": "Timers", "Kept": "FinishedRetention", "Rehearsal": "DryRun", "Told": "EventDraft", "Asking": "Gates",
+    "disappoint": "fail_waiters", "Inquiry": "Queries", "Complaints": "CallbackErrors", "Around": "Middleware",
+    "Errands": "StoreThread", "Hearing": "WakeupDebounce", "Neighbours": "PeerMonitor", "Looks": "SnapshotReader",
+    "guests": "transient", "unlearn": "forget",
+}  # fmt: skip
+LIBRARY = ("api", "core", "declare", "engine", "executors", "host", "instrument", "stores")
+"""Folders of the library, without the programs that use it."""
+MAY_INHERIT = re.compile(
+    r"(msgspec\.)?Struct|NamedTuple|TypedDict|Protocol(\[.*\])?|(Str)?Enum|\w*(Error|Exception)"
+)
+INHERITS = {
+    "Group": "services of a glob are a service that lanes wait at",
+    "Crew": "the workers of a lane are a service that lanes wait at",
+    "Services": "a mapping",
+    "Executors": "a mapping",
+    "RunningWork": "the fields of a Work, and what makes sense while it runs",
+    "JsonFormatter": "logging is given such a class",
+    "Link": "asyncssh is given such a class", "Remote": "asyncssh is given such a class",
+    "OwnLoop": "asyncio is given such a class", "Started": "a Popen that is not waited for",
+    "PoolWork": "a Work as a worker process has it", "Teller": "Dask is given such a class",
+    "Connection": "apsw is asked for such a class",
+    "_Text": "psycopg is asked for such a class",
+    "Mailbox": "to be composed", "Tables": "to be composed", "PostgresTables": "to be composed",
+    "SqliteStore": "to be composed", "PostgresStore": "to be composed",
+}  # fmt: skip
+"""Classes that inherit from others than exceptions, protocols and values, and why."""
+
 # What core must not reach for: it gets the time, the verdicts and the records as values.
 IMPURE = frozenset({"asyncio", "time", "random", "logging", "os", "threading"})
 
@@ -168,6 +202,43 @@ def unfinished(source: str) -> list[str]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in {tokenize.COMMENT, tokenize.STRING}:
             found += [f"line {token.start[0]}: {word}" for word in UNFINISHED.findall(token.string)]
+    return found
+
+
+def too_many_methods(source: str) -> list[str]:
+    """Classes with more public methods than they may have."""
+    found = []
+    for node in parsed(source).body:
+        if isinstance(node, ast.ClassDef):
+            methods = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name[0] != "_"]
+            most = PUBLIC_METHODS.get(node.name, PART_METHODS)
+            if len(methods) > most:
+                found.append(
+                    f"line {node.lineno}: {node.name} has {len(methods)} public methods, budget {most}"
+                )
+    return found
+
+
+def old_names(source: str) -> list[str]:
+    """Names of the private language."""
+    names = (
+        one for one in tokenize.generate_tokens(io.StringIO(source).readline) if one.type == tokenize.NAME
+    )
+    return [
+        f"line {name.start[0]}: {name.string} is called {OLD_NAMES[name.string]}"
+        for name in names
+        if name.string in OLD_NAMES
+    ]
+
+
+def inheritance(source: str) -> list[str]:
+    """Classes that inherit from others than exceptions, protocols and values."""
+    found = []
+    for node in ast.walk(parsed(source)):
+        if isinstance(node, ast.ClassDef) and node.name not in INHERITS:
+            bases = [ast.unparse(base) for base in node.bases]
+            found += [f"line {node.lineno}: {node.name} inherits from {one}" for one in bases
+                      if not MAY_INHERIT.fullmatch(one)]  # fmt: skip
     return found
 
 
@@ -336,6 +407,37 @@ def test_core_is_pure() -> None:
 
 def test_no_module_or_class_outgrows_its_budget() -> None:
     assert complaints(python_files(SRC), too_long) == []
+
+
+def test_a_class_with_too_many_methods_is_seen() -> None:
+    methods = "".join(f"    def m{number}(self): ...\n" for number in range(PART_METHODS + 1))
+    assert len(too_many_methods(f"class Part:\n{methods}")) == 1
+    assert too_many_methods(f"class Ledger:\n{methods}") == []
+
+
+def test_an_old_name_is_seen_as_a_name_alone() -> None:
+    assert old_names("class Asking: ...") == ["line 1: Asking is called Gates"]
+    assert old_names("text = 'Asking'  # Asking") == []
+
+
+def test_inheritance_is_seen() -> None:
+    assert inheritance("class B(A): ...") == ["line 1: B inherits from A"]
+    assert (
+        inheritance("class E(ValueError): ...\nclass P(Protocol[T]): ...\nclass S(msgspec.Struct): ...") == []
+    )
+
+
+def test_the_ledger_is_made_of_parts_with_a_few_verbs_each() -> None:
+    assert complaints(python_files(SRC / "core" / "ledger"), too_many_methods) == []
+
+
+def test_the_code_speaks_the_language_of_the_glossary() -> None:
+    folders = ("api", "core", "declare", "engine", "stores")
+    assert complaints([file for name in folders for file in python_files(SRC / name)], old_names) == []
+
+
+def test_the_library_composes_and_does_not_inherit() -> None:
+    assert complaints([file for name in LIBRARY for file in python_files(SRC / name)], inheritance) == []
 
 
 def test_no_error_is_swallowed() -> None:

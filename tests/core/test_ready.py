@@ -18,7 +18,8 @@ from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Rule
 from runcue.core.schedule.lane import ACTIVE, ASKING, LEAST_HOLD, Hold, Lane
 from runcue.core.schedule.line import Key, Line
-from runcue.core.schedule.ready import ByRank, Ready
+from runcue.core.schedule.order import ByRank
+from runcue.core.schedule.ready import Ready
 from tests.sample import fewer
 
 NOW = 1_700_000_000.0

@@ -27,7 +27,8 @@ from runcue.core.model.record import Record
 from runcue.core.model.settings import Questions as Questions  # noqa: PLC0414 (it is looked for here, too)
 from runcue.core.schedule.lane import Candidate, Lane
 from runcue.core.schedule.line import Key
-from runcue.core.schedule.ready import FRESH, ByRank, Ready
+from runcue.core.schedule.order import ByRank
+from runcue.core.schedule.ready import FRESH, Ready
 
 FIRST_WAIT = 0.05
 GROWTH = 1.5

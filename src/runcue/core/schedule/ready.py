@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from runcue.core.limits.meter import together
 from runcue.core.limits.service import UNLIMITED, Blocked, Limits, Service
@@ -32,6 +32,7 @@ from runcue.core.model.record import Record, Spec
 from runcue.core.model.settings import NO_QUESTIONS, Rule
 from runcue.core.schedule.lane import ACTIVE, ASKING, EMPTY, Lane
 from runcue.core.schedule.line import Key, Line, Page, shelf_name
+from runcue.core.schedule.order import ByRank, Order
 
 if TYPE_CHECKING:
     from runcue.core.ledger.fleet import Crew
@@ -53,48 +54,9 @@ FEW_LANES = 1000
 """How many lanes there may be before those that have no work are dropped."""
 
 
-class Order(Protocol):
-    """Says which units of a lane come first: by rank, or by what callbacks said about them."""
-
-    def head(self, lane: Lane) -> Key | None:
-        """The place of the first unit of a lane among all lanes; None when none of it may start."""
-        ...
-
-    def take(self, lane: Lane, room: int, now: float, limit: Key) -> list[Record] | None:
-        """Up to `room` units of a lane, as long as they come before `limit`; None when callbacks are asked first."""
-        ...
-
-    def queue_opened(self, name: str) -> None:
-        """A queue goes on that was paused or not served."""
-        ...
-
-    def lane_found(self, lane: Lane) -> None:
-        """A lane may have units in the store that nobody here has seen."""
-        ...
-
-
-class ByRank:
-    """The order of units about which no callback is asked."""
-
-    __slots__ = ("_ready",)
-
-    def __init__(self, ready: Ready) -> None:
-        self._ready = ready
-
-    def head(self, lane: Lane) -> Key | None:
-        """The first unit by rank."""
-        return lane.line.key()
-
-    def take(self, lane: Lane, room: int, now: float, limit: Key) -> list[Record] | None:
-        """The first units by rank."""
-        return lane.line.take(room, limit)
-
-    def queue_opened(self, name: str) -> None:
-        """Nothing but its lanes waited for that."""
-
-    def lane_found(self, lane: Lane) -> None:
-        """It may be a candidate."""
-        self._ready.wake(lane)
+def is_older(one: Lane, other: Lane) -> bool:
+    """True when the first unit of one lane comes before that of another."""
+    return (one.rank, one.seq) < (other.rank, other.seq)
 
 
 class Ready:
@@ -430,7 +392,7 @@ class Ready:
         for service in lane.services:
             left = service.room(now)
             holder = service.held_by
-            if holder is not None and self._is_older(holder, lane):
+            if holder is not None and is_older(holder, lane):
                 left -= 1
             if left <= 0:
                 return 0, service
@@ -448,17 +410,13 @@ class Ready:
                 continue
             is_in_line = service.sells(cost) and not service.is_gate  # there, turns decide
             first = service.parked.first_costly() if is_in_line else None
-            if first is not None and self._is_older(first, lane):
+            if first is not None and is_older(first, lane):
                 return 0, service
             holder = service.held_by
-            kept = holder.cost() if holder is not None and self._is_older(holder, lane) else ()
+            kept = holder.cost() if holder is not None and is_older(holder, lane) else ()
             if not service.fits(together(cost, kept), now):
                 return 0, service
         return 1, None
-
-    @staticmethod
-    def _is_older(holder: Lane, lane: Lane) -> bool:
-        return (holder.rank, holder.seq) < (lane.rank, lane.seq)
 
     def _park(self, lane: Lane, blocker: Service, now: float) -> None:
         self._wait_at(blocker, lane)
@@ -489,7 +447,7 @@ class Ready:
     def _may_hold(self, service: Service, lane: Lane, now: float) -> bool:
         if service.room(now) <= 0 or not service.fits(lane.cost(), now):
             return False
-        return service.held_by is None or not self._is_older(service.held_by, lane)
+        return service.held_by is None or not is_older(service.held_by, lane)
 
     def _review_holders(self, now: float) -> None:
         for lane in list(self._holders):
