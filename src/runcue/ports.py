@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -96,11 +96,7 @@ class Store(Protocol):
     """Keeps records. One turn at a time changes them."""
 
     is_inline: bool
-    """True when a turn is a plain function call on the loop: `submit` then returns without suspending."""
-
-    def take_turn(self, decide: Decide) -> Plan:
-        """Run `decide` and commit its plan, at once and here (inline stores only)."""
-        ...
+    """True for an `InlineStore`, False for a `SharedStore`."""
 
     async def turn(
         self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
@@ -112,14 +108,6 @@ class Store(Protocol):
         """
         ...
 
-    async def exchange(self, post: Outgoing | None) -> Received:
-        """Leave that for whoever decides, and find what was decided for this process (not inline only)."""
-        ...
-
-    async def glance(self, decide: Decide) -> None:
-        """Run `decide` on everything as it stands at one moment; nothing of its plan is kept (not inline only)."""
-        ...
-
     async def get(self, work_id: str) -> Record | None:
         """One record."""
         ...
@@ -129,19 +117,11 @@ class Store(Protocol):
         ...
 
     async def tally(self) -> dict[str, dict[str, int]]:
-        """How many works of each task are `"pending"` and `"running"`."""
+        """How many units of each task are `"pending"` and `"running"`."""
         ...
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
-        """Those of these works that there are."""
-        ...
-
-    async def events(self, after: int, limit: int) -> list[Event]:
-        """Events after that number, of all processes (stores that are not inline only)."""
-        ...
-
-    async def counts(self) -> dict[WorkState, int]:
-        """How many works there were in each state so far (stores that are not inline only)."""
+        """Those of these units that there are."""
         ...
 
     async def config(self) -> dict[str, str]:
@@ -152,25 +132,56 @@ class Store(Protocol):
         """A result as it is stored and read back; refuses what cannot be (memory keeps anything as it is)."""
         ...
 
+    async def close(self, still_running: bool = False) -> None:
+        """Let go of everything; but for what tells others that this process lives, while code of it still runs."""
+        ...
+
+
+@runtime_checkable
+class InlineStore(Store, Protocol):
+    """A store of one process, in which a turn is a plain function call on the loop: `submit` returns without
+    suspending."""
+
+    def take_turn(self, decide: Decide) -> Plan:
+        """Run `decide` and commit its plan, at once and here."""
+        ...
+
+
+@runtime_checkable
+class SharedStore(Store, Protocol):
+    """A store that several processes may have open."""
+
+    async def exchange(self, post: Outgoing | None) -> Received:
+        """Leave that for the process that decides, and find what was decided for this one."""
+        ...
+
+    async def glance(self, decide: Decide) -> None:
+        """Run `decide` on everything as it stands at one moment; nothing of its plan is kept."""
+        ...
+
+    async def events(self, after: int, limit: int) -> list[Event]:
+        """Events after that number, of all processes."""
+        ...
+
+    async def counts(self) -> dict[WorkState, int]:
+        """How many units there were in each state so far."""
+        ...
+
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
         """Say when another process committed something (True when something was left for this one), and when one
-        died (not inline only)."""
+        died."""
         ...
 
     def is_alive(self, worker: str) -> bool:
-        """False when that process is known to be dead (not inline only)."""
+        """False when that process is known to be dead."""
         ...
 
     def me(self) -> Worker:
-        """This process, as far as the store knows it (not inline only)."""
+        """This process, as far as the store knows it."""
         ...
 
     def abandon(self) -> None:
-        """Let go of everything here and now, and say nothing: as if this process had died (not inline only)."""
-        ...
-
-    async def close(self, still_running: bool = False) -> None:
-        """Let go of everything; but for what tells others that this process lives, while code of it still runs."""
+        """Let go of everything here and now, and say nothing: as if this process had died."""
         ...
 
 

@@ -17,7 +17,7 @@ PATIENCE = 60.0
 def lose_letters(cue: Cue, monkeypatch: pytest.MonkeyPatch, is_enough: Callable[[str], bool]) -> None:
     """Have the next letters of that process lost that say this, once, as with a connection."""
     assert cue._system is not None
-    tables: Any = cue._system.store._tables  # type: ignore[attr-defined] # it is one in a file
+    tables: Any = cue._system.store._tables  # type: ignore[union-attr] # it is one in a file
     received = tables.received
     lost: list[tuple[str, str]] = []
 

@@ -9,7 +9,7 @@ import runcue
 from runcue.core.model.lifecycle import started
 from runcue.core.model.record import Record
 from runcue.core.schedule.plan import Cancel, Plan
-from runcue.ports import Outgoing, Store, Turn
+from runcue.ports import Outgoing, SharedStore, Turn
 from runcue.stores.postgres import tables
 from runcue.stores.postgres.tables import PostgresTables
 from runcue.stores.sql import mailbox
@@ -26,8 +26,8 @@ async def test_what_waits_behind_a_post_that_is_more_than_one_turn_takes_is_know
     monkeypatch.setattr(tables, "OPENING", tables.OPENING.replace(str(most), "100"))
     async with hand_on(pg) as one, hand_on(pg) as other:
         await one.turn()
-        await other.store.exchange(Outgoing(1, [Cancel("w" * 200)]))
-        await other.store.exchange(Outgoing(2, [Cancel("w2")]))
+        await other.shared.exchange(Outgoing(1, [Cancel("w" * 200)]))
+        await other.shared.exchange(Outgoing(2, [Cancel("w2")]))
         plan = await one.turn()
         assert [post.number for post in one.posts] == [1]
         assert plan.wake_at < float("inf"), "the next turn follows at once"
@@ -36,7 +36,7 @@ async def test_what_waits_behind_a_post_that_is_more_than_one_turn_takes_is_know
         assert (await one.turn()).wake_at == float("inf")
 
 
-def start_for(one: Hand, store: Store, seq: int) -> tuple[Record, Change]:
+def start_for(one: Hand, store: SharedStore, seq: int) -> tuple[Record, Change]:
     """A start of a work for that process, as a turn decides it."""
     me = store.me().id
     running = started(pending(seq), seq, NOW, me, f"running/{me}")
@@ -71,10 +71,10 @@ async def test_a_post_is_there_though_the_letters_that_came_with_it_could_not_be
     pg: str, monkeypatch: pytest.MonkeyPatch, error: psycopg.Error
 ) -> None:
     async with hand_on(pg) as one, hand_on(pg) as other:
-        running, give = start_for(one, other.store, 1)
+        running, give = start_for(one, other.shared, 1)
         await one.turn(give)
         broken_reading(monkeypatch, error)
-        received = await other.store.exchange(Outgoing(1, [Cancel("w9")]))
+        received = await other.shared.exchange(Outgoing(1, [Cancel("w9")]))
         assert (received.unread, received.plan.start, received.is_whole) == ({1}, [running], True)
         await one.turn()
         assert [post.number for post in one.posts] == [1]
@@ -85,16 +85,16 @@ async def test_a_post_is_there_though_its_letters_cannot_be_read_and_they_are_re
     pg: str, monkeypatch: pytest.MonkeyPatch, error: psycopg.Error
 ) -> None:
     async with hand_on(pg) as one, hand_on(pg) as other:
-        running, give = start_for(one, other.store, 1)
+        running, give = start_for(one, other.shared, 1)
         await one.turn(give)
         broken_reading(monkeypatch, error, error)
-        received = await other.store.exchange(Outgoing(1, [Cancel("w9")]))
+        received = await other.shared.exchange(Outgoing(1, [Cancel("w9")]))
         assert (received.unread, received.plan.start, received.is_whole) == ({1}, [], False)
         await one.turn()
         assert [post.number for post in one.posts] == [1]
-        received = await other.store.exchange(None)
+        received = await other.shared.exchange(None)
         assert (received.plan.start, received.plan.rated, received.is_whole) == ([running], {}, True)
-        assert (await other.store.exchange(None)).plan.start == []
+        assert (await other.shared.exchange(None)).plan.start == []
 
 
 async def test_a_post_whose_answer_was_lost_is_there_though_nothing_can_be_asked_after_that(
@@ -111,9 +111,9 @@ async def test_a_post_whose_answer_was_lost_is_there_though_nothing_can_be_asked
             return found
 
         monkeypatch.setattr(PostgresTables, "fence", cutting)
-        received = await other.store.exchange(Outgoing(1, [Cancel("w9")]))
+        received = await other.shared.exchange(Outgoing(1, [Cancel("w9")]))
         assert (received.unread, received.is_whole) == (None, False)
-        assert (await other.store.exchange(None)).unread == {1}
+        assert (await other.shared.exchange(None)).unread == {1}
         await one.turn()
         assert [post.number for post in one.posts] == [1]
 
@@ -123,12 +123,12 @@ async def test_a_post_is_not_taken_for_there_by_a_question_that_was_asked_twice(
 ) -> None:
     async with hand_on(pg) as one, hand_on(pg_proxy.dsn(pg)) as other:
         await one.turn()
-        await other.store.exchange(Outgoing(1, []))
+        await other.shared.exchange(Outgoing(1, []))
         pg_proxy.cut_before(EXCHANGE)
         pg_proxy.cut_after(r"insert into commits values .*")
         with pytest.raises(runcue.StoreError, match="unknown"):
-            await other.store.exchange(Outgoing(2, [Cancel("w9")]))
-        assert (await other.store.exchange(None)).unread == {1}
+            await other.shared.exchange(Outgoing(2, [Cancel("w9")]))
+        assert (await other.shared.exchange(None)).unread == {1}
 
 
 async def test_a_queue_that_was_made_anew_gets_no_posts_of_the_one_before(pg: str) -> None:
@@ -137,5 +137,5 @@ async def test_a_queue_that_was_made_anew_gets_no_posts_of_the_one_before(pg: st
         with psycopg.connect(pg, autocommit=True) as connection:
             connection.execute("UPDATE runcue.head SET identity = 'another'")
         with pytest.raises(runcue.StorageReplaced):
-            await other.store.exchange(Outgoing(1, [Cancel("w9")]))
+            await other.shared.exchange(Outgoing(1, [Cancel("w9")]))
         assert asked(pg, "SELECT count(*) FROM runcue.inbox") == [(0,)]

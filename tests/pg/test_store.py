@@ -107,7 +107,7 @@ async def test_a_post_whose_answer_was_lost_is_there_once(pg: str, pg_proxy: Pro
         await one.turn()
         for number, cut in enumerate((pg_proxy.cut_before, pg_proxy.cut_after)):
             cut(EXCHANGE)
-            received = await other.store.exchange(Outgoing(number, [Cancel("w1")]))
+            received = await other.shared.exchange(Outgoing(number, [Cancel("w1")]))
             assert received.unread == {number}
             await one.turn()
             assert [post.number for post in one.posts] == [number]
@@ -115,7 +115,7 @@ async def test_a_post_whose_answer_was_lost_is_there_once(pg: str, pg_proxy: Pro
 
 async def test_starts_whose_answer_was_lost_come_again_too_late_to_begin(pg: str, pg_proxy: Proxy) -> None:
     async with hand_on(pg) as one, hand_on(pg_proxy.dsn(pg)) as other:
-        me = other.store.me().id
+        me = other.shared.me().id
         running = started(pending(1), 1, NOW, me, f"running/{me}")
 
         def give(plan: Plan, turn: Turn) -> None:
@@ -123,28 +123,28 @@ async def test_starts_whose_answer_was_lost_come_again_too_late_to_begin(pg: str
             plan.part(me).start = [running]
 
         await one.turn(give)
-        await other.store.exchange(Outgoing(1, []))
+        await other.shared.exchange(Outgoing(1, []))
         await one.turn(lambda plan, turn: plan.part(me).start.append(running))
         pg_proxy.cut_before(EXCHANGE)
-        assert (await other.store.exchange(None)).plan.start == [running], "nothing was lost"
+        assert (await other.shared.exchange(None)).plan.start == [running], "nothing was lost"
         await one.turn(lambda plan, turn: plan.part(me).start.append(running))
         pg_proxy.cut_after(EXCHANGE)
-        received = await other.store.exchange(Outgoing(2, []))
+        received = await other.shared.exchange(Outgoing(2, []))
         assert received.unread == {2}, "its post is there"
         assert (received.plan.start, received.plan.rated) == ([running], {}), (
             "and letters were not taken with it"
         )
         await one.turn(lambda plan, turn: plan.part(me).start.append(running))
         pg_proxy.cut_after(EXCHANGE)
-        received = await other.store.exchange(None)
+        received = await other.shared.exchange(None)
         assert (received.plan.start, received.plan.rated) == ([running], {1: 0.0})
         assert received.has_missed, "what was answered to it is lost"
-        assert not (await other.store.exchange(None)).has_missed
+        assert not (await other.shared.exchange(None)).has_missed
 
 
 async def test_a_post_is_there_though_the_letters_behind_it_cannot_be_read(pg: str, pg_proxy: Proxy) -> None:
     async with hand_on(pg) as one, hand_on(pg_proxy.dsn(pg)) as other:
-        me = other.store.me().id
+        me = other.shared.me().id
 
         def tell(plan: Plan, turn: Turn) -> None:
             plan.part(me).stop = [7]
@@ -152,11 +152,11 @@ async def test_a_post_is_there_though_the_letters_behind_it_cannot_be_read(pg: s
         await one.turn(tell)
         pg_proxy.cut_before(r"with kept as .* taken as .*")
         pg_proxy.refuse()
-        received = await other.store.exchange(Outgoing(1, []))
+        received = await other.shared.exchange(Outgoing(1, []))
         assert not received.is_whole
         assert asked(pg, "SELECT number FROM runcue.inbox") == [(1,)]
         pg_proxy.allow()
-        assert (await other.store.exchange(None)).plan.stop == [7]
+        assert (await other.shared.exchange(None)).plan.stop == [7]
 
 
 async def test_whether_a_commit_lasts_is_unknown_when_nobody_can_be_asked(
@@ -198,7 +198,7 @@ async def test_whether_a_commit_lasts_is_unknown_to_who_passed_for_dead_meanwhil
 async def test_words_that_a_crash_of_the_server_brings_back_are_not_told_twice(pg: str) -> None:
     """That they were read is not synced; here the row is put back by hand."""
     async with hand_on(pg) as one, hand_on(pg) as other:
-        me = other.store.me().id
+        me = other.shared.me().id
 
         def tell(plan: Plan, turn: Turn) -> None:
             plan.part(me).stop = [7]
@@ -206,14 +206,14 @@ async def test_words_that_a_crash_of_the_server_brings_back_are_not_told_twice(p
         await one.turn(tell)
         [letter] = asked(pg, "SELECT quote_literal(l::text) FROM runcue.letters AS l")
         bring_back = f"INSERT INTO runcue.letters SELECT ({letter[0]}::runcue.letters).* RETURNING 1"
-        assert (await other.store.exchange(None)).plan.stop == [7]
+        assert (await other.shared.exchange(None)).plan.stop == [7]
         asked(pg, bring_back)
-        assert (await other.store.exchange(None)).plan.stop == []
+        assert (await other.shared.exchange(None)).plan.stop == []
         await one.turn(tell)
-        assert (await other.store.exchange(None)).plan.stop == [7], "the same words in another letter"
-        await other.store.exchange(Outgoing(1, []))
+        assert (await other.shared.exchange(None)).plan.stop == [7], "the same words in another letter"
+        await other.shared.exchange(Outgoing(1, []))
         asked(pg, bring_back)
-        assert (await other.store.exchange(None)).plan.stop == [7], "after a post it would have lasted"
+        assert (await other.shared.exchange(None)).plan.stop == [7], "after a post it would have lasted"
 
 
 @pytest.mark.parametrize("is_there", [False, True])

@@ -168,7 +168,8 @@ async def heard(cue: runcue.Cue) -> list[runcue.Event]:
     """What was told of all processes from the first on."""
     await cue.count()
     assert cue._system is not None
-    return await cue._system.store.events(0, 10_000)
+    assert cue._system._shared is not None
+    return await cue._system._shared.events(0, 10_000)
 
 
 async def told(cue: runcue.Cue, kind: str) -> list[str | None]:

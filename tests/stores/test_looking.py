@@ -279,8 +279,8 @@ def test_a_store_that_was_closed_while_others_held_the_turn_is_let_go_though_its
 def test_a_job_that_ends_after_its_loop_does_so_quietly(
     loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    callback_errors: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", callback_errors.append)
+    complaints: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", complaints.append)
     began, may_end, done = threading.Event(), threading.Event(), []
 
     def job() -> None:
@@ -303,7 +303,7 @@ def test_a_job_that_ends_after_its_loop_does_so_quietly(
     may_end.set()
     errands.close()
     assert eventually(lambda: not any(one.name == "runcue-test" for one in threading.enumerate()))
-    assert callback_errors == []
+    assert complaints == []
     assert done == ["first"], "what had not begun is not done: nobody would hear of it"
 
 

@@ -193,7 +193,7 @@ async def test_what_a_turn_started_that_failed_and_was_kept_is_begun_though_anot
 ) -> None:
     """It failed after its commit: nobody here has heard what it started."""
     async with pair(tmp_path) as (one, other):
-        ours, make_last = one.store, one.store._make_last  # type: ignore[attr-defined]
+        ours, make_last = one.shared, one.store._make_last  # type: ignore[attr-defined]
         running = started(pending(1), 1, NOW, ours.me().id, f"running/{ours.me().id}")
 
         def failing() -> None:

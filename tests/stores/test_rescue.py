@@ -588,11 +588,11 @@ async def test_a_queue_that_somebody_has_open_is_left_alone(sound: Sound, path: 
 def test_a_file_that_changes_meanwhile_is_not_exchanged(
     sound: Sound, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    callback_errors = recovery._Image.callback_errors
+    complaints = recovery._Image.complaints
 
     def meddle(image: Any) -> list[str]:
         path.write_bytes(sound.whole + bytes(SIZE))
-        return callback_errors(image)
+        return complaints(image)
 
     path.write_bytes(sound.whole)
     monkeypatch.setattr(recovery._Image, "complaints", meddle)

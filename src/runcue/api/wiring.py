@@ -37,7 +37,7 @@ from runcue.host.address import advice, is_address, is_postgres, plain
 from runcue.host.clock import SystemClock
 from runcue.host.posix import need_posix
 from runcue.instrument.logging import log_events
-from runcue.ports import Clock, Executor, Observer, Store
+from runcue.ports import Clock, Executor, InlineStore, Observer, SharedStore
 from runcue.stores.memory import MemoryStore
 from runcue.stores.postgres.address import address_of
 
@@ -239,7 +239,8 @@ class System:
             self.clock, timer = SystemClock(), perf_counter
         self._registry = registry
         self.tag = secrets.token_hex(4)
-        self.store: Store
+        self.store: InlineStore | SharedStore
+        self._shared: SharedStore | None = None
         if target is None:
             worker, told = self.tag, 0
             self.store = MemoryStore(self.clock)
@@ -251,9 +252,9 @@ class System:
             else:
                 store = _file_store(target, options, clock, self._is_at_work)
             target = store.local
-            self.store, self.clock, worker = store, store.clock, store.worker
+            self.store, self._shared, self.clock, worker = store, store, store.clock, store.worker
             told = store.told
-        self.bus = Bus(options.keep_finished, None if self.store.is_inline else self.store.events, told)
+        self.bus = Bus(options.keep_finished, None if self._shared is None else self._shared.events, told)
         self.callback_errors = CallbackErrors(self._complain, registry.observers)
         self.hooks = Hooks(registry.callbacks, self.callback_errors, lambda: registry.failure_wants_retry)
         self.bus.listeners += [log_events, self.hooks, partial(_observed, registry.observers)]
@@ -288,11 +289,11 @@ class System:
         )
         for limits in registry.services.values():
             self.engine.put(Declare(limits, is_quiet=True))
-        if not self.store.is_inline:
+        if self._shared is not None:
             try:
-                self.store.listen(self.engine.news, lambda worker: self.engine.put(Lost(worker)))
+                self._shared.listen(self.engine.news, lambda worker: self.engine.put(Lost(worker)))
             except BaseException:
-                self.store.abandon()
+                self._shared.abandon()
                 raise
             self.engine.take_turns()
         self.queries = Queries(self.engine, self.store)
@@ -322,7 +323,8 @@ class System:
             return None
         self._said = said
         names = None if queues is None else tuple(sorted(queues))
-        worker = replace(self.store.me(), queues=names, is_serving=is_serving, tasks=tuple(registry.tasks),
+        assert self._shared is not None
+        worker = replace(self._shared.me(), queues=names, is_serving=is_serving, tasks=tuple(registry.tasks),
                          room=_room(registry), hears=hears or registry.has_hooks,
                          callbacks=registry.questions().kinds)  # fmt: skip
         return Hello(worker, registry.shared_rules())
@@ -361,8 +363,8 @@ class System:
         self.bus.end()
         if self._watchdog is not None:
             self._watchdog.stop()
-        if not self.store.is_inline:
-            self.store.abandon()
+        if self._shared is not None:
+            self._shared.abandon()
 
     def _is_at_work(self) -> bool:
         """True while a handler runs in a thread of ours, which goes on when the loop is closed."""

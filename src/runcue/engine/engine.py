@@ -48,7 +48,7 @@ from runcue.errors import (
     StoreError,
 )
 from runcue.host.loops import within
-from runcue.ports import Clock, Executor, Registered, Store, Turn
+from runcue.ports import Clock, Executor, InlineStore, Registered, SharedStore, Store, Turn
 
 logger = logging.getLogger("runcue")
 
@@ -76,7 +76,7 @@ class Engine:
     def __init__(
         self,
         *,
-        store: Store,
+        store: InlineStore | SharedStore,
         clock: Clock,
         make_scheduler: Callable[[bool], Scheduler],
         hello: Callable[[bool, frozenset[str] | None, bool], Hello | None],
@@ -96,7 +96,8 @@ class Engine:
         it is to say it all the same."""
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
-        self._store = store
+        self._store: Store = store
+        self._inline_store = store if isinstance(store, InlineStore) else None
         self._clock = clock
         self._scheduler = make_scheduler(False) if store.is_inline else None
         """Of a store that nobody shares; else it is the peer's."""
@@ -134,7 +135,7 @@ class Engine:
         self._broken: Exception | None = None
         self._peer: Peer | None = None
         """How this process takes part, where several share the queue."""
-        if not store.is_inline:
+        if isinstance(store, SharedStore):
             self._peer = Peer(
                 self,
                 store=store,
@@ -167,7 +168,7 @@ class Engine:
         self._check()
         if self._peer is not None:
             await self._settled(self._peer)
-            return await self._store.counts()
+            return await self._peer.counts()
         await self.look(lambda scheduler, turn: None)
         return {state: getattr(self._head, state.value) for state in WorkState}
 
@@ -460,7 +461,8 @@ class Engine:
     def _inline(self, question: Ask | None = None, *, is_whole: bool = True) -> Plan:
         """A turn, here and now."""
         assert self._scheduler is not None
-        return self._store.take_turn(
+        assert self._inline_store is not None
+        return self._inline_store.take_turn(
             self.decider(self._scheduler, self.take_inbox(), question, is_whole=is_whole)
         )
 

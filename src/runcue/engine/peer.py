@@ -23,7 +23,7 @@ from runcue.engine.outbox import Outbox
 from runcue.engine.pace import Pace
 from runcue.engine.replies import Replies
 from runcue.errors import StoreError
-from runcue.ports import Clock, Received, Store, Takeover, Turn
+from runcue.ports import Clock, Received, SharedStore, Takeover, Turn
 
 UNANSWERED = (
     "Whether what was submitted is accepted is unknown: submit again with the same idempotency_key or id."
@@ -85,7 +85,7 @@ class Peer:
         self,
         shell: Shell,
         *,
-        store: Store,
+        store: SharedStore,
         clock: Clock,
         replies: Replies,
         make_scheduler: Callable[[bool], Scheduler],
@@ -316,6 +316,10 @@ class Peer:
 
         await self._store.glance(decide)
         return heads[-1]
+
+    async def counts(self) -> dict[WorkState, int]:
+        """How many units there were in each state so far."""
+        return await self._store.counts()
 
     async def is_idle(self) -> bool:
         """True when nothing is pending or running, also of what was accepted and nobody has decided over.

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from runcue.core.model.events import Event
 from runcue.core.model.record import Record, WorkState
-from runcue.core.model.state import Worker
 from runcue.core.schedule.plan import Changes, Plan, Post, ReadRequest, ReadResult, TurnReader
 from runcue.core.views.query import Query, by_task
 from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
@@ -61,16 +59,8 @@ class MemoryStore:
     async def turn(
         self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
     ) -> tuple[Plan | None, Received | None]:
-        """The same: nothing here ever waits, and nobody else decides."""
+        """Decide at once: nothing here ever waits, and no other process decides."""
         return self.take_turn(decide), None
-
-    async def exchange(self, post: Outgoing | None) -> Received:
-        """Nobody else is here."""
-        raise AssertionError("nobody else is here")
-
-    async def glance(self, decide: Decide) -> None:
-        """Nobody else is here."""
-        raise AssertionError("nobody else is here")
 
     def read(self, lacks: ReadRequest) -> ReadResult:
         """The stored records a decision names."""
@@ -114,15 +104,6 @@ class MemoryStore:
         """Those of these works that there are."""
         return {work_id: self._records[work_id] for work_id in ids if work_id in self._records}
 
-    async def events(self, after: int, limit: int) -> list[Event]:
-        """None: the bus has them all."""
-        return []
-
-    async def counts(self) -> dict[WorkState, int]:
-        """How many works are kept in each state; the engine knows how many there ever were."""
-        states = Counter(record.state for record in self._records.values())
-        return {state: states[state] for state in WorkState}
-
     async def config(self) -> dict[str, str]:
         """What the application keeps with its queue."""
         return dict(self._config)
@@ -130,20 +111,6 @@ class MemoryStore:
     def stored_result(self, result: Any) -> Any:
         """Anything can be kept as it is."""
         return result
-
-    def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
-        """Nobody else is here."""
-
-    def is_alive(self, worker: str) -> bool:
-        """Nobody else is here."""
-        raise AssertionError("nobody else is here")
-
-    def me(self) -> Worker:
-        """Nobody else is here."""
-        raise AssertionError("nobody else is here")
-
-    def abandon(self) -> None:
-        """Nobody else is here."""
 
     async def close(self, still_running: bool = False) -> None:
         """Let go of everything."""

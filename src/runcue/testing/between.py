@@ -31,7 +31,7 @@ async def only_who_decided_last_goes_on(open_store: Open) -> None:
         plan = await one.try_turn()
         expect("nobody decides yet, and nobody takes over", plan, None)
         await one.turn()
-        me = one.store.me().id
+        me = one.shared.me().id
         for takeover in (None, Takeover(), Takeover("nobody"), Takeover(me, 0)):
             expect(f"{takeover}", await other.try_turn(takeover=takeover), None)
             expect("who decides", other.received and other.received.head.decider, me)
@@ -42,7 +42,7 @@ async def only_who_decided_last_goes_on(open_store: Open) -> None:
         expect("all is read", other.changes is not None and other.changes.is_first, True)
         expect("no longer", await one.try_turn(), None)
         expect("whoever was seen before", await third.try_turn(takeover=seen), None)
-        dead = Takeover(other.store.me().id)
+        dead = Takeover(other.shared.me().id)
         expect("in place of the dead", await third.try_turn(takeover=dead) is not None, True)
         expect("goes on", await third.try_turn() is not None, True)
 
@@ -51,7 +51,7 @@ async def who_is_named_decides_next(open_store: Open) -> None:
     """A turn may name another process to go on, and that one goes on as if it had decided last."""
     async with hands(open_store, 3) as [one, other, third]:
         await one.turn()
-        successor = other.store.me().id
+        successor = other.shared.me().id
 
         def name(turn: Turn) -> Plan:
             plan = Plan()
@@ -62,11 +62,11 @@ async def who_is_named_decides_next(open_store: Open) -> None:
         plan, _ = await one.store.turn(name)
         expect("decided", plan is not None, True)
         for hand in (one, third):
-            received = await hand.store.exchange(None)
+            received = await hand.shared.exchange(None)
             expect("who decides", received.head.decider, successor)
             expect("not this one", await hand.try_turn(), None)
         expect(
-            "nor in place of who named it", await third.try_turn(takeover=Takeover(one.store.me().id)), None
+            "nor in place of who named it", await third.try_turn(takeover=Takeover(one.shared.me().id)), None
         )
         took = await other.try_turn(takeover=Takeover(successor))
         expect("takes its place", took is not None, True)
@@ -78,12 +78,12 @@ async def posts_are_taken_once_and_in_order(open_store: Open) -> None:
     """What others left is taken by the next turn, in the order it came, and nobody finds it again."""
     async with hands(open_store, 2) as [one, other]:
         await one.turn()
-        me = other.store.me().id
+        me = other.shared.me().id
         for number in range(1, 6):
             items: list[Item] = [Cancel(f"w{number}"), Pause("api", number % 2 == 0)]
-            received = await other.store.exchange(Outgoing(number, items))
+            received = await other.shared.exchange(Outgoing(number, items))
             expect("not taken yet", received.unread, frozenset(range(1, number + 1)))
-            expect("who decides", received.head.decider, one.store.me().id)
+            expect("who decides", received.head.decider, one.shared.me().id)
         await one.turn()
         expect("posts", [(post.worker, post.number) for post in one.posts], [(me, n) for n in range(1, 6)])
         said = [
@@ -93,7 +93,7 @@ async def posts_are_taken_once_and_in_order(open_store: Open) -> None:
         expect("items", said, [[f"w{n}", n % 2 == 0] for n in range(1, 6)])
         await one.turn()
         expect("once", list(one.posts), [])
-        expect("taken", (await other.store.exchange(None)).unread, frozenset())
+        expect("taken", (await other.shared.exchange(None)).unread, frozenset())
 
 
 async def a_turn_of_who_does_not_decide_leaves_its_post(open_store: Open) -> None:
@@ -115,7 +115,7 @@ async def posts_of_a_turn_that_failed_are_taken_by_the_next(open_store: Open) ->
     """What a decision raised over is there for the next one."""
     async with hands(open_store, 2) as [one, other]:
         await one.turn()
-        await other.store.exchange(Outgoing(1, [Cancel("w1")]))
+        await other.shared.exchange(Outgoing(1, [Cancel("w1")]))
 
         def change(plan: Plan, turn: Turn) -> None:
             expect("there", len(turn.posts), 1)
@@ -125,7 +125,7 @@ async def posts_of_a_turn_that_failed_are_taken_by_the_next(open_store: Open) ->
             try:
                 await one.turn(change)
             except ZeroDivisionError:
-                expect("not taken", (await other.store.exchange(None)).unread, frozenset({1}))
+                expect("not taken", (await other.shared.exchange(None)).unread, frozenset({1}))
         await one.turn()
         expect("taken by the next", [post.number for post in one.posts], [1])
 
@@ -136,7 +136,7 @@ async def many_posts_are_taken_in_several_turns(open_store: Open) -> None:
     async with hands(open_store, 2) as [one, other]:
         await one.turn()
         for number in range(amount):
-            await other.store.exchange(Outgoing(number, [Cancel("w1")]))
+            await other.shared.exchange(Outgoing(number, [Cancel("w1")]))
         found: list[int] = []
         for _ in range(amount):
             plan = await one.turn()
@@ -150,7 +150,7 @@ async def letters_are_read_once(open_store: Open) -> None:
     """What was decided for a process comes to it once, whole, and to nobody else."""
     async with hands(open_store, 3) as [one, other, third]:
         await one.write(pending(1), pending(2))
-        me = other.store.me().id
+        me = other.shared.me().id
         running = started(one.kept["w1"], 41, NOW, me, f"running/{me}")
 
         def change(plan: Plan, turn: Turn) -> None:
@@ -164,16 +164,16 @@ async def letters_are_read_once(open_store: Open) -> None:
 
         await one.turn(change)
         await one.turn(lambda plan, turn: plan.part(me).stop.append(42))
-        received = await third.store.exchange(None)
+        received = await third.shared.exchange(None)
         expect("nothing of others", (received.plan.start, received.plan.stop), ([], []))
-        plan = (await other.store.exchange(None)).plan
+        plan = (await other.shared.exchange(None)).plan
         expect("starts", (plan.start, plan.rated), ([running], {41: NOW + 5}))
         expect("questions", plan.ask, [one.kept["w2"]])
         expect("stops, in order", plan.stop, [40, 42])
         expect("events", plan.events, [running, EventDraft("progress", NOW, running, {"text": "ü"})])
         (first, answer), (second, error) = plan.replies
         expect("replies", (first, answer, second, type(error)), ((1, 0), True, (1, 1), WorkNotFound))
-        again = (await other.store.exchange(None)).plan
+        again = (await other.shared.exchange(None)).plan
         expect(
             "once", (again.start, again.ask, again.stop, again.replies, again.events), ([], [], [], [], [])
         )
@@ -183,7 +183,7 @@ async def who_takes_over_reads_its_letters(open_store: Open) -> None:
     """They come with the turn that takes over, which knows what is about to begin; not if that fails."""
     async with hands(open_store, 2) as [one, other]:
         await one.write(pending(1))
-        me = other.store.me().id
+        me = other.shared.me().id
         running = started(one.kept["w1"], 41, NOW, me, f"running/{me}")
 
         def change(plan: Plan, turn: Turn) -> None:
@@ -195,7 +195,7 @@ async def who_takes_over_reads_its_letters(open_store: Open) -> None:
         def fail(plan: Plan, turn: Turn) -> None:
             raise ZeroDivisionError
 
-        takeover = Takeover(one.store.me().id)
+        takeover = Takeover(one.shared.me().id)
         try:
             await other.try_turn(fail, takeover)
         except ZeroDivisionError:
@@ -211,7 +211,7 @@ async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
     """Once, and not what was read; what was told stays."""
     async with hands(open_store, 2) as [one, other]:
         await one.write(pending(1), pending(2), pending(3))
-        me = other.store.me().id
+        me = other.shared.me().id
         first, second = (started(one.kept[f"w{n}"], n, NOW, me, f"running/{me}") for n in (1, 2))
 
         def give(record: Record, plan: Plan, turn: Turn) -> None:
@@ -221,7 +221,7 @@ async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
             part.ask = [pending(3)]
 
         await one.turn(partial(give, first))
-        expect("read", (await other.store.exchange(None)).plan.start, [first])
+        expect("read", (await other.shared.exchange(None)).plan.start, [first])
         await one.turn(partial(give, second))
         expect("not read", await one.look(lambda turn: library_of(turn).unstarted(me)), [2])
         taken: list[tuple[list[int], list[str]]] = []
@@ -233,14 +233,14 @@ async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
         await one.turn(take)
         expect("taken back", taken, [([2], ["w3"]), ([], [])])
         expect("none left", await one.look(lambda turn: library_of(turn).unstarted(me)), [])
-        plan = (await other.store.exchange(None)).plan
+        plan = (await other.shared.exchange(None)).plan
         expect("only what was told is left", (plan.start, plan.ask, plan.stop), ([], [], [12]))
 
 
 async def a_start_is_read_or_taken_back(open_store: Open) -> None:
     """Never both, and never neither, whoever comes first."""
     async with hands(open_store, 2) as [one, other]:
-        me = other.store.me().id
+        me = other.shared.me().id
         for seq in range(1, 31):
             running = started(pending(seq), seq, NOW, me, f"running/{me}")
 
@@ -255,16 +255,16 @@ async def a_start_is_read_or_taken_back(open_store: Open) -> None:
                 taken[:], _ = library_of(turn).take_back(me)
                 plan.config["a"] = "1"
 
-            received, _ = await asyncio.gather(other.store.exchange(None), one.turn(take))
+            received, _ = await asyncio.gather(other.shared.exchange(None), one.turn(take))
             read = [record.token for record in received.plan.start]
-            read += [record.token for record in (await other.store.exchange(None)).plan.start]
+            read += [record.token for record in (await other.shared.exchange(None)).plan.start]
             expect("read or taken back", sorted(read + taken), [seq])
 
 
 async def a_start_that_ended_meanwhile_is_not_read(open_store: Open) -> None:
     """Whoever reads a start finds its work as it is now: an attempt that is over is not begun."""
     async with hands(open_store, 2) as [one, other]:
-        me = other.store.me().id
+        me = other.shared.me().id
         running = started(pending(1), 1, NOW, me, f"running/{me}")
 
         def give(plan: Plan, turn: Turn) -> None:
@@ -275,7 +275,7 @@ async def a_start_that_ended_meanwhile_is_not_read(open_store: Open) -> None:
         await one.write(
             move(running, "cancel", completed_at=NOW, token=0, worker=None, shelf=None, place=0.0)
         )
-        expect("nothing", (await other.store.exchange(None)).plan.start, [])
+        expect("nothing", (await other.shared.exchange(None)).plan.start, [])
 
 
 async def what_was_submitted_is_found_at_once(open_store: Open) -> None:
@@ -283,7 +283,7 @@ async def what_was_submitted_is_found_at_once(open_store: Open) -> None:
     async with hands(open_store, 3) as [one, other, third]:
         await one.turn()
         spec = pending(1, id='an id of "mine" ü').spec
-        await other.store.exchange(Outgoing(1, [Submit([pending(2).spec, spec], is_plain=True)]))
+        await other.shared.exchange(Outgoing(1, [Submit([pending(2).spec, spec], is_plain=True)]))
         for hand in (one, other, third):
             record = await hand.store.get(spec.id)
             expect(
@@ -303,12 +303,12 @@ async def what_was_accepted_is_counted_at_once(open_store: Open) -> None:
         await one.write(pending(1), pending(2))
         specs = [pending(number, id=f"w{number}").spec for number in (3, 4)]
         refusable = Submit([pending(5).spec], is_plain=False)
-        await other.store.exchange(
+        await other.shared.exchange(
             Outgoing(1, [Submit([spec], is_plain=True, is_answered=False) for spec in specs])
         )
-        await other.store.exchange(Outgoing(2, [refusable]))
+        await other.shared.exchange(Outgoing(2, [refusable]))
         for hand in (one, other):
-            expect("counted", (await hand.store.counts())[WorkState.PENDING], 4)
+            expect("counted", (await hand.shared.counts())[WorkState.PENDING], 4)
             expect("by task", (await hand.store.tally())["pending"], {"call": 4})
             for limit in (1, 3, 9):
                 found = await hand.store.find(Query(WorkState.PENDING, limit=limit))
@@ -322,7 +322,7 @@ async def what_was_accepted_is_counted_at_once(open_store: Open) -> None:
 async def a_glance_changes_nothing(open_store: Open) -> None:
     """It sees everything as it stands, whoever decides, and takes nothing."""
     async with hands(open_store, 2) as [one, other]:
-        me = other.store.me().id
+        me = other.shared.me().id
         running = started(pending(1), 1, NOW, me, f"running/{me}")
 
         def give(plan: Plan, turn: Turn) -> None:
@@ -343,11 +343,11 @@ async def a_glance_changes_nothing(open_store: Open) -> None:
 
         for hand in (one, other):
             seen.clear()
-            await hand.store.glance(decide)
+            await hand.shared.glance(decide)
             expect("seen", seen, [(True, {"ready/call": (NOW + 2, 2)}, [], frozenset()), ([1], [])])
         expect("nothing is kept", await one.store.config(), {})
         expect("goes on", await one.try_turn() is not None, True)
-        expect("its letter is there", (await other.store.exchange(None)).plan.start, [running])
+        expect("its letter is there", (await other.shared.exchange(None)).plan.start, [running])
 
 
 async def who_leaves_decides_no_more(open_store: Open) -> None:
@@ -359,17 +359,17 @@ async def who_leaves_decides_no_more(open_store: Open) -> None:
         await other.join()
         await leaving.turn()
         await leaving.turn(lambda plan, turn: plan.config.update(a="1"))
-        other.store.listen(lambda is_urgent: heard.set() if is_urgent else None, lambda worker: None)
+        other.shared.listen(lambda is_urgent: heard.set() if is_urgent else None, lambda worker: None)
         await leaving.store.close()
         try:
             async with asyncio.timeout(PATIENCE):
                 await heard.wait()
         except TimeoutError:
             raise Broken(f"that a process left was not heard of in {PATIENCE:g} s") from None
-        expect("nobody decides", (await other.store.exchange(None)).head.decider, None)
+        expect("nobody decides", (await other.shared.exchange(None)).head.decider, None)
         expect("anybody may", await one.try_turn(takeover=Takeover()) is not None, True)
         left = [worker.id for worker in one.changes.workers] if one.changes else []
-        expect("who is there", left, [other.store.me().id])
+        expect("who is there", left, [other.shared.me().id])
 
 
 async def who_does_not_decide_knows_the_others(open_store: Open) -> None:
@@ -377,20 +377,20 @@ async def who_does_not_decide_knows_the_others(open_store: Open) -> None:
     async with hands(open_store, 2) as [one, other]:
         for hand in (one, other):
             await hand.join()
-        expect("alive", one.store.is_alive(other.store.me().id), True)
+        expect("alive", one.shared.is_alive(other.shared.me().id), True)
         await one.turn()
         left = Hand(open_store(), {})
-        await left.store.exchange(Outgoing(1, [Hello(left.store.me(), {})]))
+        await left.shared.exchange(Outgoing(1, [Hello(left.shared.me(), {})]))
         await one.turn()
         [post] = one.posts
-        expect("who it is", [getattr(item, "worker", None) for item in post.items], [left.store.me()])
-        me = left.store.me()
+        expect("who it is", [getattr(item, "worker", None) for item in post.items], [left.shared.me()])
+        me = left.shared.me()
         await one.turn(lambda plan, turn: plan.workers.update({me.id: me}))
-        await other.store.exchange(None)
-        expect("alive", other.store.is_alive(me.id), True)
+        await other.shared.exchange(None)
+        expect("alive", other.shared.is_alive(me.id), True)
         await left.store.close()
-        await other.store.exchange(None)
-        expect("gone", other.store.is_alive(me.id), False)
+        await other.shared.exchange(None)
+        expect("gone", other.shared.is_alive(me.id), False)
 
 
 EVERY = (

@@ -366,7 +366,7 @@ async def who_takes_over_is_told_everything(open_store: Open) -> None:
         breaker = BreakerState("open", 3, 2, 20.0, NOW, None, 0, 1, NOW + 5)
         service = ServiceState(limits, True, NOW + 3, 2, breaker)
         overdue = Overdue(3, "w0", "call", "default", ("api",), "api")
-        worker = replace(one.store.me(), queues=("a", "b"), is_serving=True, tasks=("call",), room={"": 3},
+        worker = replace(one.shared.me(), queues=("a", "b"), is_serving=True, tasks=("call",), room={"": 3},
                          hears=True, overdue=(overdue,))  # fmt: skip
         rule = Rule(
             Retry(5, "fixed", 1.0), ("threads",), ("api",), Questions(ready=True), Settings(max_queued=7)
@@ -417,7 +417,7 @@ async def who_takes_over_is_told_everything(open_store: Open) -> None:
         expect("workers", told.workers, [])
         expect("the next to watch", told.watch_at, NOW + 9)
         expect("counters", (told.head.pending, told.head.running, told.head.token), (1, 1, 9))
-        expect("who decided", told.head.decider, other.store.me().id)
+        expect("who decided", told.head.decider, other.shared.me().id)
 
 
 async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) -> None:
@@ -504,7 +504,7 @@ async def others_find_the_texts_and_miss_what_was_purged(open_store: Open) -> No
 async def events_are_read_by_number(open_store: Open) -> None:
     """Numbered from 1 without a gap, in the order of the turns, for every process, from any number on."""
     async with hands(open_store, 2) as [one, other]:
-        expect("none yet", await one.store.events(0, 10), [])
+        expect("none yet", await one.shared.events(0, 10), [])
         for number in range(1, 31):
             hand = (one, other)[number % 2]
             news = [
@@ -514,12 +514,12 @@ async def events_are_read_by_number(open_store: Open) -> None:
             await hand.write(pending(number), events=news)
         wanted = [(f"w{number}", str(n)) for number in range(1, 31) for n in range(number % 4)]
         for hand in (one, other):
-            events = await hand.store.events(0, 10**6)
+            events = await hand.shared.events(0, 10**6)
             expect("numbers", [event.seq for event in events], list(range(1, len(wanted) + 1)))
             expect("events", [(event.work_id, event.data.get("text")) for event in events], wanted)
             for after in (1, 2, 7, len(wanted) - 1, len(wanted), len(wanted) + 5):
-                expect(f"after {after}", await hand.store.events(after, 10**6), events[after:])
-            some = await hand.store.events(3, 2)
+                expect(f"after {after}", await hand.shared.events(after, 10**6), events[after:])
+            some = await hand.shared.events(3, 2)
             expect("some", (some, len(some) >= 2), (events[3 : 3 + len(some)], True))
 
 
@@ -536,7 +536,7 @@ async def results_are_read_with_their_events(open_store: Open) -> None:
                 plan.events.append(record)
 
             await one.turn(change)
-        events = await other.store.events(0, 10)
+        events = await other.shared.events(0, 10)
         said = [
             (event.type, event.work_id, event.task, event.attempt, event.service, event.final)
             for event in events
@@ -552,7 +552,7 @@ async def a_commit_wakes_the_others(open_store: Open) -> None:
         await one.join()
         await other.join()
         heard = asyncio.Event()
-        other.store.listen(lambda is_urgent: heard.set(), lambda worker: None)
+        other.shared.listen(lambda is_urgent: heard.set(), lambda worker: None)
         await one.turn()
         await one.write(pending(3))
         try:

@@ -20,7 +20,7 @@ from runcue.core.model.record import Attempt, Record, Spec, WorkState
 from runcue.core.model.state import NO_HEAD, Head
 from runcue.core.schedule.plan import Changes, Plan, Post, TurnReader
 from runcue.core.views.query import Query, by_task
-from runcue.ports import Received, Store, Takeover, Turn
+from runcue.ports import Received, SharedStore, Store, Takeover, Turn
 
 Open = Callable[[], Store]
 Change = Callable[[Plan, Turn], None]
@@ -65,6 +65,12 @@ class Hand:
         """What the last turn found of what others decided."""
         self._head = NO_HEAD
 
+    @property
+    def shared(self) -> SharedStore:
+        """The store, where several processes may have it open."""
+        assert isinstance(self.store, SharedStore)
+        return self.store
+
     async def turn(self, change: Change | None = None, takeover: Takeover | None = None) -> Plan:
         """Take a turn and commit what `change` put into its plan, whoever decided last."""
         plan = await self.try_turn(change, takeover)
@@ -99,7 +105,7 @@ class Hand:
 
     async def join(self) -> Plan:
         """Take a turn that tells the others of this process."""
-        me = self.store.me()
+        me = self.shared.me()
         return await self.turn(lambda plan, turn: plan.workers.update({me.id: me}))
 
     async def write(self, *records: Record, events: Iterable[EventDraft] = ()) -> Plan:
@@ -191,7 +197,7 @@ async def hands(open_store: Open, amount: int = 1) -> AsyncIterator[list[Hand]]:
     kept: dict[str, Record] = {}
     hands = [Hand(open_store(), kept) for _ in range(amount)]
     for hand in hands:
-        if not hand.store.is_inline:
+        if isinstance(hand.store, SharedStore):
             hand.store.listen(lambda is_urgent: None, lambda worker: None)
     try:
         yield hands

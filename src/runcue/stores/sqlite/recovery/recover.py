@@ -168,7 +168,7 @@ class _Image:
                         target.write(log.page(number))
         _sync(self.merged)
 
-    def callback_errors(self) -> list[str]:
+    def complaints(self) -> list[str]:
         """What SQLite says against it."""
         name = f"file:{quote(self.merged or self.path)}?immutable=1"
         try:
@@ -234,7 +234,7 @@ def _stamp(path: str) -> list[tuple[int, int] | None]:
 
 
 def _recover(image: _Image, known: dict[str, Shape], roots: dict[str, int], force: bool) -> Rescue:
-    path, said = image.path, image.callback_errors()
+    path, said = image.path, image.complaints()
     connection = open_file(image.scratch)
     try:
         connection.execute("BEGIN IMMEDIATE")
