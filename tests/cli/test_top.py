@@ -437,14 +437,14 @@ async def test_a_work_is_cancelled_after_a_question_by_key_or_mouse(file: Path) 
         for key in ("n", "escape", "enter", "y"):
             assert state(file, "later") == "pending"
             await pilot.press("c")
-            await shows(app, r"Cancel work later \(read\)\?")
+            await shows(app, r"Cancel unit later \(read\)\?")
             await pilot.press(key)
             await until(lambda: app.screen is app.main)
         await shows(app, "later is cancelled")
         assert state(file, "later") == "cancelled"
         await choose(app, "held")
         await pilot.press("c")
-        await shows(app, "Cancel work held")
+        await shows(app, "Cancel unit held")
         await pilot.click("#yes")
         await shows(app, "held is cancelled")
         assert state(file, "held") == "cancelled"
@@ -454,7 +454,7 @@ async def test_what_changed_meanwhile_is_told_with_its_name(file: Path) -> None:
     async with watching(file) as (app, pilot):
         await choose(app, "later")
         await pilot.press("c")
-        await shows(app, "Cancel work later")
+        await shows(app, "Cancel unit later")
         await change(file, lambda cue: cue.cancel("later"))
         await pilot.press("y")
         await shows(app, r"later has ended already\.")
@@ -476,7 +476,7 @@ async def test_a_service_is_paused_and_resumed(file: Path) -> None:
         await pilot.press("p")
         await shows(app, "Resumed api", "◐ RATE")
         await pilot.press("d")
-        await shows(app, "Choose a work first")
+        await shows(app, "Choose a unit first")
         await pilot.press("1")
         await choose(app, "later")
         await pilot.press("p")
@@ -632,7 +632,7 @@ async def test_an_act_that_fails_is_told(file: Path) -> None:
             if one.is_file():
                 one.unlink()
         await pilot.press("c")
-        await shows(app, "Cancel work later")
+        await shows(app, "Cancel unit later")
         await pilot.press("y")
         await shows(app, "! .*is not there")
 

@@ -82,7 +82,7 @@ def test_every_verb_that_looks_has_an_answer(inside: Inside, address: str) -> No
     plain = address.replace(PASSWORD, "***")
     told = inside("status")
     assert (told.code, "2 pending" in told.out) == (0, True), told
-    assert json.loads(inside("status", "--json").out)["works"]["failed"] == 1
+    assert json.loads(inside("status", "--json").out)["units"]["failed"] == 1
     assert inside("list", "--state", "failed").out.splitlines()[-1].split()[0] == "broken"
     assert "no page" in inside("show", "broken").out
     assert inside("explain", "later").code == 0

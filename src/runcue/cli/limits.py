@@ -19,7 +19,7 @@ TAKEN = frozenset({"rate", "concurrent", "circuit_threshold", "circuit_timeout",
 
 
 def limit_options(what: str) -> Callable[[F], F]:
-    """The options of a command that sets limits; `what` is what runs: jobs, works."""
+    """The options of a command that sets limits; `what` is what runs: jobs, units."""
     options = [
         click.option(
             "--rate", "rates", multiple=True, metavar="RATE", help="Starts per time: 60/min. Repeatable."

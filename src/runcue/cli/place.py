@@ -154,7 +154,7 @@ class File:
 
     @staticmethod
     def counts(reader: runcue.Reader) -> dict[str, int]:
-        """How many works there are in each state."""
+        """How many units there are in each state."""
         return {str(state): number for state, number in reader.count().items()}
 
     @staticmethod
@@ -168,7 +168,7 @@ class File:
         before: str | None = None,
         raw: bool = False,
     ) -> list[dict[str, Any]]:
-        """The latest works, newest first."""
+        """The latest units, newest first."""
         if ids is not None:
             found = [work for one in ids if (work := reader.get(one)) is not None]
         else:
@@ -229,7 +229,7 @@ def hiding(raw: bool) -> Callable[[Any], Any]:
 
 
 def row_of(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
-    """A work as a row."""
+    """A unit as a row."""
     hide = hiding(raw)
     ended = work.completed_at or work.started_at or work.created_at
     return {
@@ -293,7 +293,7 @@ def _place_of(context: click.Context, _: click.Parameter, where: str) -> File:
 
 
 def ask(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
-    """Put a question to the queue, or have it change something; no work is started by that.
+    """Put a question to the queue, or have it change something; nothing is started by that.
 
     A file that an older version made is brought up to date.
     """

@@ -1,6 +1,6 @@
-"""What people may do: retry, cancel and purge works, hold back services and queues, change limits.
+"""What people may do: retry, cancel and purge units, hold back services and queues, change limits.
 
-An action on many works is put together from the same list that the page shows. It can be counted first, and answers
+An action on many units is put together from the same list that the page shows. It can be counted first, and answers
 with what it changed, what could not be changed or had moved on meanwhile, and what is left for the next time. Where
 some are to be retried that run after others, those others come first.
 """
@@ -37,7 +37,7 @@ AT_ONCE = 500
 
 
 async def one(source: Source, verb: str, work_id: str, cascade: bool) -> bool:
-    """Do it to one work; True when that changed it."""
+    """Do it to one unit; True when that changed it."""
     if await source.get(work_id) is None:
         raise no_work(work_id)
     changed = await source.act(lambda cue: _do(cue, verb, work_id, cascade))
@@ -61,7 +61,7 @@ def _do(cue: Cue, verb: str, work_id: str, cascade: bool) -> Awaitable[bool]:
 
 
 async def many(source: Source, verb: str, bulk: Bulk) -> Outcome:
-    """Do it to all works of a filter, or count them."""
+    """Do it to all units of a filter, or count them."""
     needs, is_more = await _chosen(source, verb, bulk.filter)
     ids = list(needs)
     if bulk.dry_run:
@@ -81,7 +81,7 @@ async def _changed(cue: Cue, verb: str, ids: Sequence[str]) -> int:
 
 
 async def _retried(cue: Cue, needs: Mapping[str, Sequence[str]]) -> int:
-    """How many of these were retried; not those that run after work which is dead and stays so."""
+    """How many of these were retried; not those that run after a unit which is dead and stays so."""
     lost, gone = await _lost(cue, {need for after in needs.values() for need in after if need not in needs})
     order = _in_order(needs)
     changed = 0
@@ -142,7 +142,7 @@ async def _lost(cue: Cue, ids: set[str]) -> tuple[set[str], set[str]]:
 
 
 async def _tried(cue: Cue, verb: str, work_id: str) -> bool | None:
-    """Whether that changed it; None when it cannot be, as when another work has its key by now."""
+    """Whether that changed it; None when it cannot be, as when another unit has its key by now."""
     try:
         return await _do(cue, verb, work_id, False)
     except (SubmitError, WorkNotFound) as error:

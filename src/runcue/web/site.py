@@ -129,7 +129,7 @@ async def stream_status(call: Call) -> Response:
 
 
 async def works(call: Call) -> Works:
-    """A list of works."""
+    """A list of units."""
     source, clock, query = call.site.source, call.site.overview.clock, call.query
     now = await source.now()
     clock.tell(now)
@@ -141,7 +141,7 @@ async def works(call: Call) -> Works:
 
 
 async def work(call: Call) -> WorkPage:
-    """All about one work."""
+    """All about one unit."""
     source, clock = call.site.source, call.site.overview.clock
     found = await source.get(call.name)
     if found is None:

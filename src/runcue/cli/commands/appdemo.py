@@ -242,7 +242,7 @@ async def _summary(cue: Cue, seen: Counter[str], seconds: float) -> list[str]:
     report = works["report"]
     last = max(works[one].completed_at or 0.0 for one in report.depends_on)
     return [
-        f"{styled(f'{len(works):,} works in {span(seconds)}', bold=True)}",
+        f"{styled(f'{len(works):,} units in {span(seconds)}', bold=True)}",
         f"completed  {counts['completed']:,}",
         f"failed     {counts['failed']:,}, after all their attempts: {listed([work.id for work in failed])}",
         f"retried    {seen['retrying']:,} times; {len(late):,} of the pages came through that way",

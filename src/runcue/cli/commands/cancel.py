@@ -33,7 +33,7 @@ def command(home: Home, ids: tuple[str, ...]) -> None:
 @on_file("cancel", examples=["runcue cancel queue.db page-7", "runcue cancel queue.db page-7 page-8"])
 @click.argument("ids", nargs=-1, required=True, metavar="ID…", shell_complete=live_work)
 def cancel(place: File, ids: tuple[str, ...]) -> None:
-    """Cancel works: what waits never runs, and what runs is told to stop.
+    """Cancel units: what waits never runs, and what runs is told to stop.
 
     What was to run after a cancelled one fails.
     """

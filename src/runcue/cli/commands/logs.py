@@ -92,9 +92,9 @@ def command(home: Home, /, id: str, **flags: Any) -> None:
 
 @on_file("logs", examples=["runcue logs queue.db build-3", "runcue logs queue.db build-3 --follow"])
 @click.argument("id", shell_complete=any_work)
-@_options("work")
+@_options("unit")
 def logs(place: File, id: str, **flags: Any) -> None:
-    """Show what the command of a work printed, in its last attempt or in one of those before.
+    """Show what the command of a unit printed, in its last attempt or in one of those before.
 
     Its stdout goes to stdout and its stderr to stderr. What functions print goes to their program. Control characters
     are spelled out, in a pipe as on a terminal; --raw leaves them.

@@ -50,14 +50,14 @@ def resume(home: Home, name: str, is_queue: bool) -> None:
 
 
 @on_file("pause", examples=["runcue pause queue.db openai", "runcue pause queue.db --queue night"])
-@_what("work")
+@_what("unit")
 def pause_file(place: File, name: str, is_queue: bool) -> None:
     """Start nothing more in a queue or on a service, whoever works on it. What runs goes on."""
     _pause(place, name, is_queue)
 
 
 @on_file("resume", examples=["runcue resume queue.db openai"])
-@_what("work")
+@_what("unit")
 def resume_file(place: File, name: str, is_queue: bool) -> None:
     """Let a queue or a service go on."""
     _resume(place, name, is_queue)

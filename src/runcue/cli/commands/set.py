@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ],
 )
 @click.argument("name", metavar="SERVICE", shell_complete=service)
-@limit_options("works")
+@limit_options("units")
 @click.option(
     "--quantity",
     "quantities",
