@@ -7,6 +7,8 @@ The text says what, which one, and what to do. It is cleaned before it reaches a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 JOB_FAILED = 1
 BAD_INPUT = 2
 STORAGE = 3
@@ -54,6 +56,20 @@ def saving(text: str, file: str | None, name: str) -> str:
     code = f"import runcue; runcue.recover({file!r})"
     typed = quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
     return text.replace(f" {DAMAGED}", f": python -c {typed}")
+
+
+def advice(
+    name: str, known: Sequence[str], spelled: Callable[[str], str] = str, cutoff: float = 0.6, most: int = 99
+) -> str:
+    """What to tell somebody who typed an unknown name: the nearest known one, or all that are known."""
+    from difflib import get_close_matches  # only mistakes need it
+
+    near = get_close_matches(name[:80], known, n=1, cutoff=cutoff)
+    return (
+        f"Did you mean {spelled(near[0])}?"
+        if near
+        else f"There are: {', '.join(map(spelled, known[:most]))}."
+    )
 
 
 def bad_input(text: str) -> Failure:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from runcue.cli.failure import Failure
 from runcue.cli.groups import verb
 from runcue.cli.worker import MOST_WORKERS, Orders
 
@@ -50,8 +49,4 @@ def command(context: click.Context, name: str, count: int, queues: tuple[str, ..
     from runcue.cli.supervisor import Supervisor
 
     orders = Orders(app=check(name), queues=sorted({unicode("queue", one) for one in queues}) or None)
-    supervisor = Supervisor(orders, count, Lines(is_quiet=quiet))
-    code = supervisor.run()
-    if supervisor.reason:
-        raise Failure(supervisor.reason, code)
-    context.exit(code)
+    context.exit(Supervisor(orders, count, Lines(is_quiet=quiet)).run_or_raise())
