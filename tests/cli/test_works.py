@@ -96,7 +96,7 @@ def test_status_shows_counts_reasons_services_and_failures(inside: Inside) -> No
     told = inside("status")
     assert told.code == 0
     for words in (
-        "Works   6 pending · 1 running · 1 completed · 3 failed · 1 cancelled", "Paused  queue mail",
+        "Units   6 pending · 1 running · 1 completed · 3 failed · 1 cancelled", "Paused  queue mail",
         "1 rate api", "1 circuit depot open", "1 retry (next in ", "1 after other units", "0 of 200,000 tokens",
         "parcel", "ConnectionError: no route to host", "no worker is running",
     ):  # fmt: skip

@@ -91,11 +91,11 @@ def shown(path: object) -> str:
 
 def cut(text: str, width: int) -> str:
     """The text in so many columns, with … where something is left out."""
-    if _width(text) <= width:
+    if width_of(text) <= width:
         return text
     kept, left = [], width - 1
     for character in text:
-        left -= _width(character)
+        left -= width_of(character)
         if left < 0:
             break
         kept.append(character)
@@ -104,35 +104,36 @@ def cut(text: str, width: int) -> str:
 
 def cut_middle(text: str, width: int) -> str:
     """The same with the … in the middle, for names: many that are alike differ in their ends."""
-    if _width(text) <= width:
+    if width_of(text) <= width:
         return text
     end, left = "", width // 2
     for character in reversed(text):
-        left -= _width(character)
+        left -= width_of(character)
         if left < 0:
             break
         end = character + end
-    return cut(text, width - _width(end)) + end
+    return cut(text, width - width_of(end)) + end
 
 
 def padded(text: str, width: int, seen: str | None = None) -> str:
     """The text filled up with blanks to so many columns; `seen` is what is seen of one with colour in it."""
-    return text + " " * (width - _width(text if seen is None else seen))
+    return text + " " * (width - width_of(text if seen is None else seen))
 
 
 def cut_styled(text: str, width: int) -> str:
     """The same for text with colour in it, which takes no room."""
-    if _width(_STYLE.sub("", text)) <= width:
+    if width_of(_STYLE.sub("", text)) <= width:
         return text
     parts, left = [], width
     for part in _STYLE.split(text):
         is_style = _STYLE.fullmatch(part) is not None
         parts.append(part if is_style else cut(part, left))
-        left -= 0 if is_style else min(left, _width(part))
+        left -= 0 if is_style else min(left, width_of(part))
     return "".join(parts)
 
 
-def _width(text: str) -> int:
+def width_of(text: str) -> int:
+    """How many columns a text takes: a wide sign takes two, an accent none."""
     if text.isascii() or max(text) < FIRST_ODD:
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -364,7 +365,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
 def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
     """The lines of a table that fits the terminal: all columns give way to the first. In a pipe all is shown."""
     room = max(1, columns() - len(indent)) if is_terminal() else sys.maxsize
-    widths = _fitting(heads, [max(map(_width, column)) for column in zip(heads, *rows, strict=True)], room)
+    widths = fitting(heads, [max(map(width_of, column)) for column in zip(heads, *rows, strict=True)], room)
     found = []
     for row in (heads, *rows):
         parts = []
@@ -377,7 +378,7 @@ def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "
     return found
 
 
-def _fitting(heads: Sequence[str], wanted: Sequence[int], room: int) -> dict[int, int]:
+def fitting(heads: Sequence[str], wanted: Sequence[int], room: int) -> dict[int, int]:
     """The columns that are shown, by their place, and how wide each is: those after the first give way to it."""
     least = [
         min(width, LONGEST_NAME if place == 0 else width if width <= SMALL else NARROWEST)
@@ -405,7 +406,7 @@ def fitted(parts: Sequence[str], between: str, indent: int = 0) -> list[str]:
     found = [parts[0]] if parts else []
     for part in parts[1:]:
         longer = found[-1] + between + part
-        if _width(_STYLE.sub("", longer)) <= room:
+        if width_of(_STYLE.sub("", longer)) <= room:
             found[-1] = longer
         else:
             found.append(part)
