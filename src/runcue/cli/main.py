@@ -43,7 +43,7 @@ QUEUECTL = {
         "worker": ("worker", "Start, stop and list workers"),
         "status": ("status", "Show the whole queue on one screen"),
         "top": ("top", "Watch the queue live, and act on it"),
-        "dashboard": ("dashboard", "The same in a browser"),
+        "dashboard": ("dashboard", "Watch the queue in a browser, and act on it"),
         "pause": ("pause", "Start nothing more in a queue or on a service"),
         "resume": ("pause:resume", "Let a queue or a service go on"),
         "service": ("service", "Set and list limits that jobs share"),
@@ -58,7 +58,7 @@ QUEUECTL = {
 RUNCUE = {
     "Look": {
         "top": ("top:top", "Watch a queue live, and act on it"),
-        "dashboard": ("dashboard:dashboard", "The same in a browser"),
+        "dashboard": ("dashboard:dashboard", "Watch a queue in a browser, and act on it"),
         "status": ("status:status", "Show the whole queue on one screen"),
         "list": ("listing:list_file", "List units, newest first, and why they wait"),
         "show": ("show:show", "Show everything about one unit"),

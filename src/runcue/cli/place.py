@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MANY = 1_000_000_000
-"""How many are meant where all are."""
+"""The limit of a list that is not limited."""
 DEFAULT = "default"
 _NAME = "runcue.cli.place.name"
-"""Where the context of a command keeps the name of the queue until its address is known."""
+"""The key under which a command's context keeps --name until the address is parsed."""
 
 
 class Place(Protocol):
@@ -201,7 +201,7 @@ class File:
 
 
 def hiding(raw: bool) -> Callable[[Any], Any]:
-    """What every value goes through before it is shown: secrets become `***` unless they are asked for."""
+    """The function that masks secrets in a value before it is shown; with `raw` it masks nothing."""
     from runcue import mask
 
     return (lambda value: value) if raw else mask
@@ -277,7 +277,7 @@ def ask(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
 
 
 def asked(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
-    """The same for a queue that may be yet to be made."""
+    """Put a question to a queue that may not exist yet: the question creates it."""
     import asyncio
     import logging
 
@@ -295,7 +295,7 @@ def asked(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
 
 
 def reading(place: Place) -> runcue.Reader:
-    """The queue to look at, for verbs that change it: a file of an older version is brought up to date for that."""
+    """Open the queue for reading in a verb that changes it: a file of an older version is migrated first."""
     from runcue import StoreError
 
     try:
@@ -308,7 +308,7 @@ def reading(place: Place) -> runcue.Reader:
 
 
 def end(place: Place, failures: Sequence[Failure]) -> None:
-    """Say each of these in a line of its own, and end with the exit code of the last; nothing if there are none."""
+    """Print each failure on its own line, and raise the last one; does nothing without failures."""
     for failure in failures[:-1]:
         note(f"{place.words.program}: {clean(failure.text)}")
     if failures:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 NOT_GONE = frozenset({"alive", "unresponsive", "unknown"})
 TRIED = frozenset({"processing", "running", "completed"})
-"""States of jobs that have an attempt which did not fail."""
+"""The states of jobs whose latest attempt did not fail."""
 IN_LINE = frozenset({"ready", "inbox", "order", "not_started", "max_running", "threads", "unknown_task"})
-"""Reasons of jobs that nothing but a worker keeps waiting."""
+"""Reasons that mean: the job is ready, and waits for a worker only."""
 
 
 class Crew:
@@ -30,7 +30,7 @@ class Crew:
         self.members = [one for one in workers if one.get("serving") and one["state"] in NOT_GONE]
 
     def of(self, queue: str | None) -> list[Mapping[str, Any]]:
-        """Those who take jobs of that queue."""
+        """The workers that take jobs of that queue."""
         return [
             one for one in self.members if queue is None or one["queues"] is None or queue in one["queues"]
         ]
@@ -40,12 +40,12 @@ class Crew:
         return bool(self.of(queue))
 
     def is_free(self, queue: str | None) -> bool:
-        """True when one of those runs nothing."""
+        """True when a worker of that queue runs nothing."""
         return any(not one["running"] for one in self.of(queue))
 
     @property
     def is_choosy(self) -> bool:
-        """True when some of them take jobs of certain queues only."""
+        """True when some workers take jobs of certain queues only."""
         return any(one["queues"] is not None for one in self.members)
 
 
@@ -108,7 +108,7 @@ def waits(
     crew: Crew,
     words: Words = QUEUECTL,
 ) -> dict[str, tuple[runcue.Explanation, str]]:
-    """What each of these jobs waits for, of those that wait: as it was told, and in few words."""
+    """For each job that waits: runcue's explanation, and the same in few words."""
     wait = {job["id"]: job for job in jobs if job["state"] in words.waiting}
     if not wait:
         return {}
@@ -119,7 +119,7 @@ def waits(
 
 
 def label(text: str, words: Words = QUEUECTL) -> str:
-    """What sums up with others: the reason without its numbers."""
+    """The reason without its numbers, so that equal reasons are counted together."""
     what, _, _ = text.partition(",")
     if what.startswith("after "):
         return f"after other {words.many}"

@@ -30,14 +30,14 @@ T = TypeVar("T")
 logger = logging.getLogger("runcue")
 
 STATES = {"retry": ("failed", "cancelled"), "cancel": ("pending", "running"), "purge": ("failed",)}
-"""What each action takes."""
+"""The states in which a unit can be retried, cancelled or purged."""
 SAMPLE = 5
 AT_ONCE = 500
-"""So many are changed together, which is one commit or a few."""
+"""How many units are changed together, in one commit or a few."""
 
 
 async def one(source: Source, verb: str, work_id: str, cascade: bool) -> bool:
-    """Do it to one unit; True when that changed it."""
+    """Retry, cancel or purge one unit; True when that changed it."""
     if await source.get(work_id) is None:
         raise no_work(work_id)
     changed = await source.act(lambda cue: _do(cue, verb, work_id, cascade))
@@ -61,7 +61,7 @@ def _do(cue: Cue, verb: str, work_id: str, cascade: bool) -> Awaitable[bool]:
 
 
 async def many(source: Source, verb: str, bulk: Bulk) -> Outcome:
-    """Do it to all units of a filter, or count them."""
+    """Retry, cancel or purge all units of a filter, or count them."""
     needs, is_more = await _chosen(source, verb, bulk.filter)
     ids = list(needs)
     if bulk.dry_run:
@@ -124,7 +124,7 @@ def _in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 async def _lost(cue: Cue, ids: set[str]) -> tuple[set[str], set[str]]:
-    """Those of these that nothing can run after (dead, cancelled or unknown), and those that are no longer kept."""
+    """Which of these units nothing can run after (dead, cancelled or unknown), and which are no longer kept."""
 
     async def is_lost(work_id: str) -> bool | None:
         work = await cue.get(work_id)
@@ -151,7 +151,7 @@ async def _tried(cue: Cue, verb: str, work_id: str) -> bool | None:
 
 
 async def _each(ids: Sequence[str], question: Callable[[str], Awaitable[T]]) -> list[T]:
-    """The answers for all of these, in their order."""
+    """The answers to a question about each of these ids, in their order."""
     answers: list[T] = []
     for first in range(0, len(ids), AT_ONCE):
         answers += await asyncio.gather(*map(question, ids[first : first + AT_ONCE]))

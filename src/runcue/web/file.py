@@ -117,7 +117,7 @@ class InFile:
         return await self._ask(self._looks, lambda reader: reader.explain(work_id))
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
-        """The same for many."""
+        """Why these units stand where they stand."""
         if self._cue is not None:
             return await at_home(self._cue, lambda cue: cue.explain_many(ids))
         return await self._ask(self._looks, lambda reader: reader.explain_many(ids))

@@ -233,7 +233,7 @@ TABLE = (
     Line("GET", "/", page, "The dashboard", query=LinkQuery, kind="text/html"),
     Line("GET", "/static/{name}", static, "A part of the page", kind="*/*"),
     Line("GET", "/status", status, "Everything at a glance", Status, fragment=status_fragment),
-    Line("GET", "/live", stream_status, "The same as it changes (server-sent events)", kind=STREAM),
+    Line("GET", "/live", stream_status, "The overview as it changes (server-sent events)", kind=STREAM),
     Line("GET", "/services", services, "The services", Services),
     Line("GET", "/failures", failures, "The dead letters by error", Failures),
     Line("GET", "/events", stream_events, "What happens (server-sent events)", query=EventsQuery, kind=STREAM),

@@ -63,7 +63,7 @@ class Source(Protocol):
 
     @property
     def path(self) -> str | None:
-        """Its file or its address, without a password; None for one in memory."""
+        """The file or the address of the queue, without a password; None for a queue in memory."""
         ...
 
     async def facts(self, with_dead: bool) -> Facts:
@@ -95,7 +95,7 @@ class Source(Protocol):
         ...
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
-        """The same for many, at a glance."""
+        """Why these units stand where they stand, each without what is ahead of it."""
         ...
 
     async def streams(self, work: Work) -> list[Stream]:
@@ -103,7 +103,7 @@ class Source(Protocol):
         ...
 
     async def output(self, work_id: str, stream: str, attempt: int, start: int | None, limit: int) -> Part:
-        """A piece of that (without `start` its end), and what stands around it."""
+        """A piece of what a command printed (without `start` its end), and what stands around it."""
         ...
 
     def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
@@ -243,7 +243,7 @@ class InMemory:
         return await self.act(lambda cue: explained(cue, work_id))
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
-        """The same for many."""
+        """Why these units stand where they stand."""
         return await self.act(lambda cue: cue.explain_many(ids))
 
     async def streams(self, work: Work) -> list[Stream]:
@@ -251,7 +251,7 @@ class InMemory:
         return []
 
     async def output(self, work_id: str, stream: str, attempt: int, start: int | None, limit: int) -> Part:
-        """Nothing, as above."""
+        """Nothing: only a queue that is stored keeps what commands print."""
         return Part(b"", 0, 0, 0)
 
     def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:

@@ -46,7 +46,7 @@ def _cancel(place: Place, ids: tuple[str, ...]) -> None:
 
 
 async def _cancelled(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure]:
-    """Those that could not be cancelled, and why."""
+    """Cancel these; returns why for each that could not be cancelled."""
     failures = []
     for one in ids:
         before = await cue.get(one)

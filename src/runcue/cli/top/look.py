@@ -222,7 +222,7 @@ def _of_service(one: dict[str, Any]) -> Item:
 
 
 def _chosen(items: list[Item], text: str) -> list[Item]:
-    """Those that the filter lets through."""
+    """The lines that the filter lets through."""
     wanted = text.lower()
     if wanted.startswith("!"):
         return [one for one in items if len(wanted) < 2 or not one.matches(wanted[1:])]

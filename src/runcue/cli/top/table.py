@@ -113,7 +113,7 @@ class Table(Widget, can_focus=True):
         self._bound()
 
     def action_page(self, step: int) -> None:
-        """Move it by a screen."""
+        """Move the cursor by a screen."""
         self.action_move(step * max(1, self.size.height - 2))
 
     def on_click(self, event: events.Click) -> None:
