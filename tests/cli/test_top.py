@@ -437,14 +437,14 @@ async def test_a_work_is_cancelled_after_a_question_by_key_or_mouse(file: Path) 
         for key in ("n", "escape", "enter", "y"):
             assert state(file, "later") == "pending"
             await pilot.press("c")
-            await shows(app, r"Cancel work later \(read\)\?")
+            await shows(app, r"Cancel unit later \(read\)\?")
             await pilot.press(key)
             await until(lambda: app.screen is app.main)
         await shows(app, "later is cancelled")
         assert state(file, "later") == "cancelled"
         await choose(app, "held")
         await pilot.press("c")
-        await shows(app, "Cancel work held")
+        await shows(app, "Cancel unit held")
         await pilot.click("#yes")
         await shows(app, "held is cancelled")
         assert state(file, "held") == "cancelled"
@@ -454,7 +454,7 @@ async def test_what_changed_meanwhile_is_told_with_its_name(file: Path) -> None:
     async with watching(file) as (app, pilot):
         await choose(app, "later")
         await pilot.press("c")
-        await shows(app, "Cancel work later")
+        await shows(app, "Cancel unit later")
         await change(file, lambda cue: cue.cancel("later"))
         await pilot.press("y")
         await shows(app, r"later has ended already\.")
@@ -476,7 +476,7 @@ async def test_a_service_is_paused_and_resumed(file: Path) -> None:
         await pilot.press("p")
         await shows(app, "Resumed api", "◐ RATE")
         await pilot.press("d")
-        await shows(app, "Choose a work first")
+        await shows(app, "Choose a unit first")
         await pilot.press("1")
         await choose(app, "later")
         await pilot.press("p")
@@ -632,7 +632,7 @@ async def test_an_act_that_fails_is_told(file: Path) -> None:
             if one.is_file():
                 one.unlink()
         await pilot.press("c")
-        await shows(app, "Cancel work later")
+        await shows(app, "Cancel unit later")
         await pilot.press("y")
         await shows(app, "! .*is not there")
 
@@ -658,7 +658,7 @@ def test_no_line_of_the_table_is_wider_than_its_room() -> None:
     ("width", "shown"),
     [
         (100, ["ID", "STATE", "TRIES", "TASK", "WAITS FOR / ERROR"]),
-        (60, ["ID", "STATE", "TASK", "WAITS FOR /…"]),
+        (60, ["ID", "STATE", "TASK", "WAITS FOR…"]),
         (40, ["ID", "STATE"]),
         (30, ["ID"]),
         (20, ["ID"]),
@@ -669,7 +669,7 @@ def test_an_id_stays_whole_while_other_columns_can_be_given_up(width: int, shown
     names = lines.heads("active")
     columns = lines.widths([item], width, names)
     text = "".join(words for words, _ in lines.line(item, columns, is_chosen=False, is_kept=False))
-    assert text.split()[0] == (item.id if width > 20 else "1a1e49e5…600000001")
+    assert text.split()[0] == (item.id if width > 20 else "1a1e49e57…b600000001")
     assert lines_width(text) <= width
     assert re.split("  +", lines.head(columns, names)[0][0].rstrip()) == shown
 

@@ -96,8 +96,8 @@ def test_status_shows_counts_reasons_services_and_failures(inside: Inside) -> No
     told = inside("status")
     assert told.code == 0
     for words in (
-        "Works   6 pending · 1 running · 1 completed · 3 failed · 1 cancelled", "Paused  queue mail",
-        "1 rate api", "1 circuit depot open", "1 retry (next in ", "1 after other works", "0 of 200,000 tokens",
+        "Units   6 pending · 1 running · 1 completed · 3 failed · 1 cancelled", "Paused  queue mail",
+        "1 rate api", "1 circuit depot open", "1 retry (next in ", "1 after other units", "0 of 200,000 tokens",
         "parcel", "ConnectionError: no route to host", "no worker is running",
     ):  # fmt: skip
         assert words in told.out, words
@@ -105,10 +105,10 @@ def test_status_shows_counts_reasons_services_and_failures(inside: Inside) -> No
 
 def test_status_is_an_object_too(inside: Inside) -> None:
     found = data(inside("status", "--json"))
-    assert found["works"] == {"pending": 6, "running": 1, "completed": 1, "failed": 3, "cancelled": 1}
+    assert found["units"] == {"pending": 6, "running": 1, "completed": 1, "failed": 3, "cancelled": 1}
     assert {one["name"] for one in found["services"]} == {"api", "depot"}
     assert found["paused"] == ["mail"]
-    assert sum(one["works"] for one in found["waiting"]) == 6
+    assert sum(one["units"] for one in found["waiting"]) == 6
 
 
 def test_list_shows_every_work_and_why_it_waits(inside: Inside) -> None:
@@ -321,23 +321,23 @@ def test_a_service_that_is_not_there_is_told_with_the_nearest(inside: Inside) ->
 
 
 def test_works_are_tried_again(inside: Inside) -> None:
-    assert inside("retry", "broken", "dropped").out == "Requeued 2 works\n"
+    assert inside("retry", "broken", "dropped").out == "Requeued 2 units\n"
     with inside.reader() as reader:
         assert {one: str(work.state) for one in ("broken", "dropped") if (work := reader.get(one))} == {
             "broken": "pending",
             "dropped": "pending",
         }
     told = inside("retry", "broken", "done")
-    assert (told.code, told.out) == (6, "Requeued 0 works, skipped 2\n")
+    assert (told.code, told.out) == (6, "Requeued 0 units, skipped 2\n")
     assert told.err == "runcue: broken is pending, not failed.\nruncue: done is completed, not failed.\n"
 
 
 def test_all_that_failed_are_tried_again_once_that_is_meant(inside: Inside) -> None:
-    refused(inside("retry", "--all-failed"), 2, "This would retry 3 failed works.", "--yes", "--dry-run")
+    refused(inside("retry", "--all-failed"), 2, "This would retry 3 failed units.", "--yes", "--dry-run")
     assert inside("retry", "--all-failed", "--dry-run").out.split() == ["broken", "nasty", "parcel"]
-    assert inside("retry", "--all-failed", "--task", "ship", "--yes").out == "Requeued 1 work\n"
-    assert inside("retry", "--all-failed", "--yes").out == "Requeued 2 works\n"
-    assert inside("retry", "--all-failed", "--yes").out == "Requeued 0 works\n"
+    assert inside("retry", "--all-failed", "--task", "ship", "--yes").out == "Requeued 1 unit\n"
+    assert inside("retry", "--all-failed", "--yes").out == "Requeued 2 units\n"
+    assert inside("retry", "--all-failed", "--yes").out == "Requeued 0 units\n"
 
 
 @pytest.mark.parametrize("args", [[], ["a", "--all-failed"], ["a", "--task", "ship"]])

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 import runcue
-from runcue.cli.place import Database
+from runcue.cli.place import File
 from runcue.cli.top.app import Top
 from runcue.web import app
 from tests.cli.works import Inside, refused
@@ -82,7 +82,7 @@ def test_every_verb_that_looks_has_an_answer(inside: Inside, address: str) -> No
     plain = address.replace(PASSWORD, "***")
     told = inside("status")
     assert (told.code, "2 pending" in told.out) == (0, True), told
-    assert json.loads(inside("status", "--json").out)["works"]["failed"] == 1
+    assert json.loads(inside("status", "--json").out)["units"]["failed"] == 1
     assert inside("list", "--state", "failed").out.splitlines()[-1].split()[0] == "broken"
     assert "no page" in inside("show", "broken").out
     assert inside("explain", "later").code == 0
@@ -161,7 +161,7 @@ def test_top_shows_the_address_without_its_password(address: str) -> None:
     fill(address)
 
     async def main() -> str:
-        top = Top(Database(address, "default"), is_unicode=True, every=None)
+        top = Top(File(address, "default"), is_unicode=True, every=None)
         async with top.run_test(size=(120, 24)) as pilot, asyncio.timeout(BOUND):
             while top.main.scene is None and not top.main.trouble:
                 await pilot.pause(0.01)

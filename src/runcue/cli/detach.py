@@ -24,7 +24,7 @@ LONGEST = 4096
 
 
 class Child:
-    """The new process, as the one that made it sees it."""
+    """The new process, seen by the process that made it."""
 
     def __init__(self, pid: int, ready: int) -> None:
         self.pid = pid
@@ -47,7 +47,7 @@ class Child:
 
 
 class Parent:
-    """Whoever made this process and waits for one answer."""
+    """The process that made this one, and waits for its answer."""
 
     def __init__(self, ready: int) -> None:
         self._ready = ready

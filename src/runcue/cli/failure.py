@@ -7,6 +7,8 @@ The text says what, which one, and what to do. It is cleaned before it reaches a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 JOB_FAILED = 1
 BAD_INPUT = 2
 STORAGE = 3
@@ -20,13 +22,13 @@ CLOSED_PIPE = 141
 
 
 OLD = "was made by an older runcue"
-"""What runcue says of a file that has to be brought up to date before it can be looked at."""
+"""How the library's message marks a file that has to be migrated before it can be read."""
 BRING_UP_TO_DATE = {
     "queuectl": "Bring it up to date: queuectl worker start, or any command that changes something",
     "runcue": "Bring it up to date: start its program, or use any command that changes something",
 }
 DAMAGED = "(runcue.recover, queuectl doctor --recover)"
-"""How runcue says a damaged file can be saved: one way for programs, and one for the home of queuectl."""
+"""How the library's message names the two ways to recover a damaged file."""
 
 
 class Failure(Exception):
@@ -39,12 +41,12 @@ class Failure(Exception):
 
 
 def is_old(error: Exception) -> bool:
-    """True when a file cannot be looked at only because an older version made it."""
+    """True when a file cannot be read only because an older version made it."""
     return OLD in str(error)
 
 
 def saving(text: str, file: str | None, name: str) -> str:
-    """The text with the way to save a damaged file that works for those who use that program."""
+    """The text of an error about a damaged file, with the command that recovers it in that program."""
     if DAMAGED not in text:
         return text
     if name == "queuectl" or file is None:
@@ -54,6 +56,20 @@ def saving(text: str, file: str | None, name: str) -> str:
     code = f"import runcue; runcue.recover({file!r})"
     typed = quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
     return text.replace(f" {DAMAGED}", f": python -c {typed}")
+
+
+def advice(
+    name: str, known: Sequence[str], spelled: Callable[[str], str] = str, cutoff: float = 0.6, most: int = 99
+) -> str:
+    """What to tell somebody who typed an unknown name: the nearest known one, or all that are known."""
+    from difflib import get_close_matches  # only mistakes need it
+
+    near = get_close_matches(name[:80], known, n=1, cutoff=cutoff)
+    return (
+        f"Did you mean {spelled(near[0])}?"
+        if near
+        else f"There are: {', '.join(map(spelled, known[:most]))}."
+    )
 
 
 def bad_input(text: str) -> Failure:
@@ -67,10 +83,10 @@ def misconfigured(text: str) -> Failure:
 
 
 def not_found(text: str) -> Failure:
-    """There is no such thing (6)."""
+    """What was named does not exist (6)."""
     return Failure(text, CONFLICT)
 
 
 def conflict(text: str) -> Failure:
-    """It exists already, or is not in a state that allows this (6)."""
+    """Something exists already, or its state does not allow this (6)."""
     return Failure(text, CONFLICT)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from runcue.cli.failure import bad_input
+from runcue.cli.failure import advice, bad_input
 from runcue.cli.screen import clean, cut
 from runcue.cli.settings import seconds
 from runcue.host.address import is_address, plain
@@ -41,27 +41,13 @@ _is_number = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?", re.ASCII).fullmatch
 def check(key: str, value: object) -> Any:
     """One field of a job, checked and made exact."""
     if key not in CHECKS:
-        from difflib import get_close_matches  # only mistakes need it
-
-        near = get_close_matches(key[:80], CHECKS, n=1)
-        advice = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(CHECKS)}."
-        raise bad_input(f"There is no key {said(key)}. {advice}")
+        raise bad_input(f"There is no key {said(key)}. {advice(key, [*CHECKS])}")
     return CHECKS[key](key, value)
 
 
 def job_id(text: str) -> str:
     """The id of a job that is asked for."""
     return _id("id", text)
-
-
-def name(key: str, text: str) -> str:
-    """The name of a queue or a service that is asked for."""
-    return _name(key, text)
-
-
-def unicode(key: str, text: str) -> str:
-    """Text that is passed on to other processes, which take Unicode only."""
-    return _text(key, text)
 
 
 def duration(key: str, text: str, *, low: float = 0) -> float:
@@ -92,7 +78,8 @@ def refuse(key: str, value: object, rule: str) -> NoReturn:
 # the checks -----------------------------------------------------------------------------------------------
 
 
-def _text(key: str, value: object) -> str:
+def unicode(key: str, value: object) -> str:
+    """Text that can be stored and passed on to other processes, which take Unicode only."""
     if not isinstance(value, str):
         refuse(key, value, "text")
     if "\0" in value:
@@ -105,7 +92,7 @@ def _text(key: str, value: object) -> str:
 
 
 def _command(key: str, value: object) -> str:
-    text = _text(key, value)
+    text = unicode(key, value)
     if not text.strip():
         raise bad_input(f"{key} is empty: what is to be run?")
     return text
@@ -116,7 +103,7 @@ def _argv(key: str, value: object) -> list[str]:
         refuse(key, value, "a list of a program and its arguments")
     return [
         _command("argv[0]", value[0]),
-        *(_text(f"argv[{at}]", one) for at, one in enumerate(value[1:], 1)),
+        *(unicode(f"argv[{at}]", one) for at, one in enumerate(value[1:], 1)),
     ]
 
 
@@ -177,7 +164,8 @@ def _moment(key: str, value: object) -> float:
     return found
 
 
-def _name(key: str, value: object) -> str:
+def name(key: str, value: object) -> str:
+    """The name of a queue or a service."""
     if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_NAME or not value.isprintable():
         refuse(key, value, f"a name of 1 to {LONGEST_NAME} printable characters")
     return value
@@ -189,20 +177,20 @@ def _names(one: Callable[[str, object], str]) -> Callable[[str, object], list[st
             return [one(key, value)]
         if not isinstance(value, (list, tuple)):
             refuse(key, value, "text, or a list of texts")
-        return list(dict.fromkeys(one(key, name) for name in value))
+        return list(dict.fromkeys(one(key, each) for each in value))
 
     return names
 
 
 def _key(key: str, value: object) -> str:
-    text = _text(key, value)
+    text = unicode(key, value)
     if not 1 <= len(text) <= LONGEST_KEY:
         refuse(key, text, f"1 to {LONGEST_KEY} characters")
     return text
 
 
 def _folder(key: str, value: object) -> str:
-    text = _text(key, value)
+    text = unicode(key, value)
     if not text:
         refuse(key, text, "a folder")
     if is_address(text):
@@ -213,10 +201,10 @@ def _folder(key: str, value: object) -> str:
 def _variables(key: str, value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         refuse(key, value, "an object of names and texts")
-    for name, text in value.items():
-        if not name or "=" in _text(f"a name in {key}", name):
-            refuse(f"a name in {key}", name, "a name without '='")
-        _text(f"{key} {said(name)}", text)
+    for variable, text in value.items():
+        if not variable or "=" in unicode(f"a name in {key}", variable):
+            refuse(f"a name in {key}", variable, "a name without '='")
+        unicode(f"{key} {said(variable)}", text)
     return value
 
 
@@ -229,10 +217,10 @@ CHECKS: dict[str, Callable[[str, object], Any]] = {
     "timeout": _span(0.001, may_be_none=True),
     "delay": _span(0),
     "run_at": _moment,
-    "queue": _name,
+    "queue": name,
     "after": _names(_id),
     "key": _key,
-    "uses": _names(_name),
+    "uses": _names(name),
     "cwd": _folder,
     "env": _variables,
 }

@@ -18,10 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from runcue.cli.failure import advice
+
+F = TypeVar("F", bound=Callable[..., Any])
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -80,7 +83,8 @@ class Family(click.Group):
         """The verb that was typed, or an error with the one that was meant."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             known = self.list_commands(ctx)
-            raise click.UsageError(f"No command {_short(args[0])!r}.{_nearest(args[0], known)}", ctx)
+            nearest = advice(args[0], known, repr, cutoff=0.5)
+            raise click.UsageError(f"No command {_short(args[0])!r}. {nearest}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -122,12 +126,16 @@ def family(name: str, *, examples: Sequence[str] = (), **more: Any) -> Callable[
     return click.group(name, cls=Family, examples=examples, **more)
 
 
+def declared(*parts: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options and arguments as one decorator, for verbs that share them; help shows them in this order."""
+
+    def declare(function: F) -> F:
+        for part in reversed(parts):
+            function = part(function)
+        return function
+
+    return declare
+
+
 def _short(name: str) -> str:
     return name if len(name) <= 40 else name[:39] + "…"
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches  # only mistakes need it
-
-    found = get_close_matches(name[:80], known, n=1, cutoff=0.5)
-    return f" Did you mean {found[0]!r}?" if found else f" There are: {', '.join(known)}."

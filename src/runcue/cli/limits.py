@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from runcue.cli.failure import bad_input
 from runcue.cli.fields import duration, said
+from runcue.cli.groups import F, declared
 
-F = TypeVar("F", bound=Callable[..., Any])
 NONE = "none"
 MOST = 1_000_000_000
 TAKEN = frozenset({"rate", "concurrent", "circuit_threshold", "circuit_timeout", "service"})
@@ -19,22 +19,15 @@ TAKEN = frozenset({"rate", "concurrent", "circuit_threshold", "circuit_timeout",
 
 
 def limit_options(what: str) -> Callable[[F], F]:
-    """The options of a command that sets limits; `what` is what runs: jobs, works."""
-    options = [
+    """The options of a command that sets limits; `what` is what runs: jobs, units."""
+    return declared(
         click.option(
             "--rate", "rates", multiple=True, metavar="RATE", help="Starts per time: 60/min. Repeatable."
         ),
         click.option("--concurrent", metavar="N", help=f"How many {what} run at once."),
         click.option("--circuit-threshold", metavar="N", help="Rest after so many failures in a row."),
         click.option("--circuit-timeout", metavar="TIME", help="How long to rest: 90, 90s, 5m, 2h."),
-    ]
-
-    def declare(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return declare
+    )
 
 
 def read(

@@ -55,7 +55,7 @@ class Stream:
         self.is_closed = False
 
     def fileno(self) -> int:
-        """Its descriptor, to wait for room."""
+        """The descriptor, to wait for room."""
         return self._descriptor
 
     def put(self, line: str) -> None:
@@ -104,7 +104,7 @@ class Log:
         self._descriptor = open_log(path)
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """The descriptor of the log file."""
         return self._descriptor
 
     def put(self, line: str) -> None:
@@ -119,7 +119,7 @@ class Log:
         self._lost = 0 if is_whole else self._lost + 1
 
     def push(self) -> bool:
-        """Nothing is ever left."""
+        """Do nothing: a log file takes each line at once."""
         return True
 
     def _keep_small(self) -> None:

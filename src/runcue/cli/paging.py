@@ -15,9 +15,9 @@ from typing import Any, Generic, TypeVar
 import click
 
 from runcue.cli.failure import bad_input, conflict
+from runcue.cli.groups import F, declared
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 PAGE = 1000
 SHOWN = 50
@@ -27,12 +27,13 @@ MOST = 1_000_000_000
 
 def limited(many: str) -> Callable[[F], F]:
     """The options of a verb that lists these; it gets `limit` and `everything`, and reads them by `most_of`."""
-    limit = click.option(
-        "--limit", metavar="N", type=click.IntRange(0, MOST), default=SHOWN, show_default=True,
-        help=f"At most so many {many}.",
+    return declared(
+        click.option(
+            "--limit", metavar="N", type=click.IntRange(0, MOST), default=SHOWN, show_default=True,
+            help=f"At most so many {many}.",
+        ),
+        click.option("--all", "everything", is_flag=True, help=f"All {many}, as --limit 0."),
     )  # fmt: skip
-    everything = click.option("--all", "everything", is_flag=True, help=f"All {many}, as --limit 0.")
-    return lambda function: limit(everything(function))
 
 
 def most_of(limit: int, everything: bool) -> int | None:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MANY = 1_000_000_000
-"""How many are meant where all are."""
+"""The limit of a list that is not limited."""
 DEFAULT = "default"
 _NAME = "runcue.cli.place.name"
-"""Where the context of a command keeps the name of the queue until its address is known."""
+"""The key under which a command's context keeps --name until the address is parsed."""
 
 
 class Place(Protocol):
@@ -78,54 +78,78 @@ class Place(Protocol):
 
 
 class File:
-    """The file of a queue that a verb of `runcue` was given."""
+    """The queue that a verb of `runcue` was given: a file, or an address of PostgreSQL and the queue's name there."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, namespace: str | None = None) -> None:
         if not name or "\0" in name:
             raise bad_input("The first argument is the file of a queue, such as queue.db.")
-        if is_address(name) and not is_postgres(name):
+        self.is_postgres = is_postgres(name)
+        if is_address(name) and not self.is_postgres:
             instead = advice(name) or "Give a file, or an address such as postgresql://user@host/database."
             raise bad_input(
                 f"{plain(name)} is no queue: there are queues in files and in PostgreSQL. {instead}"
             )
-        self.database = name
-        self.words = replace(RUNCUE, place=typed(name))
+        if namespace is not None and not self.is_postgres:
+            raise bad_input("--name tells queues in PostgreSQL apart; a file holds one. Leave it out.")
+        self.address = name
+        self.name = namespace or DEFAULT
+        self.database = hiding(False)(name) if self.is_postgres else name
+        option = "" if self.name == DEFAULT else f" --name {quoted(self.name)}"
+        self.words = replace(RUNCUE, place=typed(self.database) + option)
+        self._is_reached = False
 
     @property
     def exists(self) -> bool:
-        """True; or what is in the way, as there is nothing to do without a queue."""
+        """True; raises what is in the way, as there is nothing to do without a queue."""
+        return self._is_there() if self.is_postgres else self._is_file()
+
+    def _is_there(self) -> bool:
+        """True once the database has answered: it is asked once, and a later failure is told where it happens."""
+        from runcue import StoreError
+
+        if not self._is_reached:
+            try:
+                self.reader().close()
+            except StoreError as error:
+                if not is_old(error):
+                    raise
+            self._is_reached = True
+        return True
+
+    def _is_file(self) -> bool:
         path = Path(self.database)
         try:
             if path.stat().st_size or not path.is_file():
-                return self._may_be_read(path)
+                if os.access(path, os.R_OK):
+                    return True
+                raise PermissionError
         except (FileNotFoundError, NotADirectoryError):
             raise self.nothing() from None
         except PermissionError:
-            raise self._closed() from None
+            raise misconfigured(
+                f"{shown(self.database)} may not be read: permission denied. Ask its owner."
+            ) from None
         except (OSError, ValueError) as error:
             reason = error.strerror or error if isinstance(error, OSError) else error
             raise Failure(f"{shown(self.database)} cannot be looked at: {reason}.", STORAGE) from error
         raise self.nothing()
 
-    def _may_be_read(self, path: Path) -> bool:
-        if not os.access(path, os.R_OK):
-            raise self._closed()
-        return True
-
-    def _closed(self) -> Failure:
-        return misconfigured(f"{shown(self.database)} may not be read: permission denied. Ask its owner.")
-
     def reader(self) -> runcue.Reader:
         """The queue, to look at."""
-        from runcue import Reader
+        from runcue import ConfigError, Reader
 
-        return Reader(self.database)
+        try:
+            return Reader(self.address, name=self.name)
+        except ConfigError as error:
+            if isinstance(error.__cause__, ImportError):  # the driver is an extra
+                raise misconfigured(str(error)) from error
+            raise
 
     def cue(self) -> runcue.Cue:
         """The queue, to change something."""
         from runcue import Cue
 
-        return Cue(self.database, retention=None)
+        return Cue(self.address, name=self.name, retention=None)
 
     def nothing(self) -> Failure:
         """There is no such file, or nothing in it yet."""
@@ -154,7 +178,7 @@ class File:
 
     @staticmethod
     def counts(reader: runcue.Reader) -> dict[str, int]:
-        """How many works there are in each state."""
+        """How many units there are in each state."""
         return {str(state): number for state, number in reader.count().items()}
 
     @staticmethod
@@ -168,7 +192,7 @@ class File:
         before: str | None = None,
         raw: bool = False,
     ) -> list[dict[str, Any]]:
-        """The latest works, newest first."""
+        """The latest units, newest first."""
         if ids is not None:
             found = [work for one in ids if (work := reader.get(one)) is not None]
         else:
@@ -176,60 +200,15 @@ class File:
         return [row_of(work, raw=raw) for work in found]
 
 
-class Database(File):
-    """A queue in PostgreSQL: the address that a verb of `runcue` was given, and its name there."""
-
-    def __init__(self, address: str, name: str) -> None:
-        from runcue import mask
-
-        super().__init__(mask(address))
-        self.address = address
-        self.name = name
-        if name != DEFAULT:
-            self.words = replace(self.words, place=f"{self.words.place} --name {quoted(name)}")
-        self._is_found = False
-
-    @property
-    def exists(self) -> bool:
-        """True; or what is in the way. It is asked once: whoever looks is told what happens later."""
-        from runcue import StoreError
-
-        if not self._is_found:
-            try:
-                self.reader().close()
-            except StoreError as error:
-                if not is_old(error):
-                    raise
-            self._is_found = True
-        return True
-
-    def reader(self) -> runcue.Reader:
-        """The queue, to look at."""
-        from runcue import ConfigError, Reader
-
-        try:
-            return Reader(self.address, name=self.name)
-        except ConfigError as error:
-            if isinstance(error.__cause__, ImportError):
-                raise misconfigured(str(error)) from error
-            raise
-
-    def cue(self) -> runcue.Cue:
-        """The queue, to change something."""
-        from runcue import Cue
-
-        return Cue(self.address, name=self.name, retention=None)
-
-
 def hiding(raw: bool) -> Callable[[Any], Any]:
-    """What every value goes through before it is shown: secrets become `***` unless they are asked for."""
+    """The function that masks secrets in a value before it is shown; with `raw` it masks nothing."""
     from runcue import mask
 
     return (lambda value: value) if raw else mask
 
 
 def row_of(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
-    """A work as a row."""
+    """A unit as a row."""
     hide = hiding(raw)
     ended = work.completed_at or work.started_at or work.created_at
     return {
@@ -281,19 +260,14 @@ def _keep_name(context: click.Context, _: click.Parameter, name: str | None) -> 
 
 def _place_of(context: click.Context, _: click.Parameter, where: str) -> File:
     """The place that was typed."""
-    name: str | None = context.meta.get(_NAME)
-    if is_postgres(where):
-        return Database(where, name or DEFAULT)
-    if name is not None:
-        raise bad_input("--name tells queues in PostgreSQL apart; a file holds one. Leave it out.")
-    return File(where)
+    return File(where, context.meta.get(_NAME))
 
 
 # changing -------------------------------------------------------------------------------------------------
 
 
 def ask(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
-    """Put a question to the queue, or have it change something; no work is started by that.
+    """Put a question to the queue, or have it change something; nothing is started by that.
 
     A file that an older version made is brought up to date.
     """
@@ -303,7 +277,7 @@ def ask(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
 
 
 def asked(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
-    """The same for a queue that may be yet to be made."""
+    """Put a question to a queue that may not exist yet: the question creates it."""
     import asyncio
     import logging
 
@@ -321,7 +295,7 @@ def asked(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
 
 
 def reading(place: Place) -> runcue.Reader:
-    """The queue to look at, for verbs that change it: a file of an older version is brought up to date for that."""
+    """Open the queue for reading in a verb that changes it: a file of an older version is migrated first."""
     from runcue import StoreError
 
     try:
@@ -334,7 +308,7 @@ def reading(place: Place) -> runcue.Reader:
 
 
 def end(place: Place, failures: Sequence[Failure]) -> None:
-    """Say each of these in a line of its own, and end with the exit code of the last; nothing if there are none."""
+    """Print each failure on its own line, and raise the last one; does nothing without failures."""
     for failure in failures[:-1]:
         note(f"{place.words.program}: {clean(failure.text)}")
     if failures:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 NOT_GONE = frozenset({"alive", "unresponsive", "unknown"})
 TRIED = frozenset({"processing", "running", "completed"})
-"""States of jobs that have an attempt which did not fail."""
+"""The states of jobs whose latest attempt did not fail."""
 IN_LINE = frozenset({"ready", "inbox", "order", "not_started", "max_running", "threads", "unknown_task"})
-"""Reasons of jobs that nothing but a worker keeps waiting."""
+"""Reasons that mean: the job is ready, and waits for a worker only."""
 
 
 class Crew:
@@ -30,7 +30,7 @@ class Crew:
         self.members = [one for one in workers if one.get("serving") and one["state"] in NOT_GONE]
 
     def of(self, queue: str | None) -> list[Mapping[str, Any]]:
-        """Those who take jobs of that queue."""
+        """The workers that take jobs of that queue."""
         return [
             one for one in self.members if queue is None or one["queues"] is None or queue in one["queues"]
         ]
@@ -40,12 +40,12 @@ class Crew:
         return bool(self.of(queue))
 
     def is_free(self, queue: str | None) -> bool:
-        """True when one of those runs nothing."""
+        """True when a worker of that queue runs nothing."""
         return any(not one["running"] for one in self.of(queue))
 
     @property
     def is_choosy(self) -> bool:
-        """True when some of them take jobs of certain queues only."""
+        """True when some workers take jobs of certain queues only."""
         return any(one["queues"] is not None for one in self.members)
 
 
@@ -65,9 +65,9 @@ def told(error: str | None) -> str:
 
 
 def in_words(error: str | None) -> str:
-    """The same for people alone."""
+    """Why a job failed, on one line, in words."""
     text = reason_of(error)
-    return SPELLED.get(text, text)
+    return ENDS[text][0] if text in ENDS else text
 
 
 def _left(why: runcue.Explanation, now: float) -> str:
@@ -84,26 +84,11 @@ def short(
 ) -> str:
     """What a job waits for, and how long: `rate openai, 12 s`, `retry 2/3 in 8 s`, `after 2/5`, `no worker`."""
     left = _left(why, now)
-    ending = f", {left}" if left else ""
-    service = why.service or ""
     match why.reason:
         case "retry":
             return f"retry {_of(job['attempts'] + 1, job['max_retries'])} in {left or '0 s'}"
-        case "scheduled" | "snoozed":
-            return f"{why.reason}{ending}"
-        case "dependency":
-            done, _, more = why.details.partition(" satisfied")
-            if len(why.waits_for) == 1 and not more:
-                return f"after {why.waits_for[0]}"
-            return f"after {done}{more}"
-        case "rate" | "throttled":
-            return f"{why.reason} {service}".rstrip() + ending
-        case "concurrency":
-            return f"concurrency {service}, {why.details}"
-        case "circuit":
-            return f"circuit {service} {why.details}{ending}"
-        case "paused":
-            return f"paused {service}" if service else "queue paused"
+        case "paused" if not why.service:
+            return "queue paused"
         case "overdue":
             return "its last run has not ended"
         case "inbox" if crew.members:
@@ -113,7 +98,7 @@ def short(
                 return "no worker" if not crew.members else f"no worker for queue {queue}"
             return "starts now" if crew.is_free(queue) else words.busy
         case reason:
-            return f"{reason.replace('_', ' ')}{ending}"
+            return f"{why.brief}, {left}" if left and reason != "dependency" else why.brief
 
 
 def waits(
@@ -123,7 +108,7 @@ def waits(
     crew: Crew,
     words: Words = QUEUECTL,
 ) -> dict[str, tuple[runcue.Explanation, str]]:
-    """What each of these jobs waits for, of those that wait: as it was told, and in few words."""
+    """For each job that waits: runcue's explanation, and the same in few words."""
     wait = {job["id"]: job for job in jobs if job["state"] in words.waiting}
     if not wait:
         return {}
@@ -134,7 +119,7 @@ def waits(
 
 
 def label(text: str, words: Words = QUEUECTL) -> str:
-    """What sums up with others: the reason without its numbers."""
+    """The reason without its numbers, so that equal reasons are counted together."""
     what, _, _ = text.partition(",")
     if what.startswith("after "):
         return f"after other {words.many}"
@@ -181,21 +166,23 @@ def sentence(
 
 
 ENDS = {
-    "prerequisite_failed": "it never ran, because a {one} that it was to run after {is_dead}",
-    "prerequisite_cancelled": "it never ran, because a {one} that it was to run after was cancelled",
-    "prerequisite_lost": "it never ran, because a {one} that it was to run after was lost with a damaged file",
-    "worker_lost": "every worker that ran it died",
+    "prerequisite_failed": (
+        "never ran: what it runs after failed",
+        "it never ran, because a {one} that it was to run after {is_dead}",
+    ),
+    "prerequisite_cancelled": (
+        "never ran: what it runs after was cancelled",
+        "it never ran, because a {one} that it was to run after was cancelled",
+    ),
+    "prerequisite_lost": (
+        "never ran: what it runs after was lost",
+        "it never ran, because a {one} that it was to run after was lost with a damaged file",
+    ),
+    "worker_lost": ("every worker that ran it died", "every worker that ran it died"),
+    "dropped": ("dropped: the queue was full", "dropped"),
 }
-"""Deaths that are not the doing of the job's command."""
-SPELLED = {
-    "prerequisite_failed": "never ran: what it runs after failed",
-    "prerequisite_cancelled": "never ran: what it runs after was cancelled",
-    "prerequisite_lost": "never ran: what it runs after was lost",
-    "worker_lost": "every worker that ran it died",
-    "dropped": "dropped: the queue was full",
-}
-"""The same in few words, for a column."""
-NEVER_RAN = frozenset(ENDS) - {"worker_lost"}
+"""Ends that are not the doing of the job's command: in few words for a column, and as part of a sentence."""
+NEVER_RAN = frozenset(name for name in ENDS if name.startswith("prerequisite"))
 NAMED = 10
 """How many jobs are named in a command that is advised."""
 
@@ -205,7 +192,7 @@ def _end(job: Mapping[str, Any], words: Words) -> str:
     error, failures = reason_of(job["last_error"]).rstrip("."), job["attempts"]
     tried = "its only attempt" if failures == 1 else f"the last of {failures} attempts"
     if error in ENDS:
-        return ENDS[error].format(one=words.one, is_dead=words.is_dead)
+        return ENDS[error][1].format(one=words.one, is_dead=words.is_dead)
     return f"{tried} failed: {error}" if failures else error
 
 

@@ -1,4 +1,4 @@
-"""Has dead jobs tried again, many in one go: what some run after first, and a reason for each that cannot be."""
+"""Retries many dead jobs in one go: prerequisites first, and with a reason for each that cannot be retried."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NAMED = 10
-"""How many of those that were skipped are named where all were meant."""
+"""How many skipped jobs are named after a retry of all."""
 AT_ONCE = 500
-"""How many are asked for together, so that they share a commit."""
+"""How many jobs are retried together, so that they share a commit."""
 
 
 async def retried(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure]:
-    """Those that could not be retried, and why. Of the others, what some run after is retried before them."""
+    """Retry these jobs, prerequisites first; returns why for each that could not be retried."""
     from graphlib import TopologicalSorter
 
     works = dict(zip(ids, await each(cue.get, ids), strict=True))
@@ -47,7 +47,7 @@ async def retried(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure]:
 
 
 def complaint(place: Place, one: str, work: Work | None) -> Failure | None:
-    """Why that one cannot be retried; None when it can."""
+    """Why a job cannot be retried; None when it can."""
     if work is None:
         return no_job(place, one)
     if work.state in place.words.may_retry:
@@ -56,7 +56,7 @@ def complaint(place: Place, one: str, work: Work | None) -> Failure | None:
 
 
 async def each(question: Callable[[str], Awaitable[T]], ids: Sequence[str]) -> list[T]:
-    """The answers for all of these, many asked for together; they are taken up in this order."""
+    """The answers to a question about each of these ids, in their order; many are asked at a time."""
     import asyncio
 
     answers: list[T] = []
@@ -66,7 +66,7 @@ async def each(question: Callable[[str], Awaitable[T]], ids: Sequence[str]) -> l
 
 
 async def _lost(place: Place, cue: Cue, ids: set[str]) -> dict[str, str]:
-    """Those of these that nothing can run after, and why: dead and cancelled ones, and those that are purged."""
+    """Why nothing can run after some of these jobs: they are dead, cancelled, or purged."""
     works = dict(zip(ids, await each(cue.get, [*ids]), strict=True))
     missing = [one for one, work in works.items() if work is None]
     ended = await each(lambda one: was_ended(cue, one), missing)
@@ -95,7 +95,7 @@ async def _retry(place: Place, cue: Cue, one: str) -> Failure | None:
 
 
 def confirm(question: str, warning: str, refusal: str, *, yes: bool) -> None:
-    """Ask on a terminal whether that is meant; elsewhere --yes has to say so."""
+    """Ask for confirmation on a terminal; elsewhere --yes is required."""
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
@@ -105,13 +105,13 @@ def confirm(question: str, warning: str, refusal: str, *, yes: bool) -> None:
 
 
 def summed(verb: str, done: int, skipped: int, one: str) -> str:
-    """How many were done, and how many not."""
+    """A summary such as `Requeued 2 jobs, skipped 1`."""
     text = f"{verb} {counted(done, one)}"
     return f"{text}, skipped {skipped:,}" if skipped else text
 
 
 def tell_skipped(failures: Sequence[Failure]) -> None:
-    """Why some were skipped where all were meant: the first few by name."""
+    """Say why jobs were skipped by an action on all, naming the first few."""
     for failure in failures[:NAMED]:
         note(clean(failure.text))
     if len(failures) > NAMED:

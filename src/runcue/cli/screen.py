@@ -23,13 +23,13 @@ import msgspec
 
 GAP = "  "
 SMALL = 10
-"""A column that takes no more is shown whole or not at all."""
+"""A column this narrow is shown whole or not at all."""
 NARROWEST = 8
-"""How far another one is shortened before columns are left out."""
+"""How far a wider column is shortened before whole columns are left out."""
 LONGEST_NAME = 40
-"""How much of the first column stays before others are left out."""
+"""How much of the first column is kept by leaving out other columns."""
 LESS = ("PRIO", "TRIES", "PID", "SINCE", "TOOK", "DIED", "CIRCUIT", "RATE", "COMMAND", "TASK", "QUEUES")
-"""The columns that are left out first; then it is the last one each time."""
+"""The columns that are left out first, in this order; after them the last column."""
 
 PIECE = 65536
 """How many characters of a long document are written at once."""
@@ -37,7 +37,7 @@ FEW = 3
 """How many jobs are named where there may be many."""
 
 FIRST_ODD = "\u0300"
-"""The first sign that may take no column, or two."""
+"""The first character that may take no column, or two."""
 
 STATE_COLORS = {
     "pending": "cyan",
@@ -57,7 +57,7 @@ _ESCAPES = (
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*(?:[@-~]|$)|(?:\x1b[\]PX^_]|[\x9d\x90])[^\x07\x1b\n]*(?:\x07|\x1b\\|$)"
     r"|\x1b[ -/]*[0-~]|\x1b$"
 )
-"""What a terminal would obey: a sequence as a whole, even one that was cut off at the end of the text."""
+"""An escape sequence as a whole, even one that was cut off at the end of the text."""
 _SIGNAL = r"signal:([A-Z0-9+-]+)"
 _SPELLED = {"…": "...", "·": "-", "→": "->", "×": "x", "–": "-", "—": "-", "≤": "<=", "≥": ">="}
 _HIDDEN = {*range(0x7F, 0xA0), *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF}
@@ -90,12 +90,12 @@ def shown(path: object) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """The text in so many columns, with … where something is left out."""
-    if _width(text) <= width:
+    """The text cut to that many columns, with … where it ends early."""
+    if width_of(text) <= width:
         return text
     kept, left = [], width - 1
     for character in text:
-        left -= _width(character)
+        left -= width_of(character)
         if left < 0:
             break
         kept.append(character)
@@ -103,36 +103,37 @@ def cut(text: str, width: int) -> str:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """The same with the … in the middle, for names: many that are alike differ in their ends."""
-    if _width(text) <= width:
+    """The text cut to that many columns in its middle: similar names often differ only at their ends."""
+    if width_of(text) <= width:
         return text
     end, left = "", width // 2
     for character in reversed(text):
-        left -= _width(character)
+        left -= width_of(character)
         if left < 0:
             break
         end = character + end
-    return cut(text, width - _width(end)) + end
+    return cut(text, width - width_of(end)) + end
 
 
 def padded(text: str, width: int, seen: str | None = None) -> str:
-    """The text filled up with blanks to so many columns; `seen` is what is seen of one with colour in it."""
-    return text + " " * (width - _width(text if seen is None else seen))
+    """The text filled up with blanks to that many columns; `seen` is a coloured text without its colour codes."""
+    return text + " " * (width - width_of(text if seen is None else seen))
 
 
 def cut_styled(text: str, width: int) -> str:
-    """The same for text with colour in it, which takes no room."""
-    if _width(_STYLE.sub("", text)) <= width:
+    """The text, which may be coloured, cut to that many columns; colour codes take no room."""
+    if width_of(_STYLE.sub("", text)) <= width:
         return text
     parts, left = [], width
     for part in _STYLE.split(text):
         is_style = _STYLE.fullmatch(part) is not None
         parts.append(part if is_style else cut(part, left))
-        left -= 0 if is_style else min(left, _width(part))
+        left -= 0 if is_style else min(left, width_of(part))
     return "".join(parts)
 
 
-def _width(text: str) -> int:
+def width_of(text: str) -> int:
+    """How many columns a text takes: a wide sign takes two, an accent none."""
     if text.isascii() or max(text) < FIRST_ODD:
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -226,7 +227,7 @@ def _is_terminal(stream: IO[str] | None) -> bool:
 
 
 def is_dumb() -> bool:
-    """True when the terminal says of itself that it only takes lines: nothing can be drawn over."""
+    """True when the terminal only takes lines (TERM=dumb), so that nothing can be redrawn."""
     return os.environ.get("TERM") == "dumb"
 
 
@@ -253,7 +254,7 @@ def lines() -> int:
 
 
 def has_color(stream: IO[str] | None) -> bool:
-    """True when colour is wanted there: by --color, else NO_COLOR, else CLICOLOR_FORCE, else on a terminal."""
+    """True when a stream takes colour: by --color, else NO_COLOR, else CLICOLOR_FORCE, else if it is a terminal."""
     context = click.get_current_context(silent=True)
     if context is not None and context.color is not None:
         return context.color
@@ -311,7 +312,7 @@ def say(text: str = "") -> None:
 
 
 def flush() -> None:
-    """Have what was said on stdout read now; raises when it could not be written."""
+    """Flush stdout; raises when it could not be written."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
@@ -328,7 +329,7 @@ def warn(text: str) -> None:
 
 
 def progress(text: str) -> None:
-    """A line on a terminal's stderr that the next one replaces; "" takes it away. Elsewhere nothing."""
+    """Show a line on a terminal's stderr that the next one replaces; "" removes it. Shows nothing in a pipe."""
     if _is_terminal(sys.stderr) and not is_dumb():
         _write(f"\r{cut(text, columns() - 1)}\x1b[K", err=True, end="")
 
@@ -364,7 +365,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
 def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
     """The lines of a table that fits the terminal: all columns give way to the first. In a pipe all is shown."""
     room = max(1, columns() - len(indent)) if is_terminal() else sys.maxsize
-    widths = _fitting(heads, [max(map(_width, column)) for column in zip(heads, *rows, strict=True)], room)
+    widths = fitting(heads, [max(map(width_of, column)) for column in zip(heads, *rows, strict=True)], room)
     found = []
     for row in (heads, *rows):
         parts = []
@@ -377,8 +378,8 @@ def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "
     return found
 
 
-def _fitting(heads: Sequence[str], wanted: Sequence[int], room: int) -> dict[int, int]:
-    """The columns that are shown, by their place, and how wide each is: those after the first give way to it."""
+def fitting(heads: Sequence[str], wanted: Sequence[int], room: int) -> dict[int, int]:
+    """The width of each column that fits, by its position; later columns give way to the first."""
     least = [
         min(width, LONGEST_NAME if place == 0 else width if width <= SMALL else NARROWEST)
         for place, width in enumerate(wanted)
@@ -405,7 +406,7 @@ def fitted(parts: Sequence[str], between: str, indent: int = 0) -> list[str]:
     found = [parts[0]] if parts else []
     for part in parts[1:]:
         longer = found[-1] + between + part
-        if _width(_STYLE.sub("", longer)) <= room:
+        if width_of(_STYLE.sub("", longer)) <= room:
             found[-1] = longer
         else:
             found.append(part)
@@ -414,7 +415,7 @@ def fitted(parts: Sequence[str], between: str, indent: int = 0) -> list[str]:
 
 @contextmanager
 def live() -> Iterator[Callable[[Sequence[str]], None]]:
-    """A screen of its own that is drawn over and over, and gone at the end; the last picture stays below it."""
+    """Switch to an alternate screen and yield a function that redraws it; at the end the last picture is printed."""
     last: list[Sequence[str]] = [()]
 
     def draw(picture: Sequence[str]) -> None:
@@ -439,7 +440,7 @@ def show_json(value: object, *, pretty: bool = True) -> None:
 
 
 def show_json_array(values: Iterable[object]) -> int:
-    """The same for an array of any length, which is written as it comes. How many there are."""
+    """Write a JSON array of any length, element by element; returns how many elements it has."""
     pretty, number, text = is_terminal(), 0, "["
     for value in values:
         one = _json_of(value, pretty=pretty)

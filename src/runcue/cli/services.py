@@ -16,7 +16,7 @@ CIRCUIT = HEADS.index("CIRCUIT")
 
 
 def services(reader: runcue.Reader) -> list[dict[str, Any]]:
-    """All of them, each with the `seconds` that it is still held back, in place of a time only the queue knows."""
+    """Every service, with the `seconds` it is still held back in place of a moment of queue time."""
     now = reader.now()
     return [_timed(one, now) for one in reader.services()]
 

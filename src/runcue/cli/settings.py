@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from runcue.cli.failure import Failure, bad_input
+from runcue.cli.failure import advice, bad_input
 from runcue.cli.screen import clean, cut, warn
 
 TYPE_CHECKING = False
@@ -31,9 +31,8 @@ _NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s?([A-Za-z]{0,3})", re.ASC
 
 
 class Key(msgspec.Struct, frozen=True):
-    """One setting: its default, how its text is read (ValueError: what it may be), how a value is written."""
+    """One setting: how its text is read (ValueError: what it may be), how a value is written, what it means."""
 
-    default: int | float | None
     read: Callable[[str], Any]
     write: Callable[[Any], str]
     line: str
@@ -114,16 +113,14 @@ def _size_text(value: int) -> str:
 
 
 KEYS: dict[str, Key] = {
-    "max_retries": Key(3, _whole(0, 1_000_000), _plain, "How often a job is tried in all (0 is 1)."),
+    "max_retries": Key(_whole(0, 1_000_000), _plain, "How often a job is tried in all (0 is 1)."),
     "backoff_base": Key(
-        2, _number(0.001, 1_000_000), _plain, "A retry waits base ** failed attempts, in seconds."
+        _number(0.001, 1_000_000), _plain, "A retry waits base ** failed attempts, in seconds."
     ),
-    "max_delay": Key(300, _duration(0, optional=False), _plain, "No retry waits longer, in seconds."),
-    "timeout": Key(None, _duration(0.001, optional=True), _plain, "How long a job may run, in seconds."),
-    "retention": Key(7 * DAY, _duration(0, optional=True), _length_text, "How long ended jobs are kept."),
-    "log_limit": Key(
-        10 * MIB, _size(128 * KIB, 900 * MIB), _size_text, "How much is kept of what a job prints."
-    ),
+    "max_delay": Key(_duration(0, optional=False), _plain, "No retry waits longer, in seconds."),
+    "timeout": Key(_duration(0.001, optional=True), _plain, "How long a job may run, in seconds."),
+    "retention": Key(_duration(0, optional=True), _length_text, "How long ended jobs are kept."),
+    "log_limit": Key(_size(128 * KIB, 900 * MIB), _size_text, "How much is kept of what a job prints."),
 }
 
 
@@ -147,7 +144,7 @@ class Settings(msgspec.Struct, frozen=True):
             try:
                 found[name] = KEYS[name].read(text)
             except ValueError as error:
-                default = KEYS[name].write(KEYS[name].default)
+                default = cls().text(name)
                 shown = cut(clean(text), 40)
                 warn(f"The setting {name} is damaged ('{shown}' is not {error}); {default} is used instead.")
         return cls(**found)
@@ -175,11 +172,7 @@ def key_of(name: str) -> str:
     found = name.replace("-", "_")
     if found in KEYS:
         return found
-    from difflib import get_close_matches  # only mistakes need it
-
-    near = get_close_matches(found[:80], KEYS, n=1)
-    advice = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(KEYS)}."
-    raise bad_input(f"No setting '{cut(clean(name), 40)}'. {advice}")
+    raise bad_input(f"No setting '{cut(clean(name), 40)}'. {advice(found, [*KEYS])}")
 
 
 def check(key: str, text: str) -> str:
@@ -188,8 +181,4 @@ def check(key: str, text: str) -> str:
     try:
         return KEYS[name].write(KEYS[name].read(text))
     except ValueError as error:
-        raise _refused(name, text, error) from error
-
-
-def _refused(name: str, text: str, error: ValueError) -> Failure:
-    return bad_input(f"{name} cannot be '{cut(clean(text), 40)}': expected {error}.")
+        raise bad_input(f"{name} cannot be '{cut(clean(text), 40)}': expected {error}.") from error

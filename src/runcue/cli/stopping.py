@@ -50,7 +50,7 @@ class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str = ""
 
     def lives(self) -> bool:
-        """True while it does."""
+        """True while the supervisor holds its lock."""
         return _is_held(Path(self.path))
 
 
@@ -144,7 +144,7 @@ class Leaving:
         self._home = home
         self._at_once = at_once
         self._told: set[str] = set()
-        """Whoever was told: supervisors by their file, workers by their id."""
+        """The supervisors (by their file) and workers (by their id) that were told to leave."""
         self._elsewhere: set[str] = set()
         self._busy: list[str] | None = None
         self._reader: Reader | None = None
@@ -180,7 +180,7 @@ class Leaving:
                 self.unreadable = error
 
     def _look(self) -> str:
-        """Tell whoever was not told yet; who is left, in words."""
+        """Tell everybody who was not told yet; returns in words who is left."""
         here = self._here()  # before anybody is told: who is gone by then could not be counted
         supervisors = self._tell_supervisors()
         self._tell_workers(here)
@@ -193,7 +193,7 @@ class Leaving:
         return "A supervisor is" if supervisors else ""
 
     def _tell_supervisors(self) -> list[Standing]:
-        """Those that are left, each told."""
+        """Tell every supervisor on this host to leave; returns those that are still there."""
         found = [one for one in standing(self._home.path) if one.host == os.uname().nodename]
         self.supervisors.update(one.path for one in found)
         for one in found:
@@ -234,7 +234,7 @@ class Leaving:
         return any(row["id"] == worker_id and row["state"] != "gone" for row in rows)
 
     def _tell(self, key: str, pid: int, number: signal.Signals, lives: Callable[[], bool]) -> None:
-        """Tell it, unless it was told."""
+        """Send that signal to a process, unless it was told before."""
         if key not in self._told:
             self._told.add(key)
             try:

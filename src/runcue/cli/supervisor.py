@@ -38,6 +38,7 @@ from runcue.cli.failure import (
     INTERNAL,
     INTERRUPTED,
     STORAGE,
+    Failure,
 )
 from runcue.cli.lines import Lines
 from runcue.cli.screen import clean, counted, listed, span
@@ -227,6 +228,13 @@ class Supervisor:
             self._conclude()
         self._lines.finish()
         return self.code
+
+    def run_or_raise(self) -> int:
+        """Start the workers, and return when all have left; raises why it gave up."""
+        code = self.run()
+        if self.reason:
+            raise Failure(self.reason, code)
+        return code
 
     def _start(self, seat: Seat) -> None:
         try:

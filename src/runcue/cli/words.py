@@ -1,6 +1,6 @@
 """What `queuectl` and `runcue` call things: a verb is written once, and these words are its data.
 
-queuectl knows jobs in a home; runcue knows works in any file or database. `do` is how a command has to be typed.
+queuectl knows jobs in a home; runcue knows units in any file or database. `do` is how a command has to be typed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Words(msgspec.Struct, frozen=True):
         return self.start if queue is None else f"{self.start} --queue {quote(queue)}"
 
     def state_of(self, work: runcue.Work) -> str:
-        """The state of a work in these words."""
+        """The state of a unit in these words."""
         if work.state == "pending":
             return self.retrying if work.failures else "pending"
         return self.names.get(work.state, str(work.state))
@@ -85,7 +85,7 @@ QUEUECTL = Words(
 )
 RUNCUE = Words(
     program="runcue",
-    one="work",
+    one="unit",
     states=("pending", "running", "completed", "failed", "cancelled"),
     waiting=("pending",),
     may_retry=frozenset({"failed", "cancelled"}),

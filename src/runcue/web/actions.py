@@ -1,6 +1,6 @@
-"""What people may do: retry, cancel and purge works, hold back services and queues, change limits.
+"""What people may do: retry, cancel and purge units, hold back services and queues, change limits.
 
-An action on many works is put together from the same list that the page shows. It can be counted first, and answers
+An action on many units is put together from the same list that the page shows. It can be counted first, and answers
 with what it changed, what could not be changed or had moved on meanwhile, and what is left for the next time. Where
 some are to be retried that run after others, those others come first.
 """
@@ -30,14 +30,14 @@ T = TypeVar("T")
 logger = logging.getLogger("runcue")
 
 STATES = {"retry": ("failed", "cancelled"), "cancel": ("pending", "running"), "purge": ("failed",)}
-"""What each action takes."""
+"""The states in which a unit can be retried, cancelled or purged."""
 SAMPLE = 5
 AT_ONCE = 500
-"""So many are changed together, which is one commit or a few."""
+"""How many units are changed together, in one commit or a few."""
 
 
 async def one(source: Source, verb: str, work_id: str, cascade: bool) -> bool:
-    """Do it to one work; True when that changed it."""
+    """Retry, cancel or purge one unit; True when that changed it."""
     if await source.get(work_id) is None:
         raise no_work(work_id)
     changed = await source.act(lambda cue: _do(cue, verb, work_id, cascade))
@@ -61,7 +61,7 @@ def _do(cue: Cue, verb: str, work_id: str, cascade: bool) -> Awaitable[bool]:
 
 
 async def many(source: Source, verb: str, bulk: Bulk) -> Outcome:
-    """Do it to all works of a filter, or count them."""
+    """Retry, cancel or purge all units of a filter, or count them."""
     needs, is_more = await _chosen(source, verb, bulk.filter)
     ids = list(needs)
     if bulk.dry_run:
@@ -81,7 +81,7 @@ async def _changed(cue: Cue, verb: str, ids: Sequence[str]) -> int:
 
 
 async def _retried(cue: Cue, needs: Mapping[str, Sequence[str]]) -> int:
-    """How many of these were retried; not those that run after work which is dead and stays so."""
+    """How many of these were retried; not those that run after a unit which is dead and stays so."""
     lost, gone = await _lost(cue, {need for after in needs.values() for need in after if need not in needs})
     order = _in_order(needs)
     changed = 0
@@ -124,7 +124,7 @@ def _in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 async def _lost(cue: Cue, ids: set[str]) -> tuple[set[str], set[str]]:
-    """Those of these that nothing can run after (dead, cancelled or unknown), and those that are no longer kept."""
+    """Which of these units nothing can run after (dead, cancelled or unknown), and which are no longer kept."""
 
     async def is_lost(work_id: str) -> bool | None:
         work = await cue.get(work_id)
@@ -142,7 +142,7 @@ async def _lost(cue: Cue, ids: set[str]) -> tuple[set[str], set[str]]:
 
 
 async def _tried(cue: Cue, verb: str, work_id: str) -> bool | None:
-    """Whether that changed it; None when it cannot be, as when another work has its key by now."""
+    """Whether that changed it; None when it cannot be, as when another unit has its key by now."""
     try:
         return await _do(cue, verb, work_id, False)
     except (SubmitError, WorkNotFound) as error:
@@ -151,7 +151,7 @@ async def _tried(cue: Cue, verb: str, work_id: str) -> bool | None:
 
 
 async def _each(ids: Sequence[str], question: Callable[[str], Awaitable[T]]) -> list[T]:
-    """The answers for all of these, in their order."""
+    """The answers to a question about each of these ids, in their order."""
     answers: list[T] = []
     for first in range(0, len(ids), AT_ONCE):
         answers += await asyncio.gather(*map(question, ids[first : first + AT_ONCE]))

@@ -99,7 +99,7 @@ class Past:
         return float((self._second or 1) - 1)
 
     def history(self) -> History:
-        """All of it."""
+        """Every point that is kept."""
         columns = [list(column) for column in zip(*self._points, strict=True)] or [[], [], [], []]
         pending, running, completed, failed = columns
         return History(
@@ -150,7 +150,7 @@ class Overview:
         self._one_at_a_time = asyncio.Lock()
 
     async def status(self) -> Status:
-        """All of it, at most half a second old."""
+        """The whole overview, at most half a second old."""
         async with self._one_at_a_time:
             if self._latest is None or time.monotonic() - self._looked_at > PAUSE:
                 self._latest = await self._look()
@@ -253,11 +253,11 @@ class Broadcast:
         self._hurry.set()
 
     def begin(self) -> None:
-        """Whoever comes may stay."""
+        """Let watchers stay, also after an end."""
         self._is_over = False
 
     def end(self) -> None:
-        """Everybody is to go."""
+        """Send all watchers away."""
         self._is_over = True
         self._wake()
 

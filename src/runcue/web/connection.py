@@ -25,34 +25,34 @@ UNREADABLE = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 
 
 
 class Connection(H11Protocol):
-    """HTTP/1.1 for those who know what they want."""
+    """An HTTP/1.1 connection that has to send each request's head in time."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._cut: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody came: the time for the first head begins."""
+        """Start the time limit for the head of the first request."""
         super().connection_made(transport)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Somebody left."""
+        """Stop the time limit of a connection that is gone."""
         self._stop_watching()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Something was read, maybe the rest of a head."""
+        """Look whether the head is complete after something was read."""
         super().handle_events()
         self._watch()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """From here on it is another protocol's."""
+        """Stop the time limit: the WebSocket protocol takes over."""
         super().handle_websocket_upgrade(event)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """All is answered: the time for the next head begins."""
+        """Start the time limit for the next request's head."""
         super().on_response_complete()
         self._watch()
 
@@ -79,24 +79,24 @@ class Talk(WebSocketsSansIOProtocol):
         self._is_text = False
 
     def data_received(self, data: bytes) -> None:
-        """Something was read: of a handshake that makes no sense uvicorn takes no notice."""
+        """Answer and close a handshake that cannot be read, which uvicorn would ignore."""
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.transport.is_closing():
             self.transport.write(b"".join(self.conn.data_to_send()) or UNREADABLE)
             self.transport.close()
 
     def handle_text(self, event: Frame) -> None:
-        """A text begins."""
+        """Check the beginning of a text message."""
         self._is_text = True
         self._heard(event)
 
     def handle_bytes(self, event: Frame) -> None:
-        """Something begins that may be anything."""
+        """Check nothing of a binary message."""
         self._is_text = False
         self._heard(event)
 
     def handle_cont(self, event: Frame) -> None:
-        """It goes on."""
+        """Check the next part of a message."""
         self._heard(event)
 
     def _heard(self, event: Frame) -> None:

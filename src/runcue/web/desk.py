@@ -43,7 +43,7 @@ class Errand(Struct):
     is_done: bool = False
 
     def run(self) -> None:
-        """Do it."""
+        """Call the function, and hand its answer to the loop that waits for it."""
         try:
             tell = partial(self.answer.set_result, self.function())
         except Exception as error:  # noqa: BLE001 (whoever asked is told)
@@ -160,6 +160,6 @@ def without_password(path: str) -> str:
 
 
 def _heard(late: asyncio.Future[Any]) -> None:
-    """What came too late is nobody's error any more."""
+    """Take the exception of an answer that came too late, lest asyncio logs it."""
     if not late.cancelled():
         late.exception()

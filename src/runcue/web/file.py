@@ -99,31 +99,31 @@ class InFile:
         return await self._ask(self._looks, lambda reader: reader.services())
 
     async def get(self, work_id: str) -> Work | None:
-        """One work."""
+        """One unit."""
         return await self._ask(self._looks, lambda reader: reader.get(work_id))
 
     async def find(self, **wanted: Any) -> list[Work]:
-        """Works, newest first."""
+        """Units, newest first."""
         return await self._ask(self._lists, lambda reader: reader.list(**wanted))
 
     async def dependents(self, work_id: str, limit: int) -> list[Work]:
-        """Who depends on that work."""
+        """Who depends on that unit."""
         return await self._ask(self._looks, lambda reader: reader.dependents(work_id, limit))
 
     async def explain(self, work_id: str) -> Explanation:
-        """Why one work stands where it stands."""
+        """Why one unit stands where it stands."""
         if self._cue is not None:
             return await at_home(self._cue, lambda cue: explained(cue, work_id))
         return await self._ask(self._looks, lambda reader: reader.explain(work_id))
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
-        """The same for many."""
+        """Why these units stand where they stand."""
         if self._cue is not None:
             return await at_home(self._cue, lambda cue: cue.explain_many(ids))
         return await self._ask(self._looks, lambda reader: reader.explain_many(ids))
 
     async def streams(self, work: Work) -> list[Stream]:
-        """What the commands of that work printed, the latest attempt first."""
+        """What the commands of that unit printed, the latest attempt first."""
 
         def look(reader: Reader) -> list[Stream]:
             attempts = range(work.attempt, max(0, work.attempt - ATTEMPTS), -1)

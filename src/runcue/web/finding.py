@@ -1,4 +1,4 @@
-"""Finds works by what people are shown of them.
+"""Finds units by what people are shown of them.
 
 A queue searches what is really there, secrets as well. Whoever may only see them as `***` could guess at them letter
 by letter, so what is found counts only if the text occurs in what is shown. Nor does it show how much else was found:
@@ -27,7 +27,7 @@ MOST_IN_VAIN = 5
 async def pages(
     source: Source, first: int, *, search: str | None = None, before: str | None = None, **wanted: Any
 ) -> AsyncGenerator[list[Work], None]:
-    """All works that are asked for, newest first, some at a time: so many first, then as many as can be had."""
+    """All units that are asked for, newest first, some at a time: so many first, then as many as can be had."""
     in_vain, size = 0, first
     for _ in range(MOST_PAGES):
         found = await source.find(**wanted, search=search, before=before, limit=size)

@@ -1,4 +1,4 @@
-"""What a work needs and what needs it, all the way in both directions, up to a hundred works."""
+"""What a unit needs and what needs it, all the way in both directions, up to a hundred units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_NODES = 100
 
 
 async def graph_of(source: Source, start: Work) -> Graph:
-    """The works around that one, the nearest first."""
+    """The units around that one, the nearest first."""
     family = _Family(start)
     upward = deque([start])
     while upward and not family.is_full:
@@ -36,7 +36,7 @@ async def graph_of(source: Source, start: Work) -> Graph:
 
 
 class _Family:
-    """The works that were met so far."""
+    """The units that were met so far."""
 
     def __init__(self, start: Work) -> None:
         self.nodes: dict[str, Node] = {}
@@ -46,7 +46,7 @@ class _Family:
         self.add(start.id, start)
 
     def add(self, work_id: str, work: Work | None) -> bool:
-        """Meet a work, which may not be kept; True when it is new and has room."""
+        """Meet a unit, which may not be kept; True when it is new and has room."""
         if work_id in self.nodes:
             return False
         if len(self.nodes) >= MOST_NODES:

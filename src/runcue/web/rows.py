@@ -1,4 +1,4 @@
-"""Makes what people are shown of works and services: by the host's clock, of a bounded size, without secrets.
+"""Makes what people are shown of units and services: by the host's clock, of a bounded size, without secrets.
 
 Finding secrets in long texts takes its time. In lists only the beginning of a text is looked at, and whoever makes
 many rows lets others have a turn after some of them: the loop may be that of the application whose queue it is.
@@ -25,7 +25,7 @@ LONGEST_GROUP = 200
 LOOKED_AT = 3
 """So many times as much of a text is searched for secrets as is shown of it in a list."""
 IN_A_ROW = 20
-"""Works after which others have their turn."""
+"""Units after which others have their turn."""
 LARGEST_VALUE = 1 << 20
 """Bytes of JSON of params or a result that are shown at most."""
 MOST_NEEDS = 20
@@ -93,11 +93,11 @@ def words(text: str | None, longest: int | None = None) -> str | None:
     return str(mask(beginning))[: longest - 1] + "…"
 
 
-# works ----------------------------------------------------------------------------------------------------
+# units ----------------------------------------------------------------------------------------------------
 
 
 def why_of(found: Explanation, clock: WallClock, now: float) -> Why:
-    """Why a work waits."""
+    """Why a unit waits."""
     return Why(
         reason=found.reason,
         text=str(mask(found.brief)),
@@ -111,7 +111,7 @@ def why_of(found: Explanation, clock: WallClock, now: float) -> Why:
 
 
 def row_of(work: Work, clock: WallClock, why: Why | None = None) -> Row:
-    """A work in a list."""
+    """A unit in a list."""
     return Row(**_facts(work, clock, why))
 
 
@@ -126,13 +126,13 @@ async def in_turns(works: Iterable[Work]) -> AsyncIterator[Work]:
 async def rows_of(
     works: Iterable[Work], clock: WallClock, whys: Mapping[str, Why] | None = None
 ) -> list[Row]:
-    """Works in a list, some with the reason why they wait."""
+    """Units in a list, some with the reason why they wait."""
     reasons = whys or {}
     return [row_of(work, clock, reasons.get(work.id)) async for work in in_turns(works)]
 
 
 def has_text(work: Work, text: str) -> bool:
-    """True when the text occurs in what people are shown of that work: nobody finds a secret by guessing at it."""
+    """True when the text occurs in what people are shown of that unit: nobody finds a secret by guessing at it."""
     wanted = text.encode("utf-8", "replace").lower()
     texts = (words(one) or "" for one in (work.id, work.target, work.error))
     return wanted in encoded(shown(work.params)).lower() or any(
@@ -141,7 +141,7 @@ def has_text(work: Work, text: str) -> bool:
 
 
 def detail_of(work: Work, clock: WallClock, why: Why | None) -> Detail:
-    """A work with everything."""
+    """A unit with everything."""
     return Detail(
         **_facts(work, clock, why) | {"error": words(work.error)},
         params=shown(work.params),

@@ -28,7 +28,7 @@ class Given(Struct, kw_only=True, forbid_unknown_fields=True):
     """A query or a body: what it does not name is refused."""
 
 
-# works ----------------------------------------------------------------------------------------------------
+# units ----------------------------------------------------------------------------------------------------
 
 
 class Why(Shape):

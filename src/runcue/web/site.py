@@ -129,7 +129,7 @@ async def stream_status(call: Call) -> Response:
 
 
 async def works(call: Call) -> Works:
-    """A list of works."""
+    """A list of units."""
     source, clock, query = call.site.source, call.site.overview.clock, call.query
     now = await source.now()
     clock.tell(now)
@@ -141,7 +141,7 @@ async def works(call: Call) -> Works:
 
 
 async def work(call: Call) -> WorkPage:
-    """All about one work."""
+    """All about one unit."""
     source, clock = call.site.source, call.site.overview.clock
     found = await source.get(call.name)
     if found is None:
@@ -233,7 +233,7 @@ TABLE = (
     Line("GET", "/", page, "The dashboard", query=LinkQuery, kind="text/html"),
     Line("GET", "/static/{name}", static, "A part of the page", kind="*/*"),
     Line("GET", "/status", status, "Everything at a glance", Status, fragment=status_fragment),
-    Line("GET", "/live", stream_status, "The same as it changes (server-sent events)", kind=STREAM),
+    Line("GET", "/live", stream_status, "The overview as it changes (server-sent events)", kind=STREAM),
     Line("GET", "/services", services, "The services", Services),
     Line("GET", "/failures", failures, "The dead letters by error", Failures),
     Line("GET", "/events", stream_events, "What happens (server-sent events)", query=EventsQuery, kind=STREAM),

@@ -22,7 +22,7 @@ T = TypeVar("T")
 SHOWN = 50
 """Rows of each table of the overview."""
 LOOKED_AT = 200
-"""How much waiting work is asked for its reason."""
+"""How many waiting units are asked for their reason."""
 GROUPED = 1000
 """How many dead letters are sorted into groups."""
 MOST_AHEAD = 5_000
@@ -63,7 +63,7 @@ class Source(Protocol):
 
     @property
     def path(self) -> str | None:
-        """Its file or its address, without a password; None for one in memory."""
+        """The file or the address of the queue, without a password; None for a queue in memory."""
         ...
 
     async def facts(self, with_dead: bool) -> Facts:
@@ -79,31 +79,31 @@ class Source(Protocol):
         ...
 
     async def get(self, work_id: str) -> Work | None:
-        """One work."""
+        """One unit."""
         ...
 
     async def find(self, **wanted: Any) -> list[Work]:
-        """Works, newest first: what `Cue.list` takes."""
+        """Units, newest first: what `Cue.list` takes."""
         ...
 
     async def dependents(self, work_id: str, limit: int) -> list[Work]:
-        """Who depends on that work."""
+        """Who depends on that unit."""
         ...
 
     async def explain(self, work_id: str) -> Explanation:
-        """Why one work stands where it stands."""
+        """Why one unit stands where it stands."""
         ...
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
-        """The same for many, at a glance."""
+        """Why these units stand where they stand, each without what is ahead of it."""
         ...
 
     async def streams(self, work: Work) -> list[Stream]:
-        """What the commands of that work printed."""
+        """What the commands of that unit printed."""
         ...
 
     async def output(self, work_id: str, stream: str, attempt: int, start: int | None, limit: int) -> Part:
-        """A piece of that (without `start` its end), and what stands around it."""
+        """A piece of what a command printed (without `start` its end), and what stands around it."""
         ...
 
     def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
@@ -173,7 +173,7 @@ async def events_of(cue: Cue, types: list[str] | None, since: int) -> AsyncGener
 
 
 async def explained(cue: Cue, work_id: str) -> Explanation:
-    """Why a work stands where it stands; where very many wait, without counting those ahead: that holds up all."""
+    """Why a unit stands where it stands; where very many wait, without counting those ahead: that holds up all."""
     if (await cue.count())[WorkState.PENDING] > MOST_AHEAD:
         found = (await cue.explain_many([work_id])).get(work_id)
         if found is not None:
@@ -227,23 +227,23 @@ class InMemory:
         return await self.act(lambda cue: cue.services())
 
     async def get(self, work_id: str) -> Work | None:
-        """One work."""
+        """One unit."""
         return await self.act(lambda cue: cue.get(work_id))
 
     async def find(self, **wanted: Any) -> list[Work]:
-        """Works, newest first."""
+        """Units, newest first."""
         return await self.act(lambda cue: cue.list(**wanted))
 
     async def dependents(self, work_id: str, limit: int) -> list[Work]:
-        """Who depends on that work."""
+        """Who depends on that unit."""
         return await self.act(lambda cue: cue.dependents(work_id, limit))
 
     async def explain(self, work_id: str) -> Explanation:
-        """Why one work stands where it stands."""
+        """Why one unit stands where it stands."""
         return await self.act(lambda cue: explained(cue, work_id))
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
-        """The same for many."""
+        """Why these units stand where they stand."""
         return await self.act(lambda cue: cue.explain_many(ids))
 
     async def streams(self, work: Work) -> list[Stream]:
@@ -251,7 +251,7 @@ class InMemory:
         return []
 
     async def output(self, work_id: str, stream: str, attempt: int, start: int | None, limit: int) -> Part:
-        """Nothing, as above."""
+        """Nothing: only a queue that is stored keeps what commands print."""
         return Part(b"", 0, 0, 0)
 
     def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:

@@ -47,18 +47,18 @@ PAUSE = 1.0
 
 
 class Seats:
-    """How many clients there are."""
+    """The seats of live clients: so many in all, and so many for each address."""
 
     def __init__(self) -> None:
         self._taken: Counter[str] = Counter()
 
     @property
     def taken(self) -> int:
-        """How many there are in all."""
+        """How many seats are taken."""
         return self._taken.total()
 
     def check(self, peer: str) -> None:
-        """Refuse one more when there are too many."""
+        """Refuse another client when no seat is left."""
         if self.taken >= MOST_CLIENTS or self._taken[peer] >= MOST_PER_PEER:
             raise Refused(
                 503, "Too many live connections. Close one of the other pages.", {"Retry-After": "5"}
@@ -66,7 +66,7 @@ class Seats:
 
     @contextmanager
     def take(self, peer: str) -> Iterator[None]:
-        """Be one of them."""
+        """Take a seat until the stream ends."""
         self._taken[peer] += 1
         try:
             yield
@@ -127,11 +127,11 @@ class Events:
         self._over = asyncio.Event()
 
     def begin(self) -> None:
-        """Whoever comes may stay."""
+        """Let clients stay, also after an end."""
         self._over.clear()
 
     def end(self) -> None:
-        """Everybody is to go."""
+        """End all streams."""
         self._over.set()
 
     async def start_of(self, query: EventsQuery, last_id: str | None) -> tuple[list[str] | None, int]:
@@ -172,7 +172,7 @@ class Events:
             await asyncio.wait({following})
 
     async def sse(self, types: list[str] | None, since: int) -> AsyncIterator[bytes]:
-        """The same as server-sent events."""
+        """Every event after that number, as server-sent events."""
         async with aclosing(self.read(types, since)) as events:
             async for event in events:
                 if isinstance(event, str):
@@ -181,7 +181,7 @@ class Events:
                     yield message(event.name, event_line(event, self._clock), event.seq)
 
     async def talk(self, socket: WebSocket, types: list[str] | None, since: int) -> None:
-        """The same as messages of a WebSocket, until it is closed."""
+        """Send every event after that number over a WebSocket until it is closed."""
         await socket.accept()
         sending = asyncio.create_task(self._send(socket, types, since))
         hearing = asyncio.create_task(_heard(socket))
@@ -212,7 +212,7 @@ class Events:
 
 
 async def _heard(socket: WebSocket) -> None:
-    """Whatever a client says is of no interest, but for its leaving."""
+    """Read until the client leaves; what it says is ignored."""
     while (await socket.receive())["type"] != "websocket.disconnect":
         continue
 
@@ -226,7 +226,7 @@ async def _close(socket: WebSocket) -> None:
 
 
 def _number(text: str) -> int | None:
-    """What a browser sends as the id of the last event it saw; None when that is no number."""
+    """The number in a Last-Event-ID header; None when it is no number."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 30):
         return None

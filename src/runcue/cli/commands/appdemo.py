@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from runcue.cli.failure import TIMED_OUT, Failure, bad_input, conflict, misconfigured
+from runcue.cli.commands.demo import PATIENCE, too_long, your_turn
+from runcue.cli.failure import bad_input, conflict, misconfigured
 from runcue.cli.groups import verb
 from runcue.cli.screen import clean, counted, listed, quoted, say, shown, span, styled
 from runcue.host.address import is_address, plain
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from runcue import Cue, Event, RunningWork
 
 FILE = "demo.db"
-PATIENCE = 60.0
-"""Seconds after which something is wrong; it takes four or five."""
 PAGES = 24
 PARCELS = 5
 PACE = 6.0
@@ -62,15 +61,12 @@ def command(keep: str | None, busy: float | None) -> None:
         say()
         for line in told:
             say(line)
-    say()
-    say("Your turn:")
     place = quoted(str(Path(keep) / FILE if keep else Path("demo") / FILE))
     if keep:
         commands = [f"status {place}", f"list {place} --state failed", f"top {place}"]
     else:
         commands = ["demo --keep demo --busy 60", f"top {place}", f"dashboard {place}"]
-    for one in commands:
-        say(f"  runcue {one}")
+    your_turn("runcue", commands)
 
 
 @contextmanager
@@ -159,8 +155,7 @@ async def _play(path: str, busy: float | None) -> list[str]:
             await telling  # it ends with the events, when all are told
             return await _summary(cue, teller.seen, time.monotonic() - began)
     except TimeoutError:
-        text = f"The demo has not ended within {PATIENCE:g} s: is the machine busy?"
-        raise Failure(text, TIMED_OUT) from None
+        raise too_long() from None
     finally:
         await cue.close()
 
@@ -242,7 +237,7 @@ async def _summary(cue: Cue, seen: Counter[str], seconds: float) -> list[str]:
     report = works["report"]
     last = max(works[one].completed_at or 0.0 for one in report.depends_on)
     return [
-        f"{styled(f'{len(works):,} works in {span(seconds)}', bold=True)}",
+        f"{styled(f'{len(works):,} units in {span(seconds)}', bold=True)}",
         f"completed  {counts['completed']:,}",
         f"failed     {counts['failed']:,}, after all their attempts: {listed([work.id for work in failed])}",
         f"retried    {seen['retrying']:,} times; {len(late):,} of the pages came through that way",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from runcue.cli.failure import Failure
 from runcue.cli.groups import verb
 from runcue.cli.worker import MOST_WORKERS, Orders
 
@@ -27,19 +26,19 @@ from runcue.cli.worker import MOST_WORKERS, Orders
     help="How many processes.",
 )
 @click.option(
-    "--queue", "queues", multiple=True, metavar="NAME", help="Only work of this queue; may be repeated."
+    "--queue", "queues", multiple=True, metavar="NAME", help="Only units of this queue; may be repeated."
 )
 @click.option("--quiet", "-q", is_flag=True, help="Say only what went wrong.")
 @click.pass_context
 def command(context: click.Context, name: str, count: int, queues: tuple[str, ...], quiet: bool) -> None:
-    """Run the work of a Cue, in processes of their own, until told to stop.
+    """Run the units of a Cue, in processes of their own, until told to stop.
 
     MODULE is imported by every worker, the working directory first. ATTRIBUTE is a Cue, or a function without
     arguments that returns one; it may be dotted. Importing MODULE must not run it: that belongs under
     `if __name__ == "__main__":`. A Cue in memory is seen by its own process alone, and is refused.
 
-    Ctrl-C (or SIGTERM) lets every worker finish what it runs and ends with 0. A second one puts running work back,
-    without counting an attempt; a third one kills it. A worker that dies is replaced.
+    Ctrl-C (or SIGTERM) lets every worker finish what it runs and ends with 0. A second one puts running units back,
+    without counting an attempt; a third one kills them. A worker that dies is replaced.
 
     Exit codes: 2 when there is no such Cue, 4 when it cannot be run or the application itself raises while it is
     imported (RUNCUE_DEBUG=1 shows its traceback).
@@ -50,8 +49,4 @@ def command(context: click.Context, name: str, count: int, queues: tuple[str, ..
     from runcue.cli.supervisor import Supervisor
 
     orders = Orders(app=check(name), queues=sorted({unicode("queue", one) for one in queues}) or None)
-    supervisor = Supervisor(orders, count, Lines(is_quiet=quiet))
-    code = supervisor.run()
-    if supervisor.reason:
-        raise Failure(supervisor.reason, code)
-    context.exit(code)
+    context.exit(Supervisor(orders, count, Lines(is_quiet=quiet)).run_or_raise())

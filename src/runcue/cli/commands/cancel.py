@@ -33,7 +33,7 @@ def command(home: Home, ids: tuple[str, ...]) -> None:
 @on_file("cancel", examples=["runcue cancel queue.db page-7", "runcue cancel queue.db page-7 page-8"])
 @click.argument("ids", nargs=-1, required=True, metavar="ID…", shell_complete=live_work)
 def cancel(place: File, ids: tuple[str, ...]) -> None:
-    """Cancel works: what waits never runs, and what runs is told to stop.
+    """Cancel units: what waits never runs, and what runs is told to stop.
 
     What was to run after a cancelled one fails.
     """
@@ -46,7 +46,7 @@ def _cancel(place: Place, ids: tuple[str, ...]) -> None:
 
 
 async def _cancelled(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure]:
-    """Those that could not be cancelled, and why."""
+    """Cancel these; returns why for each that could not be cancelled."""
     failures = []
     for one in ids:
         before = await cue.get(one)

@@ -8,22 +8,21 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from runcue.cli.failure import INTERRUPTED, Failure, bad_input, conflict, misconfigured
 from runcue.cli.fields import said
-from runcue.cli.groups import verb
+from runcue.cli.groups import declared, verb
 from runcue.cli.home import Home
-from runcue.cli.place import Database, File, Place, on_file
+from runcue.cli.place import File, Place, on_file
 from runcue.cli.screen import clean, flush, note, say
 
-F = TypeVar("F", bound=Callable[..., Any])
 LONGEST_NAME = 253
 _is_name = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.IGNORECASE | re.ASCII).fullmatch
 EXTRA = "runcue[web]"
@@ -55,29 +54,25 @@ def _no_address(host: str, reason: str = "") -> Failure:
     return bad_input(f"--host cannot be {said(host)}: expected an address of this machine{reason}.")
 
 
-def _options(function: F) -> F:
-    options = [
-        click.option(
-            "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, callback=_address,
-            help="Where to listen.",
-        ),
-        click.option(
-            "--port", type=click.IntRange(0, 65535), metavar="N", default=8787, show_default=True,
-            help="The port; 0 takes one that is free.",
-        ),
-        click.option(
-            "--token", metavar="TEXT", help="What lets people in.  [default: RUNCUE_TOKEN, or one that is made up]"
-        ),
-        click.option(
-            "--name", "names", metavar="HOST", multiple=True, callback=_names,
-            help="A name that it is reached by, such as that of a proxy before it. Repeatable.",
-        ),
-        click.option("--read-only", is_flag=True, help="Show everything, change nothing."),
-        click.option("--no-browser", is_flag=True, help="Print the link, and open no browser."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+_options = declared(
+    click.option(
+        "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, callback=_address,
+        help="Where to listen.",
+    ),
+    click.option(
+        "--port", type=click.IntRange(0, 65535), metavar="N", default=8787, show_default=True,
+        help="The port; 0 takes one that is free.",
+    ),
+    click.option(
+        "--token", metavar="TEXT", help="What lets people in.  [default: RUNCUE_TOKEN, or one that is made up]"
+    ),
+    click.option(
+        "--name", "names", metavar="HOST", multiple=True, callback=_names,
+        help="A name that it is reached by, such as that of a proxy before it. Repeatable.",
+    ),
+    click.option("--read-only", is_flag=True, help="Show everything, change nothing."),
+    click.option("--no-browser", is_flag=True, help="Print the link, and open no browser."),
+)  # fmt: skip
 
 
 @verb("dashboard", examples=["queuectl dashboard", "queuectl dashboard --port 0 --no-browser --read-only"])
@@ -133,8 +128,8 @@ def _serve(
         raise misconfigured(str(error)) from error
     with _refused(host, port, token), _ended_at_once():
         web.serve(
-            place.address if isinstance(place, Database) else place.database,
-            name=place.name if isinstance(place, Database) else "default",
+            place.address if isinstance(place, File) else place.database,
+            name=place.name if isinstance(place, File) else "default",
             host=host,
             port=port,
             token=token,

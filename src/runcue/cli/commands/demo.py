@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runcue.cli.settings import Settings
 
 PATIENCE = 60.0
-"""Seconds after which something is wrong; it takes three or four."""
+"""Seconds after which something is wrong with a demo; it takes three to five."""
 BACKOFF = 0.8
 RATE = "2/s"
 
@@ -43,10 +43,20 @@ def command() -> None:
         say()
         with home.reader() as reader:
             _tell(reader)
+    your_turn("queuectl", ("enqueue -- echo hello", "worker start", "status"))
+
+
+def your_turn(program: str, commands: Iterable[str]) -> None:
+    """Say at the end of a demo which commands to try next."""
     say()
     say("Your turn:")
-    for line in ("enqueue -- echo hello", "worker start", "status"):
-        say(f"  queuectl {line}")
+    for one in commands:
+        say(f"  {program} {one}")
+
+
+def too_long() -> Failure:
+    """The end of a demo that takes too long."""
+    return Failure(f"The demo has not ended within {PATIENCE:g} s: is the machine busy?", TIMED_OUT)
 
 
 def _typed(text: str) -> None:
@@ -96,11 +106,8 @@ def _workers(home: Home) -> Iterator[subprocess.Popen[bytes]]:
                 "-m",
                 "runcue.cli",
                 "--home",
-                str(home.path),
-                "worker",
-                "start",
-                "--count",
-                "2",
+                home.path,
+                *["worker", "start", "--count", "2"],
             ],
             stdin=subprocess.DEVNULL,
             stderr=errors,
@@ -121,9 +128,7 @@ def _until_all_ended(home: Home, workers: subprocess.Popen[bytes]) -> None:
             if (code := workers.poll()) is not None:
                 raise _ended(code, home)
             if time.monotonic() > until:
-                raise Failure(
-                    f"The demo has not ended within {PATIENCE:g} s: is the machine busy?", TIMED_OUT
-                )
+                raise too_long()
             time.sleep(0.05)
 
 

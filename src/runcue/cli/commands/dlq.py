@@ -148,7 +148,7 @@ def _not_dead(home: Home, ids: Sequence[str]) -> list[Failure]:
 
 
 async def _purged(cue: Cue, ids: Sequence[str]) -> list[Failure]:
-    """Those that were no longer dead."""
+    """Purge these jobs; returns why for each that was no longer dead."""
     answers = await each(cue.purge, ids)
     return [
         conflict(f"{one} is no longer dead: somebody else has just retried or purged it.")

@@ -35,6 +35,7 @@ from runcue.cli.screen import (
     quoted,
     say,
     shown,
+    span,
     typed_with,
     warn,
 )
@@ -164,7 +165,7 @@ def _new_id() -> str:
 
 
 def _there(home: Home, ids: Sequence[str]) -> set[str]:
-    """Those of these jobs that are there already."""
+    """The ids among these that the queue already has."""
     if not ids or not home.exists:
         return set()
     with reading(home) as reader:
@@ -172,7 +173,7 @@ def _there(home: Home, ids: Sequence[str]) -> set[str]:
 
 
 def _tell(jobs: Sequence[Numbered], ids: Sequence[str], there: set[str], spent: float) -> None:
-    """What came of it; `there` are those that had been there before."""
+    """Say what was enqueued; `there` are the ids that the queue had before."""
     pairs = [(one, job) for one, (_, job) in zip(ids, jobs, strict=True) if job.key is not None]
     old = [one for one, job in pairs if one != job.id or one in there]
     if len(ids) == 1:
@@ -180,9 +181,8 @@ def _tell(jobs: Sequence[Numbered], ids: Sequence[str], there: set[str], spent: 
         say(f"Already enqueued: {ids[0]} has the key {key}" if old else f"Enqueued {ids[0]}")
         return
     new = len(ids) - len(old)
-    took = f"{spent * 1000:.0f} ms" if spent < 1 else f"{spent:.1f} s"
     rest = f", {len(old):,} {'was' if len(old) == 1 else 'were'} there already" if old else ""
-    say(f"Enqueued {counted(new, 'job')} in {took}{rest}")
+    say(f"Enqueued {counted(new, 'job')} in {span(spent)}{rest}")
 
 
 # reading --------------------------------------------------------------------------------------------------

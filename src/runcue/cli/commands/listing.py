@@ -90,22 +90,22 @@ def command(
         "runcue list queue.db --json | jq -r '.[].id'",
     ],
 )
-@click.option("--state", type=click.Choice(RUNCUE.states), help="Only works in this state.")
-@click.option("--task", metavar="NAME", help="Only works of this task.")
-@click.option("--queue", metavar="NAME", shell_complete=queue, help="Only works of this queue.")
-@click.option("--service", metavar="NAME", shell_complete=service, help="Only works that use this service.")
+@click.option("--state", type=click.Choice(RUNCUE.states), help="Only units in this state.")
+@click.option("--task", metavar="NAME", help="Only units of this task.")
+@click.option("--queue", metavar="NAME", shell_complete=queue, help="Only units of this queue.")
+@click.option("--service", metavar="NAME", shell_complete=service, help="Only units that use this service.")
 @click.option(
     "--search",
     metavar="TEXT",
     help="Only with this text in id, target, error or params; the newest 200,000 are searched.",
 )
-@limited("works")
+@limited("units")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects.")
 @click.option("--raw", is_flag=True, help=RAW)
 def list_file(
     place: File, limit: int, everything: bool, as_json: bool, raw: bool, **wanted: str | None
 ) -> None:
-    """List works, newest first, and why they wait.
+    """List units, newest first, and why they wait.
 
     In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as
     ***, in JSON as well, unless --raw asks for them.
@@ -136,14 +136,14 @@ def list_file(
                 WORK_HEADS, (row for page in rows for row in _rows(reader, page, crew, place.words))
             )
     if not shown and not as_json:
-        note("No such works." if any(wanted.values()) else f"No works. {place.words.add}")
+        note("No such units." if any(wanted.values()) else f"No units. {place.words.add}")
     pages.note(shown)
 
 
 def _summaries(
     reader: runcue.Reader, works: Sequence[runcue.Work], crew: Crew, words: Words, *, raw: bool
 ) -> Iterator[dict[str, Any]]:
-    """Works of a list as data, and why each waits."""
+    """Units of a list as data, and why each waits."""
     from runcue.cli.reasons import waits
 
     now = reader.now()
@@ -153,7 +153,7 @@ def _summaries(
 
 
 def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
-    """A work in a list, as data: everything but what it was given and what it gave, and its history."""
+    """A unit in a list, as data: everything but what it was given and what it gave, and its history."""
     from runcue.cli.screen import moment
 
     hide = hiding(raw)

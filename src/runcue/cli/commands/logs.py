@@ -14,22 +14,20 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from runcue.cli.completing import any_job, any_work
 from runcue.cli.failure import bad_input, not_found
-from runcue.cli.groups import verb
+from runcue.cli.groups import F, declared, verb
 from runcue.cli.home import Home
-from runcue.cli.place import Database, File, Place, on_file
+from runcue.cli.place import File, Place, on_file
 from runcue.cli.screen import clean, counted, is_terminal, note, say, styled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from runcue import Reader, Work
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 PIECE = 1024 * 1024
 LONGEST_LINE = 64 * 1024
@@ -46,7 +44,7 @@ _breaks = re.compile(rb"\r\n|\n|\r")
 
 def _options(one: str) -> Callable[[F], F]:
     at = "Of that attempt.  [default: the last]"
-    options = [
+    return declared(
         click.option("-f", "--follow", is_flag=True, help=f"Go on until the {one} has ended."),
         click.option("--stdout", "stream", flag_value="stdout", help="Only what it printed to stdout."),
         click.option(
@@ -59,14 +57,7 @@ def _options(one: str) -> Callable[[F], F]:
         click.option(
             "--raw", is_flag=True, help="Print the bytes as they are, whatever they do to a terminal."
         ),
-    ]
-
-    def declare(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return declare
+    )
 
 
 @verb(
@@ -92,9 +83,9 @@ def command(home: Home, /, id: str, **flags: Any) -> None:
 
 @on_file("logs", examples=["runcue logs queue.db build-3", "runcue logs queue.db build-3 --follow"])
 @click.argument("id", shell_complete=any_work)
-@_options("work")
+@_options("unit")
 def logs(place: File, id: str, **flags: Any) -> None:
-    """Show what the command of a work printed, in its last attempt or in one of those before.
+    """Show what the command of a unit printed, in its last attempt or in one of those before.
 
     Its stdout goes to stdout and its stderr to stderr. What functions print goes to their program. Control characters
     are spelled out, in a pipe as on a terminal; --raw leaves them.
@@ -122,7 +113,8 @@ def _logs(
             work = _followed(reader, work, printed)
         printed.finish()
         if not printed.has_shown:
-            note(_nothing(work, attempt, _elsewhere(reader, work) if isinstance(place, Database) else ""))
+            is_shared = isinstance(place, File) and place.is_postgres
+            note(_nothing(work, attempt, _elsewhere(reader, work) if is_shared else ""))
 
 
 def _followed(reader: Reader, work: Work, printed: _Printed) -> Work:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
@@ -11,7 +10,7 @@ from runcue.cli.completing import queue_or_service
 from runcue.cli.failure import bad_input, not_found
 from runcue.cli.fields import name as checked_name
 from runcue.cli.fields import said
-from runcue.cli.groups import verb
+from runcue.cli.groups import F, declared, verb
 from runcue.cli.home import Home
 from runcue.cli.lookup import queues
 from runcue.cli.place import File, Place, asked, on_file, reading
@@ -21,16 +20,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from runcue import Cue
 
-F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = "default"
 
 
 def _what(one: str) -> Callable[[F], F]:
     """What is to be paused or resumed, as arguments of a verb; `one` is what waits in a queue."""
-    name = click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service)
     text = f"It is a queue, even if no {one} uses it yet."
-    is_queue = click.option("--queue", "is_queue", is_flag=True, help=text)
-    return lambda function: name(is_queue(function))
+    return declared(
+        click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service),
+        click.option("--queue", "is_queue", is_flag=True, help=text),
+    )
 
 
 @verb("pause", examples=["queuectl pause openai", "queuectl pause default", "queuectl pause --queue night"])
@@ -50,14 +49,14 @@ def resume(home: Home, name: str, is_queue: bool) -> None:
 
 
 @on_file("pause", examples=["runcue pause queue.db openai", "runcue pause queue.db --queue night"])
-@_what("work")
+@_what("unit")
 def pause_file(place: File, name: str, is_queue: bool) -> None:
     """Start nothing more in a queue or on a service, whoever works on it. What runs goes on."""
     _pause(place, name, is_queue)
 
 
 @on_file("resume", examples=["runcue resume queue.db openai"])
-@_what("work")
+@_what("unit")
 def resume_file(place: File, name: str, is_queue: bool) -> None:
     """Let a queue or a service go on."""
     _resume(place, name, is_queue)

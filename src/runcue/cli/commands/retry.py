@@ -1,4 +1,4 @@
-"""`runcue retry`: works that failed or were cancelled are tried again, each with all its attempts."""
+"""`runcue retry`: units that failed or were cancelled are tried again, each with all its attempts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from runcue.cli.screen import clean, counted, say
     ],
 )
 @click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=failed_work)
-@click.option("--all-failed", "everything", is_flag=True, help="Every work that failed for good.")
-@click.option("--task", metavar="NAME", help="With --all-failed: only work of this task.")
+@click.option("--all-failed", "everything", is_flag=True, help="Every unit that failed for good.")
+@click.option("--task", metavar="NAME", help="With --all-failed: only units of this task.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask on.")
 @click.option("--dry-run", is_flag=True, help="Print the ids of what would be retried, and retry nothing.")
 def retry(
     place: File, ids: tuple[str, ...], everything: bool, task: str | None, yes: bool, dry_run: bool
 ) -> None:
-    """Have works tried again that failed or were cancelled, each with all its attempts.
+    """Have units tried again that failed or were cancelled, each with all its attempts.
 
-    What a work runs after has to be there still, or to be retried with it.
+    What a unit runs after has to be there still, or to be retried with it.
     """
     from runcue.cli.retrying import confirm, retried, summed, tell_skipped
 
@@ -44,10 +44,10 @@ def retry(
             say(clean(one))
         return
     if everything and wanted:
-        what = counted(len(wanted), "failed work") + (f" of {clean(task)}" if task is not None else "")
+        what = counted(len(wanted), "failed unit") + (f" of {clean(task)}" if task is not None else "")
         confirm(f"Retry {what}?", f"This would retry {what}.", "Nothing was retried.", yes=yes)
     failures = ask(place, lambda cue: retried(place, cue, wanted)) if wanted else []
-    say(summed("Requeued", len(wanted) - len(failures), len(failures), "work"))
+    say(summed("Requeued", len(wanted) - len(failures), len(failures), "unit"))
     if not everything:
         end(place, failures)
     tell_skipped(failures)

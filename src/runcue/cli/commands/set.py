@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from runcue.cli.completing import service
-from runcue.cli.failure import bad_input, not_found
+from runcue.cli.failure import advice, bad_input, not_found
 from runcue.cli.fields import said
 from runcue.cli.limits import limit_options, read, refused
 from runcue.cli.place import File, ask, on_file
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ],
 )
 @click.argument("name", metavar="SERVICE", shell_complete=service)
-@limit_options("works")
+@limit_options("units")
 @click.option(
     "--quantity",
     "quantities",
@@ -52,7 +52,8 @@ def set_limits(place: File, name: str, **flags: Any) -> None:
     async def change(cue: Cue) -> dict[str, Any]:
         names = [one["name"] for one in await cue.services()]
         if name not in names:
-            raise _unknown(name, names)
+            there = advice(name, names, said, cutoff=0.5, most=8) if names else "None was declared yet."
+            raise not_found(f"No service {said(name)}. {there}")
         await cue.set_limits(name, **given)
         return next(one for one in await cue.services() if one["name"] == name)
 
@@ -61,13 +62,3 @@ def set_limits(place: File, name: str, **flags: Any) -> None:
     say(f"Service {clean(name)}: {limits_of(found)}")
     if declared := found.get("declared"):
         note(f"Its program declared: {clean(declared)}")
-
-
-def _unknown(name: str, known: list[str]) -> Exception:
-    from difflib import get_close_matches  # only mistakes need it
-
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    if near:
-        return not_found(f"No service {said(name)}. Did you mean {said(near[0])}?")
-    there = f"There are: {', '.join(map(said, known[:8]))}." if known else "None was declared yet."
-    return not_found(f"No service {said(name)}. {there}")

@@ -42,7 +42,7 @@ def command(home: Home, id: str, as_json: bool, raw: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one object: all that is known of it.")
 @click.option("--raw", is_flag=True, help="Show passwords, tokens and other secrets as they are.")
 def show(place: File, id: str, as_json: bool, raw: bool) -> None:
-    """Show everything about one work: what it is, how it stands, and every attempt that failed.
+    """Show everything about one unit: what it is, how it stands, and every attempt that failed.
 
     Secrets in target, params, result, key and errors are shown as ***.
     """
@@ -171,7 +171,7 @@ def _facts(job: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _work_details(work: runcue.Work, raw: bool) -> dict[str, Any]:
-    """Everything about a work; secrets are hidden unless they are asked for."""
+    """Everything about a unit; secrets are hidden unless they are asked for."""
     from runcue.cli.commands.listing import summary
 
     hide = hiding(raw)
@@ -190,7 +190,7 @@ def _work_details(work: runcue.Work, raw: bool) -> dict[str, Any]:
 
 
 def _work_facts(work: dict[str, Any]) -> dict[str, str | None]:
-    """What people are shown of a work, by name."""
+    """What people are shown of a unit, by name."""
     from runcue.cli.screen import reason_of, span
 
     most = "" if work["retry"] is None else f" of {work['retry']['max_attempts']}"

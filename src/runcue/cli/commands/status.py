@@ -41,14 +41,14 @@ def command(home: Home, watch: bool, as_json: bool) -> None:
     "status",
     examples=[
         "runcue status queue.db",
-        "runcue status queue.db --json | jq .works",
+        "runcue status queue.db --json | jq .units",
         "runcue status postgresql://me@host/app",
     ],
 )
 @click.option("--watch", is_flag=True, help=WATCH)
 @click.option("--json", "as_json", is_flag=True, help=AS_JSON)
 def status(place: File, watch: bool, as_json: bool) -> None:
-    """Show works, workers, services, what waits and why, and the last failures."""
+    """Show units, workers, services, what waits and why, and the last failures."""
     _status(place, watch, as_json)
 
 

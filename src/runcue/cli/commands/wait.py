@@ -144,7 +144,7 @@ class _Watch:
         say(text)
 
     def _vanished(self, one: str) -> None:
-        """It ended between two looks, and is no longer kept: tell what is known of it."""
+        """Tell what is known of a job that ended between two looks and is no longer kept."""
         if _is_noted(self._reader, one):  # it completed or was cancelled
             is_known = self._reader.job_counts()["cancelled"] == self._cancelled
         elif ask(self._home, lambda cue: was_ended(cue, one)):  # of those only what completed is not noted

@@ -32,7 +32,7 @@ def command(home: Home, id: str, as_json: bool) -> None:
 @click.argument("id", shell_complete=any_work)
 @click.option("--json", "as_json", is_flag=True, help=AS_JSON)
 def explain(place: File, id: str, as_json: bool) -> None:
-    """Say why a work does not run, what is ahead of it, until when, and what to do.
+    """Say why a unit does not run, what is ahead of it, until when, and what to do.
 
     What the callbacks of its program would say of it only the program knows.
     """

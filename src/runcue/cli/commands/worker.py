@@ -81,11 +81,7 @@ def _supervised(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> in
     from runcue.cli.stopping import Post
     from runcue.cli.supervisor import Supervisor
 
-    supervisor = Supervisor(orders, count, Lines(is_quiet=is_quiet), post=Post(home.path))
-    code = supervisor.run()
-    if supervisor.reason:
-        raise Failure(supervisor.reason, code)
-    return code
+    return Supervisor(orders, count, Lines(is_quiet=is_quiet), post=Post(home.path)).run_or_raise()
 
 
 def _detached(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> int:

@@ -305,7 +305,7 @@ class Main(Screen[None]):
     # acting -----------------------------------------------------------------------------------------------
 
     def _chosen(self) -> Item | None:
-        """The work under the cursor; None, with a word, where there is none."""
+        """The unit under the cursor; None, with a word, where there is none."""
         item = self.query_one(Table).chosen
         if item is None or self.wish.view == "services":
             self.say(f"Choose a {self.place.words.one} first: 1, 2 or 3 shows them.")
@@ -313,7 +313,7 @@ class Main(Screen[None]):
         return item
 
     def action_details(self) -> None:
-        """All about the chosen work."""
+        """All about the chosen unit."""
         if (item := self._chosen()) is not None:
             place, id = self.place, item.id
             self.app.push_screen(Live(id, lambda: details(place, id), is_unicode=self.is_unicode))
@@ -323,14 +323,14 @@ class Main(Screen[None]):
         self.action_details()
 
     def action_logs(self) -> None:
-        """What the chosen work printed."""
+        """What the chosen unit printed."""
         if (item := self._chosen()) is not None:
             place, id = self.place, item.id
             ask_for = Logs(id, lambda stream: printed(place, id, stream), is_unicode=self.is_unicode)
             self.app.push_screen(ask_for)
 
     def action_retry(self) -> None:
-        """Try the chosen work again."""
+        """Try the chosen unit again."""
         if (item := self._chosen()) is None:
             return
         words = self.place.words
@@ -343,7 +343,7 @@ class Main(Screen[None]):
         )
 
     def action_cancel(self) -> None:
-        """Cancel the chosen work, after a question."""
+        """Cancel the chosen unit, after a question."""
         if (item := self._chosen()) is None:
             return
         words = self.place.words

@@ -1,4 +1,4 @@
-"""What lies over the live screen for a while: help, a question, all about one work, and what it printed."""
+"""What lies over the live screen for a while: help, a question, all about one unit, and what it printed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ up down      choose a line; also j k, page up and down, the mouse
 tab 1 2 3 4  active, failed, recent, services
 /            filter: a text in any column; !text leaves it out
 esc          back: out of a box, the filter, the chosen line
-enter d      all about a work: fields, attempts, why it waits
+enter d      all about a unit: fields, attempts, why it waits
 l            what its command printed, and follow it
 r            try it again once it has failed or was cancelled
 c            cancel it, after a question

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runcue.cli.screen import GAP, LONGEST_NAME, clean, cut, cut_middle, padded, span
+from runcue.cli.screen import GAP, clean, cut, cut_middle, fitting, padded, span, width_of
 from runcue.cli.services import HELD, used_of
 from runcue.cli.top.look import Item, Scene
 
@@ -20,6 +20,8 @@ Piece = tuple[str, str]
 
 Row = list[Piece]
 BARS = "▁▂▃▄▅▆▇█"
+LONGEST_TASK = 34
+"""How many characters of a task are shown, so that there is room for why it waits."""
 HEADS = {"services": ("SERVICE", "STATE", "RUNS", "NOW", "USED")}
 TONES = {
     "running": "good", "processing": "good", "failed": "warn", "dead": "bad", "gone": "soft", "completed": "good",
@@ -110,24 +112,13 @@ def health(one: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def widths(items: Sequence[Item], width: int, heads: Sequence[str]) -> list[int]:
-    """How wide the columns are, 0 for one that is left out: all give way to the first, the last takes the rest."""
-    most = (LONGEST_NAME, 10, 6, 34)
-    found = []
-    for place, (name, bound) in enumerate(zip(("id", "state", "tries", "what"), most, strict=True)):
-        longest = max((len(getattr(one, name)) for one in items), default=0)
-        found.append(min(bound, max(len(heads[place]), longest)))
-
-    def over(last: int) -> int:
-        return max(0, sum(found) + len(GAP) * sum(map(bool, found)) + last - width)
-
-    for last in (16, 8):
-        found[3] = max(min(8, found[3]), found[3] - over(last))
-    for place, last in ((2, 8), (3, 8), (1, 0)):
-        if over(last):
-            found[place] = 0
-    found[0] -= over(0)
-    rest = width - sum(found) - len(GAP) * sum(map(bool, found))
-    return [*found, rest if rest >= 4 else 0]
+    """How wide the columns are, 0 for one that is left out; the last takes the room that the others leave."""
+    rows = [(one.id, one.state, one.tries, one.what[:LONGEST_TASK], one.said) for one in items]
+    shown = fitting(heads, [max(map(width_of, column)) for column in zip(heads, *rows, strict=True)], width)
+    last = len(heads) - 1
+    if last in shown:
+        shown[last] += width - sum(shown.values()) - len(GAP) * (len(shown) - 1)
+    return [shown.get(place, 0) for place in range(len(heads))]
 
 
 def heads(view: str) -> tuple[str, ...]:
@@ -151,8 +142,8 @@ def head(columns: Sequence[int], names: Sequence[str]) -> Row:
 
 
 def _cells(texts: Sequence[str], columns: Sequence[int]) -> list[str]:
-    """The texts as wide as their columns, and with what stands between them; nothing for one that is left out."""
-    last = len(columns) - 1
+    """The texts as wide as their columns, with a gap after each but the last; "" for a column that is left out."""
+    last = max(place for place, width in enumerate(columns) if width)
     return [
         padded(text, width) + GAP * (place < last) if width else ""
         for place, (text, width) in enumerate(zip(texts, columns, strict=True))

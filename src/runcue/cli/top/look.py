@@ -35,7 +35,7 @@ ORDERS = ("as it comes", "task", "tries", "age")
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One line of the table: a work, or a service."""
+    """One line of the table: a unit, or a service."""
 
     id: str
     state: str
@@ -145,7 +145,7 @@ class Look:
         )
 
     def _works(self, reader: runcue.Reader, wish: Wish) -> tuple[list[runcue.Work], bool]:
-        """The works of that view in the order of their lines, and whether there are more."""
+        """The units of that view in the order of their lines, and whether there are more."""
         states = {"active": ("running", "pending"), "failed": ("failed",)}.get(wish.view, ENDED)
         limit = MOST_SEARCHED if wish.text else MOST
         parts = [reader.list(state, limit=limit) for state in states]
@@ -196,7 +196,7 @@ class Look:
 
 
 def _said(work: runcue.Work, now: float) -> str:
-    """What is to be told of a work that does not wait."""
+    """What is to be told of a unit that does not wait."""
     if work.state == "running":
         return "" if work.started_at is None else f"for {span(max(0.0, now - work.started_at))}"
     if work.skipped:
@@ -222,7 +222,7 @@ def _of_service(one: dict[str, Any]) -> Item:
 
 
 def _chosen(items: list[Item], text: str) -> list[Item]:
-    """Those that the filter lets through."""
+    """The lines that the filter lets through."""
     wanted = text.lower()
     if wanted.startswith("!"):
         return [one for one in items if len(wanted) < 2 or not one.matches(wanted[1:])]

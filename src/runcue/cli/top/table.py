@@ -1,4 +1,4 @@
-"""The table of the live screen: a line for each work, a cursor that stays on its work, keys and mouse.
+"""The table of the live screen: a line for each unit, a cursor that stays on its unit, keys and mouse.
 
 Rules:
 - Whatever comes and goes, the chosen line stays where it is on the screen, until somebody moves the cursor.
@@ -61,7 +61,7 @@ class Table(Widget, can_focus=True):
 
     @property
     def chosen(self) -> Item | None:
-        """The work under the cursor."""
+        """The unit under the cursor."""
         return self.items[self._index] if self.items else None
 
     def put(self, view: str, items: Sequence[Item], kept: Item | None) -> None:
@@ -113,7 +113,7 @@ class Table(Widget, can_focus=True):
         self._bound()
 
     def action_page(self, step: int) -> None:
-        """Move it by a screen."""
+        """Move the cursor by a screen."""
         self.action_move(step * max(1, self.size.height - 2))
 
     def on_click(self, event: events.Click) -> None:

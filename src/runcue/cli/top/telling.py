@@ -1,4 +1,4 @@
-"""What a box tells of one work: everything about it, or what it printed. Plain text, made aside from the screen."""
+"""What a box tells of one unit: everything about it, or what it printed. Plain text, made aside from the screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TAIL = 64 * 1024
 
 
 def details(place: Place, id: str) -> str:
-    """Everything about a work."""
+    """Everything about a unit."""
     found, facts = page(place, id)
     lines = [clean(found["why"]), ""]
     lines += [f"{name:<12}{clean(value)}" for name, value in facts.items() if value]
@@ -28,7 +28,7 @@ def details(place: Place, id: str) -> str:
 
 
 def printed(place: Place, id: str, stream: str) -> str:
-    """The end of what the command of a work printed to that stream, in its latest attempt, without secrets."""
+    """The end of what the command of a unit printed to that stream, in its latest attempt, without secrets."""
     with the_job(place, id) as (reader, work, _):
         start, kept = 0, b""
         while (piece := reader.output(id, stream, start=start)).data:

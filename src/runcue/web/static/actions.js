@@ -1,4 +1,4 @@
-// What a person can do to works: to one, to a group, to all that a filter finds.
+// What a person can do to units: to one, to a group, to all that a filter finds.
 //
 // Whatever acts on more than one work first asks the server how many it would be, and shows some of them.
 

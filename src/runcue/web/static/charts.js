@@ -65,7 +65,7 @@ export function throughput(history) {
   return frame("Completed and failed units each second", bars, `peak ${pace(peak)}/s`, windowOf(history));
 }
 
-/** An area of how many works wait, with a line of how many run. */
+/** An area of how many units wait, with a line of how many run. */
 export function depth(history) {
   const pending = binned(history, "pending", mean);
   const running = binned(history, "running", mean);

@@ -132,7 +132,7 @@ function waiting(status, changed) {
   );
 }
 
-/** The reasons, with all that waits for other works as one: their ids would make a line for each. */
+/** The reasons, with all that waits for other units as one: their ids would make a line for each. */
 function folded(reasons) {
   const others = reasons.filter((one) => one.text.startsWith("after "));
   if (others.length < 2) return reasons;

@@ -1,4 +1,4 @@
-// Lists of works, the same everywhere, and calm: while the pointer is on a list nothing in it changes place.
+// Lists of units, the same everywhere, and calm: while the pointer is on a list nothing in it changes place.
 
 import { h } from "./dom.js";
 import { ago, clock, span, whole } from "./format.js";
@@ -109,7 +109,7 @@ export function row(work) {
   );
 }
 
-/** A list of works, or a sentence when there are none. */
+/** A list of units, or a sentence when there are none. */
 export function rows(name, works, { empty, changed, isStill = false }) {
   if (!works.length && !held.get(name)?.isHeld) return h("div.empty", null, empty);
   const shown = isStill ? { rows: works, isHeld: false, fresh: 0 } : calm(name, works);

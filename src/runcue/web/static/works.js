@@ -1,4 +1,4 @@
-// The list of works: filter, search, page by page, and actions on all that the filter finds.
+// The list of units: filter, search, page by page, and actions on all that the filter finds.
 
 import { isReadOnly, many, VERBS } from "./actions.js";
 import { get } from "./api.js";
@@ -36,7 +36,7 @@ function filterOf(query) {
   return Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""]).filter(([, value]) => value));
 }
 
-/** The newest works, page after page, up to so many or to the end of the list. */
+/** The newest units, page after page, up to so many or to the end of the list. */
 async function newest(filter, most) {
   let works = [];
   let next = null;
