@@ -55,7 +55,7 @@ from runcue.executors.process_locks import (
     signal_name,
 )
 from runcue.host.descriptors import close, guard
-from runcue.host.loops import hold, later, tell
+from runcue.host.loops import hold, later, post_to_loop
 from runcue.ports import Clock, CommandOptions, Entering, Registered
 
 logger = logging.getLogger("runcue")
@@ -427,7 +427,7 @@ class CommandExecutor:
                 answer.append(function())
             except Exception as error:  # noqa: BLE001 (raised again where it was asked for)
                 raised.append(error)
-            tell(loop, deliver)
+            post_to_loop(loop, deliver)
 
         self._watcher.do(job)
         await sure(done)
@@ -464,7 +464,7 @@ class _Child:
 
     def _wait(self) -> None:
         wait_for_exit(self.pid)
-        tell(self.loop, self.exited.set)
+        post_to_loop(self.loop, self.exited.set)
 
     def _let_go(self) -> None:
         if self._pidfd != -1:

@@ -26,7 +26,7 @@ from runcue.core.model.failure import describe
 from runcue.executors.process.keeper import cause_of_death, end_sessions, search_path
 from runcue.executors.process.pool import ignored
 from runcue.host.descriptors import close, forking, guard
-from runcue.host.loops import tell
+from runcue.host.loops import post_to_loop
 
 if TYPE_CHECKING:
     from runcue.executors.process_locks import Jobs
@@ -74,11 +74,11 @@ class Cluster:
 
     def listens(self, address: str) -> None:
         """Its scheduler can be reached; called in the cluster's thread."""
-        tell(self._loop, _set, self.address, address)
+        post_to_loop(self._loop, _set, self.address, address)
 
     def is_over(self, reason: str) -> None:
         """Nothing of it is left; called in the cluster's thread."""
-        tell(self._loop, self._over, reason)
+        post_to_loop(self._loop, self._over, reason)
 
     def _over(self, reason: str) -> None:
         if not self.address.done():

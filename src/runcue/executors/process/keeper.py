@@ -34,7 +34,7 @@ from runcue.executors.process_locks import (
     signal_name,
 )
 from runcue.host.descriptors import close, guard
-from runcue.host.loops import later, tell
+from runcue.host.loops import later, post_to_loop
 
 Sockets = set[socket.socket]
 Reading = Callable[[memoryview], Callable[[], Any]]
@@ -193,7 +193,7 @@ def _keep(
     finally:
         told = over()
         if told is not None:
-            tell(loop, told, reason)
+            post_to_loop(loop, told, reason)
 
 
 def _started(control: int, jobs: Jobs, token: str) -> subprocess.Popen[bytes]:
@@ -283,7 +283,7 @@ def read(
         return
 
     def work() -> None:
-        tell(loop, settle, reading(body))
+        post_to_loop(loop, settle, reading(body))
 
     try:
         threading.Thread(target=work, name="runcue-answer", daemon=True).start()
