@@ -23,7 +23,8 @@ from runcue.executors.command import output as output_module
 from runcue.executors.command.executor import CommandExecutor
 from runcue.executors.command.output import KEEP, Stream, stem
 from runcue.executors.command.reaper import Reaper, Started
-from runcue.executors.process_locks import Jobs, end_leftovers, process
+from runcue.executors.process_locks import Jobs, end_leftovers
+from runcue.host.processes import process
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
 from tests.executors.fakes import (

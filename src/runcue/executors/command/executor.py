@@ -42,20 +42,18 @@ from runcue.executors.command.output import (
     stem,
 )
 from runcue.executors.command.reaper import SHELL, Reaper, Started
-from runcue.executors.process_locks import (
+from runcue.executors.process_locks import Jobs, Mark, holders
+from runcue.host.descriptors import close, guard
+from runcue.host.loops import hold, later, post_to_loop
+from runcue.host.processes import (
     HAS_PROC,
-    Jobs,
-    Mark,
     Process,
-    holders,
     process,
     send_in_session,
     session_members,
     signal_group,
     signal_name,
 )
-from runcue.host.descriptors import close, guard
-from runcue.host.loops import hold, later, post_to_loop
 from runcue.ports import Clock, CommandOptions, Entering, Registered
 
 logger = logging.getLogger("runcue")
