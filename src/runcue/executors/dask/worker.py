@@ -18,7 +18,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from functools import lru_cache
-from types import CoroutineType
 from typing import Any
 from uuid import uuid4
 
@@ -54,13 +53,7 @@ def call(topic: str, key: str, body: bytes) -> bytes:
         )
         work = pool_work(values, reporter)
         worker.log_event(topic, [BEGUN, key])
-        result = function(work)
-        if type(result) is CoroutineType:
-            result.close()
-            raise TypeError(
-                "the handler returned a coroutine: declare it with `def`, or leave out the executor"
-            )
-        return RESULT + pack_result(result)
+        return RESULT + pack_result(function(work))
     except BaseException as error:  # noqa: BLE001 (whatever a function raises is its answer)
         return ERROR + pack_error(error, __file__)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pickle
 from itertools import islice
-from types import SimpleNamespace, TracebackType
+from types import CoroutineType, SimpleNamespace, TracebackType
 from typing import Any, NamedTuple
 
 from runcue.core.limits.headers import asked
@@ -38,6 +38,9 @@ class PackedError(NamedTuple):
 
 def pack_result(result: object) -> bytes:
     """What a function returned, as bytes."""
+    if type(result) is CoroutineType:
+        result.close()
+        raise TypeError("the handler returned a coroutine: declare it with `def`, or leave out the executor")
     try:
         return pickle.dumps(result)
     except BaseException as error:

@@ -13,7 +13,6 @@ The owner starts one keeper, and the keeper starts the workers (pool.py has the 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import pickle
 import socket
@@ -29,7 +28,7 @@ import msgspec
 
 from runcue.core.model.failure import describe
 from runcue.core.model.record import Work
-from runcue.errors import ConfigError, Permanent, RetryLater, WorkerLost, quoted
+from runcue.errors import ConfigError, Permanent, WorkerLost, quoted
 from runcue.ports import Clock, Entering, Handler, Registered, TooLate
 
 if not hasattr(os, "fork"):  # asked before the modules are imported that cannot be without it
@@ -44,6 +43,7 @@ from runcue.executors.process_locks import REAPER
 from runcue.host.descriptors import guard
 from runcue.host.loops import hold
 from runcue.host.processes import cause_of_death, search_path
+from runcue.host.shortage import NO_ROOM, no_room
 
 if TYPE_CHECKING:
     from runcue.executors.process_locks import Jobs
@@ -51,9 +51,6 @@ if TYPE_CHECKING:
 
 FIELDS = Work.__struct_fields__
 CHUNK = 256 * 1024
-NO_ROOM = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
-BACK_OFF = 1.0
-"""Seconds until the next attempt when the system had no room for another process."""
 
 
 class Call(msgspec.Struct, eq=False):
@@ -383,13 +380,8 @@ def not_started(error: OSError) -> Exception:
     if error.errno not in NO_ROOM:
         needed = f"{quoted(sys.executable)} and the current folder have to be there"
         return WorkerLost(f"a worker process could not be started: {error}: {needed}")
-    reason = error.strerror or str(error)
-    waiting = RetryLater(BACK_OFF)
     advice = "lower pool_size=, or raise the limits of processes, open files or memory"
-    waiting.args = (
-        f"no room for another worker process ({reason}): tried again after {BACK_OFF:g} s; {advice}",
-    )
-    return waiting
+    return no_room("worker process", error, advice)
 
 
 # --- Functions that workers can find ----------------------------------------------------------------------

@@ -17,7 +17,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from types import CoroutineType
 from typing import Any
 
 from runcue.core.model.failure import describe
@@ -156,13 +155,7 @@ class Server:
         reporter = Reporter(lambda verb, words: self.send(SAID, number, pickle.dumps((verb, words))))
         work = pool_work(values, reporter)
         self.send(BEGUN, number)
-        result = function(work)
-        if type(result) is CoroutineType:
-            result.close()
-            raise TypeError(
-                "the handler returned a coroutine: declare it with `def`, or leave out the executor"
-            )
-        return pack_result(result)
+        return pack_result(function(work))
 
     def _import(self, key: int, body: bytes) -> None:
         """Import a function, so that a call of it begins at once; if that fails, so do its calls."""
