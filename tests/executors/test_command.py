@@ -22,8 +22,9 @@ from runcue.executors.command import executor as command_module
 from runcue.executors.command import output as output_module
 from runcue.executors.command.executor import CommandExecutor
 from runcue.executors.command.output import KEEP, Stream, stem
-from runcue.executors.command.reaper import Reaper, Started
-from runcue.executors.process_locks import Jobs, end_leftovers, process
+from runcue.executors.command.reaper import Reaper
+from runcue.executors.process_locks import Jobs, end_leftovers
+from runcue.host.processes import process
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
 from tests.executors.fakes import (
@@ -278,7 +279,7 @@ async def test_a_system_without_room_makes_the_work_wait(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(command_module, "Started", refuse)
+        patch.setattr(command_module, "Popen", refuse)
         with pytest.raises(RetryLater, match="no room for another command") as caught:
             await place.run(["true"])
     assert caught.value.after == 1.0
@@ -326,10 +327,10 @@ async def test_what_cannot_be_seen_to_once_it_was_started_is_ended_at_once(
     def refuse(*given: object) -> None:
         raise error
 
-    class Noted(Started):
-        def __init__(self, *given: Any, **named: Any) -> None:
-            super().__init__(*given, **named)
-            pids.append(self.pid)
+    def noted(*given: Any, **named: Any) -> subprocess.Popen[bytes]:
+        started = subprocess.Popen(*given, **named)
+        pids.append(started.pid)
+        return started
 
     owner, name = {
         "reaper": (place.reaper, "register"),
@@ -338,7 +339,7 @@ async def test_what_cannot_be_seen_to_once_it_was_started_is_ended_at_once(
     }[where]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, refuse)
-        patch.setattr(command_module, "Started", Noted)
+        patch.setattr(command_module, "Popen", noted)
         with pytest.raises(comes_as):
             await place.run(["sleep", "600"])
     [pid] = pids

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from runcue.executors import process_locks as jobs_module
 from runcue.executors.command import reaper as reaper_module
 from runcue.executors.command.reaper import Reaper
-from runcue.executors.process_locks import REAPER, Jobs, end_leftovers, process, session_members
+from runcue.executors.process_locks import REAPER, Jobs, end_leftovers
+from runcue.host import processes
+from runcue.host.processes import process, session_members
 from tests.executors.fakes import BOUND, jobs_folder, lives, until_sync
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -272,7 +273,7 @@ def test_the_members_of_a_session_are_found_and_nobody_else(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_young: bool, knows_pids: bool
 ) -> None:
     if not knows_pids:
-        monkeypatch.setattr(jobs_module, "last_pid", lambda: None)
+        monkeypatch.setattr(processes, "last_pid", lambda: None)
     write = f'echo $$ > "{tmp_path}"/'
     leader = start("sh", "-c", f"timeout 600 sh -c '{write}inner; exec sleep 600' & {write}leader; wait")
     start("sleep", "600")
@@ -297,7 +298,7 @@ def test_who_is_born_while_members_are_looked_for_is_found(
     leader = start("sh", "-c", f'{inner} & echo $! > "{tmp_path}/parent"')
     os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
     parent = pid_in(tmp_path / "parent")
-    count = jobs_module.last_pid
+    count = processes.last_pid
 
     def counted_before_the_birth() -> int | None:
         latest = count()
@@ -305,7 +306,7 @@ def test_who_is_born_while_members_are_looked_for_is_found(
         until_sync(lambda: not lives(parent))
         return latest
 
-    monkeypatch.setattr(jobs_module, "last_pid", counted_before_the_birth)
+    monkeypatch.setattr(processes, "last_pid", counted_before_the_birth)
     found = [member.pid for member in session_members(leader.pid, is_young=True)]
     child = pid_in(tmp_path / "child")
     os.kill(child, signal.SIGKILL)
@@ -398,7 +399,7 @@ def test_the_reaper_that_comes_when_there_is_room_again_knows_everything(
         raise BlockingIOError(errno.EAGAIN, "no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(reaper_module, "Started", refuse)
+        patch.setattr(reaper_module, "Popen", refuse)
         reaper.register(groups[1].pid)
     assert reaper.pid is None
     reaper.start()

@@ -94,7 +94,7 @@ def children_of(pid: int) -> set[int]:
 def is_keeper(pid: int) -> bool:
     """Whether this is the process that starts workers."""
     try:
-        return b"process.pool.keep(" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"process.keeper.keep(" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -261,7 +261,7 @@ async def test_a_keeper_that_cannot_even_be_described_fails_the_attempt(
 ) -> None:
     async with pool_of(1) as pool:
         monkeypatch.setattr(
-            "runcue.executors.process.keeper.keeper_command", refusing(ValueError("embedded null"))
+            "runcue.executors.process.keeper_link.keeper_command", refusing(ValueError("embedded null"))
         )
         error = await pool.error(pool_tasks.whoami)
         assert isinstance(error, WorkerLost)
@@ -577,7 +577,7 @@ async def test_a_failure_shows_where_it_was_raised() -> None:
         assert "in fail_with_a_cause" in text
         assert "ValueError: bad value" in text
         assert text.count("RuntimeError: no luck") == 2
-        assert "process/pool.py" not in text
+        assert "process/worker.py" not in text
 
 
 async def test_an_exception_keeps_its_class_and_its_attributes() -> None:
@@ -851,7 +851,7 @@ def test_a_child_that_the_owner_forked_does_not_keep_its_workers_alive(
 
 
 def test_what_runs_in_keeper_and_workers_needs_no_asyncio() -> None:
-    code = "import sys, runcue.executors.process.pool\nprint(*sys.modules)"
+    code = "import sys, runcue.executors.process.keeper\nprint(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=True
     )

@@ -151,7 +151,7 @@ def read():
     with runcue.Reader("queue.db") as reader:
         return sorted(work.task for work in reader.list())
 
-from runcue.executors.process_locks import HAS_PROC
+from runcue.host.processes import HAS_PROC
 answers = {"memory": told(in_memory), "file and commands": told(commands), "reader": told(read)}
 answers["has /proc"] = HAS_PROC
 pathlib.Path("told.json").write_text(json.dumps(answers))

@@ -42,7 +42,7 @@ from runcue.errors import (
     WorkTimedOut,
     quoted,
 )
-from runcue.host.loops import tell
+from runcue.host.loops import post_to_loop
 
 logger = logging.getLogger("runcue")
 
@@ -114,10 +114,10 @@ class Feed:
                 self._came.append(label)
                 if not self._is_told:
                     self._is_told = True
-                    tell(self._loop, self._ring)
+                    post_to_loop(self._loop, self._ring)
                 if self._is_ended:
                     return
-            tell(self._loop, self._served, pulled < count)
+            post_to_loop(self._loop, self._served, pulled < count)
 
     # on the loop
 
@@ -240,7 +240,7 @@ class Batch:
         """Start nothing more; asked for again: wait for nothing either."""
         self._is_halted = True
         if self._loop is not None and self._task is not None:
-            tell(self._loop, self._task.cancel)
+            post_to_loop(self._loop, self._task.cancel)
 
     # on the loop ------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from runcue.core.model.events import draft_of
 from runcue.core.model.record import Record, Spec, Work, view
 from runcue.engine.handler import is_async
 from runcue.errors import ConfigError, InvalidOption, RuncueError, SubmitError, quoted
-from runcue.host.loops import hold, tell
+from runcue.host.loops import hold, post_to_loop
 
 if TYPE_CHECKING:
     from runcue.api.wiring import System
@@ -206,12 +206,12 @@ class InThread:
             items = iter(self._items)
         except BaseException as error:  # noqa: BLE001 (raised where items are read)
             self._asks.get()
-            tell(self._loop, self._served, True, error)
+            post_to_loop(self._loop, self._served, True, error)
             return
         is_over = False
         while not is_over and (count := self._asks.get()):
             is_over, problem = self._pull(items, count)
-            tell(self._loop, self._served, is_over, problem)
+            post_to_loop(self._loop, self._served, is_over, problem)
 
     def _pull(self, items: Any, count: int) -> tuple[bool, BaseException | None]:
         """Pull so many; whether that was the end, and why."""
@@ -224,7 +224,7 @@ class InThread:
                 self._came.append(item)
                 if not self._is_told:
                     self._is_told = True
-                    tell(self._loop, self._collect)
+                    post_to_loop(self._loop, self._collect)
                 if self._left.is_set():
                     return True, None
         except BaseException as error:  # noqa: BLE001 (raised where items are read)

@@ -227,8 +227,8 @@ class System:
         self._said: object = None
         """What was last said of this process."""
         options = registry.options
-        if "runcue.executors.process.pool" in sys.modules:  # else this is no worker process
-            sys.modules["runcue.executors.process.pool"].refuse_while_importing()
+        if "runcue.executors.process.worker" in sys.modules:  # else this is no worker process
+            sys.modules["runcue.executors.process.worker"].refuse_while_importing()
         self.pid = os.getpid()
         self.loop = loop = asyncio.get_running_loop()
         self.clock: Clock

@@ -26,26 +26,27 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from runcue.host.descriptors import close, forking, guard
+from runcue.host.processes import (
+    HAS_PROC,
+    open_files,
+    pids,
+    send,
+    send_in_session,
+    session_members,
+    session_of,
+    signal_group,
+)
 
 REAPER = "reaper"
 """How the names of locks begin whose holders end what they were told of, and then themselves."""
 
 PATIENCE = 0.01
 """Seconds that `end_leftovers` waits for what it has just ended."""
-
-LOOKS = 8
-"""How often processes are looked at in search of the members of a session, while new ones come into being."""
-FEW = 256
-"""So many pids are looked at one by one; when there are more, those of all processes."""
-
-PROC = Path("/proc")
-HAS_PROC = (PROC / "self" / "stat").exists()
 
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -286,7 +287,7 @@ def _end(jobs: list[_Job]) -> None:
 def _end_writers(directory: Path) -> bool:
     """End who holds no lock any more, but writes to what a job of this worker wrote to; False if nobody does."""
     label = f"{directory.name}/".encode()
-    writers = [pid for pid in _pids() if pid != os.getpid() and _writes(pid, label)] if HAS_PROC else []
+    writers = [pid for pid in pids() if pid != os.getpid() and _writes(pid, label)] if HAS_PROC else []
     for pid in writers:
         members = session_members(pid) if session_of(pid) == pid else []
         send(pid, signal.SIGKILL, partial(_writes, pid, label))
@@ -295,108 +296,20 @@ def _end_writers(directory: Path) -> bool:
     return bool(writers)
 
 
-# --- Processes, as /proc shows them ---------------------------------------------------------------
-
-
-class Process(NamedTuple):
-    """One line of the table of processes."""
-
-    pid: int
-    name: str
-    state: str
-    group: int
-    session: int
-
-
-def process(pid: int) -> Process | None:
-    """What there is to know about a process; None when it is gone."""
-    try:
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        data = os.read(descriptor, 4096)
-    except ProcessLookupError:
-        return None
-    finally:
-        os.close(descriptor)
-    head, _, rest = data.rpartition(b")")
-    name = head.partition(b"(")[2].decode("utf-8", "backslashreplace")
-    state, _, group, session = rest.split(maxsplit=4)[:4]
-    return Process(pid, name, state.decode(), int(group), int(session))
-
-
-def session_of(pid: int) -> int | None:
-    """The session of a process that lives; a zombie does not."""
-    found = process(pid)
-    return None if found is None or found.state in "ZX" else found.session
-
-
-def session_members(session: int, is_young: bool = False) -> list[Process]:
-    """Who lives in a session; all of them, unless somebody comes into being meanwhile whose parent is among them.
-
-    Everybody in it had its pid after the leader, whose own is the number of the session. So with `is_young`, when too
-    little time has passed for pids to come round, only those that were given out since are looked at.
-    """
-    seen = session if is_young else None
-    members: list[Process] = []
-    for _ in range(LOOKS):
-        latest = last_pid()
-        if seen is None or latest is None or not seen <= latest <= seen + FEW:
-            members = list(filter(None, (_member(pid, session) for pid in _pids())))
-        elif seen < latest:
-            members = list(filter(None, (_member(pid, session) for pid in range(seen + 1, latest + 1))))
-        if members or latest is None or seen == latest:
-            break
-        seen = latest  # who was born since, to a parent who is gone, is found in the next round
-    return members
-
-
-def _member(pid: int, session: int) -> Process | None:
-    try:
-        may_be_one = os.getsid(pid) == session  # a tenth of the cost of reading what /proc says
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        may_be_one = True
-    found = process(pid) if may_be_one else None
-    return None if found is None or found.session != session or found.state in "ZX" else found
-
-
-def last_pid() -> int | None:
-    """The pid that was given out last, where the kernel tells."""
-    try:
-        descriptor = os.open("/proc/sys/kernel/ns_last_pid", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return int(os.read(descriptor, 32))
-    finally:
-        os.close(descriptor)
+# --- What processes have open ---------------------------------------------------------------------
 
 
 def holders(marks: set[Mark]) -> list[int]:
     """Who has one of these files open for writing, as who inherited it does; this process left out."""
-    return [pid for pid in _pids() if pid != os.getpid() and _holds(pid, marks)]
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir(PROC) if name.isdigit()]  # noqa: PTH208 (names, many of them)
+    return [pid for pid in pids() if pid != os.getpid() and _holds(pid, marks)]
 
 
 def _holds(pid: int, marks: set[Mark]) -> bool:
-    return any(_is_one_of(link, marks) for link in _files(pid))
+    return any(_is_one_of(link, marks) for link in open_files(pid))
 
 
 def _writes(pid: int, label: bytes) -> bool:
-    return any(_has_label(link, label) for link in _files(pid))
-
-
-def _files(pid: int) -> list[str]:
-    try:
-        return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]  # noqa: PTH208
-    except OSError:  # gone, or somebody else's
-        return []
+    return any(_has_label(link, label) for link in open_files(pid))
 
 
 def _has_label(link: str, label: bytes) -> bool:
@@ -414,45 +327,3 @@ def _is_one_of(link: str, marks: set[Mark]) -> bool:
         return (found.st_dev, found.st_ino) in marks and bool(os.lstat(link).st_mode & stat.S_IWUSR)
     except OSError:  # closed meanwhile
         return False
-
-
-def send(pid: int, number: int, is_still_it: Callable[[], bool]) -> None:
-    """Signal a process, if it is still the one that was meant."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    except OSError:  # no descriptors left, or a kernel without them: look and signal at once
-        descriptor = None
-    try:
-        if is_still_it():
-            if descriptor is None:
-                os.kill(pid, number)
-            else:
-                signal.pidfd_send_signal(descriptor, number)
-    except (ProcessLookupError, PermissionError):
-        return
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def send_in_session(pid: int, session: int, number: int) -> None:
-    """Signal a process, if it is still in that session."""
-    send(pid, number, lambda: session_of(pid) == session)
-
-
-def signal_group(group: int, number: int) -> None:
-    """Signal a whole process group, which may be gone or somebody else's by now."""
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-def signal_name(number: int) -> str:
-    """What a signal is called, without its SIG; its number where it has no name."""
-    try:
-        return signal.Signals(number).name.removeprefix("SIG")
-    except ValueError:
-        return str(number)

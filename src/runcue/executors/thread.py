@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from types import CoroutineType
 from typing import Any
 
-from runcue.host.loops import hold, tell
+from runcue.host.loops import hold, post_to_loop
 from runcue.ports import Clock, Entering, Registered
 
 Job = Callable[[], None]
@@ -66,7 +66,7 @@ class ThreadExecutor:
             except BaseException as raised:  # noqa: BLE001 (whatever a handler raises is its outcome)
                 error = raised
             self._be_idle()  # before the answer: whoever hears it may have the next job for this very thread
-            tell(loop, deliver, result, error)
+            post_to_loop(loop, deliver, result, error)
 
         self._put(job)
         # On virtual time a thread's work takes none; the answer comes in a later step of the loop.

@@ -39,7 +39,7 @@ def later(loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[]
     """Call back after real seconds, on virtual time too."""
     if not hasattr(loop, "hold"):
         return loop.call_later(seconds, callback)
-    timer = threading.Timer(seconds, tell, (loop, callback))
+    timer = threading.Timer(seconds, post_to_loop, (loop, callback))
     timer.daemon = True
     timer.start()
     return timer
@@ -60,7 +60,7 @@ async def within(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
         raise
 
 
-def tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: Any) -> None:
+def post_to_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: Any) -> None:
     """Call back on that loop, from any thread; nothing happens when it is closed: nobody waits there any more."""
     try:
         loop.call_soon_threadsafe(callback, *arguments)

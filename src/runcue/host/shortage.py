@@ -11,13 +11,19 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from runcue.errors import StoreError
+from runcue.errors import RetryLater, StoreError
 
 OPEN_FILES: Final = {
     errno.EMFILE: "This process has as many files open as it may. Raise its limit (ulimit -n), or close some",
     errno.ENFILE: "This machine has as many files open as it may. Close some, or raise fs.file-max",
 }
 """What to do, by the number of the error."""
+NO_ROOM: Final = frozenset(
+    {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
+)
+"""Errors of a system that has no room for another process just now."""
+BACK_OFF: Final = 1.0
+"""Seconds until an attempt that found no room is tried again."""
 
 
 def start_thread(work: Callable[..., None], name: str, *arguments: Any) -> threading.Thread:
@@ -30,6 +36,14 @@ def start_thread(work: Callable[..., None], name: str, *arguments: Any) -> threa
             f"No thread can be started for {name} ({error}). Raise the limit on processes (ulimit -u), or have fewer."
         ) from error
     return thread
+
+
+def no_room(what: str, error: OSError | RuntimeError, advice: str) -> RetryLater:
+    """What to raise in an attempt for which the system has no room just now: it is tried again a little later."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    later = RetryLater(BACK_OFF)
+    later.args = (f"no room for another {what} ({reason}): tried again after {BACK_OFF:g} s; {advice}",)
+    return later
 
 
 def no_files(number: int | None, shown: str, store: str) -> StoreError | None:

@@ -1,8 +1,7 @@
-"""One log line for each event, on the standard logger `runcue`, with key=value pairs and the same as `extra`.
+"""One log line for each event, on the standard logger `runcue`: key=value pairs in the text, and as `extra`.
 
-runcue never configures logging: whoever runs it decides what is shown. `JsonFormatter` is for those who want each
-line to be a JSON object. It writes a line for whatever it is given: what is no JSON is put into words, and secrets
-are hidden.
+runcue never configures logging: the application decides what is shown. `JsonFormatter` makes each line a JSON object.
+It writes a line for any record: a value that is not JSON is put into words, and secrets are hidden.
 """
 
 from __future__ import annotations
@@ -14,39 +13,34 @@ from typing import Any, Final
 import msgspec
 
 from runcue.core.limits.headers import asked
-from runcue.core.model.events import Event, EventDraft, draft_of, make_event
+from runcue.core.model.events import EVENTS, Event, EventDraft, draft_of, make_event
 from runcue.core.model.failure import clean
 from runcue.core.schedule.plan import Plan
 
 logger = logging.getLogger("runcue")
 
-LEVELS = {
-    "queued": logging.DEBUG,
-    "started": logging.DEBUG,
-    "completed": logging.DEBUG,
-    "skipped": logging.DEBUG,
-    "progress": logging.DEBUG,
-    "queue_status": logging.DEBUG,
-    "retrying": logging.INFO,
-    "lease_lost": logging.INFO,
-    "cancelled": logging.INFO,
-    "service_status": logging.INFO,
-    "task_changed": logging.INFO,
-    "service_rate_limited": logging.INFO,
-    "circuit_half_open": logging.INFO,
-    "circuit_closed": logging.INFO,
-    "failed": logging.WARNING,
-    "stale_completion": logging.WARNING,
-    "circuit_opened": logging.WARNING,
-    "backpressure_active": logging.WARNING,
-    "callback_failed": logging.WARNING,
-    "pending_warning": logging.WARNING,
-    "stall_warning": logging.WARNING,
+QUIET: Final = frozenset({"queued", "started", "completed", "skipped", "progress", "queue_status"})
+"""Events of every day, which are logged at DEBUG."""
+WARNINGS: Final = frozenset(
+    {
+        "failed",
+        "stale_completion",
+        "circuit_opened",
+        "backpressure_active",
+        "callback_failed",
+        "pending_warning",
+        "stall_warning",
+    }
+)
+"""Events that somebody should look at. Every other event is logged at INFO, one that is new included."""
+LEVELS: Final = dict.fromkeys(EVENTS, logging.INFO) | {
+    **dict.fromkeys(QUIET, logging.DEBUG),
+    **dict.fromkeys(WARNINGS, logging.WARNING),
 }
 
 
 def log_events(plan: Plan) -> None:
-    """Log what happened, as far as the logger wants to know."""
+    """Log the events of a plan, as far as the logger wants them."""
     least = logger.getEffectiveLevel()
     if least > logging.DEBUG and not plan.is_notable:
         return
@@ -60,10 +54,12 @@ def log_events(plan: Plan) -> None:
 
 
 def _level(words: EventDraft) -> int:
-    """How much an event matters: an attempt that fails is bad news only when it was the last."""
+    """How much an event matters: a failed attempt is a warning only when no other follows."""
     if words.type == "failed" and words.data is not None and words.data.get("will_retry"):
         return logging.INFO
-    return LEVELS[words.type]
+    return LEVELS.get(
+        words.type, logging.INFO
+    )  # a newer runcue may have sent an event that is not in our table
 
 
 def _fields(event: Event) -> dict[str, object]:

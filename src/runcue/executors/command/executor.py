@@ -27,6 +27,7 @@ from inspect import isawaitable
 from itertools import count
 from math import inf
 from pathlib import Path
+from subprocess import Popen
 from typing import Any, TypeVar
 
 from runcue.errors import CommandFailed, RetryLater, quoted
@@ -41,21 +42,20 @@ from runcue.executors.command.output import (
     make_folder,
     stem,
 )
-from runcue.executors.command.reaper import SHELL, Reaper, Started
-from runcue.executors.process_locks import (
+from runcue.executors.command.reaper import SHELL, Reaper, disown
+from runcue.executors.process_locks import Jobs, Mark, holders
+from runcue.host import shortage
+from runcue.host.descriptors import close, guard
+from runcue.host.loops import hold, later, post_to_loop
+from runcue.host.processes import (
     HAS_PROC,
-    Jobs,
-    Mark,
     Process,
-    holders,
     process,
     send_in_session,
     session_members,
     signal_group,
     signal_name,
 )
-from runcue.host.descriptors import close, guard
-from runcue.host.loops import hold, later, tell
 from runcue.ports import Clock, CommandOptions, Entering, Registered
 
 logger = logging.getLogger("runcue")
@@ -64,8 +64,6 @@ T = TypeVar("T")
 
 LONGEST_ARGUMENT = 128 * 1024
 """Bytes that Linux lets a single argument have."""
-BACK_OFF = 1.0
-"""Seconds until the next attempt when the system had no room for another process."""
 KILL_PATIENCE = 5.0
 """Seconds that what cannot even be killed is waited for, after the command itself has ended."""
 UNSEEN = "unknown"
@@ -81,9 +79,8 @@ HIDDEN_PREFIXES = ("RUNCUE_", "QUEUECTL_")
 HIDDEN = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGSSLKEY"})
 """What commands do not see of this process's environment, unless the task's `env=` says otherwise."""
 
-NO_ROOM = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.ETXTBSY}
-)
+NO_ROOM = shortage.NO_ROOM | {errno.ETXTBSY}
+"""Errors after which the command may well start a little later; ETXTBSY: somebody is just writing the program."""
 
 
 # --- What to run ----------------------------------------------------------------------------------
@@ -142,10 +139,7 @@ def refusal(error: OSError, argv: list[str], cwd: str | None) -> CommandFailed |
 
 
 def _no_room(error: OSError | RuntimeError) -> RetryLater:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-    waiting = RetryLater(BACK_OFF)
-    waiting.args = (f"no room for another command ({reason}): try again after {BACK_OFF:g} s",)
-    return waiting
+    return shortage.no_room("command", error, "raise the limits of processes, open files or memory")
 
 
 # --- Running it -----------------------------------------------------------------------------------
@@ -226,7 +220,7 @@ class CommandExecutor:
         script = None
         try:
             line, script = script_of(argv)
-            started = Started(
+            started = Popen(
                 line,
                 stdin=self._nothing,
                 stdout=output.out.writing,
@@ -250,25 +244,26 @@ class CommandExecutor:
         finally:
             if script is not None:
                 close(script)
+        disown(started)  # _Child waits for it, when nothing else of its session is left
         try:
             self._reaper.register(started.pid)
             self._jobs.started(number, started.pid)
             output.hand_over()
             self._watcher.add(number, output)
-            return _Child(number, work.id, started, output)
+            return _Child(number, work.id, started.pid, output)
         except BaseException as error:
-            self._abandon(number, started, output)
+            self._abandon(number, started.pid, output)
             if isinstance(error, (OSError, RuntimeError)):
                 raise _no_room(error) from error
             raise
 
-    def _abandon(self, number: int, started: Started, output: Output) -> None:
-        """End what was started a moment ago and cannot be seen to."""
-        if is_our_child(started.pid):
-            signal_group(started.pid, signal.SIGKILL)
-            signal_session(started.pid, signal.SIGKILL, is_young=True)
-        self._reaper.forget(started.pid)
-        started.wait()
+    def _abandon(self, number: int, pid: int, output: Output) -> None:
+        """End a command that was started a moment ago and that nothing could follow."""
+        if is_our_child(pid):
+            signal_group(pid, signal.SIGKILL)
+            signal_session(pid, signal.SIGKILL, is_young=True)
+        self._reaper.forget(pid)
+        exit_code_of(pid)
         self._watcher.remove(number)
         output.settle(self._limit)
         output.close()
@@ -427,7 +422,7 @@ class CommandExecutor:
                 answer.append(function())
             except Exception as error:  # noqa: BLE001 (raised again where it was asked for)
                 raised.append(error)
-            tell(loop, deliver)
+            post_to_loop(loop, deliver)
 
         self._watcher.do(job)
         await sure(done)
@@ -439,17 +434,16 @@ class CommandExecutor:
 class _Child:
     """A command that was started, until it is reaped."""
 
-    def __init__(self, number: int, work: str, started: Started, output: Output) -> None:
+    def __init__(self, number: int, work: str, pid: int, output: Output) -> None:
         self.number = number
         self.work = work
-        self.pid = started.pid
+        self.pid = pid
         self.output = output
         self.loop = asyncio.get_running_loop()
         self.exited = asyncio.Event()
         self.exit_code: int | None = None
         self.was_cancelled = False
         self._began = time.monotonic()
-        self._started = started
         self._is_reaped = False
         self._pidfd = -1
         try:
@@ -464,7 +458,7 @@ class _Child:
 
     def _wait(self) -> None:
         wait_for_exit(self.pid)
-        tell(self.loop, self.exited.set)
+        post_to_loop(self.loop, self.exited.set)
 
     def _let_go(self) -> None:
         if self._pidfd != -1:
@@ -501,12 +495,16 @@ class _Child:
         self._is_reaped = True
         if not self.loop.is_closed():
             self._let_go()
-        try:
-            _, status = os.waitpid(self.pid, 0)
-        except ChildProcessError:  # somebody else in this process took it
-            self._started.returncode = 0
-        else:
-            self.exit_code = self._started.returncode = os.waitstatus_to_exitcode(status)
+        self.exit_code = exit_code_of(self.pid)
+
+
+def exit_code_of(pid: int) -> int | None:
+    """Reap a child, and wait for its end before that; None when other code of this process has reaped it."""
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status)
 
 
 def is_our_child(pid: int) -> bool:

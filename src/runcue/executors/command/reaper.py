@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
+import weakref
+from subprocess import DEVNULL, Popen, TimeoutExpired
 
 from runcue.executors.process_locks import REAPER, Jobs
 from runcue.host.descriptors import close, guard
@@ -58,11 +59,9 @@ done
 """
 
 
-class Started(subprocess.Popen[bytes]):
-    """A process about which nothing is said when the program just ends: it is seen to in other ways."""
-
-    def __del__(self, *unused: object) -> None:
-        """Do not warn."""
+def disown(started: Popen[bytes]) -> None:
+    """Keep Popen from waiting for a process, and from warning of it when the program ends while it runs."""
+    started.returncode = 0
 
 
 class Reaper:
@@ -72,7 +71,8 @@ class Reaper:
         self._jobs = jobs
         self._groups: set[int] = set()
         self._pipe = -1
-        self._shell: Started | None = None
+        self._shell: Popen[bytes] | None = None
+        self._at_exit: weakref.finalize[[Popen[bytes]], Reaper] | None = None
         self._is_missing = False
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -109,7 +109,7 @@ class Reaper:
             shell.send_signal(signal.SIGCONT)  # somebody may have stopped it
             try:
                 shell.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
+            except TimeoutExpired:
                 shell.kill()
                 shell.wait()
             self._jobs.release(REAPER)
@@ -119,11 +119,11 @@ class Reaper:
         guard(writing)
         try:
             lock = self._jobs.take(REAPER)
-            self._shell = Started(
+            self._shell = Popen(
                 [SHELL, "-c", SCRIPT],
                 stdin=reading,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
                 cwd="/",
                 env={"PATH": os.defpath},
                 start_new_session=True,
@@ -137,6 +137,7 @@ class Reaper:
                 close(writing)
                 self._jobs.release(REAPER)
         if self._shell is not None:
+            self._at_exit = weakref.finalize(self, disown, self._shell)
             os.set_blocking(writing, False)
             self._pipe = writing
             self._jobs.started(REAPER, self._shell.pid)
@@ -175,8 +176,10 @@ class Reaper:
             if before is not None:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _let_go(self) -> Started | None:
+    def _let_go(self) -> Popen[bytes] | None:
         shell, self._shell = self._shell, None
+        if self._at_exit is not None:
+            self._at_exit.detach()
         if self._pipe != -1:
             close(self._pipe)
             self._pipe = -1

@@ -23,10 +23,9 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from runcue.core.model.failure import describe
-from runcue.executors.process.keeper import cause_of_death, end_sessions, search_path
-from runcue.executors.process.pool import ignored
 from runcue.host.descriptors import close, forking, guard
-from runcue.host.loops import tell
+from runcue.host.loops import post_to_loop
+from runcue.host.processes import cause_of_death, end_sessions, ignore_signal, python_command
 
 if TYPE_CHECKING:
     from runcue.executors.process_locks import Jobs
@@ -74,11 +73,11 @@ class Cluster:
 
     def listens(self, address: str) -> None:
         """Its scheduler can be reached; called in the cluster's thread."""
-        tell(self._loop, _set, self.address, address)
+        post_to_loop(self._loop, _set, self.address, address)
 
     def is_over(self, reason: str) -> None:
         """Nothing of it is left; called in the cluster's thread."""
-        tell(self._loop, self._over, reason)
+        post_to_loop(self._loop, self._over, reason)
 
     def _over(self, reason: str) -> None:
         if not self.address.done():
@@ -132,17 +131,11 @@ def _keep(size: int, jobs: Jobs, token: str, control: int, owner: weakref.ref[Cl
 def _started(
     size: int, jobs: Jobs, token: str, control: int, says: int, folder: str
 ) -> subprocess.Popen[bytes]:
-    from multiprocessing.spawn import get_command_line
-
-    line = get_command_line()  # [python, options …, "-c", …]
-    code = (
-        f"import sys; sys.path[:] = {search_path()!r}; "
-        f"from runcue.executors.dask import cluster; cluster.keep({size}, {control}, {says}, {folder!r})"
-    )
+    code = f"from runcue.executors.dask import cluster; cluster.keep({size}, {control}, {says}, {folder!r})"
     lock = jobs.take(token)
     try:
         process = subprocess.Popen(
-            [*line[: line.index("-c")], "-c", code],
+            python_command(code),
             stdin=subprocess.DEVNULL,
             pass_fds=[control, says] if lock is None else [control, says, lock],
             env={"DASK_LOGGING__DISTRIBUTED": SILENT, **os.environ},
@@ -164,7 +157,7 @@ def keep(size: int, control: int, says: int, folder: str) -> None:
     What Dask writes goes to that folder, which is removed at the end.
     """
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a service manager's: the owner decides
-        signal.signal(getattr(signal, name), ignored)
+        signal.signal(getattr(signal, name), ignore_signal)
     os.set_inheritable(control, False)
     os.set_inheritable(says, False)
     is_closed = asyncio.run(_serve(size, control, says, folder))

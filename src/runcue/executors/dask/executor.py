@@ -19,7 +19,7 @@ import asyncio
 import logging
 import pickle
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -48,8 +48,8 @@ except ImportError as missing:
 
 from runcue.executors.dask import worker as dask_worker
 from runcue.executors.dask.cluster import Cluster
-from runcue.executors.process.answer import raising, read_error, read_result
-from runcue.executors.process.keeper import read
+from runcue.executors.process.answer_reader import Answer, raising, read_answer, read_error, read_result
+from runcue.executors.process.reporter import forward
 
 if TYPE_CHECKING:
     from runcue.executors.process_locks import Jobs
@@ -61,7 +61,6 @@ CONNECT_TIMEOUT = 10.0
 CLOSE_TIMEOUT = 2.0
 LOOK_EVERY = 0.1
 """Seconds after which calls that have not begun are looked at: whoever gave one up does not say so."""
-SAYINGS = frozenset({"progress", "charge", "observe"})
 HERE = "the local Dask cluster"
 UNKNOWN = "what it did is unknown, look before it runs again"
 
@@ -77,7 +76,7 @@ class Call(msgspec.Struct, eq=False):
     key: str
     work: Any
     entered: Entering | None
-    answer: asyncio.Future[Callable[[], Any]]
+    answer: asyncio.Future[Answer]
     """What to do in order to return what the function returned, or to raise what it raised."""
     future: Any = None
     """Dask's idea of it."""
@@ -287,7 +286,7 @@ class Link:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _settle(self, call: Call, answer: Callable[[], Any]) -> None:
+    def _settle(self, call: Call, answer: Answer) -> None:
         if not call.answer.done():
             call.answer.set_result(answer)
 
@@ -308,7 +307,7 @@ class Link:
             self._settle(call, raising(TooLate()))
             return
         reading = read_result if body[:1] == dask_worker.RESULT else read_error
-        read(self._loop, reading, memoryview(body)[1:], partial(self._settle, call))
+        read_answer(self._loop, reading, memoryview(body)[1:], partial(self._settle, call))
 
     async def _take_back(self, future: Any) -> None:
         try:
@@ -342,11 +341,7 @@ class Link:
             if call.entered is not None:
                 call.entered(self._clock.now())
         else:
-            verb, said = pickle.loads(words[0])
-            if verb == "charge":
-                call.work.charge(**said[0])
-            elif verb in SAYINGS:
-                getattr(call.work, verb)(*said)
+            forward(call.work, *pickle.loads(words[0]))
 
     def _may_begin(self, call: Call | None, worker: str) -> bool:
         """Once for each call, while somebody wants it and it is in time."""

@@ -16,10 +16,8 @@ Sent to workers by executor.py, by name: runcue has to be installed there.
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable
 from functools import lru_cache
-from types import CoroutineType
 from typing import Any
 from uuid import uuid4
 
@@ -29,8 +27,8 @@ from distributed.utils import sync
 from runcue.core.model.failure import describe
 from runcue.core.model.record import Work
 from runcue.errors import Permanent
-from runcue.executors.process.answer import pack_error, pack_result, plain
-from runcue.executors.process.pool import PROGRESS_EVERY, SMALL, PoolWork, Reporter
+from runcue.executors.process.answer import pack_error, pack_result
+from runcue.executors.process.reporter import Reporter, pool_work
 
 ASK, BEGUN, SAID = "ask", "begun", "said"
 RESULT, ERROR, REFUSED = b"r", b"e", b"n"
@@ -50,16 +48,12 @@ def call(topic: str, key: str, body: bytes) -> bytes:
         function = _imported(handler)
         if not _may_begin(worker, topic, key):
             return REFUSED
-        work = PoolWork(*values)
-        work.__dict__["_reporter"] = Teller(worker, topic, key)
+        reporter = Reporter(
+            lambda verb, words: worker.log_event(topic, [SAID, key, pickle.dumps((verb, words))])
+        )
+        work = pool_work(values, reporter)
         worker.log_event(topic, [BEGUN, key])
-        result = function(work)
-        if type(result) is CoroutineType:
-            result.close()
-            raise TypeError(
-                "the handler returned a coroutine: declare it with `def`, or leave out the executor"
-            )
-        return RESULT + pack_result(result)
+        return RESULT + pack_result(function(work))
     except BaseException as error:  # noqa: BLE001 (whatever a function raises is its answer)
         return ERROR + pack_error(error, __file__)
 
@@ -91,24 +85,3 @@ def _imported(handler: bytes) -> Callable[[Work], Any]:
             f"its handler cannot be imported on the Dask worker ({describe(error)}): install its module there"
         ) from error
     return function
-
-
-class Teller(Reporter):
-    """Tells the owner through the scheduler how far a function is."""
-
-    def __init__(self, worker: Any, topic: str, key: str) -> None:
-        self._worker = worker
-        self._topic = topic
-        self._key = key
-        self._told_at = float("-inf")
-
-    def say(self, verb: str, *words: object) -> None:
-        """Have a method of the work called at the owner's."""
-        self._worker.log_event(self._topic, [SAID, self._key, pickle.dumps((verb, words))])
-
-    def progress(self, fraction: float | None, text: str | None) -> None:
-        """The same for progress, not too often."""
-        now = time.monotonic()
-        if now - self._told_at >= PROGRESS_EVERY:
-            self._told_at = now
-            self.say("progress", plain(fraction), None if text is None else plain(str(text)[:SMALL]))

@@ -13,14 +13,12 @@ The owner starts one keeper, and the keeper starts the workers (pool.py has the 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import pickle
 import socket
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from itertools import count
 from types import MethodType
@@ -30,28 +28,22 @@ import msgspec
 
 from runcue.core.model.failure import describe
 from runcue.core.model.record import Work
-from runcue.errors import ConfigError, Permanent, RetryLater, WorkerLost, quoted
+from runcue.errors import ConfigError, Permanent, WorkerLost, quoted
 from runcue.ports import Clock, Entering, Handler, Registered, TooLate
 
 if not hasattr(os, "fork"):  # asked before the modules are imported that cannot be without it
     raise ConfigError('executor="process_pool" needs a system with fork: use threads on this one.')
 
-from runcue.executors.process import pool as process_pool
-from runcue.executors.process.answer import raising, read_error, read_result
-from runcue.executors.process.keeper import (
-    NO_SIGNAL,
-    Keeper,
-    Sockets,
-    cause_of_death,
-    close_all,
-    close_one,
-    read,
-    search_path,
-)
-from runcue.executors.process.pool import FRAME
+from runcue.executors.process import protocol
+from runcue.executors.process.answer_reader import Answer, raising, read_answer, read_error, read_result
+from runcue.executors.process.keeper_link import NO_SIGNAL, KeeperLink, Sockets, close_all, close_one
+from runcue.executors.process.reporter import forward
+from runcue.executors.process.worker import refuse_while_importing
 from runcue.executors.process_locks import REAPER
 from runcue.host.descriptors import guard
 from runcue.host.loops import hold
+from runcue.host.processes import cause_of_death, search_path
+from runcue.host.shortage import NO_ROOM, no_room
 
 if TYPE_CHECKING:
     from runcue.executors.process_locks import Jobs
@@ -59,9 +51,6 @@ if TYPE_CHECKING:
 
 FIELDS = Work.__struct_fields__
 CHUNK = 256 * 1024
-NO_ROOM = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
-BACK_OFF = 1.0
-"""Seconds until the next attempt when the system had no room for another process."""
 
 
 class Call(msgspec.Struct, eq=False):
@@ -73,7 +62,7 @@ class Call(msgspec.Struct, eq=False):
     body: bytes
     work: Any
     entered: Entering | None
-    answer: asyncio.Future[Callable[[], Any]]
+    answer: asyncio.Future[Answer]
     """What to do in order to return what the function returned, or to raise what it raised."""
     worker: Worker | None = None
     has_begun: bool = False
@@ -83,7 +72,7 @@ class Worker(msgspec.Struct, eq=False):
     """One worker process, from here."""
 
     number: int
-    keeper: Keeper
+    keeper: KeeperLink
     channel: socket.socket
     gone: asyncio.Future[None]
     pid: int = 0
@@ -101,7 +90,7 @@ class ProcessExecutor:
     can_stop = True
 
     def __init__(self, clock: Clock, size: int, grace: float, jobs: Jobs) -> None:
-        process_pool.refuse_while_importing()
+        refuse_while_importing()
         self._clock = clock
         self._size = size
         self.grace = grace
@@ -111,7 +100,7 @@ class ProcessExecutor:
         self._workers: dict[int, Worker] = {}
         self._idle: list[Worker] = []
         self._waiting: deque[Call] = deque()
-        self._keeper: Keeper | None = None
+        self._keeper: KeeperLink | None = None
         self._sockets: Sockets = set()
         weakref.finalize(self, close_all, self._sockets)  # nobody closed this: the processes end all the same
 
@@ -143,14 +132,14 @@ class ProcessExecutor:
             return
         for worker in self._workers.values():
             worker.is_ending = True
-            self._send(worker, process_pool.QUIT, 0)
+            self._send(worker, protocol.QUIT, 0)
         self._idle.clear()
         for keeper in keepers:
-            keeper.order(process_pool.CLOSE, 0)
+            keeper.order(protocol.CLOSE, 0)
         release = hold(asyncio.get_running_loop())
         try:
             ended = [keeper.ended for keeper in keepers]
-            await asyncio.wait(ended, timeout=process_pool.LAST_GRACE + 2 * process_pool.GIVE_UP)
+            await asyncio.wait(ended, timeout=protocol.LAST_GRACE + 2 * protocol.GIVE_UP_AFTER)
         finally:
             release()
 
@@ -188,7 +177,7 @@ class ProcessExecutor:
                 self._begin(worker, call)
             else:
                 function = next(data for _, key, data in self._functions.values() if key == call.key)
-                self._send(worker, process_pool.FUNCTION, call.key, function)
+                self._send(worker, protocol.FUNCTION, call.key, function)
 
     def _begin(self, worker: Worker, call: Call) -> None:
         """Have a function called, which the worker has imported by now: nothing is left that could take long."""
@@ -199,13 +188,13 @@ class ProcessExecutor:
                 self._free(worker)
                 self._settle(call, raising(error))
                 return
-        self._send(worker, process_pool.CALL, call.number, call.body)
+        self._send(worker, protocol.CALL, call.number, call.body)
 
     def _free(self, worker: Worker) -> None:
         worker.call = None
         self._idle.append(worker)
 
-    def _settle(self, call: Call, answer: Callable[[], Any]) -> None:
+    def _settle(self, call: Call, answer: Answer) -> None:
         if not call.answer.done():
             call.answer.set_result(answer)
 
@@ -218,8 +207,8 @@ class ProcessExecutor:
             return
         if not worker.is_ending:
             worker.is_ending = True
-            self._send(worker, process_pool.QUIT, 0)
-            worker.keeper.order(process_pool.STOP, worker.number, self.grace)
+            self._send(worker, protocol.QUIT, 0)
+            worker.keeper.order(protocol.STOP, worker.number, self.grace)
         while not worker.gone.done():
             try:
                 await asyncio.shield(worker.gone)
@@ -237,7 +226,9 @@ class ProcessExecutor:
         if self._keeper is None or self._keeper.is_lost:
             token = f"{REAPER}-pool-{number}"
             try:
-                self._keeper = Keeper(loop, self._jobs, token, self._sockets, self._heard, self._keeper_lost)
+                self._keeper = KeeperLink(
+                    loop, self._jobs, token, self._sockets, self._heard, self._keeper_lost
+                )
             except OSError:
                 ours.close()
                 theirs.close()
@@ -248,8 +239,8 @@ class ProcessExecutor:
         ours.setblocking(False)
         self._workers[number] = worker
         loop.add_reader(ours, self._read, worker)
-        worker.keeper.order(process_pool.START, number, channel=theirs)
-        self._send(worker, process_pool.HELLO, 0, hello)
+        worker.keeper.order(protocol.START, number, channel=theirs)
+        self._send(worker, protocol.HELLO, 0, hello)
         return worker
 
     def _heard(self, what: bytes, number: int, value: int) -> None:
@@ -257,12 +248,12 @@ class ProcessExecutor:
         worker = self._workers.get(number)
         if worker is None:
             return
-        if what == process_pool.NOT_STARTED:
+        if what == protocol.NOT_STARTED:
             self._gone(worker, not_started(OSError(value, os.strerror(value))))
         else:
             self._gone(worker, WorkerLost(f"the process that ran it died: {cause_of_death(value)}"))
 
-    def _keeper_lost(self, keeper: Keeper, reason: str | OSError) -> None:
+    def _keeper_lost(self, keeper: KeeperLink, reason: str | OSError) -> None:
         """A keeper is gone, and with it its workers and what they had started."""
         if self._keeper is keeper:
             self._keeper = None
@@ -297,7 +288,7 @@ class ProcessExecutor:
     # the channel ------------------------------------------------------------------------------------------
 
     def _send(self, worker: Worker, what: bytes, number: int, body: bytes = b"") -> None:
-        worker.outgoing.append(memoryview(FRAME.pack(what, number, len(body)) + body))
+        worker.outgoing.append(memoryview(protocol.FRAME.pack(what, number, len(body)) + body))
         if len(worker.outgoing) == 1:
             self._write(worker)
 
@@ -330,21 +321,23 @@ class ProcessExecutor:
             worker.gone.get_loop().remove_reader(worker.channel)  # dead or dying: the keeper will say so
             return False
         worker.incoming += chunk
-        while len(worker.incoming) >= FRAME.size:
-            what, number, size = FRAME.unpack_from(worker.incoming)
-            if len(worker.incoming) < FRAME.size + size:
+        while len(worker.incoming) >= protocol.FRAME.size:
+            what, number, size = protocol.FRAME.unpack_from(worker.incoming)
+            if len(worker.incoming) < protocol.FRAME.size + size:
                 break
-            frame, worker.incoming = worker.incoming, worker.incoming[FRAME.size + size :]
-            self._told(worker, what, number, memoryview(frame)[FRAME.size : FRAME.size + size])
+            frame, worker.incoming = worker.incoming, worker.incoming[protocol.FRAME.size + size :]
+            self._told(
+                worker, what, number, memoryview(frame)[protocol.FRAME.size : protocol.FRAME.size + size]
+            )
         return True
 
     def _told(self, worker: Worker, what: bytes, number: int, body: memoryview) -> None:
         call = worker.call
-        if what == process_pool.AWAKE:
+        if what == protocol.AWAKE:
             worker.pid = number
             worker.keeper.sessions.add(number)
             return
-        if what == process_pool.LEARNT:
+        if what == protocol.IMPORTED:
             worker.knows.add(number)
             if call is not None and call.key == number and not worker.is_ending:
                 self._begin(worker, call)
@@ -352,23 +345,17 @@ class ProcessExecutor:
             return
         if call is None or call.number != number or worker.is_ending:
             return
-        if what == process_pool.BEGUN:
+        if what == protocol.BEGUN:
             call.has_begun = True
             if call.entered is not None:
                 call.entered(self._clock.now())
-        elif what == process_pool.PROGRESS:
-            call.work.progress(*pickle.loads(body))
-        elif what == process_pool.SAID:
-            verb, words = pickle.loads(body)
-            if verb == "charge":
-                call.work.charge(**words[0])
-            else:
-                call.work.observe(*words)
+        elif what == protocol.SAID:
+            forward(call.work, *pickle.loads(body))
         else:
             worker.has_answered = True
             self._free(worker)
-            reading = read_result if what == process_pool.RESULT else read_error
-            read(call.answer.get_loop(), reading, body, partial(self._settle, call))
+            reading = read_result if what == protocol.RESULT else read_error
+            read_answer(call.answer.get_loop(), reading, body, partial(self._settle, call))
             self._dispatch()
 
 
@@ -393,13 +380,8 @@ def not_started(error: OSError) -> Exception:
     if error.errno not in NO_ROOM:
         needed = f"{quoted(sys.executable)} and the current folder have to be there"
         return WorkerLost(f"a worker process could not be started: {error}: {needed}")
-    reason = error.strerror or str(error)
-    waiting = RetryLater(BACK_OFF)
     advice = "lower pool_size=, or raise the limits of processes, open files or memory"
-    waiting.args = (
-        f"no room for another worker process ({reason}): tried again after {BACK_OFF:g} s; {advice}",
-    )
-    return waiting
+    return no_room("worker process", error, advice)
 
 
 # --- Functions that workers can find ----------------------------------------------------------------------

@@ -1,291 +1,241 @@
-"""The keeper of a pool as its owner sees it: a process that is started once, given orders, and heard.
+"""The keeper: the process that starts the workers of a pool, ends them, and reports their ends to the owner.
 
-- The only lasting thread of the pool is here: it starts the keeper, which takes a while, and waits for its end. It
-  knows the pool only weakly: one that nobody closes is let go of, its sockets with it, and then the keeper ends.
-- Orders go out one after the other. What finds no room waits; none is lost while the keeper lives.
-- The keeper holds a job lock that nobody may end it for: it is waited for until everything is dead.
-- A keeper that died before its workers is over when nobody is left in their sessions: that is seen to here.
+    owner ──control──▶ keeper ──fork──▶ worker, worker, …
+      └───────── a channel to each worker ──────┘
+
+- The keeper has one thread and imports nothing of the user's, so that forking it is safe and quick. It is the parent
+  of the workers and the only process that signals them: no signal can reach a process that took over a dead worker's
+  pid.
+- When a worker dies, the keeper kills what is left of the worker's session and then reports the worker's end. A
+  process that left the session (a daemon) is left alone.
+- The keeper lives as long as the owner keeps the control socket open. At its end it kills every worker, the workers'
+  children included; if the keeper itself is killed, the kernel kills the workers (Linux).
+- The keeper and the workers hold one job lock, and nothing that they start holds it: it is free when all of them are
+  dead.
+
+The owner's side is keeper_link.py, a worker is worker.py, their messages are in protocol.py.
 """
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import os
+import selectors
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
-import weakref
-from collections import deque
-from collections.abc import Callable
-from typing import Any
 
-from runcue.core.model.failure import describe
-from runcue.executors.process.pool import NEWS, ORDER
-from runcue.executors.process_locks import (
-    HAS_PROC,
-    Jobs,
-    send_in_session,
-    session_members,
-    signal_group,
-    signal_name,
+import msgspec
+
+from runcue.executors.process.protocol import (
+    CLOSE,
+    GIVE_UP_AFTER,
+    GONE,
+    LAST_GRACE,
+    NOT_STARTED,
+    ORDER,
+    REPORT,
+    START,
+    STOP,
 )
-from runcue.host.descriptors import close, guard
-from runcue.host.loops import later, tell
+from runcue.executors.process.worker import be_worker
+from runcue.host.processes import PR_SET_CHILD_SUBREAPER, children_of, ignore_signal, prctl, session_of
 
-Sockets = set[socket.socket]
-Reading = Callable[[memoryview], Callable[[], Any]]
+NUDGE_EVERY = 0.2
+"""Seconds after which a worker that has to end is woken again: Python does not notice a signal that comes just before
+a system call begins, until something interrupts that call."""
+LOOK_EVERY = 0.02
+"""Seconds after which the keeper looks again whether what a dead worker left behind is gone."""
 
-PRELOADED = (
-    "runcue.executors.process.pool",
-    "runcue.executors.process.executor",
-    "runcue.api.cue",
-    "runcue.api.wiring",
-)
-"""What the keeper imports, as far as it is imported here, so that no worker has to: our own modules alone."""
-LARGE = 64 * 1024
-"""Bytes from which on an answer is read in a thread: on the loop it would be felt."""
-NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-"""A program may have given SIGPIPE its meaning back."""
-SHORTLY = 0.02
-"""Seconds after which an order is sent again that the system had no means for."""
-HINTS = {
-    "KILL": " (often because memory ran out)",
-    "SEGV": " (a crash in native code)",
-    "BUS": " (a crash in native code)",
-    "ABRT": " (native code gave up)",
-}
+
+class Child(msgspec.Struct, eq=False):
+    """A worker, as the keeper knows it."""
+
+    number: int
+    pid: int
+    kill_at: float = float("inf")
+    nudge_at: float = float("inf")
+    status: int | None = None
+    """Its exit code, from when it is dead."""
 
 
 class Keeper:
-    """The process that starts and ends workers for us."""
+    """Starts workers, ends them, and tells the owner when one is gone."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        jobs: Jobs,
-        token: str,
-        sockets: Sockets,
-        heard: Callable[[bytes, int, int], None],
-        lost: Callable[[Keeper, str | OSError], None],
-    ) -> None:
-        self.loop = loop
-        self.ended: asyncio.Future[None] = loop.create_future()
-        self.is_lost = False
-        """True from when it takes no more orders."""
-        self.sessions: set[int] = set()
-        """Those of workers that are not known to be gone."""
-        self._sockets = sockets
-        self._heard = heard
-        self._lost = lost
-        self._orders: deque[tuple[bytes, socket.socket | None]] = deque()
-        self._news = bytearray()
-        self._control, theirs = socket.socketpair()
-        arguments = (theirs, jobs, token, self.sessions, loop, weakref.WeakMethod(self._over))
-        try:
-            threading.Thread(target=_keep, args=arguments, name="runcue-pool", daemon=True).start()
-        except RuntimeError as error:
-            self._control.close()
-            theirs.close()
-            raise OSError(errno.EAGAIN, "no thread can be started") from error
-        self._control.setblocking(False)
-        sockets.add(self._control)
-        guard(self._control.fileno())
-        loop.add_reader(self._control, self._read)
+    def __init__(self, control: socket.socket, lock: int | None) -> None:
+        self._control = control
+        self._lock = lock
+        self._workers: dict[int, Child] = {}
+        self._is_closing = False
+        self._give_up_at = float("inf")
 
-    def order(
-        self, what: bytes, number: int, grace: float = 0.0, channel: socket.socket | None = None
-    ) -> None:
-        """Tell the keeper to do something; a channel that it is given is closed here."""
-        self._orders.append((ORDER.pack(what, number, grace), channel))
-        if len(self._orders) == 1 or self.is_lost:
-            self._write()
+    def run(self) -> None:
+        """Do what the owner says until it is gone."""
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a dead worker leaves behind becomes ours
+        woken, wakes = socket.socketpair()
+        woken.setblocking(False)
+        wakes.setblocking(False)
+        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, ignore_signal)
+        with woken, wakes, self._control, selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(woken, selectors.EVENT_READ)
+            while not self._is_over():
+                for key, _ in selector.select(self._next_look_in()):
+                    if key.fileobj is woken:
+                        woken.recv(4096)
+                    elif not self._take_order():
+                        selector.unregister(self._control)
+                self._kill_overdue()
+                self._collect()
 
-    def _write(self) -> None:
-        """Send what goes without waiting; the rest goes when there is room."""
-        if self.is_lost:
-            self._drop_orders()
-            return
-        try:
-            while self._orders:
-                data, channel = self._orders[0]
-                if channel is None:
-                    self._control.send(data, NO_SIGNAL)
-                else:
-                    socket.send_fds(self._control, [data], [channel.fileno()], NO_SIGNAL)
-                    channel.close()
-                self._orders.popleft()
-        except BlockingIOError:
-            self.loop.add_writer(self._control, self._write)
-            return
-        except ConnectionError:
-            self.is_lost = True  # it is dead, and we are about to hear of it
-            self._drop_orders()
-        except OSError:  # too many descriptors on their way, or no memory
-            later(self.loop, SHORTLY, self._write)
-        self.loop.remove_writer(self._control)
+    def _is_over(self) -> bool:
+        return self._is_closing and (not self._workers or time.monotonic() >= self._give_up_at)
 
-    def _drop_orders(self) -> None:
-        for _, channel in self._orders:
-            if channel is not None:
-                channel.close()
-        self._orders.clear()
-
-    def _read(self) -> bool:
-        """Take in some of what the keeper says; True if there may be more."""
-        try:
-            data = self._control.recv(4096)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        if not data:
-            self.is_lost = True
-            self.loop.remove_reader(self._control)  # `_over` is about to be called
-        self._news += data
-        while len(self._news) >= NEWS.size:
-            news = NEWS.unpack_from(self._news)
-            del self._news[: NEWS.size]
-            self._heard(*news)
-        return bool(data)
-
-    def _over(self, reason: str | OSError) -> None:
-        """The process has ended, and so has everything that it had started."""
-        while self._read():
-            pass  # its last words are in there
-        self.is_lost = True
-        self.loop.remove_reader(self._control)
-        self.loop.remove_writer(self._control)
-        close_one(self._control, self._sockets)
-        self._drop_orders()
-        self._lost(self, reason)
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-
-def _keep(
-    theirs: socket.socket,
-    jobs: Jobs,
-    token: str,
-    sessions: set[int],
-    loop: asyncio.AbstractEventLoop,
-    over: weakref.WeakMethod[Callable[[str | OSError], None]],
-) -> None:
-    """Start a keeper and wait for its end: that is all its thread does. A pool that is forgotten is let go of."""
-    reason: str | OSError = ""
-    try:
-        with theirs:
-            keeper = _started(theirs.fileno(), jobs, token)
-        code = keeper.wait()
-        reason = f"its keeper died before it: {cause_of_death(code)}" if code else ""
-        if code:
-            end_sessions(set(sessions))
-        # While it is held there is something that cannot be ended, and others wait for it, too.
-        if not jobs.is_held(token):
-            jobs.release(token)
-    except OSError as error:
-        reason = error
-    except Exception as error:  # noqa: BLE001 (whatever it is, somebody waits to hear of it)
-        reason = f"its keeper could not be started: {describe(error)}"
-    finally:
-        told = over()
-        if told is not None:
-            tell(loop, told, reason)
-
-
-def _started(control: int, jobs: Jobs, token: str) -> subprocess.Popen[bytes]:
-    lock = jobs.take(token)
-    try:
-        keeper = subprocess.Popen(
-            keeper_command(control, lock),
-            pass_fds=[control] if lock is None else [control, lock],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
+    def _next_look_in(self) -> float | None:
+        now = time.monotonic()
+        moments = (
+            min(child.kill_at, child.nudge_at) if child.status is None else now + LOOK_EVERY
+            for child in self._workers.values()
         )
-    except BaseException:
-        jobs.release(token)
-        raise
-    jobs.started(token, keeper.pid)
-    return keeper
+        first = min([self._give_up_at, *moments])
+        return None if first == float("inf") else max(0.0, first - now)
+
+    def _take_order(self) -> bool:
+        """Take one order; False when there will be no more."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, ORDER.size, 1)
+        except ConnectionError:
+            data, fds = b"", []
+        what, number, grace = ORDER.unpack(data) if len(data) == ORDER.size else (b"", 0, 0.0)
+        if what == START:
+            self._start(number, fds)
+        elif what == STOP:
+            for child in self._workers.values():
+                if child.number == number:
+                    self._stop(child, grace)
+        else:
+            self._close(LAST_GRACE if what == CLOSE else 0.0)
+        return what in (START, STOP)
+
+    def _start(self, number: int, fds: list[int]) -> None:
+        keeper = os.getpid()
+        # The signal waits until the worker can understand it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._report(NOT_STARTED, number, error.errno or 0)
+        else:
+            if pid == 0:
+                be_worker(fds, keeper, self._control, self._lock)  # does not return
+            self._workers[pid] = Child(number, pid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        for fd in fds:
+            os.close(fd)
+
+    def _stop(self, child: Child, grace: float) -> None:
+        """Ask a worker and its children to end; they have that many seconds."""
+        kill_at = time.monotonic() + grace
+        if kill_at < child.kill_at and child.status is None:
+            child.kill_at = kill_at
+            if grace > 0:
+                _signal_group(child.pid, signal.SIGTERM)
+                _signal_group(child.pid, signal.SIGCONT)
+                child.nudge_at = time.monotonic() + NUDGE_EVERY
+
+    def _close(self, grace: float) -> None:
+        self._is_closing = True
+        self._give_up_at = time.monotonic() + grace + GIVE_UP_AFTER
+        for child in self._workers.values():
+            self._stop(child, grace)
+
+    def _kill_overdue(self) -> None:
+        """End what had its time, and wake what may not have noticed that it has to end."""
+        now = time.monotonic()
+        for child in self._workers.values():
+            if child.kill_at <= now:
+                child.kill_at = child.nudge_at = float("inf")
+                _signal_group(child.pid, signal.SIGKILL)
+            elif child.nudge_at <= now:
+                child.nudge_at = now + NUDGE_EVERY
+                _signal(child.pid, signal.SIGCONT)
+
+    def _collect(self) -> None:
+        """Bury the dead, and say which workers are gone with all that was theirs."""
+        for pid in {*self._workers, *children_of(os.getpid())}:
+            worker = self._workers.get(pid)
+            status = _reaped(pid, worker is not None)
+            if worker is not None and status is not None:
+                worker.status = status
+                worker.kill_at = worker.nudge_at = float("inf")
+        for child in [child for child in self._workers.values() if child.status is not None]:
+            if not self._has_leftovers(child):
+                del self._workers[child.pid]
+                self._report(GONE, child.number, child.status or 0)
+
+    def _has_leftovers(self, child: Child) -> bool:
+        """Kill what is left of a dead worker's session; True while there is something (Linux only)."""
+        found = False
+        orphans = [pid for pid in children_of(os.getpid()) if pid not in self._workers]
+        while orphans:
+            pid = orphans.pop()
+            if session_of(pid) == child.pid:
+                _signal(pid, signal.SIGKILL)
+                found = True
+            else:
+                orphans += children_of(pid)  # a daemon is left alone, and may have a child that is none
+        return found
+
+    def _report(self, what: bytes, number: int, value: int) -> None:
+        try:
+            self._control.sendall(REPORT.pack(what, number, value))
+        except OSError:
+            self._close(0.0)  # nobody listens any more
 
 
-def end_sessions(sessions: set[int]) -> None:
-    """Kill whoever is in one of these sessions, and return when nobody is; where there is no /proc, kill groups."""
-    pause = 0.001
-    while HAS_PROC and sessions:
-        members = {session: session_members(session) for session in sessions}
-        for session in sessions:
-            for one in members[session]:
-                send_in_session(one.pid, session, signal.SIGKILL)
-        sessions = {session for session in sessions if members[session]}
-        if sessions:
-            time.sleep(pause)
-            pause = min(2 * pause, 0.5)
-    for session in sessions:
-        signal_group(session, signal.SIGKILL)
+def keep(control: int, lock: int | None) -> None:
+    """Be the keeper of a pool, with a control socket and perhaps a lock to hold."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a terminal's or a service manager's: the owner decides
+        signal.signal(getattr(signal, name), ignore_signal)
+    import multiprocessing.spawn  # noqa: F401 (so that no worker has to)
+
+    for fd in (control, lock):
+        if fd is not None:
+            os.set_inheritable(fd, False)
+    Keeper(socket.socket(fileno=control), lock).run()
 
 
-def keeper_command(control: int, lock: int | None) -> list[str]:
-    """How to start a keeper: this Python with its options, and where it finds what we find."""
-    from multiprocessing.spawn import get_command_line
-
-    line = get_command_line()  # [python, options …, "-c", …]
-    modules = ", ".join(name for name in PRELOADED if name in sys.modules)
-    code = f"import sys; sys.path[:] = {search_path()!r}; import {modules}"
-    return [*line[: line.index("-c")], "-c", f"{code}; runcue.executors.process.pool.keep({control}, {lock})"]
-
-
-def search_path() -> list[str]:
-    """Where modules are looked for, without what no other process could make use of."""
-    return [entry for entry in sys.path if _is_path(entry)]
-
-
-def _is_path(entry: object) -> bool:
+def _reaped(pid: int, has_group: bool) -> int | None:
+    """Wait for a child that has ended, after killing its group: the exit code; None when it lives, or is buried."""
     try:
-        return isinstance(entry, str) and b"\0" not in os.fsencode(entry)
-    except UnicodeEncodeError:
-        return False
+        if hasattr(os, "waitid"):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return None
+            if has_group:
+                _signal_group(pid, signal.SIGKILL)  # before its number can be anybody else's
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    if ended and has_group and not hasattr(os, "waitid"):  # macOS before Python 3.13
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return os.waitstatus_to_exitcode(status)  # nobody was left in it
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
-def cause_of_death(code: int) -> str:
-    """An exit code in words; signals are negative."""
-    if code >= 0:
-        return f"exit code {code}"
-    name = signal_name(-code)
-    return f"signal:{name}{HINTS.get(name, '')}"
-
-
-def close_one(one: socket.socket, sockets: Sockets) -> None:
-    """Close a socket that a forked child would close, too."""
-    if one in sockets:
-        sockets.remove(one)
-        close(one.detach())
-
-
-def close_all(sockets: Sockets) -> None:
-    """Close all of them: the keeper ends, and with it the workers."""
-    for one in list(sockets):
-        close_one(one, sockets)
-
-
-def read(
-    loop: asyncio.AbstractEventLoop,
-    reading: Reading,
-    body: memoryview,
-    settle: Callable[[Callable[[], Any]], None],
-) -> None:
-    """Read an answer with `read_result` or `read_error` and settle it, on the loop: a large one a little later."""
-    if len(body) <= LARGE:
-        settle(reading(body))
+def _signal(pid: int, number: int) -> None:
+    """To somebody who may be gone, or may have become somebody whom we may not signal."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
         return
 
-    def work() -> None:
-        tell(loop, settle, reading(body))
 
+def _signal_group(pid: int, number: int) -> None:
+    """To a child of ours that is not yet waited for, and to its group."""
     try:
-        threading.Thread(target=work, name="runcue-answer", daemon=True).start()
-    except RuntimeError:  # there is no room for one: the loop has to wait
-        work()
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):  # no such group yet (macOS: or nobody left to hear it)
+        _signal(pid, number)

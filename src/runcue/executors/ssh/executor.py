@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from runcue.errors import BadCommand, CommandFailed, ConfigError, Unreachable, quoted
 from runcue.executors.command.output import Tail, shown
 from runcue.executors.ssh.target import Place, command_of, place_of
-from runcue.host.loops import hold, tell
+from runcue.host.loops import hold, post_to_loop
 from runcue.ports import Clock, CommandOptions, Entering, Registered
 
 try:
@@ -98,13 +98,15 @@ class SshExecutor:
 
         def began() -> None:
             if entered is not None:
-                tell(loop, entered, self._clock.now())
+                post_to_loop(loop, entered, self._clock.now())
 
         remote = Remote(place, command_of(given), task.command, began, partial(work.progress, None))
         remote.entered = entered
         if self._side is None:
             self._side = self._make_side()
-        return await _elsewhere(self._side.submit(remote), partial(tell, self._side.loop, remote.stop))
+        return await _elsewhere(
+            self._side.submit(remote), partial(post_to_loop, self._side.loop, remote.stop)
+        )
 
     async def close(self) -> None:
         """Close the connections that nobody uses; the others go when their last command has ended."""
@@ -524,7 +526,7 @@ async def _elsewhere(doing: Future[T], stop: Callable[[], None] | None = None) -
         release()
         done.set_result(None)
 
-    doing.add_done_callback(lambda _: tell(loop, deliver))
+    doing.add_done_callback(lambda _: post_to_loop(loop, deliver))
     cancelled: asyncio.CancelledError | None = None
     while not done.done():
         try:

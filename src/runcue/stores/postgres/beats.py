@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from runcue.errors import StoreError
-from runcue.host.loops import tell
+from runcue.host.loops import post_to_loop
 from runcue.host.shortage import start_thread
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, translate
@@ -142,7 +142,7 @@ class Beats:
         link = Link(self._address)
         try:
             link.raw.execute(f"LISTEN {self._address.schema}")
-            tell(self._loop, self._changed, True)  # what was told meanwhile was not heard
+            post_to_loop(self._loop, self._changed, True)  # what was told meanwhile was not heard
             signs = Signs(self._lease)
             beat_at = look_at = 0.0
             while not self._is_closed:
@@ -165,7 +165,7 @@ class Beats:
             heard = [note.payload.split(" ") for note in link.raw.notifies(timeout=0)]
         told = [self._worker in words or ALL in words for words in heard if self._is_meant(words)]
         if told:
-            tell(self._loop, self._changed, any(told))
+            post_to_loop(self._loop, self._changed, any(told))
 
     def _is_meant(self, words: list[str]) -> bool:
         """Whether a note is for this worker: it is for all, but who sent it, or for those that it names alone."""
@@ -177,7 +177,7 @@ class Beats:
         rows: list[Any] = link.execute(SEEN, (self._boot,)).fetchall()
         self.are_others_elsewhere = bool(rows)
         for worker in signs.look(dict(rows), time.monotonic()):
-            tell(self._loop, self._lost, worker)
+            post_to_loop(self._loop, self._lost, worker)
 
 
 def _readable(seconds: float, *descriptors: int) -> list[int]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from runcue.errors import StoreError
-from runcue.host.loops import tell
+from runcue.host.loops import post_to_loop
 from runcue.host.shortage import start_thread
 from runcue.stores.presence.posix import URGENT, Presence
 
@@ -201,7 +201,7 @@ class PeerMonitor:
 
     def _end(self, end_leftovers: EndLeftovers, worker: str) -> None:
         is_over = self._is_over(end_leftovers, worker)
-        tell(self._loop, self._ended, worker, is_over)
+        post_to_loop(self._loop, self._ended, worker, is_over)
 
     def _is_over(self, end_leftovers: EndLeftovers, worker: str) -> bool:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from runcue.core.schedule.plan import Plan
 from runcue.errors import StoreError
-from runcue.host.loops import tell
+from runcue.host.loops import post_to_loop
 from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.presence.posix import Presence
 from runcue.stores.sql.store_thread import StoreThread
@@ -48,7 +48,7 @@ class Wakeups:
         if now - self._told_at < self._every() and not (
             plan.lost or plan.has_moved_alarm or self._is_at_once
         ):
-            tell(self._loop, self._later)
+            post_to_loop(self._loop, self._later)
         else:
             self._told_at = now
             self.to_all(but=plan.parts)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from runcue.errors import StoreError
-from runcue.host.loops import tell
+from runcue.host.loops import post_to_loop
 from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.sql.pruning import Deleted
 from runcue.stores.sql.store_thread import StoreThread
@@ -71,7 +71,7 @@ class Housekeeping:
         except StoreError as error:
             self._trouble("could not let go of old work", error)
         pause = max(SHORTEST_PAUSE, time.monotonic() - began) if is_full else PRUNE_EVERY
-        tell(self._loop, self._prune_in, pause)
+        post_to_loop(self._loop, self._prune_in, pause)
 
     def pulse(self) -> None:
         """Renew the leases if it is time for that. In the heart's thread; a busy loop does not keep it from that."""

@@ -24,7 +24,7 @@ from runcue.core.model.state import Head, Worker
 from runcue.core.schedule.plan import Changes, Plan, Post, TurnReader
 from runcue.core.views.query import Query
 from runcue.errors import ForkedConnection, StoreError, quoted
-from runcue.host.loops import tell, within
+from runcue.host.loops import post_to_loop, within
 from runcue.host.shortage import no_memory
 from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
 from runcue.stores.presence import posix as presence
@@ -459,7 +459,9 @@ class SharedStore:
                 self._is_closed = True
                 return
         elif self._is_lost():
-            tell(self._loop, self._peer_monitor.notice)  # the turn that follows finds out what happened
+            post_to_loop(
+                self._loop, self._peer_monitor.notice
+            )  # the turn that follows finds out what happened
         self._presence.beat()
         self._housekeeping.pulse()
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from runcue.host.loops import tell
+from runcue.host.loops import post_to_loop
 from runcue.host.shortage import start_thread
 
 logger = logging.getLogger("runcue")
@@ -81,9 +81,9 @@ class StoreThread:
             try:
                 result = errand()
             except BaseException as error:  # noqa: BLE001 (it belongs to whoever waits)
-                tell(loop, _fail, future, error)
+                post_to_loop(loop, _fail, future, error)
             else:
-                tell(loop, _answer, future, result)
+                post_to_loop(loop, _answer, future, result)
             if is_last:
                 self.close()
 

@@ -1,0 +1,213 @@
+"""The keeper of a pool as its owner sees it: a process that is started once, given orders, and heard.
+
+- The only lasting thread of the pool is here: it starts the keeper, which takes a while, and waits for its end. It
+  knows the pool only weakly: one that nobody closes is let go of, its sockets with it, and then the keeper ends.
+- Orders go out one after the other. What finds no room waits; none is lost while the keeper lives.
+- The keeper holds a job lock that nobody may end it for: it is waited for until everything is dead.
+- A keeper that died before its workers is over when nobody is left in their sessions: that is seen to here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from runcue.core.model.failure import describe
+from runcue.executors.process.protocol import ORDER, REPORT
+from runcue.executors.process_locks import Jobs
+from runcue.host.descriptors import close, guard
+from runcue.host.loops import later, post_to_loop
+from runcue.host.processes import cause_of_death, end_sessions, python_command
+
+Sockets = set[socket.socket]
+
+PRELOADED = (
+    "runcue.executors.process.executor",
+    "runcue.api.cue",
+    "runcue.api.wiring",
+)
+"""Modules that the keeper imports if the owner has imported them, so that no worker has to: only runcue's own."""
+NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
+"""A program may have given SIGPIPE its meaning back."""
+SHORTLY = 0.02
+"""Seconds after which an order is sent again that the system had no means for."""
+
+
+class KeeperLink:
+    """The process that starts and ends workers for us."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        jobs: Jobs,
+        token: str,
+        sockets: Sockets,
+        heard: Callable[[bytes, int, int], None],
+        lost: Callable[[KeeperLink, str | OSError], None],
+    ) -> None:
+        self.loop = loop
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.is_lost = False
+        """True from when it takes no more orders."""
+        self.sessions: set[int] = set()
+        """Those of workers that are not known to be gone."""
+        self._sockets = sockets
+        self._heard = heard
+        self._lost = lost
+        self._orders: deque[tuple[bytes, socket.socket | None]] = deque()
+        self._incoming = bytearray()
+        self._control, theirs = socket.socketpair()
+        arguments = (theirs, jobs, token, self.sessions, loop, weakref.WeakMethod(self._over))
+        try:
+            threading.Thread(target=_keep, args=arguments, name="runcue-pool", daemon=True).start()
+        except RuntimeError as error:
+            self._control.close()
+            theirs.close()
+            raise OSError(errno.EAGAIN, "no thread can be started") from error
+        self._control.setblocking(False)
+        sockets.add(self._control)
+        guard(self._control.fileno())
+        loop.add_reader(self._control, self._read)
+
+    def order(
+        self, what: bytes, number: int, grace: float = 0.0, channel: socket.socket | None = None
+    ) -> None:
+        """Tell the keeper to do something; a channel that it is given is closed here."""
+        self._orders.append((ORDER.pack(what, number, grace), channel))
+        if len(self._orders) == 1 or self.is_lost:
+            self._write()
+
+    def _write(self) -> None:
+        """Send what goes without waiting; the rest goes when there is room."""
+        if self.is_lost:
+            self._drop_orders()
+            return
+        try:
+            while self._orders:
+                data, channel = self._orders[0]
+                if channel is None:
+                    self._control.send(data, NO_SIGNAL)
+                else:
+                    socket.send_fds(self._control, [data], [channel.fileno()], NO_SIGNAL)
+                    channel.close()
+                self._orders.popleft()
+        except BlockingIOError:
+            self.loop.add_writer(self._control, self._write)
+            return
+        except ConnectionError:
+            self.is_lost = True  # it is dead, and we are about to hear of it
+            self._drop_orders()
+        except OSError:  # too many descriptors on their way, or no memory
+            later(self.loop, SHORTLY, self._write)
+        self.loop.remove_writer(self._control)
+
+    def _drop_orders(self) -> None:
+        for _, channel in self._orders:
+            if channel is not None:
+                channel.close()
+        self._orders.clear()
+
+    def _read(self) -> bool:
+        """Take in some of what the keeper says; True if there may be more."""
+        try:
+            data = self._control.recv(4096)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self.is_lost = True
+            self.loop.remove_reader(self._control)  # `_over` is about to be called
+        self._incoming += data
+        while len(self._incoming) >= REPORT.size:
+            news = REPORT.unpack_from(self._incoming)
+            del self._incoming[: REPORT.size]
+            self._heard(*news)
+        return bool(data)
+
+    def _over(self, reason: str | OSError) -> None:
+        """The process has ended, and so has everything that it had started."""
+        while self._read():
+            pass  # its last words are in there
+        self.is_lost = True
+        self.loop.remove_reader(self._control)
+        self.loop.remove_writer(self._control)
+        close_one(self._control, self._sockets)
+        self._drop_orders()
+        self._lost(self, reason)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+def _keep(
+    theirs: socket.socket,
+    jobs: Jobs,
+    token: str,
+    sessions: set[int],
+    loop: asyncio.AbstractEventLoop,
+    over: weakref.WeakMethod[Callable[[str | OSError], None]],
+) -> None:
+    """Start a keeper and wait for its end: that is all its thread does. A pool that is forgotten is let go of."""
+    reason: str | OSError = ""
+    try:
+        with theirs:
+            keeper = _started(theirs.fileno(), jobs, token)
+        code = keeper.wait()
+        reason = f"its keeper died before it: {cause_of_death(code)}" if code else ""
+        if code:
+            end_sessions(set(sessions))
+        # While it is held there is something that cannot be ended, and others wait for it, too.
+        if not jobs.is_held(token):
+            jobs.release(token)
+    except OSError as error:
+        reason = error
+    except Exception as error:  # noqa: BLE001 (whatever it is, somebody waits to hear of it)
+        reason = f"its keeper could not be started: {describe(error)}"
+    finally:
+        told = over()
+        if told is not None:
+            post_to_loop(loop, told, reason)
+
+
+def _started(control: int, jobs: Jobs, token: str) -> subprocess.Popen[bytes]:
+    lock = jobs.take(token)
+    try:
+        keeper = subprocess.Popen(
+            keeper_command(control, lock),
+            pass_fds=[control] if lock is None else [control, lock],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except BaseException:
+        jobs.release(token)
+        raise
+    jobs.started(token, keeper.pid)
+    return keeper
+
+
+def keeper_command(control: int, lock: int | None) -> list[str]:
+    """The command that starts a keeper."""
+    modules = ["runcue.executors.process.keeper", *(name for name in PRELOADED if name in sys.modules)]
+    return python_command(
+        f"import {', '.join(modules)}; runcue.executors.process.keeper.keep({control}, {lock})"
+    )
+
+
+def close_one(one: socket.socket, sockets: Sockets) -> None:
+    """Close a socket that a forked child would close, too."""
+    if one in sockets:
+        sockets.remove(one)
+        close(one.detach())
+
+
+def close_all(sockets: Sockets) -> None:
+    """Close all of them: the keeper ends, and with it the workers."""
+    for one in list(sockets):
+        close_one(one, sockets)

@@ -1,0 +1,91 @@
+"""What a function in another process can say of its work while it runs: progress, charges, rate-limit headers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from runcue.core.limits.headers import texts
+from runcue.core.limits.meter import checked
+from runcue.core.model.record import Work
+from runcue.executors.process.answer import plain
+
+PROGRESS_EVERY = 0.1
+"""Seconds that lie between two reports of progress at least."""
+LONGEST_TEXT = 64 * 1024
+
+Send = Callable[[str, tuple[object, ...]], None]
+"""Brings a report to the owner: the name of a method of the work there, and its arguments."""
+
+
+class Reporter:
+    """Sends the owner what a function reports; progress not too often."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._sent_at = float("-inf")
+
+    def progress(self, fraction: float | None, text: str | None) -> None:
+        """Report progress, unless the latest report is very young."""
+        now = time.monotonic()
+        if now - self._sent_at >= PROGRESS_EVERY:
+            self._sent_at = now
+            said = None if text is None else plain(str(text)[:LONGEST_TEXT])
+            self._send("progress", (plain(fraction), said))
+
+    def charge(self, amounts: dict[str, float]) -> None:
+        """Report what was really used of each quantity."""
+        self._send("charge", (amounts,))
+
+    def observe(self, headers: dict[str, str], service: object) -> None:
+        """Report the headers of a response."""
+        self._send("observe", (headers, service))
+
+
+class PoolWork(Work, frozen=True, dict=True):
+    """A work unit in the hands of a function in another process: a `Work` that reports to its owner.
+
+    The one class here that derives from another: handlers may ask for `isinstance(work, Work)`, and type checkers do.
+    """
+
+    def progress(self, fraction: float | None = None, text: str | None = None) -> None:
+        """Report how far this is; may be called from any thread."""
+        if (reporter := self._reporter()) is not None:
+            reporter.progress(fraction, text)
+
+    def charge(self, **amounts: float) -> None:
+        """Say what was really used of each quantity; may be called from any thread."""
+        if (reporter := self._reporter()) is not None:
+            reporter.charge(checked(amounts))
+
+    def observe(self, headers: Mapping[str, Any], service: str | None = None) -> None:
+        """Learn from the headers of a response how much the service will still take, and until when."""
+        if (reporter := self._reporter()) is not None:
+            reporter.observe(texts(headers), None if service is None else plain(str(service)))
+
+    def _reporter(self) -> Reporter | None:
+        """None in a copy, which reports to nobody."""
+        return self.__dict__.get("reporter")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Work, msgspec.structs.astuple(self)
+
+
+def pool_work(values: Sequence[Any], reporter: Reporter) -> PoolWork:
+    """The work unit with these field values, for a function whose reports go through `reporter`."""
+    work = PoolWork(*values)
+    work.__dict__["reporter"] = reporter
+    return work
+
+
+def forward(work: Any, verb: str, words: Sequence[Any]) -> None:
+    """Hand a report, as `Send` brought it, to the work at the owner's."""
+    if verb == "progress":
+        work.progress(*words)
+    elif verb == "charge":
+        work.charge(**words[0])
+    elif verb == "observe":
+        work.observe(*words)

@@ -1,0 +1,284 @@
+"""A worker: a process of the pool that calls functions for the owner, one at a time.
+
+- A worker has a session of its own, so that the keeper can end it with everything that it started.
+- It answers each call once. Whatever a function raises is its answer.
+- It imports the owner's script again (as multiprocessing does) only for functions that are defined in the script.
+- After each call it puts back what the function changed in the process: folder, umask, standard streams, signals.
+
+The keeper (keeper.py) forks it; executor.py says what the owner sends.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from runcue.core.model.failure import describe
+from runcue.core.model.record import Work
+from runcue.errors import ConfigError, Permanent
+from runcue.executors.process.answer import pack_error, pack_result
+from runcue.executors.process.protocol import (
+    AWAKE,
+    BEGUN,
+    CALL,
+    ERROR,
+    FRAME,
+    FUNCTION,
+    HELLO,
+    IMPORTED,
+    QUIT,
+    RESULT,
+    SAID,
+)
+from runcue.executors.process.reporter import Reporter, pool_work
+from runcue.host.descriptors import guard
+from runcue.host.processes import PR_SET_PDEATHSIG, ignore_signal, prctl
+
+SMALL = 64 * 1024
+"""Bytes up to which a frame is sent in one piece."""
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGCONT}
+
+is_importing_main = False
+"""True in a worker while it imports the script of its owner: nothing may be started then."""
+
+
+def refuse_while_importing() -> None:
+    """Refuse to open a queue in a worker that imports its owner's script, which would open it once more."""
+    if is_importing_main:
+        raise ConfigError('This script starts its Cue when it is imported: use `if __name__ == "__main__":`.')
+
+
+def be_worker(fds: list[int], keeper: int, control: socket.socket, lock: int | None) -> None:
+    """Serve calls until there are no more; ends the process. `fds` has the channel."""
+    code = 1
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == keeper:  # else it died before the line above
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            control.close()
+            if lock is not None:
+                guard(lock)
+            os.set_inheritable(fds[0], False)
+            Server(socket.socket(fileno=fds[0])).run()
+            code = 0
+    except BaseException as error:  # noqa: BLE001 (the process ends here, and says why)
+        sys.stderr.write(f"runcue: a worker process ends: {describe(error)}\n")
+    finally:
+        _flush()
+        os._exit(code)
+
+
+class Server:
+    """Calls functions for the owner, one at a time."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._pid = os.getpid()
+        self._home = -1
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
+        self._standard = {fd: os.dup(fd) for fd in range(3) if _is_open(fd)}
+        self._streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
+        self._main: dict[str, str] = {}
+        self._functions: dict[int, Callable[[Work], Any] | BaseException] = {}
+        self._sending = threading.Lock()
+        self._handlers: dict[int, Any] = {}
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, []) - OURS
+
+    def run(self) -> None:
+        """Serve until the owner says that it is enough, or is gone."""
+        signal.signal(signal.SIGINT, ignore_signal)
+        signal.signal(signal.SIGCONT, ignore_signal)  # it interrupts a system call, for SIGTERM to be noticed
+        signal.signal(signal.SIGTERM, self._asked_to_end)
+        handlers = {number: signal.getsignal(number) for number in signal.Signals}
+        self._handlers = {number: handler for number, handler in handlers.items() if handler is not None}
+        try:
+            self.send(AWAKE, self._pid)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            while (frame := self._receive()) is not None:
+                what, number, body = frame
+                if what == HELLO:
+                    self._prepare(*pickle.loads(body))
+                elif what == FUNCTION:
+                    self._import(number, body)
+                elif what == CALL:
+                    self._call(number, body)
+                elif what == QUIT:
+                    break
+        except (SystemExit, ConnectionError):  # asked to end while nothing was called, or nobody is there
+            return
+        finally:
+            _run_exit_functions()
+
+    def send(self, what: bytes, number: int, body: bytes = b"") -> None:
+        """Tell the owner something; from any thread, but not from a child that the function forked."""
+        if os.getpid() != self._pid:
+            return
+        header = FRAME.pack(what, number, len(body))
+        with self._sending:
+            if len(body) < SMALL:
+                self._channel.sendall(header + body)
+            else:
+                self._channel.sendall(header)
+                self._channel.sendall(body)
+
+    def _call(self, number: int, body: bytes) -> None:
+        try:
+            try:
+                answer = RESULT, self._result(number, body)
+            finally:  # what comes of its timers until now is its answer, too
+                for timer in TIMERS:
+                    signal.setitimer(timer, 0)
+        except BaseException as error:  # noqa: BLE001 (whatever a function raises is its answer)
+            answer = ERROR, pack_error(error, __file__)
+        if os.getpid() != self._pid:
+            os._exit(0)  # a child that the function forked came back from it: the parent answers
+        _flush()
+        self.send(answer[0], number, answer[1])
+        self._tidy_up()  # while the owner reads
+
+    def _result(self, number: int, body: bytes) -> bytes:
+        key, values = pickle.loads(body)
+        function = self._functions[key]
+        if isinstance(function, BaseException):
+            raise function
+        reporter = Reporter(lambda verb, words: self.send(SAID, number, pickle.dumps((verb, words))))
+        work = pool_work(values, reporter)
+        self.send(BEGUN, number)
+        return pack_result(function(work))
+
+    def _import(self, key: int, body: bytes) -> None:
+        """Import a function, so that a call of it begins at once; if that fails, so do its calls."""
+        try:
+            self._functions[key] = self._imported(body)
+        except BaseException as error:  # noqa: BLE001 (a module may raise anything; it is raised again when called)
+            self._functions[key] = error
+        self.send(IMPORTED, key)
+
+    def _imported(self, body: bytes) -> Callable[[Work], Any]:
+        if b"__main__" in body:
+            self._import_main()
+        try:
+            function: Callable[[Work], Any] = pickle.loads(body)
+        except Exception as error:
+            raise Permanent(
+                f"its handler cannot be imported in a worker process ({describe(error)}): define it at the "
+                'top of a module, and not under `if __name__ == "__main__":`'
+            ) from error
+        return function
+
+    def _prepare(self, path: list[str], arguments: list[str], folder: str, main: dict[str, str]) -> None:
+        """Make this process look like its owner's."""
+        from multiprocessing import spawn
+
+        spawn.prepare({"sys_path": path, "sys_argv": arguments, "dir": folder})
+        self._home = os.open(".", os.O_RDONLY)
+        self._main = main
+
+    def _import_main(self) -> None:
+        """Import the script, under another name so that it knows it is not being run."""
+        global is_importing_main  # noqa: PLW0603 (it is a fact about the whole process)
+        from multiprocessing import spawn
+
+        if not self._main:
+            return
+        is_importing_main = True
+        try:
+            spawn.prepare(self._main)
+        except BaseException as error:
+            raise Permanent(
+                f"the script could not be imported again in a worker process ({describe(error)}): put what "
+                'starts it under `if __name__ == "__main__":`, or its handlers into a module of their own'
+            ) from error
+        finally:
+            is_importing_main = False
+        self._main = {}
+
+    def _tidy_up(self) -> None:
+        """Put back what the next function must not find changed."""
+        os.fchdir(self._home)
+        os.umask(self._umask)
+        for fd, kept in self._standard.items():
+            os.dup2(kept, fd)
+        for fd, (name, stream) in enumerate(self._streams.items()):
+            if stream is not None and stream.closed:
+                self._streams[name] = open(fd, stream.mode, encoding=stream.encoding, closefd=False)  # noqa: SIM115
+            setattr(sys, name, self._streams[name])
+        self._put_signals_back()
+
+    def _put_signals_back(self) -> None:
+        """Hear signals as before; those that came while they were blocked are forgotten."""
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
+        if signal.pthread_sigmask(signal.SIG_BLOCK, []) != self._mask:
+            for number in signal.sigpending() - OURS:
+                signal.signal(number, signal.SIG_IGN)
+                signal.signal(number, self._handlers.get(number, signal.SIG_DFL))
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def _asked_to_end(self, number: int, frame: object) -> None:
+        """SIGTERM counts when the owner says so too: a service manager sends it to everybody at once."""
+        if os.getpid() != self._pid:
+            os._exit(128 + number)
+        try:
+            self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        raise SystemExit(128 + number)
+
+    def _receive(self) -> tuple[bytes, int, bytes] | None:
+        header = self._exactly(FRAME.size)
+        if header is None:
+            return None
+        what, number, size = FRAME.unpack(header)
+        body = self._exactly(size)
+        return None if body is None else (what, number, body)
+
+    def _exactly(self, size: int) -> bytes | None:
+        """So many bytes; None when the owner is gone."""
+        parts = []
+        while size:
+            try:
+                part = self._channel.recv(min(size, 1 << 20))
+            except ConnectionError:
+                return None
+            if not part:
+                return None
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            continue  # closed, replaced, or nobody reads it: not this function's fault
+
+
+def _run_exit_functions() -> None:
+    """What modules that were imported here want done at the end of the process."""
+    import atexit
+
+    atexit._run_exitfuncs()
