@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from runcue.sim.metrics import Summary
-from runcue.sim.reading import UNITS, BadConfig, duration, number, rate_of, share
+from runcue.sim.reading import BadConfig, duration, number, rate_of, share
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -98,9 +98,10 @@ def _value(text: str) -> float:
         return limit * 60 / per
     if text.endswith("%"):
         return share(text, "--fail-on")
-    if text.lstrip("0123456789.") in UNITS:
-        return duration()(text, "--fail-on")
     try:
         return number()(float(text), "--fail-on")
     except ValueError:
-        raise BadConfig("--fail-on", EXPECTED, text) from None
+        pass
+    if text[-1:].islower():
+        return duration()(text, "--fail-on")
+    raise BadConfig("--fail-on", EXPECTED, text)

@@ -177,17 +177,17 @@ def check(recorded: Config, changed: Config) -> None:
     for field in Workload.__struct_fields__:
         is_same = getattr(recorded.workload, field) == getattr(changed.workload, field)
         if not is_same and field not in {"uses", "count"}:
-            raise BadConfig(f"workload.{field}", "no change: --replay takes it from the file", is_given=False)
+            raise BadConfig(f"workload.{field}", "no change: --replay takes it from the file")
     for name, service in changed.services.items():
         was = recorded.services[name].behaviour
         for field in RECORDED:
             if getattr(service.behaviour, field) != getattr(was, field):
                 path = f"services.{name}.behaviour.{field}"
-                raise BadConfig(path, "no change: --replay takes it from the file", is_given=False)
+                raise BadConfig(path, "no change: --replay takes it from the file")
         allows = service.behaviour.allows
         for quantity in [*service.sells(), *(() if allows is None else allows.quantities)]:
             path = f"services.{name}.{quantity}"
-            raise BadConfig(path, "no quantity: the file does not say what works cost", is_given=False)
+            raise BadConfig(path, "no quantity: the file does not say what works cost")
 
 
 def _as_of(work: runcue.Work, now: float) -> runcue.Work:

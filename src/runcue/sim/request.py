@@ -203,11 +203,11 @@ def request_of(given: dict[str, Any]) -> Request:
     """What the options of the command line ask for; `BadConfig` names the option that is wrong."""
     named = [name for name in ("scenario", "config", "replay") if given[name] is not None]
     if len(named) > 1:
-        raise BadConfig(f"--{named[1]}", f"no --{named[0]} beside it", is_given=False)
+        raise BadConfig(f"--{named[1]}", f"no --{named[0]} beside it")
     for name in ("latency", "jitter", "error_rate") if given["replay"] is not None else ():
         if given[name] is not None:
             option = f"--{name.replace('_', '-')}"
-            raise BadConfig(option, "no --replay beside it: calls go as they went", is_given=False)
+            raise BadConfig(option, "no --replay beside it: calls go as they went")
     sources = {"--config": given["config"], "--replay": given["replay"]}
     output.check({"--report": given["report"], "--html": given["html"]}, sources)
     config, recording = _source(given)
@@ -284,11 +284,11 @@ def _text_of(path: str) -> str:
         with open(path, "rb") as file:  # noqa: PTH123 (a Path would name the file in another way in its errors)
             data = file.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:
-        raise BadConfig("--config", f"at most {LARGEST_FILE:,} bytes", is_given=False)
+        raise BadConfig("--config", f"at most {LARGEST_FILE:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadConfig("--config", f"text in UTF-8 (byte {error.start} is not)", is_given=False) from error
+        raise BadConfig("--config", f"text in UTF-8 (byte {error.start} is not)") from error
 
 
 def _adjusted(config: Config, given: dict[str, Any]) -> Config:
