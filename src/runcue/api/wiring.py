@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -37,7 +37,7 @@ from runcue.host.address import advice, is_address, is_postgres, plain
 from runcue.host.clock import SystemClock
 from runcue.host.posix import need_posix
 from runcue.instrument.logging import log_events
-from runcue.ports import Clock, Executor, Observer, Store
+from runcue.ports import Clock, Entering, Executor, Observer, Registered, Store
 from runcue.stores.memory import MemoryStore
 from runcue.stores.postgres.address import address_of
 
@@ -146,49 +146,83 @@ def pool_size(registry: Registry) -> int:
     return registry.options.pool_size or (declared and declared.concurrent) or os.cpu_count() or 1
 
 
-class Executors(dict[str, Executor]):
-    """What calls handlers, by the name of the executor; each is made when it is first used."""
+class Deferred:
+    """An executor that is made when it first runs something: most processes use one or two of six."""
+
+    def __init__(self, make: Callable[[], Executor], grace: float, *, can_stop: bool = True) -> None:
+        self.can_stop = can_stop
+        self.grace = grace
+        self._make = make
+        self._made: Executor | None = None
+
+    def run(self, work: Any, task: Registered, entered: Entering | None) -> Awaitable[Any]:
+        """Call the task's handler."""
+        made = self._made = self._made or self._make()
+        return made.run(work, task, entered)
+
+    async def close(self) -> None:
+        """Free what is idle, if anything was ever run."""
+        if self._made is not None:
+            await self._made.close()
+
+
+class Executors:
+    """The executors of one process, by name, and the locks that those outside of it share."""
 
     def __init__(self, clock: Clock, registry: Registry, target: str | None, worker: str) -> None:
-        super().__init__({"async": CoroutineExecutor(), "thread": ThreadExecutor(clock)})
         self._clock = clock
         self._registry = registry
         self._target = target
         self._jobs_folder = None if target is None else jobs_folder(target, worker)
         self._jobs: Jobs | None = None
+        self.threads = ThreadExecutor(clock)
+        grace = registry.options.grace
+        self.by_name: dict[str, Executor] = {
+            "async": CoroutineExecutor(),
+            "thread": self.threads,
+            "process_pool": Deferred(self._process_pool, grace),
+            "subprocess": Deferred(self._subprocess, grace),
+            "ssh": Deferred(self._ssh, grace),
+            "dask": Deferred(self._dask, 0.0, can_stop=False),
+        }
 
-    def __missing__(self, name: str) -> Executor:
-        made = self[name] = self._make(name)
-        return made
+    def _process_pool(self) -> Executor:
+        from runcue.executors.process.executor import ProcessExecutor
 
-    def _make(self, name: str) -> Executor:
-        clock, grace = self._clock, self._registry.options.grace
-        if name == "ssh":
-            from runcue.executors.ssh.executor import SshExecutor
+        options = self._registry.options
+        return ProcessExecutor(self._clock, pool_size(self._registry), options.grace, self._locks())
 
-            return SshExecutor(clock, grace)
-        from runcue.executors.process_locks import Jobs
-
-        jobs = self._jobs = self._jobs or Jobs(self._jobs_folder)
-        if name == "process_pool":
-            from runcue.executors.process.executor import ProcessExecutor
-
-            return ProcessExecutor(clock, pool_size(self._registry), grace, jobs)
-        if name == "dask":
-            from runcue.executors.dask.executor import DaskExecutor
-
-            return DaskExecutor(clock, self._registry.options.dask, pool_size(self._registry), jobs)
+    def _subprocess(self) -> Executor:
         from runcue.executors.command.executor import CommandExecutor
         from runcue.executors.command.printed import files_folder
         from runcue.executors.command.reaper import Reaper
 
+        options, jobs = self._registry.options, self._locks()
         folder = None if self._target is None else files_folder(self._target)
-        limit = self._registry.options.output_limit
-        return CommandExecutor(clock, grace, folder, jobs, Reaper(jobs), limit=limit)
+        return CommandExecutor(
+            self._clock, options.grace, folder, jobs, Reaper(jobs), limit=options.output_limit
+        )
+
+    def _ssh(self) -> Executor:
+        from runcue.executors.ssh.executor import SshExecutor
+
+        return SshExecutor(self._clock, self._registry.options.grace)
+
+    def _dask(self) -> Executor:
+        from runcue.executors.dask.executor import DaskExecutor
+
+        cluster = self._registry.options.dask
+        return DaskExecutor(self._clock, cluster, pool_size(self._registry), self._locks())
+
+    def _locks(self) -> Jobs:
+        from runcue.executors.process_locks import Jobs
+
+        self._jobs = self._jobs or Jobs(self._jobs_folder)
+        return self._jobs
 
     async def close(self) -> None:
         """Free what is idle."""
-        for executor in self.values():
+        for executor in self.by_name.values():
             await executor.close()
         if self._jobs is not None:
             self._jobs.close()
@@ -277,7 +311,7 @@ class System:
             hello=self._hello,
             judge=self.judge,
             bus=self.bus,
-            executors=self.executors,
+            executors=self.executors.by_name,
             tasks=registry.tasks,
             arounds=registry.arounds,
             questions=registry.questions,
@@ -366,8 +400,7 @@ class System:
 
     def _is_at_work(self) -> bool:
         """True while a handler runs in a thread of ours, which goes on when the loop is closed."""
-        threads = self.executors["thread"]
-        return isinstance(threads, ThreadExecutor) and threads.is_busy()
+        return self.executors.threads.is_busy()
 
     def may_wait(self) -> bool:
         """False where waiting for room would be waiting for oneself: in a handler, in an `on_*` callback."""
