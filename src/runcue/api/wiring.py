@@ -74,7 +74,7 @@ def file_of(target: str | None) -> str | None:
 def _postgres_store(
     url: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
 ) -> PostgresStore:
-    """The store at that address; what lies beside a file's queue lies in a place of this host for it."""
+    """The store at a PostgreSQL address; its side files are in a folder of this host."""
     address = address_of(url, options.name)
     need_posix("A queue in PostgreSQL")
     try:
@@ -98,7 +98,7 @@ def _postgres_store(
 def _file_store(
     path: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
 ) -> SqliteStore:
-    """The store in that file."""
+    """The store in a file."""
     need_posix("A queue in a file")
     from runcue.stores.sqlite.store import SqliteStore  # it brings a library that memory does without
 
@@ -118,7 +118,7 @@ def _file_store(
 
 
 def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
-    """One that knows what only this process has. What ended is in the file, and not kept in mind as well."""
+    """A scheduler with the limits of this process; units that ended stay in the file and are not loaded."""
     options = registry.options
     settings = options.settings()
     if not is_whole:
@@ -131,7 +131,7 @@ def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
 
 
 def _own_limits(registry: Registry) -> dict[str, int | None]:
-    """How many attempts this process has at once: in threads, in its pool, in all."""
+    """How many attempts this process may run at once: in threads, in its pool, in all."""
     options = registry.options
     return {THREADS: options.max_threads, OWN_POOL: pool_size(registry), HERE: options.max_running}
 
@@ -141,7 +141,7 @@ def _room(registry: Registry) -> dict[str, int]:
 
 
 def pool_size(registry: Registry) -> int:
-    """How many processes the pool may have: as was said, or as the service of that name allows, or one a core."""
+    """How many processes the pool may have: `pool_size`, or what the pool's service allows, or one for each core."""
     declared = registry.services.get(POOL)
     return registry.options.pool_size or (declared and declared.concurrent) or os.cpu_count() or 1
 
@@ -236,14 +236,14 @@ def jobs_folder(target: str, worker: str) -> Path:
 
 
 def end_leftovers(target: str, worker: str) -> bool:
-    """End what a dead worker left running; True when nothing of it is there any more."""
+    """End what a dead worker left running; True when nothing of it is left."""
     from runcue.executors import process_locks
 
     return process_locks.end_leftovers(jobs_folder(target, worker))
 
 
 def forget_output(target: str, works: list[tuple[str, int]]) -> None:
-    """Delete what the commands of these works printed; they are forgotten themselves."""
+    """Delete the output of the commands of units that are no longer stored."""
     from runcue.executors.command import printed
 
     printed.forget(target, works)
@@ -259,7 +259,7 @@ class System:
 
     def __init__(self, registry: Registry, target: str | None) -> None:
         self._said: object = None
-        """What was last said of this process."""
+        """What other processes were last told about this one."""
         options = registry.options
         if "runcue.executors.process.pool" in sys.modules:  # else this is no worker process
             sys.modules["runcue.executors.process.pool"].refuse_while_importing()
@@ -348,7 +348,7 @@ class System:
         return make_id
 
     def _hello(self, is_serving: bool, queues: frozenset[str] | None, is_new: bool) -> Hello | None:
-        """What other processes have to know of this one; None when it said so before and that is not new to them."""
+        """What other processes have to know about this one; None when they have been told."""
         registry = self._registry
         hears = bool(registry.observers) or logging.getLogger("runcue").isEnabledFor(logging.DEBUG)
         said = registry.version, is_serving, queues, hears
@@ -381,7 +381,7 @@ class System:
             self._watchdog = None
 
     async def close(self) -> None:
-        """Let go of threads and records, and of whoever waits for something."""
+        """Free threads and records, and fail whoever waits."""
         await self.engine.close(lambda: CueClosed("wait"))
         await self.executors.close()
         self.judge.close()
@@ -389,7 +389,7 @@ class System:
         await self.store.close(bool(self.engine.attempts.runs))
 
     def abandon(self) -> None:
-        """Let go of everything as if this process had died."""
+        """Drop everything as if this process had died."""
         self.engine.abandon()
         self.judge.close()
         self.bus.end()
@@ -403,7 +403,7 @@ class System:
         return self.executors.threads.is_busy()
 
     def may_wait(self) -> bool:
-        """False where waiting for room would be waiting for oneself: in a handler, in an `on_*` callback."""
+        """False where waiting for room could never end: in a handler, in an `on_*` callback."""
         return not self.is_inside_handler() and not self.hooks.is_calling()
 
     def is_inside_handler(self) -> bool:
@@ -411,7 +411,7 @@ class System:
         return self.engine.attempts.current() is not None
 
     def _who(self) -> str | None:
-        """Who has the loop right now, as far as it is ours; None when nothing of ours is under way."""
+        """Which handler or callback has the loop right now; None when nothing of this Cue is under way."""
         callback = self.judge.asking or self.hooks.calling
         if callback is not None:
             return f"the callback {callback}"

@@ -1,4 +1,4 @@
-"""What a YAML text says, in plain values: the only reader of YAML.
+"""Reads YAML into plain values; nothing else in the simulator reads YAML.
 
 Rules:
 - The text is untrusted: safe tags only, at most 10,000 values and 40 levels, aliases counted where they are used, no
@@ -22,7 +22,7 @@ _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def plain(text: str, path: str) -> Any:
-    """What a YAML text says, in plain values; one that is too large is given up before it takes any room."""
+    """Read a YAML text into plain values; one that is too large is refused before it takes memory."""
     try:
         depth = 0
         for amount, event in enumerate(yaml.parse(text, Loader=_Loader)):

@@ -30,7 +30,7 @@ Arrivals = Callable[[Config], Iterable[Arrival]]
 
 
 class Done(msgspec.Struct):
-    """One run and what it showed; `name` tells it from another one."""
+    """One run and its results; `name` tells two runs apart."""
 
     name: str
     config: Config
@@ -40,7 +40,7 @@ class Done(msgspec.Struct):
 
 
 class Request(msgspec.Struct, kw_only=True):
-    """Everything that was asked for."""
+    """Everything that one call of the program asks for."""
 
     config: Config
     changes: list[str] = []
@@ -53,12 +53,12 @@ class Request(msgspec.Struct, kw_only=True):
     report: str | None = None
     html: str | None = None
     recording: Recording | None = None
-    """What is replayed, if anything is."""
+    """The recording that is replayed, if any."""
     command: str | None = None
-    """What to type for the same again, where the configuration alone does not tell."""
+    """The command that repeats this run, where the configuration alone does not tell."""
 
     def runs(self) -> list[Done]:
-        """Run it; with changes a second time."""
+        """Run the configuration, and with `--set` the changed one, too."""
         if not self.changes:
             return [self._run("", self.config)]
         changed = with_changes(self.config, self.changes)
@@ -163,7 +163,7 @@ class Request(msgspec.Struct, kw_only=True):
 
 
 def _named(done: Done) -> str:
-    """Which run that is about, where there are two."""
+    """The name of a run as a prefix, where there are two."""
     return f"{done.name}: " if done.name else ""
 
 
@@ -179,7 +179,7 @@ def _broken(done: Done) -> list[str]:
 
 
 def attach(checker: Checker, simulation: Simulation) -> None:
-    """Let a checker hear everything, and tell it what events do not say: what was submitted, and who died."""
+    """Connect a checker to a simulation: events, submissions and deaths of nodes."""
     is_linked = simulation.config.workload.linked_by == "depends_on"
 
     def hear(event: runcue.Event) -> None:
@@ -233,7 +233,7 @@ def request_of(given: dict[str, Any]) -> Request:
 
 
 def _try(request: Request) -> None:
-    """Let what is wrong be said before anything runs, which may take a while."""
+    """Find mistakes before the run, which may take a while."""
     changed = with_changes(request.config, request.changes)
     if request.recording is not None:
         replay.check(request.config, changed)
@@ -243,7 +243,7 @@ def _try(request: Request) -> None:
 
 
 def _typed(given: dict[str, Any], seed: int) -> str:
-    """What to type for this replay again, but for where its results go."""
+    """The command that repeats this replay, without its outputs."""
     parts = ["runcue-sim", "--replay", plain(given["replay"]), "--seed", str(seed)]
     for name in ("duration", "count", "rate_limit", "concurrent"):
         if given[name] is not None:
@@ -292,7 +292,7 @@ def _text_of(path: str) -> str:
 
 
 def _adjusted(config: Config, given: dict[str, Any]) -> Config:
-    """The options of the second family hold for every service."""
+    """Apply the options that hold for every service."""
     workload, services = config.workload, dict(config.services)
     if given["count"] is not None:
         workload = replace(workload, count=whole_of(given["count"], "--count", 1, 10_000_000))
