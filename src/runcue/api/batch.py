@@ -49,13 +49,13 @@ logger = logging.getLogger("runcue")
 Item = TypeVar("Item")
 
 NOT_DONE: Final = ...
-"""What the places of items hold that were not done when Ctrl-C came."""
+"""The result of an item that was not done when Ctrl-C came."""
 GRACE: Final = 10.0
-"""Seconds that running calls are left when everything ends early."""
+"""Seconds that running calls have left when the batch ends early."""
 AHEAD: Final = 100
 """How many items are pulled at a time."""
 WINDOW: Final = 1000
-"""How many items are submitted ahead of what was done, at the least."""
+"""How many items are submitted ahead of those done, at least."""
 
 
 def map(  # noqa: A001 (as runcue.map it stands beside the built-in one, and means the same)
@@ -122,7 +122,7 @@ class Feed:
     # on the loop
 
     def end(self) -> None:
-        """Let the calling thread go, with the next item at the latest."""
+        """Release the calling thread, at the latest with the next item."""
         self._is_ended = True
         self._asks.put(0)
 
@@ -174,7 +174,7 @@ class Batch:
         self._values: dict[str, Any] = {}
         """The items by their labels."""
         self._outcomes: dict[str, Any] = {}
-        """What has come of them."""
+        """The results by label."""
         self._raised: dict[str, Exception] = {}
         """What the latest attempt of each call raised."""
         self._failed = 0
@@ -216,7 +216,7 @@ class Batch:
             raise
 
     def _pull(self) -> Iterator[str]:
-        """The labels of items as they come, each once."""
+        """Yield the labels of items as they come, each once."""
         for number, item in enumerate(self._items):
             label = str(number) if self._key is None else self._key_of(item)
             is_new = label not in self._values
@@ -237,7 +237,7 @@ class Batch:
         return parse_key(key_text(value, f"item[{self._key!r}], which is the key, is"))
 
     def _halt(self) -> None:
-        """Start nothing more; asked for again: wait for nothing either."""
+        """Start no more calls; the second time, do not wait for running ones either."""
         self._is_halted = True
         if self._loop is not None and self._task is not None:
             post_to_loop(self._loop, self._task.cancel)
@@ -296,7 +296,7 @@ class Batch:
             self._outcomes[label] = result
 
     def _note(self, work: Work) -> None:
-        """One of the calls has ended."""
+        """Take in the end of one call."""
         label = self._label_of(work)
         raised = self._raised.pop(label, None)
         if work.state is WorkState.COMPLETED:
@@ -344,7 +344,7 @@ class Batch:
 
 
 def _check(function: object, items: object, key: object) -> None:
-    """Refuse what could never work."""
+    """Refuse arguments that could never work."""
     if not callable(function) or not takes(function, 1):
         raise ConfigError(f"map() calls a function with each item, which {spoken(function)} does not take.")
     inner = unwrapped(function)

@@ -49,7 +49,7 @@ from runcue.ports import Observer
 logger = logging.getLogger("runcue")
 
 SOME = 1000
-"""How many works are deleted in one turn."""
+"""How many units are deleted in one turn."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,15 +113,15 @@ class Cue:
         return self._registry.task(name, **options)
 
     def get_task(self, name: str) -> Task:
-        """What is registered under that name."""
+        """The task that is registered under a name."""
         return self._registry.get_task(name)
 
     def is_ready(self, function: F) -> F:
-        """Register the callback that says whether a work's inputs are there."""
+        """Register the callback that says whether a unit's inputs are there."""
         return self._registry.callback("is_ready", function)
 
     def is_stale(self, function: F) -> F:
-        """Register the callback that says whether a work's output is missing or outdated."""
+        """Register the callback that says whether a unit's output is missing or outdated."""
         return self._registry.callback("is_stale", function)
 
     def priority(self, function: F) -> F:
@@ -133,11 +133,11 @@ class Cue:
         return self._registry.callback("dependency_satisfied", function)
 
     def on_start(self, function: F) -> F:
-        """Call `function(work)` when a work starts."""
+        """Call `function(work)` when a unit starts."""
         return self._registry.callback("on_start", function)
 
     def on_complete(self, function: F) -> F:
-        """Call `function(work, result, duration)` when a work completed."""
+        """Call `function(work, result, duration)` when a unit completed."""
         return self._registry.callback("on_complete", function)
 
     def on_failure(self, function: F) -> F:
@@ -145,11 +145,11 @@ class Cue:
         return self._registry.callback("on_failure", function)
 
     def on_skip(self, function: F) -> F:
-        """Call `function(work)` when a work was skipped because its output is valid."""
+        """Call `function(work)` when a unit was skipped because its output is valid."""
         return self._registry.callback("on_skip", function)
 
     def on_cancel(self, function: F) -> F:
-        """Call `function(work)` when a work was cancelled."""
+        """Call `function(work)` when a unit was cancelled."""
         return self._registry.callback("on_cancel", function)
 
     def on_backpressure(self, function: F) -> F:
@@ -157,7 +157,7 @@ class Cue:
         return self._registry.callback("on_backpressure", function)
 
     def on_pending_warning(self, function: F) -> F:
-        """Call `function(work, seconds)` when a work has been pending for long."""
+        """Call `function(work, seconds)` when a unit has been pending for long."""
         return self._registry.callback("on_pending_warning", function)
 
     def on_stall_warning(self, function: F) -> F:
@@ -169,7 +169,7 @@ class Cue:
         return self._registry.around(function)
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Tell an instrument everything that happens from now on; what is returned ends that."""
+        """Report every event to an instrument from now on; call what is returned to end that."""
         self._registry.observers.append(observer)
         return partial(self._registry.observers.remove, observer)
 
@@ -181,14 +181,14 @@ class Cue:
         *misplaced: Never,
         **options: Unpack[SubmitOptions],
     ) -> str:
-        """Accept one piece of work; its id."""
+        """Submit one unit of work and return its id."""
         arguments.nothing_else(task, misplaced)
         system = self._open("submit")
         spec = self._registry.spec(task, make_id=system.id_maker(), **options)
         return (await self._accept(system, [spec]))[0]
 
     async def submit_many(self, items: Iterable[Mapping[str, Any]]) -> builtins.list[str]:
-        """Accept many at once, all or none: dicts of `submit`'s arguments; the ids in order."""
+        """Submit many units at once, all or none: dicts of `submit`'s arguments. Returns the ids in order."""
         system = self._open("submit")
         specs = self._registry.specs(items, system.id_maker())
         return await self._accept(system, specs) if specs else []
@@ -229,7 +229,7 @@ class Cue:
             return accepted
 
     async def get(self, work_id: str) -> Work | None:
-        """One work as it stands, or None when the id is unknown or no longer kept."""
+        """One unit as it stands, or None when the id is unknown or no longer kept."""
         work_id = arguments.work_id(work_id)
         record = await self._open("get").store.get(work_id)
         return None if record is None else view(record)
@@ -245,7 +245,7 @@ class Cue:
         search: str | None = None,
         before: str | None = None,
     ) -> builtins.list[Work]:
-        """The latest works of that state, task, queue and service in which a text occurs, newest first.
+        """The latest units of that state, task, queue and service in which a text occurs, newest first.
 
         The next page is what comes `before` the last id of this one.
         """
@@ -260,29 +260,29 @@ class Cue:
         return await self.list(WorkState.FAILED, task, limit)
 
     async def count(self) -> dict[WorkState, int]:
-        """How many works there are in each state, forgotten ones included."""
+        """How many units there are in each state, forgotten ones included."""
         return await self._open("count").engine.counts()
 
     async def tally(self) -> dict[str, dict[str, int]]:
-        """How many works of each task are `"pending"` and `"running"`."""
+        """How many units of each task are `"pending"` and `"running"`."""
         return await self._open("tally").store.tally()
 
     async def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
-        """Cancel pending or running work; True when it was one of these."""
+        """Cancel a pending or running unit; True when it was one of these."""
         cancel = Cancel(arguments.work_id(work_id), cascade)
         return bool(await self._open("cancel").engine.request(cancel))
 
     async def retry(self, work_id: str, *, cascade: bool = False) -> bool:
-        """Give failed or cancelled work a fresh budget; True when it was one of these."""
+        """Retry a failed or cancelled unit with all its attempts; True when it was one of these."""
         revive = Revive(arguments.work_id(work_id), cascade)
         return bool(await self._open("retry").engine.request(revive))
 
     async def purge(self, work_id: str) -> bool:
-        """Delete failed work without a trace; True when there was such work."""
+        """Delete a failed unit without a trace; True when there was one."""
         return bool(await self._open("purge").engine.request(Purge([arguments.work_id(work_id)])))
 
     async def purge_dead(self, task: str | None = None) -> int:
-        """Delete all dead letters; how many there were."""
+        """Delete all dead letters and return how many there were."""
         engine, count = self._open("purge").engine, 0
         most = (await engine.counts())[WorkState.FAILED]  # others may go on failing
         while count < most and (ids := [work.id for work in await self.dead(task, SOME)]):
@@ -290,12 +290,12 @@ class Cue:
         return count
 
     async def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
-        """The work once it has ended, in whatever state."""
+        """Wait until a unit has ended, in whatever state, and return it."""
         work_id = arguments.work_id(work_id)
         return await self._open("wait").queries.wait(work_id, optional_duration(timeout, "timeout"))
 
     async def result(self, work_id: str, timeout: Duration | None = None) -> Any:
-        """What the handler returned; WorkFailed, WorkTimedOut or WorkCancelled when it did not."""
+        """Wait for what the handler returns; raise WorkFailed, WorkTimedOut or WorkCancelled if it fails."""
         work_id = arguments.work_id(work_id)
         return await self._open("result").queries.result(work_id, optional_duration(timeout, "timeout"))
 
@@ -313,7 +313,7 @@ class Cue:
         params: mapping.Params | None = None,
         window: int = 1000,
     ) -> AsyncIterator[Work]:
-        """Submit one work for each item, at most `window` ahead of the loop, and yield each as it ends."""
+        """Submit one unit for each item, at most `window` ahead of the loop, and yield each as it ends."""
         system = self._open("map")
         accept = partial(self._accept, system)
         return mapping.works(system, self._registry, accept, task, items, key, params, window)
@@ -357,30 +357,30 @@ class Cue:
     def events(
         self, types: str | Iterable[str] | None = None, since: int | None = None
     ) -> AsyncIterator[Event]:
-        """What happens, from this Cue's first event (or after `since`) until stop(), as an async iterator."""
+        """Iterate over events, from this Cue's first one (or after number `since`) until stop()."""
         number = None if since is None else arguments.event_number(since)
         return self._open("read events").bus.read(arguments.event_types(types), number)
 
     async def last_event(self) -> int:
-        """The number of the latest event: who reads on from there is told what happens from now on."""
+        """The number of the latest event: `events(since=…)` with it yields what happens from now on."""
         return await self._open("last_event").queries.last_event()
 
     async def explain(self, work_id: str) -> Explanation:
-        """Why that work stands where it stands, and until when."""
+        """Explain why a unit is in its state, and until when."""
         work_id = arguments.work_id(work_id)
         return await self._open("explain").queries.explain(work_id)
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
-        """The same for those of these works that there are, as if there were no others."""
+        """Explain each of these units that exists, as if nothing else were queued."""
         return await self._open("explain").queries.explain_many([arguments.work_id(one) for one in ids])
 
     async def dependents(self, work_id: str, limit: int = 100) -> builtins.list[Work]:
-        """Work that runs after that one, in the order it came."""
+        """The units that depend on a unit, in the order of their submission."""
         found = self._open("dependents").queries.dependents(arguments.work_id(work_id), arguments.rows(limit))
         return [view(record) for record in await found]
 
     async def now(self) -> float:
-        """Queue time: what the `until` of an explanation is to be compared with."""
+        """Queue time, which the `until` of an explanation is compared with."""
         return await self._open("now").queries.now()
 
     async def forecast(self) -> Forecast:
@@ -388,7 +388,7 @@ class Cue:
         return await self._open("forecast").queries.forecast()
 
     async def debug_blocked(self) -> builtins.list[dict[str, Any]]:
-        """Everything pending that cannot start now: `{work, reason, details}`, best first."""
+        """The pending units that cannot start now: `{work, reason, details}`, best first."""
         return await self._open("debug_blocked").queries.debug_blocked()
 
     async def services(self) -> builtins.list[dict[str, Any]]:
@@ -398,7 +398,7 @@ class Cue:
     async def set_limits(
         self, service: str, /, **limits: RateValue | int | Adaptive | Duration | None
     ) -> None:
-        """Set limits by hand, for all who share the queue, until the program declares others than it did before.
+        """Set limits by hand, for every process of the queue, until the program declares other limits than before.
 
         `rate`, `concurrent`, `circuit_threshold`, `circuit_timeout`; other names are quantities, as in
         `tokens="200k/min"`. What is not given stays as it is, None takes a limit away.
@@ -408,35 +408,35 @@ class Cue:
         await self._open("set_limits").engine.request(adjust)
 
     async def paused(self) -> builtins.list[str]:
-        """The queues that are held back."""
+        """The queues that are paused."""
         return await self._open("paused").queries.paused()
 
     async def pause(self, name: str) -> None:
-        """Start nothing more on this service; a name that is no service's is taken for a queue's."""
+        """Start nothing more on a service; a name that no service has is that of a queue."""
         name = parse_name(name, "service or queue")
         await self._open("pause").engine.request(Pause(name, True))
 
     async def resume(self, name: str) -> None:
-        """Let this service go on; a name that is no service's is taken for a queue's."""
+        """Let a paused service go on; a name that no service has is that of a queue."""
         name = parse_name(name, "service or queue")
         await self._open("resume").engine.request(Pause(name, False))
 
     async def set_config(self, values: Mapping[str, str | None]) -> None:
-        """Keep these texts with the queue, for all who share it; None deletes one. runcue itself uses none."""
+        """Store texts with the queue, for every process that shares it; None deletes one. runcue itself uses none."""
         await self._open("set_config").engine.request(Configure(arguments.texts(values)))
 
     async def get_config(self) -> dict[str, str]:
-        """What `set_config` was given so far."""
+        """The texts that `set_config` has stored."""
         return await self._open("get_config").store.config()
 
     @property
     def path(self) -> str | None:
-        """The file or the address (with its password, if it has one) of its queue; None for one in memory."""
+        """The file or the address (with its password, if it has one) of the queue; None for one in memory."""
         return self._target
 
     @property
     def name(self) -> str:
-        """Its name, which tells queues in one PostgreSQL database apart."""
+        """The name of the Cue, which tells queues in one PostgreSQL database apart."""
         return self._registry.options.name
 
     @property
@@ -445,7 +445,7 @@ class Cue:
         return None if self._system is None else self._system.loop
 
     def _check_process(self) -> None:
-        """Refuse to go on in a child of the process that opened the queue: nothing of it works there."""
+        """Refuse a call in a forked child of the process that opened the queue: its connections do not work there."""
         if self._target is not None and self._system is not None and self._system.pid != os.getpid():
             raise ForkedConnection(
                 "A Cue cannot be used in a child that was forked since. Start a new process, or fork before.",

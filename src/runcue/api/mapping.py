@@ -1,9 +1,9 @@
-"""`cue.map`: one work for each item, submitted as there is room, handed out as they end.
+"""`cue.map`: one unit for each item, submitted as there is room, handed out as they end.
 
 Rules:
 - Never more than `window` items are ahead of whoever reads: asked for, submitted or ended, and not handed out yet.
   Nothing happens between two steps of the reader's loop but what was submitted before: a slow reader slows it down.
-- As many works come out as items went in. Items that share a key share one work, which comes once for each.
+- As many units come out as items went in. Items that share a key share one unit, which comes once for each.
 - What cannot be pulled or submitted ends the pulling. The items before it are handed out first, as by the built-in
   `map`; then its error is raised.
 - Whoever leaves early takes nothing back: what was submitted runs on, and nothing more is submitted.
@@ -39,9 +39,9 @@ Params = Callable[[Any], dict[str, Any]]
 Key = str | Callable[[Any], str | int]
 
 NOBODY = ""
-"""The id of no work."""
+"""An id that no unit has."""
 AT_HAND = (list, tuple, range, set, frozenset, deque)
-"""What gives its items at once."""
+"""Iterables that give their items without blocking."""
 
 
 def works(
@@ -54,18 +54,18 @@ def works(
     params: Params | None,
     window: int,
 ) -> AsyncIterator[Work]:
-    """The final works of all items, as they end; what was given is checked at once."""
+    """Yield the unit of each item as it ends; arguments are checked at once."""
     form = Form(registry.get_task(task).name, key, params)
     size = parse.number(window, "window", 1, parse.HIGHEST_LIMIT, whole=True)
     most = registry.options.max_queued
-    if most is not None:  # more would be refused, or drop works of this very map
+    if most is not None:  # more would be refused, or drop units of this very map
         size = min(size, most)
     flow = Flow(system, registry, accept, form, size)
     return flow.works(puller(items, flow.intake))
 
 
 class Form:
-    """How an item becomes what is submitted for it."""
+    """Makes a submission of each item."""
 
     def __init__(self, task: str, key: Key | None, params: Params | None) -> None:
         for name, function in (("key", key), ("params", params)):
@@ -108,21 +108,21 @@ class Intake:
     def __init__(self, ring: Callable[[], None]) -> None:
         self.items: deque[Any] = deque()
         self.asked = 0
-        """How many were asked for and have not come yet."""
+        """How many items were asked for and have not come yet."""
         self.is_over = False
         self.error: BaseException | None = None
-        """Why there are no more, if that is no natural end."""
+        """The error that ended the items early, if one did."""
         self._ring = ring
 
     def put(self, items: Iterable[Any]) -> None:
-        """These have come."""
+        """Take in items that have come."""
         before = len(self.items)
         self.items.extend(items)
         self.asked -= len(self.items) - before
         self._ring()
 
     def end(self, error: BaseException | None = None) -> None:
-        """No more will come."""
+        """Note that no more items will come, and why."""
         self.asked = 0
         self.is_over = True
         self.error = error
@@ -130,19 +130,19 @@ class Intake:
 
 
 class Puller(Protocol):
-    """Gets items, and no more than it is asked for."""
+    """Gets as many items as it is asked for."""
 
     def ask(self, count: int) -> None:
-        """Get that many more."""
+        """Get so many more items."""
         ...
 
     def close(self) -> None:
-        """Get no more."""
+        """Stop getting items."""
         ...
 
 
 def puller(items: object, intake: Intake) -> Puller:
-    """Whatever gets these items into the intake."""
+    """Choose the puller that fits the kind of iterable."""
     if isinstance(items, AT_HAND):
         return AtHand(items, intake)
     if isinstance(items, AsyncIterable):
@@ -160,7 +160,7 @@ class AtHand:
         self._intake = intake
 
     def ask(self, count: int) -> None:
-        """Take that many."""
+        """Take so many items."""
         try:
             came = list(islice(self._items, count))
         except Exception as error:  # noqa: BLE001 (a list of somebody's own kind may raise anything)
@@ -189,7 +189,7 @@ class InThread:
         self._release: Callable[[], None]
 
     def ask(self, count: int) -> None:
-        """Let the thread pull that many; on virtual time that takes none."""
+        """Let the thread pull so many items; on virtual time that takes no time."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="runcue items", daemon=True)
             self._thread.start()
@@ -197,7 +197,7 @@ class InThread:
         self._asks.put(count)
 
     def close(self) -> None:
-        """Let the thread go, once the iterable lets go of it."""
+        """End the thread as soon as the iterable returns."""
         self._left.set()
         self._asks.put(0)
 
@@ -214,7 +214,7 @@ class InThread:
             post_to_loop(self._loop, self._served, is_over, problem)
 
     def _pull(self, items: Any, count: int) -> tuple[bool, BaseException | None]:
-        """Pull so many; whether that was the end, and why."""
+        """Pull so many items; returns whether that was the end, and the error that caused it."""
         pulled = 0
         if self._left.is_set():
             return True, None
@@ -258,13 +258,13 @@ class InTask:
         self._task: asyncio.Task[None] | None = None
 
     def ask(self, count: int) -> None:
-        """Wait for that many."""
+        """Await so many items."""
         self._wanted += count
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._pull(), name="runcue items")
 
     def close(self) -> None:
-        """Wait no longer."""
+        """Stop awaiting items."""
         if self._task is not None:
             self._task.cancel()
 
@@ -283,11 +283,11 @@ class InTask:
             self._intake.end(error)
 
 
-# --- From items to works --------------------------------------------------------------------------
+# --- From items to units --------------------------------------------------------------------------
 
 
 class Flow:
-    """The items of one map on their way."""
+    """One `map`: its items on their way from the iterable to the caller."""
 
     def __init__(self, system: System, registry: Registry, accept: Accept, form: Form, window: int) -> None:
         self._system = system
@@ -297,27 +297,27 @@ class Flow:
         self._window = window
         self._is_shared = not system.store.is_inline
         self._enough = max(1, window // 4)
-        """As much room as makes it worth while to ask for more although there is something to hand out."""
+        """How much room makes it worthwhile to ask for more items while some units wait to be handed out."""
         self._bell = asyncio.Event()
         self.intake = Intake(self._bell.set)
         self._taken = 0
         """How many items were made into submissions."""
         self._futures: dict[str, asyncio.Future[Record | None]] = {}
-        """Of works that another process may end, and of nobody's: that one hears only that all is over."""
+        """Waits for units that another process may end; that of `NOBODY` only hears that the Cue is closed."""
         self._waiting: dict[str, int] = {}
-        """How many items wait for each work that has not ended."""
+        """How many items wait for each unit that has not ended."""
         self._coming: set[str] = set()
-        """What is being submitted, and may not be there yet."""
+        """Ids that are being submitted and may not be stored yet."""
         self._finding: set[asyncio.Task[None]] = set()
         self._outside = 0
-        """How many items that is in all."""
+        """How many items wait for units that have not ended, in all."""
         self._ended: deque[Record] = deque()
         self._problem: BaseException | None = None
         self._broken: BaseException | None = None
-        """Why nothing that is waited for will ever be heard of."""
+        """The error after which no unit of this map will be reported."""
 
     async def works(self, source: Puller) -> AsyncIterator[Work]:
-        """Every work as it ends."""
+        """Yield every unit as it ends."""
         ended, listeners = self._ended, self._system.bus.listeners
         listeners.append(self._told)
         self._hear(NOBODY)
@@ -363,7 +363,7 @@ class Flow:
             source.ask(room)
 
     async def _submit(self, source: Puller) -> None:
-        """Submit what has come; where something is refused, what came before it."""
+        """Submit the items that have come, up to the first that is refused."""
         specs = self._specs()
         try:
             await self._put(specs)
@@ -377,7 +377,7 @@ class Flow:
             self.intake.items.clear()
 
     def _specs(self) -> list[Spec]:
-        """What has come, checked and made exact, up to the first that cannot be."""
+        """Check the items that have come, up to the first that is wrong."""
         items, first = self.intake.items, self._taken
         entries: list[dict[str, Any]] = []
         try:
@@ -400,7 +400,7 @@ class Flow:
         return specs
 
     async def _put_singly(self, specs: list[Spec]) -> None:
-        """Submit one by one what was refused together, up to the first that is refused."""
+        """Submit one by one the items that were refused together, up to the first that is refused."""
         first = self._taken - len(specs)
         for place, spec in enumerate(specs):
             try:
@@ -410,7 +410,7 @@ class Flow:
                 return
 
     def _refuse(self, error: Exception, place: int) -> None:
-        """Go no further than that item."""
+        """Take no item after this one."""
         if isinstance(error, (ConfigError, SubmitError)):
             error.args = (f"items[{place}]: {error}",)
         else:
@@ -418,7 +418,7 @@ class Flow:
         self._problem = error
 
     async def _put(self, specs: list[Spec]) -> None:
-        """Submit these, and listen for their end: before, so that none can end unheard."""
+        """Listen for the end of these units and then submit them, so that none can end unheard."""
         if not specs:
             return
         self._coming = {spec.id for spec in specs}
@@ -447,7 +447,7 @@ class Flow:
             await self._look_up(known)
 
     async def _look_up(self, ids: list[str]) -> None:
-        """These were there before: hand out those that have ended."""
+        """Hand out those of the units that existed before and have ended."""
         found = await self._system.store.get_many(ids)
         for work_id in ids:
             record = found.get(work_id)
@@ -468,7 +468,7 @@ class Flow:
             self._hear(work_id)
 
     def _unlisten(self, work_id: str) -> int:
-        """How many items that work was for."""
+        """Stop listening for a unit and return how many items waited for it."""
         count = self._waiting.pop(work_id, 0)
         self._outside -= count
         if self._is_shared and (future := self._futures.pop(work_id, None)) is not None:
@@ -476,13 +476,13 @@ class Flow:
         return count
 
     def _end(self, record: Record) -> None:
-        """That work has ended: it is handed out once for each of its items."""
+        """Hand out a unit that has ended, once for each of its items."""
         for _ in range(self._unlisten(record.id)):
             self._ended.append(record)
         self._bell.set()
 
     def _told(self, plan: Plan) -> None:
-        """A turn of this process has ended these works."""
+        """Take in the units that a turn of this process has ended."""
         for news in plan.finals.values():
             record = draft_of(news).record
             if record is not None and record.id in self._waiting:

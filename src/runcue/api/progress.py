@@ -36,17 +36,17 @@ FORECAST_EVERY = 2.0
 """Seconds between two forecasts: one may take a while."""
 
 Forecast = Callable[[], Awaitable[float | None]]
-"""Tells in how many seconds what is queued will be done; None when it cannot tell."""
+"""Forecasts in how many seconds the queued units will be done; None when it cannot tell."""
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How far something is. `total` is None as long as nobody knows."""
+    """How many of how many are done; `total` is None while it is unknown."""
 
     done: int
     failed: int
     total: int | None = None
     queued: int = 0
-    """How much of what is not done has been submitted: what a forecast knows of."""
+    """How many of those not done have been submitted: a forecast knows only of these."""
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ def live_text(picture: Picture) -> str:
 
 
 def last_text(tally: Tally, seconds: float) -> str:
-    """What remains to be said in the end."""
+    """The last line, after the picture is gone."""
     rate = f" ({rate_text(tally.done / seconds)})" if tally.done and seconds > 0 else ""
     return f"{_done_text(tally)} in {clock_text(seconds)}{rate}"
 
@@ -145,7 +145,7 @@ class Guarded:
 
     @property
     def encoding(self) -> str:
-        """What it can say."""
+        """The encoding of the stream."""
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     def write(self, text: str) -> int:
@@ -158,7 +158,7 @@ class Guarded:
         self._try(lambda stream: stream.flush())
 
     def isatty(self) -> bool:
-        """True when people look at it."""
+        """True when the stream is a terminal."""
         return bool(self._try(lambda stream: stream.isatty()))
 
     def _try(self, action: Callable[[TextIO], Any]) -> Any:
@@ -176,11 +176,11 @@ class Screen(Protocol):
     """Something that shows pictures, one in place of the other."""
 
     def show(self, picture: Picture) -> None:
-        """Show that one now."""
+        """Show a picture now."""
         ...
 
     def close(self) -> None:
-        """Take the last one away."""
+        """Remove the last picture."""
         ...
 
 
@@ -220,7 +220,7 @@ class RichBar:
         self._is_drawn = False
 
     def show(self, picture: Picture) -> None:
-        """Draw that one."""
+        """Draw a picture."""
         if not self._is_drawn:
             self._is_drawn = True
             self._progress.start()
@@ -229,13 +229,13 @@ class RichBar:
         self._progress.refresh()
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the bar."""
         if self._is_drawn:
             self._progress.stop()
 
 
 def screen_for(stream: Guarded) -> Screen:
-    """The best there is: rich's bar, or a plain line."""
+    """Choose rich's bar if it is installed, or else a plain line."""
     try:
         return RichBar(stream)
     except ImportError:
@@ -299,7 +299,7 @@ class Bar:
             logger.warning("progress could not be wiped: %r", error)
 
     async def _see(self) -> bool:
-        """Look how far it is; False when that cannot be told any more."""
+        """Look how far the queue is; False when it can no longer be read."""
         try:
             self._tally = await self._look()
         except RuncueError as error:  # closed, or its store is broken: the run itself finds out

@@ -5,7 +5,7 @@ Rules:
   stores/postgres/snapshot_reader.py).
 - Every answer is one moment of the queue, and no snapshot is held between two calls: a reader left open keeps no
   writer from tidying up.
-- A Reader knows no program: what callbacks would say of a work it cannot tell.
+- A Reader knows no program: it cannot tell what callbacks would say about a unit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SOME_EVENTS = 256
 LARGEST = 2**63 - 1
 """The last byte that a file can have."""
 MOST_AHEAD = 10_000
-"""How many works one explanation reads at most."""
+"""How many units one explanation reads at most."""
 
 
 class Reader:
@@ -97,7 +97,7 @@ class Reader:
     # work -------------------------------------------------------------------------------------------------
 
     def get(self, work_id: str) -> Work | None:
-        """One work as it stands, or None when the id is unknown or no longer kept."""
+        """One unit as it stands, or None when the id is unknown or no longer kept."""
         work_id = arguments.work_id(work_id)
         record = self._read(lambda tables: tables.one(work_id))
         return None if record is None else view(record)
@@ -113,7 +113,7 @@ class Reader:
         search: str | None = None,
         before: str | None = None,
     ) -> builtins.list[Work]:
-        """The latest works of that state, task, queue and service in which a text occurs, newest first.
+        """The latest units of that state, task, queue and service in which a text occurs, newest first.
 
         The next page is what comes `before` the last id of this one. A text is searched among the newest 200,000.
         """
@@ -171,28 +171,28 @@ class Reader:
         return self._read(look)
 
     def job_counts(self) -> dict[str, int]:
-        """How many works there are in each of the states of the view `jobs`, forgotten ones included."""
+        """How many units there are in each of the states of the view `jobs`, forgotten ones included."""
         return self._read(lambda tables: jobs_view.counts(tables.connection, tables.counted()))
 
     def count(self) -> dict[WorkState, int]:
-        """How many works there are in each state, forgotten ones included."""
+        """How many units there are in each state, forgotten ones included."""
         head = self._read(lambda tables: tables.counted())
         return {state: getattr(head, state.value) for state in WorkState}
 
     def tally(self) -> dict[str, dict[str, int]]:
-        """How many works of each task are `"pending"` and `"running"`."""
+        """How many units of each task are `"pending"` and `"running"`."""
         return self._read(lambda tables: tables.live_by_task())
 
     def explain(self, work_id: str) -> Explanation:
-        """Why that work stands where it stands, and until when, as far as it hangs on no callback.
+        """Explain why a unit is in its state, and until when, as far as no callback decides.
 
-        Of what is ahead of it the first 10,000 are counted.
+        At most 10,000 units ahead of it are counted.
         """
         work_id = arguments.work_id(work_id)
         return self._read(lambda tables: self._explained(tables, work_id))
 
     def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
-        """The same for those of these works that there are, as if there were no others."""
+        """Explain each of these units that exists, as if nothing else were queued."""
         wanted = [arguments.work_id(one) for one in ids]
         return self._read(lambda tables: self._each_explained(tables, wanted))
 
@@ -319,7 +319,7 @@ class Reader:
         return {why.work_id: _put(why, ledger, records[why.work_id]) for why in answers}
 
     def _ledger(self, tables: Tables, records: Iterable[Record], reader: TurnReader) -> tuple[Ledger, bool]:
-        """All that decides over these works, as far as it is stored, and whether anybody starts work."""
+        """A ledger with everything stored that decides about these units, and whether any process starts work."""
         from runcue.core.ledger.ledger import Ledger
         from runcue.core.schedule.takeover import catch_up
 
@@ -339,13 +339,13 @@ class Reader:
         return ledger, any(worker.is_serving for worker in changes.workers)
 
     def _everything(self, tables: Tables) -> tuple[float, float, Changes]:
-        """Queue time, the time of day, and how everything stands but for the works."""
+        """Queue time, the time of day, and all that is stored except units."""
         head = tables.head()
         now, wall = self._looks.times(tables, head)
         return now, wall, tables.everything(head)
 
     def _read(self, look: Callable[[Tables], T]) -> T:
-        """An answer that was true at one moment."""
+        """Read from one snapshot of the queue."""
         with self._one_at_a_time:
             if self._is_closed:
                 raise StoreError(
@@ -360,7 +360,7 @@ class Reader:
 
 
 class _Ahead:
-    """The library of a queue, as far as it matters to one work: what could start before it."""
+    """The part of a queue that could start before one unit."""
 
     def __init__(self, tables: Tables, record: Record) -> None:
         self._tables = tables
@@ -372,7 +372,7 @@ class _Ahead:
         self.unstarted, self.take_back, self.accepted = tables.unstarted, tables.take_back, tables.accepted
 
     def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
-        """The next records of a shelf, none that come after that work, and not too many in all."""
+        """The next records of a shelf, without those behind the unit, and at most `MOST_AHEAD` in all."""
         if shelf.startswith(("running/", "held/")):
             return self._tables.page(shelf, after, limit)
         if self._left <= 0 or shelf_parts(shelf) is None:
@@ -457,7 +457,7 @@ def _shown(worker: Worker, life: Life, running: int, places: dict[str, int]) -> 
 
 
 def _put(why: Explanation, ledger: Ledger, record: Record) -> Explanation:
-    """The same in the words of somebody who looks from outside."""
+    """Reword an explanation for a process that only looks at the queue."""
     queue = record.spec.queue
     if why.reason == "not_started":
         return replace(why, details="nobody has the queue open")
@@ -480,6 +480,6 @@ def _rules(tables: Tables, changes: Changes, records: Iterable[Record]) -> dict[
         if not services and (found := tables.page(name, None, 1)):
             rules[task] = Rule(Retry(), services=found[0].spec.services)
     for _, _, task, services in shelves:
-        if services:  # then each work of that task says what it uses
+        if services:  # then each unit of that task says what it uses
             rules[task] = Rule(Retry())
     return rules

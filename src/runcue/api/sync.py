@@ -1,4 +1,4 @@
-"""The same Cue from other threads: blocking calls that hand over to its loop."""
+"""A Cue for other threads: blocking calls that run on the Cue's loop."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class Sync:
         *misplaced: Never,
         **options: Unpack[SubmitOptions],
     ) -> str:
-        """Submit work from another thread; the id once it is accepted."""
+        """Submit a unit from another thread and return its id once it is accepted."""
         return str(self._call(self._cue.submit(task, *misplaced, **options)))
 
     def get(self, work_id: str) -> Work | None:
-        """One work, or None."""
+        """A unit as it stands, or None when the id is unknown."""
         work: Work | None = self._call(self._cue.get(arguments.work_id(work_id)))
         return work
 
     def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
-        """Cancel work from another thread."""
+        """Cancel a unit from another thread."""
         return bool(self._call(self._cue.cancel(arguments.work_id(work_id), cascade=cascade)))
 
     def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
-        """Block until that work has ended."""
+        """Block until a unit has ended and return it."""
         work: Work = self._call(self._cue.wait(arguments.work_id(work_id), timeout))
         return work
 
     def result(self, work_id: str, timeout: Duration | None = None) -> Any:
-        """Block until that work has ended; its result."""
+        """Block until a unit has ended and return its result."""
         return self._call(self._cue.result(arguments.work_id(work_id), timeout))
 
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -80,7 +80,7 @@ class Sync:
 
 
 def elsewhere(loop: asyncio.AbstractEventLoop) -> str:
-    """Where a Cue belongs that was used on another loop, and what to do instead."""
+    """The error for a Cue that is used on another loop than its own, with what to do instead."""
     if loop.is_closed():
         return (
             "an event loop that is closed (that of an earlier asyncio.run(), say). "

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -37,7 +37,7 @@ from runcue.host.address import advice, is_address, is_postgres, plain
 from runcue.host.clock import SystemClock
 from runcue.host.posix import need_posix
 from runcue.instrument.logging import log_events
-from runcue.ports import Clock, Executor, InlineStore, Observer, SharedStore
+from runcue.ports import Clock, Entering, Executor, InlineStore, Observer, Registered, SharedStore
 from runcue.stores.memory import MemoryStore
 from runcue.stores.postgres.address import address_of
 
@@ -74,7 +74,7 @@ def file_of(target: str | None) -> str | None:
 def _postgres_store(
     url: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
 ) -> PostgresStore:
-    """The store at that address; what lies beside a file's queue lies in a place of this host for it."""
+    """The store at a PostgreSQL address; its side files are in a folder of this host."""
     address = address_of(url, options.name)
     need_posix("A queue in PostgreSQL")
     try:
@@ -98,7 +98,7 @@ def _postgres_store(
 def _file_store(
     path: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
 ) -> SqliteStore:
-    """The store in that file."""
+    """The store in a file."""
     need_posix("A queue in a file")
     from runcue.stores.sqlite.store import SqliteStore  # it brings a library that memory does without
 
@@ -118,7 +118,7 @@ def _file_store(
 
 
 def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
-    """One that knows what only this process has. What ended is in the file, and not kept in mind as well."""
+    """A scheduler with the limits of this process; units that ended stay in the file and are not loaded."""
     options = registry.options
     settings = options.settings()
     if not is_whole:
@@ -131,7 +131,7 @@ def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
 
 
 def _own_limits(registry: Registry) -> dict[str, int | None]:
-    """How many attempts this process has at once: in threads, in its pool, in all."""
+    """How many attempts this process may run at once: in threads, in its pool, in all."""
     options = registry.options
     return {THREADS: options.max_threads, OWN_POOL: pool_size(registry), HERE: options.max_running}
 
@@ -141,54 +141,88 @@ def _room(registry: Registry) -> dict[str, int]:
 
 
 def pool_size(registry: Registry) -> int:
-    """How many processes the pool may have: as was said, or as the service of that name allows, or one a core."""
+    """How many processes the pool may have: `pool_size`, or what the pool's service allows, or one for each core."""
     declared = registry.services.get(POOL)
     return registry.options.pool_size or (declared and declared.concurrent) or os.cpu_count() or 1
 
 
-class Executors(dict[str, Executor]):
-    """What calls handlers, by the name of the executor; each is made when it is first used."""
+class Deferred:
+    """An executor that is made when it first runs something: most processes use one or two of six."""
+
+    def __init__(self, make: Callable[[], Executor], grace: float, *, can_stop: bool = True) -> None:
+        self.can_stop = can_stop
+        self.grace = grace
+        self._make = make
+        self._made: Executor | None = None
+
+    def run(self, work: Any, task: Registered, entered: Entering | None) -> Awaitable[Any]:
+        """Call the task's handler."""
+        made = self._made = self._made or self._make()
+        return made.run(work, task, entered)
+
+    async def close(self) -> None:
+        """Free what is idle, if anything was ever run."""
+        if self._made is not None:
+            await self._made.close()
+
+
+class Executors:
+    """The executors of one process, by name, and the locks that those outside of it share."""
 
     def __init__(self, clock: Clock, registry: Registry, target: str | None, worker: str) -> None:
-        super().__init__({"async": CoroutineExecutor(), "thread": ThreadExecutor(clock)})
         self._clock = clock
         self._registry = registry
         self._target = target
         self._jobs_folder = None if target is None else jobs_folder(target, worker)
         self._jobs: Jobs | None = None
+        self.threads = ThreadExecutor(clock)
+        grace = registry.options.grace
+        self.by_name: dict[str, Executor] = {
+            "async": CoroutineExecutor(),
+            "thread": self.threads,
+            "process_pool": Deferred(self._process_pool, grace),
+            "subprocess": Deferred(self._subprocess, grace),
+            "ssh": Deferred(self._ssh, grace),
+            "dask": Deferred(self._dask, 0.0, can_stop=False),
+        }
 
-    def __missing__(self, name: str) -> Executor:
-        made = self[name] = self._make(name)
-        return made
+    def _process_pool(self) -> Executor:
+        from runcue.executors.process.executor import ProcessExecutor
 
-    def _make(self, name: str) -> Executor:
-        clock, grace = self._clock, self._registry.options.grace
-        if name == "ssh":
-            from runcue.executors.ssh.executor import SshExecutor
+        options = self._registry.options
+        return ProcessExecutor(self._clock, pool_size(self._registry), options.grace, self._locks())
 
-            return SshExecutor(clock, grace)
-        from runcue.executors.process_locks import Jobs
-
-        jobs = self._jobs = self._jobs or Jobs(self._jobs_folder)
-        if name == "process_pool":
-            from runcue.executors.process.executor import ProcessExecutor
-
-            return ProcessExecutor(clock, pool_size(self._registry), grace, jobs)
-        if name == "dask":
-            from runcue.executors.dask.executor import DaskExecutor
-
-            return DaskExecutor(clock, self._registry.options.dask, pool_size(self._registry), jobs)
+    def _subprocess(self) -> Executor:
         from runcue.executors.command.executor import CommandExecutor
         from runcue.executors.command.printed import files_folder
         from runcue.executors.command.reaper import Reaper
 
+        options, jobs = self._registry.options, self._locks()
         folder = None if self._target is None else files_folder(self._target)
-        limit = self._registry.options.output_limit
-        return CommandExecutor(clock, grace, folder, jobs, Reaper(jobs), limit=limit)
+        return CommandExecutor(
+            self._clock, options.grace, folder, jobs, Reaper(jobs), limit=options.output_limit
+        )
+
+    def _ssh(self) -> Executor:
+        from runcue.executors.ssh.executor import SshExecutor
+
+        return SshExecutor(self._clock, self._registry.options.grace)
+
+    def _dask(self) -> Executor:
+        from runcue.executors.dask.executor import DaskExecutor
+
+        cluster = self._registry.options.dask
+        return DaskExecutor(self._clock, cluster, pool_size(self._registry), self._locks())
+
+    def _locks(self) -> Jobs:
+        from runcue.executors.process_locks import Jobs
+
+        self._jobs = self._jobs or Jobs(self._jobs_folder)
+        return self._jobs
 
     async def close(self) -> None:
         """Free what is idle."""
-        for executor in self.values():
+        for executor in self.by_name.values():
             await executor.close()
         if self._jobs is not None:
             self._jobs.close()
@@ -202,14 +236,14 @@ def jobs_folder(target: str, worker: str) -> Path:
 
 
 def end_leftovers(target: str, worker: str) -> bool:
-    """End what a dead worker left running; True when nothing of it is there any more."""
+    """End what a dead worker left running; True when nothing of it is left."""
     from runcue.executors import process_locks
 
     return process_locks.end_leftovers(jobs_folder(target, worker))
 
 
 def forget_output(target: str, works: list[tuple[str, int]]) -> None:
-    """Delete what the commands of these works printed; they are forgotten themselves."""
+    """Delete the output of the commands of units that are no longer stored."""
     from runcue.executors.command import printed
 
     printed.forget(target, works)
@@ -225,7 +259,7 @@ class System:
 
     def __init__(self, registry: Registry, target: str | None) -> None:
         self._said: object = None
-        """What was last said of this process."""
+        """What other processes were last told about this one."""
         options = registry.options
         if "runcue.executors.process.worker" in sys.modules:  # else this is no worker process
             sys.modules["runcue.executors.process.worker"].refuse_while_importing()
@@ -278,7 +312,7 @@ class System:
             hello=self._hello,
             judge=self.judge,
             bus=self.bus,
-            executors=self.executors,
+            executors=self.executors.by_name,
             tasks=registry.tasks,
             middleware=registry.middleware,
             questions=registry.questions,
@@ -315,7 +349,7 @@ class System:
         return make_id
 
     def _hello(self, is_serving: bool, queues: frozenset[str] | None, is_new: bool) -> Hello | None:
-        """What other processes have to know of this one; None when it said so before and that is not new to them."""
+        """What other processes have to know about this one; None when they have been told."""
         registry = self._registry
         hears = bool(registry.observers) or logging.getLogger("runcue").isEnabledFor(logging.DEBUG)
         said = registry.version, is_serving, queues, hears
@@ -349,7 +383,7 @@ class System:
             self._watchdog = None
 
     async def close(self) -> None:
-        """Let go of threads and records, and of whoever waits for something."""
+        """Free threads and records, and fail whoever waits."""
         await self.engine.close(lambda: CueClosed("wait"))
         await self.executors.close()
         self.judge.close()
@@ -357,7 +391,7 @@ class System:
         await self.store.close(bool(self.engine.attempts.runs))
 
     def abandon(self) -> None:
-        """Let go of everything as if this process had died."""
+        """Drop everything as if this process had died."""
         self.engine.abandon()
         self.judge.close()
         self.bus.end()
@@ -368,11 +402,10 @@ class System:
 
     def _is_at_work(self) -> bool:
         """True while a handler runs in a thread of ours, which goes on when the loop is closed."""
-        threads = self.executors["thread"]
-        return isinstance(threads, ThreadExecutor) and threads.is_busy()
+        return self.executors.threads.is_busy()
 
     def may_wait(self) -> bool:
-        """False where waiting for room would be waiting for oneself: in a handler, in an `on_*` callback."""
+        """False where waiting for room could never end: in a handler, in an `on_*` callback."""
         return not self.is_inside_handler() and not self.hooks.is_calling()
 
     def is_inside_handler(self) -> bool:
@@ -380,7 +413,7 @@ class System:
         return self.engine.attempts.current() is not None
 
     def _who(self) -> str | None:
-        """Who has the loop right now, as far as it is ours; None when nothing of ours is under way."""
+        """Which handler or callback has the loop right now; None when nothing of this Cue is under way."""
         callback = self.judge.asking or self.hooks.calling
         if callback is not None:
             return f"the callback {callback}"

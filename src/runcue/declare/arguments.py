@@ -20,7 +20,7 @@ MOST_DEPENDENCIES: Final = 100_000
 
 
 def work_id(value: object) -> str:
-    """Read the id of work that is asked for; if there is such work is another question."""
+    """Read the id of a unit, whether or not the unit exists."""
     try:
         return parse.work_id(value)
     except SubmitError:
@@ -29,7 +29,7 @@ def work_id(value: object) -> str:
 
 
 def nothing_else(task: object, misplaced: tuple[object, ...]) -> None:
-    """Refuse what `submit` was given by position besides the task, and show how it is given."""
+    """Refuse positional arguments of `submit` besides the task, and show how to pass them."""
     if misplaced:
         name = quoted(task) if isinstance(task, str) else getattr(task, "__name__", "task")
         params = quoted(misplaced[0]) if len(misplaced) == 1 and isinstance(misplaced[0], dict) else "{…}"
@@ -40,7 +40,7 @@ def nothing_else(task: object, misplaced: tuple[object, ...]) -> None:
 
 
 def work_ids(value: object) -> list[str] | None:
-    """Read the ids that `join` waits for; None is all work."""
+    """Read the ids that `join` waits for; None means all units."""
     if value is None:
         return None
     given = _several(value)
@@ -53,7 +53,7 @@ def work_ids(value: object) -> list[str] | None:
 
 
 def queue_names(value: object) -> frozenset[str] | None:
-    """Read which queues `start` serves; None is all of them."""
+    """Read which queues `start` serves; None means all."""
     return None if value is None else frozenset(parse.name(name, "queue") for name in _several(value))
 
 
@@ -69,12 +69,12 @@ def texts(value: object) -> dict[str, str | None]:
 
 
 def event_number(value: object) -> int:
-    """Read after which event a reader goes on; what lies before the first is the beginning."""
+    """Read the number of the event after which a reader goes on."""
     return parse.number(value, "since", whole=True)
 
 
 def _several(value: object) -> list[Any]:
-    """What may be given alone or as several."""
+    """Make a list of one value or of several."""
     is_one = isinstance(value, (str, bytes, Mapping, Awaitable)) or not isinstance(value, Iterable)
     return [value] if is_one else list(value)  # type: ignore[call-overload]  # (it is iterable then)
 
@@ -97,7 +97,7 @@ def _end(value: object) -> None:
 
 
 def _unawaited(value: object) -> str:
-    """The advice for a call that nobody awaited."""
+    """Advice for a call that was not awaited."""
     _end(value)
     return " (did you forget await?)" if isinstance(value, Awaitable) else ""
 
@@ -110,7 +110,7 @@ def work_state(value: object) -> WorkState | None:
 def query(
     state: object, task: str | None, limit: object, queue: object, service: object, search: object
 ) -> Query:
-    """Read which works are to be listed."""
+    """Read which units are to be listed."""
     text = None if search is None else parse.name(search, "search")
     where = None if queue is None else parse.name(queue, "queue")
     what = None if service is None else parse.name(service, "service")
@@ -118,7 +118,7 @@ def query(
 
 
 def event_types(value: object) -> frozenset[str] | None:
-    """Read which events a reader wants, by their short or their long names; None is all of them."""
+    """Read which events a reader wants, by their short or their long names; None means all."""
     if value is None:
         return None
     return frozenset(choice(_short(name), "event type", tuple(EVENTS)) for name in _several(value))
@@ -130,7 +130,7 @@ def _short(name: object) -> object:
 
 
 def rows(value: object) -> int:
-    """Read how much `list` gives at most."""
+    """Read how many units `list` returns at most."""
     return parse.number(value, "limit", 1, parse.HIGHEST_LIMIT, whole=True)
 
 

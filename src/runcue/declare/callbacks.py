@@ -65,9 +65,9 @@ class FileCheck(msgspec.Struct, frozen=True):
         return "{task}" in self.pattern
 
     def __call__(self, work_id: str, task: str | None = None) -> bool:
-        """True when the file of that work exists under the base, all links followed."""
+        """True when the file of that unit exists under the base, all links followed."""
         if self.wants_task and task is None:
-            return False  # nobody knows that work yet: it has no output
+            return False  # nobody knows that unit yet: it has no output
         values = {"id": work_id, "task": task or ""}
         used = _place.findall(self.pattern)
         if not all(_is_plain(values[key]) for key in used):

@@ -30,7 +30,7 @@ Check: TypeAlias = Callable[[object, str], Any]
 
 
 def span(value: object, name: str, low: float = SHORTEST) -> float:
-    """A length of time that something can really be given."""
+    """Read a duration of at least a millisecond."""
     seconds = parse.duration(value, name)
     if not low <= seconds <= LONGEST:
         raise InvalidOption(name, value, f"a duration from {low:g} to {LONGEST:,.0f} seconds")
@@ -38,12 +38,12 @@ def span(value: object, name: str, low: float = SHORTEST) -> float:
 
 
 def pause(value: object, name: str) -> float:
-    """A length of time that may be none at all."""
+    """Read a duration that may be 0."""
     return span(value, name, low=0)
 
 
 def choice(value: object, name: str, choices: tuple[str, ...]) -> str:
-    """One of a few words."""
+    """Read one of a few words."""
     word = str.__str__(value) if isinstance(value, str) else None
     if word not in choices:
         raise InvalidOption(name, value, f"one of {', '.join(map(repr, choices))}")
@@ -56,19 +56,19 @@ def whole(low: int, high: int = parse.HIGHEST_LIMIT) -> Check:
 
 
 def flag(value: object, name: str) -> bool:
-    """True or False, and nothing that is taken for one of them."""
+    """Read True or False, and no value that only counts as one of them."""
     if not isinstance(value, bool):
         raise InvalidOption(name, value, "True or False")
     return value
 
 
 def or_none(check: Check) -> Check:
-    """That check, for what may also be None."""
+    """Let a check also take None."""
     return lambda value, name: None if value is None else check(value, name)
 
 
 def scheduler_address(value: object, name: str) -> str:
-    """Where a Dask scheduler listens."""
+    """Read the address of a Dask scheduler."""
     address = str.__str__(value) if isinstance(value, str) else ""
     if not DASK_ADDRESS.fullmatch(address):
         value = re.sub(r"//[^@/]*@", "//***@", address) if address else value  # no password in an error
@@ -119,7 +119,7 @@ COMMAND_OPTIONS: Final = {
 
 
 def command(executor: str | None, **given: Any) -> CommandOptions:
-    """What a task says about its commands; what means nothing to its executor is refused."""
+    """Read the command options of a task; those that its executor does not use are refused."""
     said = {name: value for name, value in given.items() if value is not None}
     for name, value in said.items():
         if executor not in COMMAND_OPTIONS[name]:
@@ -190,5 +190,5 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**{name: CHECKS[name](value, name) for name, value in given.items()})
 
     def settings(self) -> Settings:
-        """Those of them that decide what runs."""
+        """The options that the scheduler decides by."""
         return Settings(**{name: getattr(self, name) for name in Settings.__struct_fields__})

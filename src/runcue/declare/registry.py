@@ -78,7 +78,7 @@ OUTSIDE: Final = {
     "ssh": "runcue.executors.ssh.executor",
     "dask": "runcue.executors.dask.executor",
 }
-"""Where the executors are that bring what most programs do without."""
+"""The modules of executors that need more than most programs use."""
 ON_FAILED: Final = ("resubmit", "reject", "return")
 CALLBACKS: Final = {
     "is_ready": ("work",),
@@ -120,22 +120,22 @@ class Task(msgspec.Struct, frozen=True):
     handler: Callable[..., Any]
     services: tuple[str, ...] = ()
     picks: Picks | None = None
-    """Chooses the services of each work from its fields, where they are not the same for all."""
+    """Chooses the services of each unit from its fields, where they are not the same for all."""
     executor: str = "async"
     retry: Retry = Retry(max_attempts=1)
     timeout: float | None = None
-    """Its own, or the Cue's default."""
+    """The task's own timeout, or the Cue's default."""
     command: CommandOptions = CommandOptions()
     is_checked: bool = True
-    """False while its services may still be unknown: that is settled by the first submission."""
+    """False until the first submission has checked that its services are declared."""
     artifacts: Artifacts | None = None
-    """The files that its work needs and makes."""
+    """The files that its units need and make."""
     cost: CostOf | None = None
     """How much of the quantities of its services a start is expected to use."""
     retry_delay: Callable[[Any], Any] | None = None
-    """Says after how many seconds a failed attempt is followed by another, if that is not for `retry` to say."""
+    """Chooses the delay before the next attempt in place of `retry`."""
     is_plain: bool = True
-    """True when nothing has to be worked out for each of its works."""
+    """True when services, keys and cost are the same for all its units."""
 
     @property
     def service(self) -> str | None:
@@ -152,7 +152,7 @@ class Registry:
         """True when other programs may have declared services on the same queue."""
         self.tasks: dict[str, Task] = {}
         self.artifacts: dict[str, Artifacts] = {}
-        """What tasks declare of the files they need and make."""
+        """The files that tasks declare as needed and made."""
         self.services: dict[str, Limits] = {}
         self.keys: dict[str, KeyOf] = {}
         """What tells the keys of a service apart, for those that have keys."""
@@ -164,11 +164,11 @@ class Registry:
         self.failure_wants_retry = True
         """False when `on_failure` takes no `will_retry`: it is then told of final failures only."""
         self.version = 0
-        """Counts what was declared, of that what other processes have to know."""
+        """Grows with each declaration that other processes have to know."""
         self.has_costs = False
         """True when some task uses an amount of something."""
         self.picks_services = False
-        """True when some task chooses its services for each work."""
+        """True when some task chooses its services for each unit."""
         self._database = database
         self._names: dict[object, str | None] = {}
 
@@ -296,7 +296,7 @@ class Registry:
         return any(name.startswith("on_") for name in self.callbacks)
 
     def shared_rules(self) -> dict[str, Rule]:
-        """What whoever decides has to know of the tasks: everything but code."""
+        """What the scheduler has to know about the tasks: everything but code."""
         questions, settings = self.questions(), self.options.settings()
         return {
             name: replace(
@@ -386,7 +386,7 @@ class Registry:
                     limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy, cost)  # fmt: skip
 
     def _worked_out(self, task: Task, work: Work) -> tuple[tuple[str, ...], Cost]:
-        """The services of one work, and how much of them it is expected to use."""
+        """The services of one unit, and how much of them it is expected to use."""
         services = task.services
         if task.picks is not None:
             services = picked(task.picks, work)
@@ -477,7 +477,7 @@ class Registry:
         return name
 
     def _known(self, task: object, task_type: object, unknown: dict[str, Any]) -> Task:
-        """The task meant by a submission, in whatever way it was said."""
+        """The task that a submission names, by text or by handler."""
         parse.reject_unknown(unknown, SUBMIT_OPTIONS, "submit()")
         if task is None and task_type is None:
             raise SubmitError("submit() needs a task: its name, or the function registered for it.")
@@ -504,7 +504,7 @@ class Registry:
         return base_name(name) in self.keys
 
     def undeclared(self, specs: Iterable[Spec]) -> frozenset[str]:
-        """The services of these that were not declared here: the queue itself has to know them."""
+        """The services of these submissions that were not declared here: the queue itself has to know them."""
         return frozenset(name for spec in specs for name in spec.services if not self._knows(name))
 
 

@@ -1,4 +1,4 @@
-"""Which services a work uses, and how much of them: what `uses=`, `per=` and `cost=` say of each submission.
+"""Which services a unit uses, and how much of them: what `uses=`, `per=` and `cost=` say of each submission.
 
 A function of work is called once, when it is submitted and before anything is queued; its answer is kept with the
 work.
@@ -25,7 +25,7 @@ _place = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
 
 def read_uses(value: object, option: str) -> tuple[str, ...] | Picks | None:
-    """What uses= or services= says: names, perhaps with places in them, or a function that picks."""
+    """Read uses= or services=: names, perhaps with places in them, or a function that picks."""
     if value is None:
         return None
     if isinstance(value, (str, list, tuple)):
@@ -37,7 +37,7 @@ def read_uses(value: object, option: str) -> tuple[str, ...] | Picks | None:
 
 
 def template(names: tuple[str, ...]) -> Picks | None:
-    """Fill places such as {host} from the params of each work; None when there are no places."""
+    """Fill places such as {host} from the params of each unit; None when there are no places."""
     if not any("{" in name or "}" in name for name in names):
         return None
     for name in names:
@@ -62,7 +62,7 @@ def _param(work: Work, key: str) -> str:
 
 
 def picked(picks: Picks, work: Work) -> tuple[str, ...]:
-    """The services that a function chose for one work."""
+    """The services that a function chose for one unit."""
     where = f"The uses= of task {quoted(work.task)}"
     answer: Any = _asked(picks, work, where)
     names = (answer,) if isinstance(answer, str) else answer
@@ -72,7 +72,7 @@ def picked(picks: Picks, work: Work) -> tuple[str, ...]:
 
 
 def with_keys(names: tuple[str, ...], keys: Mapping[str, KeyOf], work: Work) -> tuple[str, ...]:
-    """The same services, each that has keys with the part of it that is for this work."""
+    """Put the unit's own part before each service that has keys."""
     found: list[str] = []
     for name in names:
         key = keys.get(name)
@@ -94,7 +94,7 @@ def _key(service: str, key: KeyOf, work: Work) -> str:
 
 
 def read_cost(value: object) -> CostOf | None:
-    """What cost= says: amounts, or a function of work that returns them."""
+    """Read cost=: amounts, or a function of work that returns them."""
     if value is None:
         return None
     if isinstance(value, Mapping):
@@ -105,7 +105,7 @@ def read_cost(value: object) -> CostOf | None:
 
 
 def cost_of(cost: CostOf, work: Work) -> Cost:
-    """How much of each quantity that work is expected to use."""
+    """How much of each quantity a unit is expected to use."""
     if isinstance(cost, tuple):
         return cost
     where = f"The cost= of task {quoted(work.task)}"

@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 
 
 def adaptive(*, min: int = 1, start: int | None = None, max: int = 100) -> Adaptive:  # noqa: A002 (as people say)
-    """A concurrency that finds itself: it halves when the service says "too many" and grows while calls end well."""
+    """A concurrency that adapts: it halves when the service says "too many" and grows while calls end well."""
     low = whole(1)(min, "min")
     high = whole(low)(max, "max")
     first = low if start is None else whole(low, high)(start, "start")
@@ -51,7 +51,7 @@ def read_limits(
     max_concurrent: object = None,
     **quantities: object,
 ) -> tuple[Limits, KeyOf | None]:
-    """The limits of a service, and what tells its keys apart, if it has keys."""
+    """Read the limits of a service, and what tells its keys apart, if it has keys."""
     name = service_name(name)
     new = None if rate is None else parse.rates(rate)
     old = _older_rate(rate_limit, rate_window)
@@ -82,7 +82,7 @@ def read_changes(
     *, rate: object = ..., concurrent: object = ..., circuit_threshold: object = ..., circuit_timeout: object = ...,
     **quantities: object,
 ) -> tuple[dict[str, Any], dict[str, Quantity | None]]:  # fmt: skip
-    """What is to change in the limits of a service: by field, and by quantity. None takes a limit away."""
+    """Read changes to the limits of a service, by field and by quantity; None removes a limit."""
     found: dict[str, Any] = {}
     if rate is not ...:
         found["rates"] = () if rate is None else parse.rates(rate)
@@ -103,7 +103,7 @@ def read_changes(
 
 
 def service_name(value: object) -> str:
-    """A name that a service may have."""
+    """Read the name of a service."""
     name = parse.name(value, "service")
     if name.startswith("#") or any(sign in name for sign in "{}*"):
         raise InvalidOption("service name", value, "no '#' at its beginning and none of { } * in it")
@@ -152,7 +152,7 @@ def _key(per: object) -> KeyOf:
 
 
 def _older_rate(limit: Any, window: Any) -> tuple[parse.Rate, ...] | None:
-    """What rate_limit= and rate_window= say."""
+    """Read rate_limit= and rate_window=."""
     if limit is None:
         if window is not None:
             raise ConfigError(f"rate_window={quoted(window)} needs a rate_limit. Or give rate='60/min'.")

@@ -1,4 +1,4 @@
-"""How to run the same again: the command, and a configuration in the form it is read from."""
+"""How to repeat a run: the command, and the configuration as YAML."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from runcue.sim.config import BadConfig, Config, load
 from runcue.sim.scenarios import SCENARIOS, scenario
 
 NO_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""Words that YAML takes for something else than text."""
+"""Words that YAML does not read as text."""
 
 
 def command_of(config: Config) -> str:
-    """What to type for a run of that configuration; one that is no scenario has to be in `run.yaml`."""
+    """The command that runs a configuration; one that is no scenario has to be in `run.yaml`."""
     if config.name in SCENARIOS:
         plain = msgspec.structs.replace(scenario(config.name, config.duration), seed=config.seed)
         if plain == config:
@@ -24,18 +24,18 @@ def command_of(config: Config) -> str:
 
 
 def as_yaml(config: Config) -> str:
-    """A configuration in the form it is read from, without what goes without saying."""
+    """A configuration as YAML, without values that are the defaults."""
     short = "\n".join(_yaml(_told(config), 0)) + "\n"
     try:
         if load(short, name=config.name) == config:
             return short
-    except BadConfig:  # then nothing goes without saying
+    except BadConfig:  # then every value has to be written
         pass
     return "\n".join(_yaml(msgspec.to_builtins(config), 0)) + "\n"
 
 
 def _told(value: Any) -> Any:
-    """A struct as plain values, without those that are as they would be anyway."""
+    """A struct as plain values, without defaults."""
     if isinstance(value, msgspec.Struct):
         found = {}
         for field in msgspec.structs.fields(value):

@@ -1,6 +1,6 @@
-"""What the log of calls that the mock services keep says about a queue: the rules that events alone cannot show.
+"""Rules that events alone cannot show, judged from the mock services' own log of calls.
 
-Where the moment of a change of limits is not known, both are allowed. A call of a node that died ended with it.
+Where the moment of a change of limits is unknown, old and new limits are allowed. A node's death ends its calls.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from runcue.sim.promise import ROUNDING, Call, Life, Limits, Start, Violation
 Deaths = Mapping[object, Sequence[float]]
 """When each node died."""
 Limited = Sequence[tuple[float, Limits, bool]]
-"""From when on a service had which limits, and whether that is sure."""
+"""The limits of a service, since when, and whether that is sure."""
 ANSWERED: Final = frozenset({"ok", "error", "permanent"})
-"""How a call ends that came back with all it had to say."""
+"""How calls end that returned an answer."""
 LATEST: Final = 5.0
-"""Seconds after its start in which a handler is entered, or not at all."""
+"""Seconds after its start within which a handler is entered, if at all."""
 HAIR: Final = 1e-6
-"""What a sum of fractions may be off by, as a share of what is allowed."""
+"""The rounding error of a sum of fractions, as a share of the limit."""
 Probe = tuple[str, Start, float, str]
-"""A service, its probe, and when which other work was started on it."""
+"""A service, its probe, and when which other unit was started on that service."""
 
 
 def judge_work(life: Life, calls: Sequence[Call], deaths: Deaths) -> Iterator[Violation]:
-    """The calls of one work, in order: each was started, none overlap, none was taken away, the last one counts."""
+    """Judge the calls of one unit, in order: each was started, none overlap, the last one counts."""
     for call in calls:
         if call.attempt not in life.attempts:
             text = f"work {life.id} was called as attempt {call.attempt}, which was not started"
@@ -55,7 +55,7 @@ def judge_work(life: Life, calls: Sequence[Call], deaths: Deaths) -> Iterator[Vi
 
 
 def judge_probes(probes: Iterable[Probe], calls: Sequence[Call], deaths: Deaths) -> Iterator[Violation]:
-    """A second probe is right when the first was over, or its node was."""
+    """Judge second probes: the first, or its node, must have ended before."""
     for service, probe, at, second in probes:
         call = _call_of(probe, calls, at, service)
         if call is None:  # its node died before it was called
@@ -68,7 +68,7 @@ def judge_probes(probes: Iterable[Probe], calls: Sequence[Call], deaths: Deaths)
 
 
 def judge_service(name: str, limited: Limited, calls: Sequence[Call]) -> Iterator[Violation]:
-    """All calls of one service, in order: no window exceeded, and not too many at once."""
+    """Judge all calls of one service, in order: no window exceeded, and not too many at once."""
     times = [call.entered_at for call in calls]
     going_on: list[tuple[float, str]] = []
     for place, call in enumerate(calls):
@@ -89,7 +89,7 @@ def judge_service(name: str, limited: Limited, calls: Sequence[Call]) -> Iterato
 
 
 class Use(msgspec.Struct, frozen=True):
-    """A call of something that has an amount; by which event it was started, and by which its answer was told."""
+    """A call that uses a quantity, with the events that report its start and its answer."""
 
     call: Call
     started: int
@@ -99,10 +99,9 @@ class Use(msgspec.Struct, frozen=True):
     expected: Mapping[str, float]
 
     def known(self, quantity: str, at: int) -> float:
-        """How much of it a start at that event has to count at least.
+        """The least amount of this call that a start at event `at` has to count.
 
-        What was charged is surely known once the answer is; before that the estimate may stand, or what was charged
-        so far.
+        After the answer that is what was charged; before it, the estimate or what was charged so far.
         """
         charged = [amount for name, amount in self.call.charges if name == quantity]
         expected = self.expected.get(quantity, 0)
@@ -116,7 +115,7 @@ class Use(msgspec.Struct, frozen=True):
 
 
 def judge_amounts(name: str, limited: Limited, uses: Sequence[Use]) -> Iterator[Violation]:
-    """All uses of one service, in the order of their starts: each was started only when its estimate fitted."""
+    """Judge all uses of one service, in the order of their starts: each started only when its estimate fitted."""
     for place, use in enumerate(uses):
         allowed = list(in_force(limited, use.started_at))
         over = [_overdrawn(uses, place, limits.quantities) for limits in allowed]
@@ -127,7 +126,7 @@ def judge_amounts(name: str, limited: Limited, uses: Sequence[Use]) -> Iterator[
 def _overdrawn(
     uses: Sequence[Use], place: int, quantities: Mapping[str, Sequence[tuple[float, float]]]
 ) -> str:
-    """Why what the start at that place expects to use did not fit; nothing when it did."""
+    """Why the start at that place did not fit; empty when it did."""
     use = uses[place]
     for quantity, rates in quantities.items():
         expected = use.expected.get(quantity, 0)
@@ -148,7 +147,7 @@ def _overdrawn(
 
 
 def by_work(calls: Iterable[Call]) -> dict[str, list[Call]]:
-    """The calls of each work."""
+    """The calls of each unit."""
     found: dict[str, list[Call]] = defaultdict(list)
     for call in calls:
         found[call.work_id].append(call)
@@ -172,7 +171,7 @@ def in_force(limited: Limited, at: float) -> Iterator[Limits]:
 def exceeded(
     times: Sequence[float], place: int, rates: Iterable[tuple[int, float]]
 ) -> tuple[int, float] | None:
-    """The first of the rates that the call at that place is one too many for."""
+    """The first rate that the call at that place exceeds."""
     for most, window in rates:
         if place >= most and times[place] - times[place - most] < window - ROUNDING:
             return most, window
@@ -180,9 +179,9 @@ def exceeded(
 
 
 def _call_of(start: Start, calls: Iterable[Call], until: float, service: str | None = None) -> Call | None:
-    """The call that a start led to, on that service if one is named; None when its node died before that.
+    """The call that a start led to, on `service` if given; None when the node died before it.
 
-    It is the last of them: a call that was refused may be followed at once by another one of the same attempt.
+    A refused call may be followed at once by another one of the same attempt: the last of them counts.
     """
     work_id, attempt, since = start
     found = None

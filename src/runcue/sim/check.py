@@ -1,14 +1,14 @@
 """The promises of a queue, judged from outside: by its events and by the mock services' own log of calls.
 
     order         events come one by one, none is missing, time does not go back
-    life          what is told of one work is a possible life; what is over stays over unless it is retried by hand
+    life          what is told of one unit is a possible life; what is over stays over unless it is retried by hand
     lost          what was accepted ends or is still there; what a caller was told is so
     result        a result is that of the latest call, and that call had returned
-    overlap       two calls of one work never overlap, and none begins before its start was told
+    overlap       two calls of one unit never overlap, and none begins before its start was told
     attempts      starts are numbered rightly; no more failures than allowed, no more than three crashes
     retry         a retry waits as long as its policy says
     dependencies  nothing starts before all it depends on is complete; what ends badly takes its dependents along
-    keys          one key, one work: that is pending, running or complete
+    keys          one key, one unit: that is pending, running or complete
     circuit       nothing starts while a circuit is open, and one probe at a time while it is half-open
     priority      on one lane the better of two that could start starts first
     starvation    the same, where it is the better one because it has waited long
@@ -55,7 +55,7 @@ MOST_CRASHES: Final = 3
 LONGEST_WAIT: Final = 8
 """How many times its timeout a circuit waits at most, after probe upon probe failed."""
 STRICT_STEP: Final = 1e10
-"""Seconds that a point of priority is worth where waiting is worth nothing."""
+"""Seconds that a point of priority is worth without ageing."""
 
 LOST: Final = frozenset({"failed", "cancelled"})
 FINAL: Final = LOST | {"completed"}
@@ -89,12 +89,12 @@ class Checker:
         self._limits = {name: [(float("-inf"), limits, True)] for name, limits in rules.services.items()}
         self._circuits: dict[str, Circuit] = {}
         self._starts: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
-        """When each attempt was started, and by which event: again after it was given back."""
+        """When each attempt was started, and by which event; a start that was given back happens again."""
         self._answers: dict[tuple[str, int], tuple[int, float]] = {}
         self._second_probes: list[calling.Probe] = []
         self._doomed: dict[str, tuple[str, float]] = {}
         self._adrift: dict[str, float] = {}
-        """Queued though what they depend on had ended badly; that may live again too, at the same moment."""
+        """Units queued although a dependency had ended badly; the dependency may be retried at the same moment."""
         self._lanes: dict[tuple[str, ...], Lane] = defaultdict(Lane)
         self._seq: int | None = None
         self._now = float("-inf")
@@ -102,31 +102,31 @@ class Checker:
     # what the events do not say ---------------------------------------------------------------------------
 
     def submitted(self, asked: Asked) -> None:
-        """That is about to be submitted."""
+        """Note a unit that is about to be submitted."""
         self._asked[asked.id] = asked
 
     def accepted(self, work_id: str, at: float) -> None:
-        """Its submitter was told that it is accepted."""
+        """Note that the submitter of a unit was told that it is accepted."""
         self._accepted.setdefault(work_id, at)
 
     def cancelled(self, work_id: str, at: float) -> None:
-        """Somebody was told that it is cancelled."""
+        """Note that a caller was told that a unit is cancelled."""
         self._cancelled[work_id] = at
 
     def retried(self, work_id: str) -> None:
-        """Somebody is about to retry it by hand."""
+        """Note that a unit is about to be retried by hand."""
         self._retried.add(work_id)
 
     def died(self, node: object, at: float) -> None:
-        """That node died; what it ran may run again."""
+        """Note that a node died; what it ran may run again."""
         self._deaths[node].append(at)
 
     def changed(self, service: str, limits: Limits, at: float, *, is_sure: bool = True) -> None:
-        """These are the limits of a service from then on; perhaps, when it is not sure that this was kept."""
+        """Note the limits of a service from a moment on; not sure when the change may not have been stored."""
         self._limits[service].append((at, limits, is_sure))
 
     def stands(self, states: Mapping[str, str]) -> None:
-        """So everything stands in the end, after time enough for all of it to end."""
+        """Note the final state of every unit, after time enough for all of them to end."""
         self._states = dict(states)
 
     # events -----------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Checker:
         self._seq = event.seq
 
     def _instant_over(self) -> None:
-        """Time has moved on: what belongs to one moment must be complete."""
+        """Judge what must be complete now that time has moved on."""
         for work_id, at in self._adrift.items():
             for parent in self._lives[work_id].asked_for():
                 if self._state(parent) in LOST:
@@ -199,7 +199,7 @@ class Checker:
         HEARD[event.type](self, life, event)
 
     def _uses(self, life: Life) -> tuple[str, ...]:
-        """What it uses: patterns as they are, and of a service with keys the part that is for it, too."""
+        """The services of a unit: patterns as they are, and before a service with keys the unit's own part."""
         if life.uses is None:
             task = self._rules.tasks.get(life.task)
             found: list[str] = []
@@ -212,12 +212,12 @@ class Checker:
         return life.uses
 
     def _lane(self, life: Life) -> tuple[str, ...]:
-        """Whom it must not overtake: who uses the same; where keys take turns, only those of its own task."""
+        """The lane in which a unit must not overtake: its services, and its task where keys take turns."""
         uses = self._uses(life)
         return (life.task, *uses) if any(name.endswith("]") for name in uses) else uses
 
     def _limits_of(self, name: str) -> calling.Limited:
-        """The limits that a service had, or the part of one that is for a key."""
+        """The limits that a service, or one key of a service, has had."""
         base = name.partition("[")[0]
         if name in self._limits or base not in self._limits:
             return self._limits.get(name, ())
@@ -274,7 +274,7 @@ class Checker:
         return "" if life is None else life.state
 
     def _offer(self, life: Life, due: float | None = None) -> None:
-        """It may start from now on, or from then on, as far as it is concerned."""
+        """Make a unit a candidate for its lane, from now on or from `due` on."""
         if life.is_candidate and not life.missing:
             self._lanes[self._lane(life)].join(life, due)
 
@@ -400,7 +400,7 @@ class Checker:
                 circuit.probe = None
 
     def _doom(self, life: Life) -> None:
-        """It ended badly: so must whoever waits for it, now."""
+        """Expect every dependent of a unit that ended badly to fail now."""
         for name in self._dependents.get(life.id, ()):
             if self._state(name) == "pending":
                 self._doomed[name] = (life.id, self._now)
@@ -542,8 +542,9 @@ RULES: Final = ("order", "life", "lost", "result", "overlap", "attempts", "retry
 
 
 def _may_wait_behind(life: Life, lives: Iterable[Life]) -> bool:
-    """True when other work of its task comes before it, of which it is not known whether its time has come, and that
-    may have to wait for what it is going to use: a lane is served in order."""
+    """True when an earlier unit of the same task, which may not be due yet, may have to wait for a quantity.
+
+    A lane is served in order, so that unit may hold up this one."""
     return any(
         other.state == "pending" and not other.is_candidate and other.task == life.task
         and other.asked is not None and other.asked.cost

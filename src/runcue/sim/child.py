@@ -39,7 +39,7 @@ def spawn(config: Config, node: int, path: Path) -> subprocess.Popen[bytes]:
 
 
 def end(child: subprocess.Popen[bytes], sign: signal.Signals) -> None:
-    """Send it a signal, and wait until it is gone."""
+    """Send a child a signal, and wait until it is gone."""
     child.send_signal(sign)
     child.wait()
     if child.stdin is not None:

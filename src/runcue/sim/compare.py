@@ -67,7 +67,7 @@ def compare(base: Summary, changed: Summary) -> list[Row]:
 
 
 def cells(base: Summary, changed: Summary) -> list[tuple[str, str, str, str]]:
-    """The same in words, without what was nothing in both: the metric, both values, and their difference."""
+    """Rows of text: the metric, both values and their difference, without metrics that are 0 in both."""
     return [
         (row.metric, show(row.base), show(row.changed), _difference(row, show))
         for row, show in _pairs(base, changed)
@@ -76,7 +76,7 @@ def cells(base: Summary, changed: Summary) -> list[tuple[str, str, str, str]]:
 
 
 def lines(base: Summary, changed: Summary, changes: list[str]) -> list[str]:
-    """The same as a table for a terminal."""
+    """A table of both runs for a terminal."""
     table = [("", "base", "changed", "difference"), *cells(base, changed)]
     widths = [max(len(row[place]) for row in table) for place in range(4)]
     title = f"{base.name} · seed {base.seed} · {span(base.duration)} · changed: {', '.join(changes)}"

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from runcue.sim.metrics import Summary
-from runcue.sim.reading import UNITS, BadConfig, duration, number, rate_of, share
+from runcue.sim.reading import BadConfig, duration, number, rate_of, share
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -32,7 +32,7 @@ SHORT = {
     "retry": "retry_rate",
 }
 OPEN = ("waits", "errors", "events", "rejected")
-"""What lies below these depends on the run; what is not there is 0."""
+"""Metrics whose keys depend on the run; a missing key is 0."""
 
 EXPECTED = "a metric, a comparison and a value, such as p95>2s, failed>0 or throughput<55/min"
 
@@ -40,7 +40,7 @@ _form = re.compile(r"\s*([^<>=!]+?)\s*(>=|<=|!=|==|>|<|=)\s*(\S.*?)\s*").fullmat
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """Something that must not be so."""
+    """A condition that makes a run fail."""
 
     text: str
     metric: str
@@ -57,7 +57,7 @@ def condition(text: str) -> Condition:
 
 
 def measured(condition: Condition, summary: Summary) -> float:
-    """What the summary says about the metric of a condition; `BadConfig` when it says nothing."""
+    """The value of a condition's metric in a summary; `BadConfig` when there is none."""
     whole: Any = msgspec.to_builtins(summary)
     steps = SHORT.get(condition.metric, condition.metric).split(".")
     if steps[0] in summary.services and steps[0] not in whole:
@@ -82,7 +82,7 @@ def holds(condition: Condition, summary: Summary) -> bool:
 
 
 def _paths(whole: dict[str, Any], names: list[str]) -> list[str]:
-    """Every metric that a condition may be about: the names, and those of each service."""
+    """Every metric that a condition may name: those of the run, and those of each service."""
     services: dict[str, dict[str, Any]] = whole["services"]
     return names + [
         f"{service}.{name}"
@@ -98,9 +98,10 @@ def _value(text: str) -> float:
         return limit * 60 / per
     if text.endswith("%"):
         return share(text, "--fail-on")
-    if text.lstrip("0123456789.") in UNITS:
-        return duration()(text, "--fail-on")
     try:
         return number()(float(text), "--fail-on")
     except ValueError:
-        raise BadConfig("--fail-on", EXPECTED, text) from None
+        pass
+    if text[-1:].islower():
+        return duration()(text, "--fail-on")
+    raise BadConfig("--fail-on", EXPECTED, text)

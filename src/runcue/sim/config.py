@@ -1,8 +1,8 @@
 """What is simulated: services and how they behave, what arrives, for how long, and what goes wrong.
 
-A configuration comes from YAML, from a scenario or from Python, and is the same thing each time: `Config`. The
-names of its fields are the keys of the file, so that a report shows a configuration in the form it can be read
-from again.
+A configuration comes from YAML, from a scenario or from Python, and is always a `Config`. The names of its fields
+are the keys of the file, and each field carries the reader of its value; so a report shows a configuration in a
+form that can be loaded again.
 
 Rules:
 - A file is untrusted: at most 1 MiB of it is looked at, and plain.py reads it.
@@ -11,69 +11,61 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 import runcue
+from runcue.sim import reading as read
 from runcue.sim.behaviour import Behaviour, Latency, Outage, read_behaviour
 from runcue.sim.limits import (
+    MOST_PLACES,
     Adaptive,
     Amount,
     Quantities,
     Total,
+    limited,
     read_adaptive,
     read_amount,
     read_cost,
     read_keys,
     read_quantities,
+    read_rates,
     read_total,
     windows,
 )
 from runcue.sim.plain import plain
-from runcue.sim.reading import (
-    BadConfig,
-    Given,
-    choice,
-    duration,
-    flag,
-    name,
-    number,
-    optional,
-    quoted,
-    rate,
-    several,
-    speed,
-    unique,
-    whole,
-)
+from runcue.sim.reading import ALSO, BadConfig
 
 __all__ = ["BadConfig", "Behaviour", "Config", "Kill", "Latency", "Outage", "RetryConfig", "ServiceConfig",
            "Step", "Workload", "load", "parse", "with_changes"]  # fmt: skip
 
 LARGEST_FILE = 1024 * 1024
-MOST_WORKS = 10_000_000
+MOST_UNITS = 10_000_000
 
 PATTERNS = ("none", "single", "chain", "fan_out", "fan_in", "diamond", "complex", "circular", "random")
 LINKS = ("depends_on", "is_ready")
 STORES = ("memory", "file")
 BACKOFFS = ("exponential", "linear", "fixed", "power")
 
+_time = read.duration(0.001)
+_width = read.whole(1, 1000)
+
 
 class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a service, as runcue is given them, and how its mock behaves."""
 
-    concurrent: int | None = None
-    rates: list[str] = []
-    circuit_threshold: int | None = None
-    circuit_timeout: float = 300.0
-    quantities: Quantities = {}
-    adaptive: Adaptive | None = None
-    per: str | None = None
-    total: Total | None = None
-    behaviour: Behaviour = Behaviour()
+    concurrent: Annotated[int | None, read.optional(read.whole(1, MOST_PLACES))] = None
+    rates: Annotated[list[str], read_rates] = []
+    circuit_threshold: Annotated[int | None, read.optional(read.whole(1, 1_000_000))] = None
+    circuit_timeout: Annotated[float, _time] = 300.0
+    quantities: Annotated[Quantities, read_quantities] = {}
+    adaptive: Annotated[Adaptive | None, read.optional(read_adaptive)] = None
+    per: Annotated[str | None, read.optional(read.name)] = None
+    total: Annotated[Total | None, read.optional(read_total)] = None
+    behaviour: Annotated[Behaviour, read_behaviour] = Behaviour()
 
     def windows(self) -> list[tuple[int, float]]:
         """Its rates as numbers: how many starts in how many seconds."""
@@ -81,7 +73,7 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def places(self) -> int | None:
-        """How many calls at once at most."""
+        """The most calls at once, or None if nothing limits them."""
         return self.concurrent if self.adaptive is None else self.adaptive.max
 
     def sells(self) -> set[str]:
@@ -89,7 +81,7 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
         return {*self.quantities, *(() if self.total is None else self.total.quantities)}
 
     def options(self) -> dict[str, Any]:
-        """What `cue.service` is given."""
+        """The options of `cue.service`."""
         adaptive = self.adaptive
         found: dict[str, Any] = {
             "rate": self.rates or None,
@@ -105,74 +97,166 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """From that second on so many works arrive in a second."""
+def unique(names: Iterable[str]) -> list[str]:
+    """Names without repetition, in their order."""
+    return list(dict.fromkeys(names))
 
-    at: float
-    rate: float
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """From second `at` on, `rate` units arrive in a second."""
+
+    at: Annotated[float, read.duration()] = 0.0
+    rate: Annotated[float, read.speed] = 1.0
+
+
+def _step(value: object, path: str) -> Step:
+    return read.record(Step, value, path, "at: and rate:")
+
+
+def _steps(value: object, path: str) -> list[Step]:
+    return sorted(read.several(_step)(value, path), key=lambda step: step.at)
+
+
+def _tasks(value: object, path: str) -> list[str]:
+    return unique(read.several(read.name, 100)(value, path))
+
+
+def _priority(key: Any, path: str) -> float:
+    try:
+        return read.number(-1e9, 1e9)(float(key), path)
+    except (TypeError, ValueError):
+        raise BadConfig(path, "priorities that are numbers", key) from None
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """What arrives, how much of it, and how works hang together."""
+    """What arrives, how much of it, and how units depend on each other."""
 
-    pattern: str = "none"
-    pattern_weights: dict[str, float] = {}
-    fan_out_width: int = 3
-    diamond_width: int = 2
-    chain_depth: int = 3
-    task_types: list[str] = []
-    uses: dict[str, list[str]] = {}
-    submit_rate: float | None = 1.0
-    submit_rates: list[Step] = []
-    arrivals: str = "poisson"
-    count: int | None = None
-    priorities: dict[float, float] = {}
-    cost: dict[str, Amount] = {}
-    used: Amount | None = None
-    keys: dict[str, dict[str, float]] = {}
-    linked_by: str = "depends_on"
-    check_every: float | None = None
+    pattern: Annotated[str, read.choice(*PATTERNS)] = "none"
+    pattern_weights: Annotated[
+        dict[str, float], read.weights(read.choice(*PATTERNS[:-1]), "a weight for each pattern")
+    ] = {}
+    fan_out_width: Annotated[int, _width] = 3
+    diamond_width: Annotated[int, _width] = 2
+    chain_depth: Annotated[int, _width] = 3
+    task_types: Annotated[list[str], _tasks] = []
+    uses: Annotated[
+        dict[str, list[str]],
+        read.mapping(read.name, read.several(read.name, 100), "the services of each task"),
+    ] = {}
+    submit_rate: Annotated[float | None, read.optional(read.speed)] = 1.0
+    submit_rates: Annotated[list[Step], _steps] = []
+    arrivals: Annotated[str, read.choice("poisson", "regular")] = "poisson"
+    count: Annotated[int | None, read.optional(read.whole(1, MOST_UNITS))] = None
+    priorities: Annotated[dict[float, float], read.weights(_priority, "a weight for each priority")] = {}
+    cost: Annotated[dict[str, Amount], read_cost] = {}
+    used: Annotated[Amount | None, read.optional(read_amount)] = None
+    keys: Annotated[dict[str, dict[str, float]], read_keys] = {}
+    linked_by: Annotated[str, read.choice(*LINKS)] = "depends_on"
+    check_every: Annotated[float | None, read.optional(_time)] = None
 
 
 class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How often work is tried: the fields of `runcue.Retry` that can be written down."""
+    """How often a unit is tried: the fields of `runcue.Retry` that can be written down."""
 
-    max_attempts: int = 3
-    backoff: str = "exponential"
-    base_delay: float = 1.0
-    max_delay: float = 300.0
-    jitter: bool = True
+    max_attempts: Annotated[int, _width] = 3
+    backoff: Annotated[str, read.choice(*BACKOFFS)] = "exponential"
+    base_delay: Annotated[float, read.duration()] = 1.0
+    max_delay: Annotated[float, read.duration()] = 300.0
+    jitter: Annotated[bool, read.flag] = True
 
     def policy(self) -> runcue.Retry:
-        """The same as runcue takes it."""
+        """The `Retry` with these fields."""
         return runcue.Retry(**{field: getattr(self, field) for field in self.__struct_fields__})
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """At that second a node dies, as by kill -9; another takes its place after `down` seconds."""
+    """At second `at` a node dies, as by kill -9; another takes its place after `down` seconds."""
 
-    at: float
-    node: int = 0
-    down: float = 5.0
+    at: Annotated[float, read.duration()] = 0.0
+    node: Annotated[int, read.whole(0, 15)] = 0
+    down: Annotated[float, _time] = 5.0
+
+
+def _services(value: object, path: str) -> dict[str, ServiceConfig]:
+    found = read.mapping(read.name, _service, "a service for each key")(value, path)
+    if not found:
+        raise BadConfig(path, "at least one service", value)
+    return found
+
+
+def _service(value: object, path: str) -> ServiceConfig:
+    given = {} if value is None else value
+    older: list[str] = []
+    if isinstance(given, dict):
+        older = _older_rate(given.get("rate_limit"), given.get("rate_window"), path)
+        given = {key: item for key, item in given.items() if key not in OLDER}
+    service = limited(ServiceConfig, given, path, "limits and behavior of a service", also=OLDER)
+    if service.adaptive is not None and service.concurrent is not None:
+        raise BadConfig(read.at(path, "adaptive"), "no concurrent beside it")
+    if service.total is not None and service.per is None:
+        raise BadConfig(read.at(path, "total"), "per beside it: it is what all keys together may have")
+    threshold = service.circuit_threshold
+    return replace(
+        service,
+        rates=unique([*service.rates, *older]),
+        circuit_threshold=5 if threshold is None and service.behaviour.circuit_test else threshold,
+    )
+
+
+OLDER = ("rate_limit", "rate_window")
+"""Keys that write a rate as two numbers."""
+
+
+def _older_rate(limit: object, window: object, path: str) -> list[str]:
+    limit_path, window_path = (read.at(path, key) for key in OLDER)
+    per = read.optional(_time)(window, window_path)
+    if limit is None:
+        if per is not None:
+            raise BadConfig(window_path, "rate_limit beside it")
+        return []
+    if isinstance(limit, str):
+        if per is not None:
+            raise BadConfig(window_path, f"none, because rate_limit {read.quoted(limit)} has one", per)
+        return [read.rate(limit, limit_path)]
+    exact = read.whole(1, 1_000_000_000)(limit, limit_path)
+    return [read.rate([exact, 60.0 if per is None else per], limit_path)]
+
+
+def _workload(value: object, path: str) -> Workload:
+    workload = read.record(Workload, value, path)
+    assert isinstance(value, dict)
+    if "submit_rate" not in value and (workload.count or "submit_rates" in value):
+        return replace(workload, submit_rate=None)
+    return workload
+
+
+def _retry(value: object, path: str) -> RetryConfig:
+    if isinstance(value, int):
+        return RetryConfig(max_attempts=max(1, read.whole(0, 1000)(value, path)))
+    return read.record(RetryConfig, value, path, "a number of attempts, or keys and values")
+
+
+def _kill(value: object, path: str) -> Kill:
+    return read.record(Kill, value, path, "at:, node: and down:")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """One simulation. Times are seconds from its beginning."""
 
-    name: str = "custom"
-    seed: int = 1
-    duration: float = 600.0
-    drain: float | None = None
-    services: dict[str, ServiceConfig] = {}
-    workload: Workload = Workload()
-    retry: RetryConfig = RetryConfig()
-    timeout: float | None = 30.0
-    pending_timeout: float | None = None
-    age_step: float | None = 60.0
-    max_queued: int | None = None
-    store: str = "memory"
-    nodes: int = 1
-    kills: list[Kill] = []
+    name: Annotated[str, read.name] = "custom"
+    seed: Annotated[int, read.whole(0, 2**63)] = 1
+    duration: Annotated[float, _time] = 600.0
+    drain: Annotated[float | None, read.optional(read.duration())] = None
+    services: Annotated[dict[str, ServiceConfig], _services] = {}
+    workload: Annotated[Workload, _workload] = Workload()
+    retry: Annotated[RetryConfig, _retry] = RetryConfig()
+    timeout: Annotated[float | None, read.optional(_time)] = 30.0
+    pending_timeout: Annotated[float | None, read.optional(_time)] = None
+    age_step: Annotated[float | None, read.optional(_time)] = 60.0
+    max_queued: Annotated[int | None, read.optional(read.whole(1, MOST_UNITS))] = None
+    store: Annotated[str, read.choice(*STORES)] = "memory"
+    nodes: Annotated[int, read.whole(1, 16)] = 1
+    kills: Annotated[list[Kill], read.several(_kill)] = []
 
     def uses(self) -> dict[str, list[str]]:
         """The services of each task, in the order of the tasks; by default one task for each service."""
@@ -186,199 +270,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return self.duration if self.drain is None else self.drain
 
 
-# --- from text -----------------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------------
 
 
 def load(text: str, *, name: str) -> Config:
     """The configuration that a YAML text describes; `name` is what the file is called."""
     if len(text) > LARGEST_FILE or len(text.encode("utf-8", "surrogatepass")) > LARGEST_FILE:
-        raise BadConfig("", f"at most {LARGEST_FILE:,} bytes", is_given=False)
+        raise BadConfig("", f"at most {LARGEST_FILE:,} bytes")
     value = plain(text, "")
     return parse({} if value is None else value, name=name)
 
 
-# --- from plain values ---------------------------------------------------------------------------------------
-
-
 def parse(value: object, *, name: str) -> Config:
-    """The configuration that plain values describe, as they come from YAML or JSON."""
-    given = Given(value, "", "services: and workload:")
-    if not given.has("services"):
-        raise BadConfig("services", "at least one service", is_given=False)
-    config = Config(
-        name=given.take("name", _name, name),
-        seed=given.take("seed", whole(0, 2**63), 1),
-        duration=given.take("duration", duration(0.001), 600.0),
-        drain=given.take("drain", optional(duration()), None),
-        services=given.take("services", _services, {}),
-        workload=given.take("workload", _workload, Workload()),
-        retry=given.take("retry", _retry, RetryConfig()),
-        timeout=given.take("timeout", optional(duration(0.001)), 30.0),
-        pending_timeout=given.take("pending_timeout", optional(duration(0.001)), None),
-        age_step=given.take("age_step", optional(duration(0.001)), 60.0),
-        max_queued=given.take("max_queued", optional(whole(1, MOST_WORKS)), None),
-        store=given.take("store", choice(*STORES), "memory"),
-        nodes=given.take("nodes", whole(1, 16), 1),
-        kills=given.take("kills", several(_kill), []),
-    )
-    given.end()
-    _fits_together(config)
+    """Read a configuration from plain values, as they come from YAML or JSON; `name` unless they have one."""
+    if isinstance(value, dict):
+        if "services" not in value:
+            raise BadConfig("services", "at least one service")
+        value = {"name": name, **value}
+    config = read.record(Config, value, "", "services: and workload:")
+    _check_together(config)
     return config
 
 
-def _name(value: object, path: str) -> str:
-    return name(value, path)
-
-
-def _services(value: object, path: str) -> dict[str, ServiceConfig]:
-    given = Given(value, path, "a service for each key")
-    found = {name(key, path): _service(item, given.at(key)) for key, item in given.rest().items()}
-    if not found:
-        raise BadConfig(path, "at least one service", value)
-    return found
-
-
-def _service(value: object, path: str) -> ServiceConfig:
-    given = Given({} if value is None else value, path, "limits and behavior of a service")
-    rates: list[str] = given.take("rate rates", several(rate), [])
-    limit = given.take("rate_limit", lambda item, where: (item, where), (None, ""))
-    window = given.take("rate_window", optional(duration(0.001)), None)
-    rates += _older_rate(limit, window, given.at("rate_window"))
-    behaviour = given.take("behaviour behavior", read_behaviour, Behaviour())
-    threshold = given.take("circuit_threshold", optional(whole(1, 1_000_000)), None)
-    concurrent = given.take("concurrent max_concurrent", optional(whole(1, 1_000_000)), None)
-    circuit_timeout = given.take("circuit_timeout", duration(0.001), 300.0)
-    adaptive = given.take("adaptive", optional(read_adaptive), None)
-    per = given.take("per", optional(name), None)
-    total = given.take("total", optional(read_total), None)
-    service = ServiceConfig(
-        concurrent=concurrent,
-        rates=unique(rates),
-        circuit_threshold=5 if threshold is None and behaviour.circuit_test else threshold,
-        circuit_timeout=circuit_timeout,
-        quantities=read_quantities(given),
-        adaptive=adaptive,
-        per=per,
-        total=total,
-        behaviour=behaviour,
-    )
-    given.end()
-    if adaptive is not None and concurrent is not None:
-        raise BadConfig(given.at("adaptive"), "no concurrent beside it", is_given=False)
-    if total is not None and per is None:
-        raise BadConfig(
-            given.at("total"), "per beside it: it is what all keys together may have", is_given=False
-        )
-    return service
-
-
-def _older_rate(limit: tuple[object, str], window: float | None, path: str) -> list[str]:
-    value, where = limit
-    if value is None:
-        if window is not None:
-            raise BadConfig(path, "rate_limit beside it", is_given=False)
-        return []
-    if isinstance(value, str):
-        if window is not None:
-            raise BadConfig(path, f"none, because rate_limit {quoted(value)} has one", window)
-        return [rate(value, where)]
-    return [rate([whole(1, 1_000_000_000)(value, where), 60.0 if window is None else window], where)]
-
-
-def _step(value: object, path: str) -> Step:
-    given = Given(value, path, "at: and rate:")
-    step = Step(at=given.take("at", duration(), 0.0), rate=given.take("rate", speed, 1.0))
-    given.end()
-    return step
-
-
-def _kill(value: object, path: str) -> Kill:
-    given = Given(value, path, "at:, node: and down:")
-    kill = Kill(
-        at=given.take("at", duration(), 0.0),
-        node=given.take("node", whole(0, 15), 0),
-        down=given.take("down", duration(0.001), 5.0),
-    )
-    given.end()
-    return kill
-
-
-def _workload(value: object, path: str) -> Workload:
-    given = Given(value, path)
-    has_rates = given.has("submit_rates")
-    count = given.take("count", optional(whole(1, MOST_WORKS)), None)
-    workload = Workload(
-        pattern=given.take("pattern", choice(*PATTERNS), "none"),
-        pattern_weights=given.take("pattern_weights", _pattern_weights, {}),
-        fan_out_width=given.take("fan_out_width", whole(1, 1000), 3),
-        diamond_width=given.take("diamond_width", whole(1, 1000), 2),
-        chain_depth=given.take("chain_depth", whole(1, 1000), 3),
-        task_types=unique(given.take("task_types", several(name, 100), [])),
-        uses=given.take("uses", _uses, {}),
-        submit_rate=given.take("submit_rate", optional(speed), None if count or has_rates else 1.0),
-        submit_rates=sorted(given.take("submit_rates", several(_step), []), key=lambda step: step.at),
-        arrivals=given.take("arrivals", choice("poisson", "regular"), "poisson"),
-        count=count,
-        priorities=given.take("priorities", _priorities, {}),
-        cost=given.take("cost", read_cost, {}),
-        used=given.take("used", optional(read_amount), None),
-        keys=given.take("keys", read_keys, {}),
-        linked_by=given.take("linked_by", choice(*LINKS), "depends_on"),
-        check_every=given.take("check_every", optional(duration(0.001)), None),
-    )
-    given.end()
-    return workload
-
-
-def _pattern_weights(value: object, path: str) -> dict[str, float]:
-    given = Given(value, path, "a weight for each pattern")
-    read = choice(*PATTERNS[:-1])
-    return _weighed({read(key, path): item for key, item in given.rest().items()}, path)
-
-
-def _priorities(value: object, path: str) -> dict[float, float]:
-    if isinstance(value, list):
-        value = dict.fromkeys(value, 1.0)
-    given = Given(value, path, "a weight for each priority")
-    found = {}
-    for key, item in given.rest().items():
-        try:
-            exact = number(-1e9, 1e9)(float(key), path)
-        except ValueError:
-            raise BadConfig(path, "priorities that are numbers", key) from None
-        found[exact] = item
-    return _weighed(found, path)
-
-
-def _weighed(found: dict[Any, Any], path: str) -> dict[Any, float]:
-    weights = {key: number(0, 1e9)(item, f"{path}.{key}") for key, item in found.items()}
-    if weights and not sum(weights.values()):
-        raise BadConfig(path, "a weight of more than 0", is_given=False)
-    return weights
-
-
-def _uses(value: object, path: str) -> dict[str, list[str]]:
-    given = Given(value, path, "the services of each task")
-    return {name(key, path): several(name, 100)(item, given.at(key)) for key, item in given.rest().items()}
-
-
-def _retry(value: object, path: str) -> RetryConfig:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return RetryConfig(max_attempts=max(1, whole(0, 1000)(value, path)))
-    given = Given(value, path, "a number of attempts, or keys and values")
-    retry = RetryConfig(
-        max_attempts=given.take("max_attempts", whole(1, 1000), 3),
-        backoff=given.take("backoff", choice(*BACKOFFS), "exponential"),
-        base_delay=given.take("base_delay", duration(), 1.0),
-        max_delay=given.take("max_delay", duration(), 300.0),
-        jitter=given.take("jitter", flag, True),
-    )
-    given.end()
-    return retry
-
-
-def _fits_together(config: Config) -> None:
-    """Refuse what is right by itself and wrong beside the rest."""
+def _check_together(config: Config) -> None:
+    """Refuse values that are right by themselves and do not fit each other."""
     workload = config.workload
     tasks = config.uses()
     for task, services in workload.uses.items():
@@ -392,13 +307,13 @@ def _fits_together(config: Config) -> None:
                 raise BadConfig(
                     f"workload.uses.{task}", f"a service ({', '.join(known)})", service, names=known
                 )
-    _limits_fit(config)
+    _check_limits(config)
     if workload.submit_rate is None and workload.count is None and not workload.submit_rates:
-        raise BadConfig("workload.submit_rate", "a rate, unless there is a count", is_given=False)
+        raise BadConfig("workload.submit_rate", "a rate, unless there is a count")
     steps = [step.rate for step in workload.submit_rates] + [workload.submit_rate or 0.0]
-    if workload.count is None and max(steps) * config.duration > MOST_WORKS:
+    if workload.count is None and max(steps) * config.duration > MOST_UNITS:
         raise BadConfig(
-            "workload.submit_rate", f"at most {MOST_WORKS:,} works in all", f"{max(steps):g} a second"
+            "workload.submit_rate", f"at most {MOST_UNITS:,} units in all", f"{max(steps):g} a second"
         )
     if config.timeout is None:
         for key, one in config.services.items():
@@ -409,12 +324,10 @@ def _fits_together(config: Config) -> None:
     for place, kill in enumerate(config.kills):
         if kill.node >= config.nodes:
             raise BadConfig(f"kills[{place}].node", f"a number below nodes ({config.nodes})", kill.node)
-        if not math.isfinite(kill.at):
-            raise BadConfig(f"kills[{place}].at", "a time", kill.at)
 
 
-def _limits_fit(config: Config) -> None:
-    """Costs are of something that is limited, and a service with keys is given some."""
+def _check_limits(config: Config) -> None:
+    """Refuse costs that no service limits, and a service whose key has no values."""
     sold = {quantity for service in config.services.values() for quantity in service.sells()}
     for quantity in config.workload.cost:
         if quantity not in sold:
@@ -430,16 +343,14 @@ def _limits_fit(config: Config) -> None:
 
 # --- changes -------------------------------------------------------------------------------------------------
 
-SHORT = {"rate": "rates", "max_concurrent": "concurrent", "behavior": "behaviour"}
-
 
 def with_changes(config: Config, changes: Iterable[str]) -> Config:
-    """The same configuration but for `path=value`: `api.rate=120/min`, `workload.submit_rate=5`, `retry=5`."""
+    """Change a configuration by `path=value`: `api.rate=120/min`, `workload.submit_rate=5`, `retry=5`."""
     value = msgspec.to_builtins(config)
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals or not path.strip():
-            raise BadConfig(change[:64], "a path, = and a value, such as api.rate=120/min", is_given=False)
+            raise BadConfig(change[:64], "a path, = and a value, such as api.rate=120/min")
         _put(value, path.strip(), plain(text.strip(), path.strip()), config)
     return parse(value, name=config.name)
 
@@ -449,7 +360,7 @@ def _put(value: dict[Any, Any], path: str, given: object, config: Config) -> Non
     if steps[0] in config.services and steps[0] not in value:
         steps.insert(0, "services")
     if steps[0] == "services" and len(steps) > 2:
-        steps[2] = SHORT.get(steps[2], steps[2])
+        steps[2] = ALSO.get(steps[2], steps[2])
         if steps[2] in Behaviour.__struct_fields__:
             steps.insert(2, "behaviour")
         if steps[2] == "rate_limit":

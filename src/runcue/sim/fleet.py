@@ -24,7 +24,7 @@ from runcue.testing import VirtualLoop, fail_commit, fill_disk, kill
 PATIENCE: Final = 120.0
 """Virtual seconds that a world is given to come to rest."""
 STORE_PAUSE: Final = 0.75
-"""Seconds after which a turn that could not be kept has been tried again."""
+"""Seconds after which a turn whose commit failed has been tried again."""
 BUSY: Final = (runcue.WorkState.RUNNING, runcue.WorkState.PENDING)
 MANY: Final = 10_000
 
@@ -41,7 +41,7 @@ class Call(msgspec.Struct):
     how: str = ""
     charges: list[tuple[str, float]] = []
     is_kept: bool = True
-    """False when its process could not write for a while: what it charged may not have been counted."""
+    """False when its process could not commit for a while: its charges may not have been counted."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class Node:
         self.cue = cue
         self.is_alive = True
         self.is_well_at = 0.0
-        """From when on its last failed commit is made good: what it knows before that dies with it."""
+        """When its last failed commit has been repeated: if it dies before, what it knew is lost."""
 
 
 class World:
@@ -87,7 +87,7 @@ class World:
         self._unanswered = 0
         self._paused: set[str] = set()
         self._refused: set[tuple[str, int]] = set()
-        """Attempts that a far side would not have at first: they are given back, and begin again."""
+        """Attempts that a service refused at first: they are given back, and begin again."""
         self._is_draining = False
 
     # nodes ------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class World:
         return self._loop.now()
 
     def _open(self, place: int) -> Node:
-        """A new process takes that place."""
+        """Start a new process at that place."""
         self._births += 1
         cue = runcue.Cue(
             self._path, durability="relaxed", status_interval=60, age_step=self.plan.age_step, grace=1
@@ -125,7 +125,7 @@ class World:
         raise Dead
 
     def _crash(self, node: Node) -> None:
-        """As by kill -9; another process takes its place a little later."""
+        """Kill a node as by kill -9; another process takes its place a little later."""
         if not node.is_alive:
             return
         node.is_alive = False
@@ -185,7 +185,7 @@ class World:
         return handle
 
     async def _behave(self, node: Node, work: runcue.RunningWork, call: Call) -> Exception | None:
-        """Do as that attempt is meant to; the error that it ends with, if any."""
+        """Do what an attempt is meant to do, and return the error that it ends with, if any."""
         work_id, task, attempt = call.work_id, work.task, call.attempt
         does = self.plan.mood(work_id, task, attempt)
         kind = does.kind
@@ -232,7 +232,7 @@ class World:
         await asyncio.sleep(0)  # where its cancellation reaches it
 
     async def _ignore(self, node: Node, lasts: float) -> None:
-        """Go on as if nothing had been said, unless there is no process any more."""
+        """Ignore a cancellation, unless the process is dead."""
         for _ in range(round(lasts / GRID)):
             try:
                 await asyncio.sleep(GRID)
@@ -249,14 +249,14 @@ class World:
         return task
 
     async def _guarded(self, doing: Coroutine[Any, Any, None]) -> None:
-        """A caller, who takes a refusal for what it is."""
+        """Submit as a caller who accepts a refusal."""
         try:
             await doing
         except (Dead, runcue.CueClosed, runcue.StoreError, runcue.SubmitError, runcue.WorkNotFound):
             return
 
     async def _submit(self, place: int, items: Sequence[Item]) -> None:
-        """Submit these, and again while there is no answer, as callers do who need one."""
+        """Submit units, again and again until there is an answer."""
         for item in items:
             has_time = item.delay is not None or item.run_in is not None
             cost = {QUANTITY: item.cost} if item.cost else {}
@@ -286,7 +286,7 @@ class World:
                 await asyncio.sleep(GRID)
 
     async def _spoil(self, node: Node, kind: str) -> None:
-        """Have the next commit of a node fail, and see to it that there is one."""
+        """Let the next commit of a node fail, and make sure that there is one."""
         if not node.is_alive:
             return
         self._commits += 1
@@ -377,7 +377,7 @@ class World:
     # from beginning to end --------------------------------------------------------------------------------
 
     async def run(self) -> list[runcue.Event]:
-        """Let everything happen; the events, in order."""
+        """Play the whole trial and return the events, in order."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self._loop = loop
@@ -400,7 +400,7 @@ class World:
         self.mistakes.append(Violation("mistake", self._now, f"{context.get('message')}: {error!r}"))
 
     async def _drain(self) -> list[runcue.Event]:
-        """No more trouble from outside: everything has to come to its end."""
+        """Cause no more faults, wait until everything has ended, and check it."""
         self._is_draining = True
         self._loop.jump_wall(2 * 3600.0)
         for name in sorted(self._paused):
@@ -422,7 +422,7 @@ class World:
         return events
 
     async def _surely(self, name: str) -> None:
-        """Let a service or a queue go on, whoever dies meanwhile."""
+        """Resume a service or a queue, whichever nodes die meanwhile."""
         while True:
             try:
                 async with asyncio.timeout(1.0):
@@ -454,5 +454,5 @@ class World:
 
 
 def _cost(work: runcue.Work) -> dict[str, float]:
-    """What a work is expected to use."""
+    """The expected use of a unit."""
     return {QUANTITY: work.params["cost"]}

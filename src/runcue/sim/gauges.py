@@ -1,4 +1,4 @@
-"""What is counted of one service: how many calls are under way, what its rate and its circuit let through.
+"""Figures of one service: calls under way, and what its rate and its circuit let through.
 
 Rules:
 - It is rate-limited while one of its windows is full and something waits for it that could start otherwise. That is
@@ -46,7 +46,7 @@ class ServiceSummary(msgspec.Struct, kw_only=True):
     failed: int = 0
     """Failed attempts."""
     refused: int = 0
-    """Calls that were too many for the far side."""
+    """Calls that the service refused as too many."""
     running_mean: float = 0.0
     running_peak: int = 0
     is_adaptive: bool = False
@@ -92,17 +92,17 @@ class Gauge:
         self._used_series: dict[str, Series] = {name: [] for name in self._quantities}
 
     def come(self, at: float) -> None:
-        """A work could start from now on."""
+        """Count a unit that could start from now on."""
         self._pass(at)
         self._amount_waiting += 1
 
     def go(self, at: float) -> None:
-        """It has started, or is over."""
+        """Count out a unit that has started or ended."""
         self._pass(at)
         self._amount_waiting -= 1
 
     def start(self, at: float) -> None:
-        """A call begins."""
+        """Count a call that begins."""
         self._pass(at)
         self.starts += 1
         self._starts_here += 1
@@ -111,19 +111,19 @@ class Gauge:
             starts.append(at)
 
     def use(self, amounts: Mapping[str, float], before: Mapping[str, float] = {}) -> None:
-        """So much was used of each quantity; `before` is what had been counted of it."""
+        """Count the use of each quantity; `before` has been counted already."""
         for name in self._quantities:
             more = amounts.get(name, before.get(name, 0.0)) - before.get(name, 0.0)
             self._used[name] += more
             self._used_here[name] += more
 
     def leave(self, at: float) -> None:
-        """A call is over."""
+        """Count out a call that is over."""
         self._pass(at)
         self.running.change(-1, at)
 
     def turn(self, state: str, at: float) -> None:
-        """Its circuit changed."""
+        """Count a change of the circuit."""
         self._circuit[state] = self._circuit.get(state, 0) + 1
         if state == "opened" and self._open_since is None:
             self._open_since = at
@@ -132,7 +132,7 @@ class Gauge:
             self._open_since = None
 
     def point(self, at: float, width: float) -> None:
-        """The stretch of time that began then is over."""
+        """Add a point for the stretch of time that began at `at`."""
         self._pass(at + width)
         running, starts, limited = self._series
         running.append((at, rounded(self.running.mean(at + width))))
@@ -144,12 +144,12 @@ class Gauge:
             self._used_here[name] = 0.0
 
     def coarsen(self) -> None:
-        """Make one point of every two."""
+        """Merge every two points."""
         for series in (*self._series, *self._used_series.values()):
             series[:] = halved(series)
 
     def _pass(self, at: float) -> None:
-        """Nothing has changed since the last time: reckon what that stretch was like."""
+        """Account for the time since the last change."""
         since, length = self._seen, at - self._seen
         if length <= 0:
             return
@@ -168,7 +168,7 @@ class Gauge:
             self._limited_here += limited
 
     def summary(self, ended: float) -> ServiceSummary:
-        """All of it."""
+        """The figures of the whole run."""
         self._pass(ended)
         is_open = 0.0 if self._open_since is None else max(0.0, ended - self._open_since)
         whole = max(ended, 1e-9)
@@ -198,7 +198,7 @@ class Gauge:
 
     @property
     def _places(self) -> int | None:
-        """How many calls at once at most; of all keys, where there are keys."""
+        """The most calls at once, of all keys together where there are keys."""
         if self.config.per is None:
             return self.config.places
         return None if self.config.total is None else self.config.total.concurrent

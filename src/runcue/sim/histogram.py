@@ -15,7 +15,7 @@ SMALLEST = 1e-6
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """How some amount of numbers is spread."""
+    """Count, mean, percentiles and maximum of some numbers."""
 
     count: int = 0
     mean: float = 0.0
@@ -62,7 +62,7 @@ class Histogram:
         return found or [0.0] * len(shares)
 
     def spread(self) -> Spread:
-        """All of it in a few numbers."""
+        """Count, mean, percentiles and maximum."""
         p50, p95, p99 = (rounded(value) for value in self.percentiles(0.5, 0.95, 0.99))
         mean = self._sum / self.count if self.count else 0.0
         return Spread(count=self.count, mean=rounded(mean), p50=p50, p95=p95, p99=p99, max=rounded(self._max))
@@ -84,7 +84,7 @@ class Level:
         self._mark = 0.0
 
     def change(self, by: int, at: float) -> None:
-        """It is that much more from now on."""
+        """Change the level by so much, from now on."""
         self._pass(at)
         self.value = max(0, self.value + by)
         if self.value > self.peak:

@@ -111,7 +111,7 @@ def command(context: click.Context, /, **given: Any) -> None:
 
 
 def _refuse_contradictions(given: dict[str, Any]) -> None:
-    """An option that would be ignored is refused: silence would read as an answer."""
+    """Refuse options that would be ignored: silence would read as an answer."""
     if given["swarm"] is not None:
         beside = {"swarm", "seed", "jobs", "verbose"}
         for name, value in given.items():
@@ -136,7 +136,7 @@ def main() -> None:
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run it with these arguments; its exit code."""
+    """Run the program with these arguments and return its exit code."""
     try:
         code = _told(list(arguments))
         for stream in (sys.stdout, sys.stderr):
@@ -151,7 +151,7 @@ def invoke(arguments: Sequence[str]) -> int:
 
 
 def _told(arguments: list[str]) -> int:
-    """Turn whatever goes wrong into one line and an exit code."""
+    """Run the command; whatever goes wrong becomes one line and an exit code."""
     try:
         with command.make_context("runcue-sim", arguments) as context:
             command.invoke(context)
@@ -194,7 +194,7 @@ def _of_ours(error: Exception) -> int:
 
 
 def _near(error: click.NoSuchOption) -> str:
-    """Which option may be meant by that one."""
+    """The option that was probably meant."""
     from runcue.sim.reading import nearest
 
     names = {name.lstrip("-"): name for option in command.params for name in option.opts}
@@ -211,7 +211,7 @@ def _complain(text: str) -> int:
 
 
 def _carried_out(request: Request) -> int:
-    """Run what was asked for, once or twice, say what came of it, and decide how to end."""
+    """Run a request, print and write its results, and return the exit code."""
     from runcue.sim import compare, output, report
 
     done = request.runs()
@@ -270,7 +270,7 @@ def _say(lines: Iterable[str], *, to_stderr: bool = False) -> None:
 
 
 def _spelled(text: str, encoding: str | None) -> str:
-    """The text on one line, in what a stream can show."""
+    """A text on one line, in characters that a stream can show."""
     text = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
     try:
         text.encode(encoding or "ascii")
@@ -302,7 +302,7 @@ def _fill_streams() -> None:
 
 
 def _let_go() -> None:
-    """Nothing more is written, so that the interpreter's own flush at its end has nothing to complain about."""
+    """Send all further output nowhere, so that the interpreter's last flush cannot fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())

@@ -6,10 +6,10 @@
 
 Rules:
 - Latency is from submission to completion, wait from submission to the first start, run one attempt.
-- A work that uses several services waits for all of them, and takes its place on each.
-- A priority inversion is a work that finishes (completes, or fails for good) before an older one of higher priority,
+- A unit that uses several services waits for all of them, and takes its place on each.
+- A priority inversion is a unit that finishes (completes, or fails for good) before an older one of higher priority,
   whatever that one waits for or does.
-- An out-of-order start is a first start while an older work of higher priority, which needs nothing more, waits for
+- An out-of-order start is a first start while an older unit of higher priority, which needs nothing more, waits for
   the same services, with the same keys: one that uses another service too may be waiting for that.
 - Series have a point for each of some hundred stretches of time. Times are seconds from the beginning.
 """
@@ -40,10 +40,10 @@ WIDTHS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 360
 MOST_TRANSITIONS = 2000
 MOST_ERRORS = 20
 SPENT = 0.9
-"""From this share on a quantity is."""
+"""A quantity of which this share is used counts as a bottleneck."""
 NOTHING: Mapping[str, float] = {}
 PRESSING = 0.1
-"""From this share of the time on a limit is worth being called a bottleneck."""
+"""A limit that holds work up for this share of the time counts as a bottleneck."""
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -53,7 +53,7 @@ class Summary(msgspec.Struct, kw_only=True):
     seed: int
     duration: float
     took: float
-    """From the beginning until everything had ended, or patience had."""
+    """Seconds until everything had ended, or `drain` was over."""
     submitted: int
     rejected: dict[str, int]
     completed: int
@@ -64,16 +64,16 @@ class Summary(msgspec.Struct, kw_only=True):
     attempts: int
     retries: int
     retried: int
-    """Works that were tried more than once."""
+    """Units that were tried more than once."""
     retry_rate: float
     recovered: int
-    """Works that completed after a retry."""
+    """Units that completed after a retry."""
     success_after_retry: float
     lost: int
     """Attempts that ended with their node."""
     success_rate: float
     throughput: float
-    """Completed works in a minute."""
+    """Completed units in a minute."""
     latency: Spread
     wait: Spread
     run: Spread
@@ -84,11 +84,11 @@ class Summary(msgspec.Struct, kw_only=True):
     depth_mean: float
     depth_end: int
     inversions: int
-    """Works that finished before an older one of higher priority."""
+    """Units that finished before an older one of higher priority."""
     inversion_pairs: int
-    """The same, with each of the older ones counted."""
+    """Pairs of such a unit and an older one."""
     out_of_order_starts: int
-    """First starts while an older work of higher priority could have started in their place."""
+    """First starts while an older unit of higher priority could have started in their place."""
     services: dict[str, ServiceSummary]
     circuits: list[tuple[float, str, str]]
     """When which circuit became what."""
@@ -109,7 +109,7 @@ class Summary(msgspec.Struct, kw_only=True):
 
 
 class _Live:
-    """A work that has not ended."""
+    """A unit that has not ended."""
 
     __slots__ = (
         "age",
@@ -157,9 +157,9 @@ class Metrics:
         self._gauges = {task: [self._services[name] for name in uses] for task, uses in config.uses().items()}
         self._sets = {task: tuple(sorted(uses)) for task, uses in config.uses().items()}
         self._ranks = Ranks()
-        """Works that have not ended."""
+        """Units that have not ended."""
         self._lanes: dict[object, Ranks] = {}
-        """Works that could start, by what makes them interchangeable as far as limits go."""
+        """Units that could start, by what makes them interchangeable as far as limits go."""
         self._age, self._newest = 0, -math.inf
         self._live: dict[str, _Live] = {}
         self._dependents: dict[str, list[str]] = {}
@@ -182,7 +182,7 @@ class Metrics:
     # listening --------------------------------------------------------------------------------------------
 
     def begin(self, at: float) -> None:
-        """That is second 0. Who is not told takes the first event for it."""
+        """Set second 0, which is else the first event."""
         self._began_at = at
 
     def __call__(self, event: runcue.Event) -> None:
@@ -275,7 +275,7 @@ class Metrics:
             gauge.use(live.cost)
 
     def _refused(self, live: _Live, at: float) -> None:
-        """The far side would not have it: it waits again, and that attempt does not count."""
+        """Note that the service refused a call: the unit waits again, and the attempt does not count."""
         live.is_running = False
         self._depth.change(1, at)
         for gauge in live.gauges:
@@ -346,7 +346,7 @@ class Metrics:
             self._coarsen()
 
     def _coarsen(self) -> None:
-        """It takes longer than was to be expected: from now on a point stands for twice as much time."""
+        """Merge every two points, because the run takes longer than expected."""
         for name in ("depth", "completed", "failed"):
             self._series[name] = halved(self._series[name])
         self._width *= 2
@@ -361,11 +361,11 @@ class Metrics:
         self._bin //= 2
 
     def look(self, simulation: Simulation) -> Summary:
-        """Everything so far, while it goes on."""
+        """The summary so far, while the run goes on."""
         return deepcopy(self).finish(simulation.outcome_so_far())
 
     def finish(self, outcome: Outcome) -> Summary:
-        """Everything, now that it is over."""
+        """The summary of a run that is over."""
         took = outcome.ended_at - outcome.began_at
         while self._bin * self._width < took:
             self._close_bin()

@@ -1,4 +1,4 @@
-"""Mock services: what is called instead of the world, with delays and failures drawn by lot.
+"""Mock services, with delays and failures drawn at random.
 
 Rules:
 - What a call does follows from the seed, the service, the work and the attempt alone, never from the order of
@@ -35,10 +35,10 @@ CANCELLED = "cancelled"
 KILLED = "killed"
 REFUSED = "refused"
 SOON = 0.001
-"""Seconds that one is asked to wait at least."""
+"""The shortest wait that a refusal asks for, in seconds."""
 
 Script = Sequence[tuple[float, str]]
-"""What the attempts of one work do, if it is known: seconds, and one of the words above."""
+"""What the attempts of one unit do, if it is known: seconds, and one of the words above."""
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -52,9 +52,9 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     left_at: float
     how: str
     services: tuple[str, ...] = ()
-    """All services that its work runs on, as the handler was told."""
+    """All services that its unit runs on, as the handler sees them."""
     charges: tuple[tuple[str, float], ...] = ()
-    """What its handler said that it used."""
+    """The amounts that its handler charged."""
     is_kept: bool = True
 
 
@@ -67,7 +67,7 @@ class Knobs(msgspec.Struct):
 
 
 class MockService:
-    """Something outside with a behaviour. It knows no limits but its own: to keep to others is runcue's business."""
+    """A service with a behaviour. It enforces only what it `allows`: keeping the other limits is up to runcue."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class MockService:
         self._keep = keep
         self._salt = random.getrandbits(64)
         self.refused = 0
-        """Calls that were too many for it."""
+        """Calls that it refused as too many."""
         self._began_at = began_at
         self._allows = None if behaviour.allows is None else FarSide(behaviour.allows)
         self._running: dict[int, asyncio.Future[None]] = {}
@@ -201,7 +201,7 @@ class MockService:
 
 
 class FarSide:
-    """What a service takes itself: exact sliding windows over the calls that it accepted."""
+    """What a service itself accepts: exact sliding windows over the calls that it accepted."""
 
     def __init__(self, allows: Allows) -> None:
         self._concurrent = allows.concurrent
@@ -213,7 +213,7 @@ class FarSide:
         self._windows = [(name, limit, per, deque[tuple[float, float]]()) for name, limit, per in limits]
 
     def refuses(self, now: float, amounts: Sequence[tuple[str, float]], running: int) -> float | None:
-        """How many seconds a call that comes now is asked to wait; None when it is taken."""
+        """Seconds after which a refused call may be tried again; None when the call is accepted."""
         wanted = {"": 1.0, **dict(amounts)}
         waits = [self._wait(name, limit, per, taken, wanted.get(name, 0.0), now)
                  for name, limit, per, taken in self._windows]  # fmt: skip

@@ -135,7 +135,7 @@ def _article(store: str) -> str:
 def _verdicts(
     summary: Summary, outcome: Outcome, violations: Sequence[Violation] | None, before: Before | None
 ) -> str:
-    """What was checked, and what held work up; where there are two runs, of which one that is."""
+    """The verdict of the check and the bottleneck, of each run where there are two."""
     if before is None:
         return _verdict(violations, outcome) + _fact("Bottleneck", summary.bottleneck)
     return (
@@ -383,7 +383,7 @@ def _bands(summary: Summary, end: float) -> dict[str, list[Band]]:
 
 
 def _merged(bands: Iterable[Band], end: float | None = None) -> list[Band]:
-    """The same in order, with what is too close to be told apart as one; what overlaps is drawn once."""
+    """Sort bands, and merge those that overlap or are too close to be told apart."""
     ordered = sorted(bands)
     length = max([band.end for band in ordered], default=0.0) if end is None else end
     found: list[Band] = []

@@ -1,4 +1,4 @@
-"""What a YAML text says, in plain values: the only reader of YAML.
+"""Reads YAML into plain values; nothing else in the simulator reads YAML.
 
 Rules:
 - The text is untrusted: safe tags only, at most 10,000 values and 40 levels, aliases counted where they are used, no
@@ -22,14 +22,14 @@ _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def plain(text: str, path: str) -> Any:
-    """What a YAML text says, in plain values; one that is too large is given up before it takes any room."""
+    """Read a YAML text into plain values; one that is too large is refused before it takes memory."""
     try:
         depth = 0
         for amount, event in enumerate(yaml.parse(text, Loader=_Loader)):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if amount > MOST_VALUES or depth > DEEPEST:
                 where = f"line {event.start_mark.line + 1}"
-                raise BadConfig(where, f"at most {MOST_VALUES:,} values and {DEEPEST} levels", is_given=False)
+                raise BadConfig(where, f"at most {MOST_VALUES:,} values and {DEEPEST} levels")
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         raise (BadConfig(path, "a value", text) if path else _unreadable(error, text)) from error
@@ -49,9 +49,9 @@ class Plain:
         """The value of one node, and of all below it."""
         self._left -= 1
         if self._left < 0:
-            raise BadConfig(path, f"at most {MOST_VALUES:,} values, aliases counted in full", is_given=False)
+            raise BadConfig(path, f"at most {MOST_VALUES:,} values, aliases counted in full")
         if depth > DEEPEST:
-            raise BadConfig(path, f"at most {DEEPEST} levels", is_given=False)
+            raise BadConfig(path, f"at most {DEEPEST} levels")
         if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
@@ -64,15 +64,13 @@ class Plain:
         found: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise BadConfig(path, "keys that are text", is_given=False)
+                raise BadConfig(path, "keys that are text")
             key = self._scalar(key_node, path)
             if not isinstance(key, (str, int, float)):
                 raise BadConfig(path, "keys that are text", key)
             inside = f"{path}.{str(key)[:64]}" if path else str(key)[:64]
             if key in found:
-                raise BadConfig(
-                    inside, f"each key once (again in line {key_node.start_mark.line + 1})", is_given=False
-                )
+                raise BadConfig(inside, f"each key once (again in line {key_node.start_mark.line + 1})")
             found[key] = self.value(value_node, inside, depth + 1)
         return found
 
@@ -96,5 +94,5 @@ def _unreadable(error: yaml.MarkedYAMLError, text: str) -> BadConfig:
     lines = text.splitlines()
     line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
-        return BadConfig(where, "spaces: YAML is not indented with tabs", is_given=False)
-    return BadConfig(where, f"readable YAML ({str(error.problem)[:100]})", is_given=False)
+        return BadConfig(where, "spaces: YAML is not indented with tabs")
+    return BadConfig(where, f"readable YAML ({str(error.problem)[:100]})")

@@ -38,7 +38,7 @@ class Player:
         self.simulation = Simulation(config, arrivals=arrivals, keep_calls=False)
         self.simulation.listeners += [self._hear, *listeners]
         self.outcome: Outcome | None = None
-        """What came of it; so far, when it was closed before its end."""
+        """The outcome; the outcome so far, when it was closed before its end."""
         self.chosen: str | None = None
         self._loop = VirtualLoop()
         self._run: asyncio.Task[Outcome] | None = None
@@ -50,7 +50,7 @@ class Player:
     # going on ---------------------------------------------------------------------------------------------
 
     def advance(self, seconds: float, at_most: float | None = None) -> Scene:
-        """Let so many seconds pass, or as many as fit into `at_most` real ones, and show how things stand."""
+        """Let so many seconds pass, or as many as fit into `at_most` real ones, and return the scene."""
         if self.outcome is None:
             self._loop.run_until_complete(self._go(seconds, at_most))
         return self._scene
@@ -167,7 +167,7 @@ class Player:
             knobs.latency_factor = _within(knobs.latency_factor * factor)
 
     def turn_arrivals(self, factor: float) -> None:
-        """Let works arrive faster or slower."""
+        """Let units arrive faster or slower."""
         self.simulation.rate_factor = _within(self.simulation.rate_factor * factor)
 
     def break_services(self) -> None:
@@ -185,7 +185,7 @@ class Player:
             self.simulation.pause()
 
     def kill_task(self) -> str | None:
-        """Let one running task die; the service that it ran on, if there was one."""
+        """Let one running task die and return its service, if there was one."""
         return next((name for name in self._mocks() if self.simulation.services[name].break_one()), None)
 
     def kill_node(self) -> None:

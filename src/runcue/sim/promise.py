@@ -1,4 +1,4 @@
-"""What the checker speaks of: what a queue was told to keep to, what was seen of it, and what is wrong about that."""
+"""The values of the checker: the rules of a queue, what was observed, and violations."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from runcue.sim.config import Config, ServiceConfig
 from runcue.sim.limits import Quantities, Total, windows
 
 ROUNDING: Final = 1e-6
-"""What times kept as seconds since 1970 lose in a float."""
+"""The rounding error of a time that is stored as seconds since 1970."""
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """A promise that was not kept: which, when (queue time), what shows it, and whom it concerns."""
+    """A broken promise: which, when (queue time), the evidence, and the ids of the units."""
 
     rule: str
     at: float
@@ -30,17 +30,17 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one service allows: `rates` are numbers of calls and the seconds in which there may be so many."""
+    """The limits of one service: each of `rates` is a number of calls and a window in seconds."""
 
     rates: tuple[tuple[int, float], ...] = ()
     concurrent: int | None = None
     circuit_timeout: float | None = None
     quantities: Mapping[str, Sequence[tuple[float, float]]] = {}
-    """Of what there are amounts, and how much of it may be used in so many seconds."""
+    """The rates of each quantity: an amount and a window in seconds."""
     per: str = ""
     """The param that tells keys apart, where there are keys."""
     each: Limits | None = None
-    """What each key may have, where there are keys: the rest is then what all of them may have together."""
+    """The limits of each key, where there are keys; the other fields are then those of all keys together."""
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What a queue was told to keep to."""
+    """The rules that a queue has to keep."""
 
     services: dict[str, Limits] = {}
     tasks: dict[str, Task] = {}
@@ -59,22 +59,22 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What was submitted, as far as rules are about it."""
+    """One submission, as far as rules are about it."""
 
     id: str
     depends_on: tuple[str, ...] = ()
     priority: float = 0.0
     key: str | None = None
     has_time: bool = False
-    """True when it was given a time before which it must not start: then its place among others is not judged."""
+    """True when it must not start before some time: then its place in the order is not judged."""
     cost: dict[str, float] = {}
-    """What it is expected to use of each quantity."""
+    """The expected use of each quantity."""
     keys: Mapping[str, str] = {}
-    """Its params that services tell keys apart by."""
+    """The params that tell the keys of services apart."""
 
 
 class Call(Protocol):
-    """One call of a mock service, as it saw it; not `left_at` yet when it goes on still."""
+    """One call as the mock service saw it; `left_at` is None while it goes on."""
 
     @property
     def work_id(self) -> str: ...
@@ -94,11 +94,11 @@ class Call(Protocol):
 
     @property
     def charges(self) -> Sequence[tuple[str, float]]:
-        """What its handler said that it used, one after the other."""
+        """The amounts that its handler charged, in order."""
 
     @property
     def is_kept(self) -> bool:
-        """False when its process could not write for a while: what it charged may not have been counted."""
+        """False when its process could not commit for a while: its charges may not have been counted."""
 
 
 class Ending(Protocol):
@@ -113,11 +113,11 @@ class Ending(Protocol):
 
 
 Start = tuple[str, int, float]
-"""Work, attempt, and when it was started. A start that was given back leaves its number to the next."""
+"""A unit's id, the attempt, and when it was started. A start that was given back leaves its number to the next."""
 
 
 class Life:
-    """One work, as far as its events tell."""
+    """One unit, as far as its events tell."""
 
     __slots__ = ("asked", "attempt", "attempts", "completed_at", "crashes", "failures", "id", "is_candidate",
                  "is_sure", "lost", "missing", "number", "rank", "retry_at", "spent", "state", "task", "uses",
@@ -131,25 +131,25 @@ class Life:
         self.state = ""
         self.attempt = self.spent = self.failures = self.crashes = self.version = 0
         self.attempts: dict[int, float] = {}
-        """When each attempt was started, the last time it was."""
+        """When each attempt was last started."""
         self.lost: list[tuple[Start, float]] = []
-        """Starts of which nothing came back, and when the next one was."""
+        """Starts without an answer, and when the next start was."""
         self.is_sure = True
-        """False when it cannot be known whether its last start counted."""
+        """False when the last start may or may not have counted as an attempt."""
         self.is_candidate = False
         self.missing = 0
         self.uses: tuple[str, ...] | None = None
-        """The services it uses, once somebody has asked for them."""
+        """The services it uses, once they were asked for."""
         self.rank = self.retry_at = 0.0
         self.completed_at: float | None = None
 
     def asked_for(self) -> tuple[str, ...]:
-        """What it depends on, as far as anybody said."""
+        """The ids that the unit depends on, as far as they are known."""
         return () if self.asked is None else self.asked.depends_on
 
     @property
     def start(self) -> Start:
-        """Its latest start."""
+        """The latest start of the unit."""
         return self.id, self.attempt, self.attempts[self.attempt]
 
 
@@ -161,31 +161,31 @@ class Circuit:
         self.timeout = self.wait = timeout
         self.changed_at = 0.0
         self.knocking: tuple[str, float] | None = None
-        """Who was started while it was open, until it is told that this is the probe."""
+        """The unit started while the circuit was open, until an event says that it is the probe."""
         self.probe: Start | None = None
-        """Who was sent ahead, while nothing is told of how that ended."""
+        """The probe, until an event says how it ended."""
 
 
 class Lane:
-    """Works that are interchangeable as far as limits go, and which of them could start."""
+    """Units that are interchangeable as far as limits go, and which of them could start."""
 
     def __init__(self) -> None:
         self._ready: list[tuple[float, int, int, Life]] = []
         self._later: list[tuple[float, int, int, Life]] = []
 
     def join(self, life: Life, due: float | None) -> None:
-        """It could start, from `due` on."""
+        """Add a unit that could start, from `due` on."""
         if due is None:
             heappush(self._ready, (life.rank, life.number, life.version, life))
         else:
             heappush(self._later, (due, life.number, life.version, life))
 
     def left(self, life: Life) -> None:
-        """Something happened to it: what was known of it no longer holds."""
+        """Drop the entries of a unit, because something happened to it."""
         life.version += 1
 
     def best(self, now: float) -> Life | None:
-        """The first that could start."""
+        """The first unit that could start."""
         while self._later and self._later[0][0] < now:
             _, _, version, life = heappop(self._later)
             if life.version == version:
@@ -196,17 +196,17 @@ class Lane:
 
 
 def part_name(service: str, key: str) -> str:
-    """What the part of a service is called that is for one key."""
+    """The name of the part of a service for one key."""
     return f"{service}[{key}]"
 
 
 def fits(name: str, use: str) -> bool:
-    """True when a service is one that this use of a task may mean: a star stands for anything."""
+    """True when a task's `uses`, in which a star stands for anything, may mean this service."""
     return name == use if "*" not in use else fnmatchcase(name, use)
 
 
 def limits_of(service: ServiceConfig) -> Limits:
-    """What a service of a configuration allows."""
+    """The limits of a service of a configuration."""
     circuit = None if service.circuit_threshold is None else service.circuit_timeout
     own = Limits(tuple(service.windows()), service.places, circuit, _windows(service.quantities))
     if service.per is None:
@@ -222,7 +222,7 @@ def _windows(quantities: Quantities) -> dict[str, list[tuple[int, float]]]:
 
 
 def rules_of(config: Config) -> Rules:
-    """What a configuration tells a queue to keep to."""
+    """The rules that follow from a configuration."""
     services = {name: limits_of(service) for name, service in config.services.items()}
     retry = config.retry.policy()
     tasks = {name: Task(tuple(uses), retry) for name, uses in config.uses().items()}

@@ -1,4 +1,4 @@
-"""Who is passed over: of those who are there, how many are older and more urgent than another.
+"""Counts how many of a changing set of units are older and more urgent than another unit.
 
 A Fenwick tree by age whose nodes are sorted lists of priorities. Coming, going and asking take a number of steps that
 grows with the logarithm of how many there were, so that a long run with many priorities stays quick. As long as all
@@ -13,17 +13,17 @@ FIRST_SIZE = 1024
 
 
 class Ranks:
-    """Those who are there, each with its priority and its age: a number from 1 on, the youngest have the highest."""
+    """A set of units, each with a priority and an age: a number from 1 on, the youngest have the highest."""
 
     def __init__(self) -> None:
         self._size = FIRST_SIZE
         self._nodes: dict[int, list[float]] = {}
         self._alike: dict[int, int] | None = {}
-        """How many there are of each age, while all have one priority."""
+        """How many units there are of each age, while all have one priority."""
         self._priority = 0.0
 
     def come(self, age: int, priority: float) -> None:
-        """One more is there."""
+        """Add a unit."""
         if self._alike is not None:
             if not self._alike or priority == self._priority:
                 self._priority = priority
@@ -45,7 +45,7 @@ class Ranks:
                 self.come(age, self._priority)
 
     def go(self, age: int, priority: float) -> None:
-        """One of that age and priority is there no more."""
+        """Remove a unit of that age and priority."""
         if self._alike is not None:
             self._alike[age] -= 1
             if not self._alike[age]:
@@ -59,7 +59,7 @@ class Ranks:
             age += age & -age
 
     def above(self, age: int, priority: float) -> int:
-        """How many are older than that, and of higher priority."""
+        """How many units are older, and of higher priority."""
         if self._alike is not None:
             if not self._alike or priority >= self._priority:
                 return 0

@@ -1,14 +1,14 @@
-"""A workload that really was: what came when, how long it took and how it went, read from a queue in a file.
+"""A recorded workload, read from a queue in a file: what came when, how long it took and how it ended.
 
     recording = read("run.db")
     config = recording.config()                                # its services and limits, ready for --set
-    Simulation(config, arrivals=recording.arrivals(config))    # the same works at the same times
+    Simulation(config, arrivals=recording.arrivals(config))    # the same units at the same times
 
 Rules:
 - The file is looked at through `runcue.Reader`: nothing in it is changed, and whoever works on it goes on.
 - It is taken as it was when reading began: what came later is left to the next reading, and what ended later had not
   ended yet.
-- Of each work a few numbers are kept, whatever its params and results weigh: about 300 bytes.
+- Of each unit a few numbers are kept, whatever its params and results weigh: about 300 bytes.
 - What came is taken from the journal of events, in order; what came before the journal begins is counted as
   `forgotten`, not guessed.
 - An attempt takes as long as it took, and ends as it ended. What never ran to its end takes as long as others of its
@@ -38,10 +38,10 @@ from runcue.sim.workload import Arrival, Submission
 MOST_WORKS = 1_000_000
 MOST_KINDS = 100
 NOWHERE = "local"
-"""The service of work that used none: it has no limits."""
+"""The service of units that used none: it has no limits."""
 
 OTHERS = "others"
-"""The kind of all works whose own kind is too rare to be told apart."""
+"""The kind of all units whose own kind is too rare to be told apart."""
 
 LEAST_PATIENCE = 3600.0
 
@@ -49,14 +49,14 @@ ENDINGS = {"c": RETURNED, "e": ERROR, "p": PERMANENT}
 """How an attempt ended, in one letter. A timeout is an error after so long a time."""
 
 RECORDED = ("latency", "error_rate", "timeout_rate", "permanent_error_rate")
-"""What a behaviour would say of a call, if the file did not."""
+"""The behaviour of calls that the file says nothing about."""
 
 NEVER_RAN = frozenset({"prerequisite_failed", "prerequisite_cancelled", "dependency_timeout", "dropped"})
-"""Reasons of runcue's own for work that failed without a start."""
+"""runcue's reasons for units that failed without a start."""
 
 
 class Past(msgspec.Struct, frozen=True, gc=False):
-    """One work as it was: when it came, in seconds after the first, what it needed, and how its attempts went."""
+    """One unit as it was: when it came, in seconds after the first, what it needed, and how its attempts went."""
 
     id: str
     kind: str
@@ -70,7 +70,7 @@ class Past(msgspec.Struct, frozen=True, gc=False):
 
 
 class Kind(msgspec.Struct):
-    """What works of one task with the same services have in common."""
+    """What units of one task with the same services have in common."""
 
     task: str
     services: tuple[str, ...]
@@ -79,7 +79,7 @@ class Kind(msgspec.Struct):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """How it went when it was real."""
+    """The figures of the recorded run."""
 
     works: int
     completed: int
@@ -92,7 +92,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Recording(msgspec.Struct):
-    """A run as it was: what came, in order, the limits it ran under, and what cannot be replayed."""
+    """A recorded run: what came, in order, its limits, and what cannot be replayed."""
 
     name: str
     works: list[Past]
@@ -102,10 +102,10 @@ class Recording(msgspec.Struct):
     retry: RetryConfig
     timeout: float | None
     left_out: dict[str, int]
-    """How many works are not replayed, by the reason: skipped, cancelled, forgotten."""
+    """How many units are not replayed, by the reason: skipped, cancelled, forgotten."""
 
     def lines(self) -> list[str]:
-        """How it went when it was real, in words: what a replay is to be compared with."""
+        """The figures of the recorded run as lines, to compare a replay with."""
         facts = self.facts
         went = [
             amount(facts.works, "work"),
@@ -121,7 +121,7 @@ class Recording(msgspec.Struct):
         return found
 
     def arrivals(self, config: Config) -> Iterator[Arrival]:
-        """What came, as a simulation takes it: works that came at one moment together; no more than its `count`."""
+        """The arrivals of a simulation: units of one moment together, and at most `count` of them."""
         uses = config.uses()
         at, group = 0.0, list[Submission]()
         for work in self.works[: config.workload.count]:
@@ -134,7 +134,7 @@ class Recording(msgspec.Struct):
             yield Arrival(at, group, "replay")
 
     def config(self) -> Config:
-        """The limits it ran under, as a configuration: what `--set` changes."""
+        """The limits of the recorded run as a configuration, which `--set` changes."""
         last = self.works[-1].at if self.works else 0.0
         return Config(
             name=self.name,
@@ -153,7 +153,7 @@ class Recording(msgspec.Struct):
 
 
 def read(path: str | os.PathLike[str], *, most: int = MOST_WORKS) -> Recording:
-    """What happened in that queue; `BadConfig` when there is nothing in it, or more than `most` works."""
+    """Read a recording from a queue; `BadConfig` when it is empty or has more than `most` units."""
     where = plain(os.fspath(path))
     with runcue.Reader(path) as reader:
         reel = _Reel()
@@ -173,25 +173,25 @@ def read(path: str | os.PathLike[str], *, most: int = MOST_WORKS) -> Recording:
 
 
 def check(recorded: Config, changed: Config) -> None:
-    """Refuse a change of what the file alone says: it would make no difference, and look as if it were the answer."""
+    """Refuse changes of what comes from the file alone: they would have no effect, and look as if they had."""
     for field in Workload.__struct_fields__:
         is_same = getattr(recorded.workload, field) == getattr(changed.workload, field)
         if not is_same and field not in {"uses", "count"}:
-            raise BadConfig(f"workload.{field}", "no change: --replay takes it from the file", is_given=False)
+            raise BadConfig(f"workload.{field}", "no change: --replay takes it from the file")
     for name, service in changed.services.items():
         was = recorded.services[name].behaviour
         for field in RECORDED:
             if getattr(service.behaviour, field) != getattr(was, field):
                 path = f"services.{name}.behaviour.{field}"
-                raise BadConfig(path, "no change: --replay takes it from the file", is_given=False)
+                raise BadConfig(path, "no change: --replay takes it from the file")
         allows = service.behaviour.allows
         for quantity in [*service.sells(), *(() if allows is None else allows.quantities)]:
             path = f"services.{name}.{quantity}"
-            raise BadConfig(path, "no quantity: the file does not say what works cost", is_given=False)
+            raise BadConfig(path, "no quantity: the file does not say what works cost")
 
 
 def _as_of(work: runcue.Work, now: float) -> runcue.Work:
-    """The work without what happened after that time."""
+    """A unit without what happened after that time."""
     past = tuple(one for one in work.history if (one.at or 0.0) + (one.duration or 0.0) <= now)
     if len(past) < len(work.history):
         work = msgspec.structs.replace(work, history=past)
@@ -203,7 +203,7 @@ def _as_of(work: runcue.Work, now: float) -> runcue.Work:
 
 
 class _Reel:
-    """Takes in one work after the other, and keeps of each what a replay needs."""
+    """Takes in one unit after the other, and keeps of each what a replay needs."""
 
     def __init__(self) -> None:
         self._works: list[Past] = []
@@ -216,7 +216,7 @@ class _Reel:
         self._ends = 0.0
         self._max_attempts = 1
         self._pauses: array[float] = array("d")
-        """How long works waited between their first attempt and the second."""
+        """How long units waited between their first attempt and the second."""
         self._timeouts: set[float | None] = set()
         self._counts: Counter[str] = Counter()
 
@@ -224,7 +224,7 @@ class _Reel:
         return len(self._works) + sum(self._left_out.values())
 
     def add(self, work: runcue.Work, at: float) -> None:
-        """Take in one work, which came at that time."""
+        """Take in one unit, which came at that time."""
         if not len(self):
             self._begins = self._ends = at
         if work.id in self._ids:
@@ -269,7 +269,7 @@ class _Reel:
         return name
 
     def finish(self, name: str, known: Iterable[dict[str, object]], total: int) -> Recording:
-        """All of it, once everything was taken in."""
+        """The recording, once every unit was taken in."""
         kinds = {kind: Kind(task, services) for (task, services), kind in self._kinds.items()}
         everything = array("d")
         for took in self._took.values():
@@ -294,14 +294,14 @@ class _Reel:
         )
 
     def _mended(self, work: Past, usual: float) -> Past:
-        """The work without what cannot be had again, and with an attempt if it had none."""
+        """A unit without dependencies that are not replayed, and with an attempt if it had none."""
         if work.depends_on and not all(needed in self._ids for needed in work.depends_on):
             there = tuple(needed for needed in work.depends_on if needed in self._ids)
             work = msgspec.structs.replace(work, depends_on=there)
         return work if work.endings else msgspec.structs.replace(work, seconds=(usual,), endings="c")
 
     def _retry(self) -> RetryConfig:
-        """As often as anything was tried, after as long a pause as was usual."""
+        """A retry policy with the most attempts and the usual delay of the recording."""
         usual = runcue.Retry()
         if not self._pauses:
             return RetryConfig(max_attempts=self._max_attempts, base_delay=float(usual.base_delay))
@@ -323,7 +323,7 @@ class _Reel:
 
 
 def _submission(work: Past, services: int) -> Submission:
-    """The work with the script of its attempts: one that went well spends its time on all its services in turn."""
+    """A submission with the script of its attempts; one that succeeds spends its time on all services in turn."""
     script = [
         (seconds / max(1, services) if ending == "c" else seconds, ENDINGS[ending])
         for seconds, ending in zip(work.seconds, work.endings, strict=True)
@@ -334,7 +334,7 @@ def _submission(work: Past, services: int) -> Submission:
 
 
 def _why_not(work: runcue.Work) -> str | None:
-    """Why a work is not replayed: it took nothing from any service, or nobody knows what it would have taken."""
+    """Why a unit is not replayed: it took nothing from any service, or nobody knows what it would have taken."""
     if work.skipped:
         return "skipped"
     return "cancelled" if work.state is runcue.WorkState.CANCELLED else None
@@ -357,7 +357,7 @@ def _attempts(work: runcue.Work) -> tuple[tuple[float, ...], str]:
 
 
 def _pause(work: runcue.Work) -> float | None:
-    """How long after its first failure a work was started again, if it was."""
+    """How long after its first failure a unit was started again, if it was."""
     if not work.history:
         return None
     first = work.history[0]

@@ -30,7 +30,7 @@ Arrivals = Callable[[Config], Iterable[Arrival]]
 
 
 class Done(msgspec.Struct):
-    """One run and what it showed; `name` tells it from another one."""
+    """One run and its results; `name` tells two runs apart."""
 
     name: str
     config: Config
@@ -40,7 +40,7 @@ class Done(msgspec.Struct):
 
 
 class Request(msgspec.Struct, kw_only=True):
-    """Everything that was asked for."""
+    """Everything that one call of the program asks for."""
 
     config: Config
     changes: list[str] = []
@@ -53,12 +53,12 @@ class Request(msgspec.Struct, kw_only=True):
     report: str | None = None
     html: str | None = None
     recording: Recording | None = None
-    """What is replayed, if anything is."""
+    """The recording that is replayed, if any."""
     command: str | None = None
-    """What to type for the same again, where the configuration alone does not tell."""
+    """The command that repeats this run, where the configuration alone does not tell."""
 
     def runs(self) -> list[Done]:
-        """Run it; with changes a second time."""
+        """Run the configuration, and with `--set` the changed one, too."""
         if not self.changes:
             return [self._run("", self.config)]
         changed = with_changes(self.config, self.changes)
@@ -163,7 +163,7 @@ class Request(msgspec.Struct, kw_only=True):
 
 
 def _named(done: Done) -> str:
-    """Which run that is about, where there are two."""
+    """The name of a run as a prefix, where there are two."""
     return f"{done.name}: " if done.name else ""
 
 
@@ -179,7 +179,7 @@ def _broken(done: Done) -> list[str]:
 
 
 def attach(checker: Checker, simulation: Simulation) -> None:
-    """Let a checker hear everything, and tell it what events do not say: what was submitted, and who died."""
+    """Connect a checker to a simulation: events, submissions and deaths of nodes."""
     is_linked = simulation.config.workload.linked_by == "depends_on"
 
     def hear(event: runcue.Event) -> None:
@@ -203,11 +203,11 @@ def request_of(given: dict[str, Any]) -> Request:
     """What the options of the command line ask for; `BadConfig` names the option that is wrong."""
     named = [name for name in ("scenario", "config", "replay") if given[name] is not None]
     if len(named) > 1:
-        raise BadConfig(f"--{named[1]}", f"no --{named[0]} beside it", is_given=False)
+        raise BadConfig(f"--{named[1]}", f"no --{named[0]} beside it")
     for name in ("latency", "jitter", "error_rate") if given["replay"] is not None else ():
         if given[name] is not None:
             option = f"--{name.replace('_', '-')}"
-            raise BadConfig(option, "no --replay beside it: calls go as they went", is_given=False)
+            raise BadConfig(option, "no --replay beside it: calls go as they went")
     sources = {"--config": given["config"], "--replay": given["replay"]}
     output.check({"--report": given["report"], "--html": given["html"]}, sources)
     config, recording = _source(given)
@@ -233,7 +233,7 @@ def request_of(given: dict[str, Any]) -> Request:
 
 
 def _try(request: Request) -> None:
-    """Let what is wrong be said before anything runs, which may take a while."""
+    """Find mistakes before the run, which may take a while."""
     changed = with_changes(request.config, request.changes)
     if request.recording is not None:
         replay.check(request.config, changed)
@@ -243,7 +243,7 @@ def _try(request: Request) -> None:
 
 
 def _typed(given: dict[str, Any], seed: int) -> str:
-    """What to type for this replay again, but for where its results go."""
+    """The command that repeats this replay, without its outputs."""
     parts = ["runcue-sim", "--replay", plain(given["replay"]), "--seed", str(seed)]
     for name in ("duration", "count", "rate_limit", "concurrent"):
         if given[name] is not None:
@@ -284,15 +284,15 @@ def _text_of(path: str) -> str:
         with open(path, "rb") as file:  # noqa: PTH123 (a Path would name the file in another way in its errors)
             data = file.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:
-        raise BadConfig("--config", f"at most {LARGEST_FILE:,} bytes", is_given=False)
+        raise BadConfig("--config", f"at most {LARGEST_FILE:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadConfig("--config", f"text in UTF-8 (byte {error.start} is not)", is_given=False) from error
+        raise BadConfig("--config", f"text in UTF-8 (byte {error.start} is not)") from error
 
 
 def _adjusted(config: Config, given: dict[str, Any]) -> Config:
-    """The options of the second family hold for every service."""
+    """Apply the options that hold for every service."""
     workload, services = config.workload, dict(config.services)
     if given["count"] is not None:
         workload = replace(workload, count=whole_of(given["count"], "--count", 1, 10_000_000))

@@ -23,7 +23,7 @@ Piece = tuple[str, str]
 Row = list[Piece]
 MOST_RECENT = 200
 LOUD = frozenset({"queue_status", "progress", "service_status", "queued", "started"})
-"""Events that would drown the others."""
+"""Events so frequent that they would hide the others."""
 
 TONES = {
     "completed": "good", "failed": "bad", "retrying": "warn", "circuit_opened": "bad", "circuit_half_open": "warn",
@@ -36,14 +36,14 @@ SPELLED = str.maketrans(
 
 
 class Knobs(msgspec.Struct, frozen=True):
-    """What the keys turn, as it stands."""
+    """The current values of what the keys change."""
 
     error_rate: float = 0.0
     latency: float = 1.0
     arrivals: float = 1.0
     down: tuple[str, ...] = ()
     chosen: str | None = None
-    """The service that the keys are about; None: all of them."""
+    """The service that the keys apply to; None: all of them."""
     is_paused: bool = False
 
 
@@ -139,7 +139,7 @@ def event_rows(scene: Scene, width: int, most: int) -> list[Row]:
 
 
 def details(event: Event) -> str:
-    """What belongs to an event, in the order people ask for it."""
+    """The details of an event, the most wanted first."""
     found: list[str] = []
     if event.work_id is not None:
         found.append(f"id={short(clean(event.work_id))}")
@@ -157,7 +157,7 @@ def details(event: Event) -> str:
 
 
 def control_rows(scene: Scene, speed: float) -> list[Row]:
-    """What the keys do, and where what they turn stands."""
+    """What the keys do, and the current values."""
     knobs = scene.knobs
     chosen = "all" if knobs.chosen is None else cut(clean(knobs.chosen), 10)
     return [
@@ -196,7 +196,7 @@ def clean(text: str) -> str:
 
 
 def short(work_id: str, most: int = 14) -> str:
-    """An id in few columns: its end tells works apart."""
+    """An id in few columns: its end tells units apart."""
     return work_id if len(work_id) <= most else f"…{work_id[1 - most :]}"
 
 

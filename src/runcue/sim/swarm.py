@@ -1,6 +1,6 @@
 """Many small worlds with many faults: several Cues on one file, on one virtual loop, and everything checked.
 
-A seed draws a world (trial.py draws it: nodes, services, works, what is done to them and what goes wrong), lets it
+A seed draws a world (trial.py draws it: nodes, services, units, what is done to them and what goes wrong), lets it
 happen (fleet.py), lets it come to rest, and hands every event and every call to the checker. One seed is one trace.
 
     report = run(range(2000), jobs=2)
@@ -11,7 +11,7 @@ Rules:
   them by kind.
 - Everything is judged from outside (check.py). What a caller was told is believed, and what it was not told may or
   may not have happened.
-- Each world is small and short, because their number is what finds mistakes: about 55 works, six seconds.
+- Each world is small and short, because their number is what finds mistakes: about 55 units, six seconds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ NO_COLUMNS: Final = "PYTHONNODEBUGRANGES"
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """What came of one seed; `digest` stands for all its events."""
+    """The outcome of one seed; `digest` is a hash of all its events and calls."""
 
     seed: int
     nodes: int
@@ -70,7 +70,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """What came of many seeds."""
+    """The outcome of many seeds."""
 
     seeds: int = 0
     works: int = 0
@@ -99,7 +99,7 @@ class Report(msgspec.Struct):
 
 @contextmanager
 def _names_in_order() -> Iterator[None]:
-    """Processes are named by lot, and their names decide who is woken first: here they are named one by one."""
+    """Name processes one by one: random names would decide who is woken first."""
     lot, numbers = secrets.token_hex, count(1)
     secrets.token_hex = lambda nbytes=None: f"{next(numbers):0{2 * (nbytes or 16)}x}"
     try:
@@ -110,7 +110,7 @@ def _names_in_order() -> Iterator[None]:
 
 @contextmanager
 def _short_tracebacks() -> Iterator[None]:
-    """Let processes that start now know no columns: to underline what fails on purpose is a twentieth of a world."""
+    """Start processes without columns in tracebacks, which cost a twentieth of a world's time."""
     before = os.environ.get(NO_COLUMNS)
     os.environ[NO_COLUMNS] = "1"
     try:
@@ -124,7 +124,7 @@ def _short_tracebacks() -> Iterator[None]:
 
 @cache
 def _empty_file() -> bytes:
-    """A queue as it is when its file has been made and nobody has come."""
+    """The bytes of an empty queue's file."""
     with tempfile.TemporaryDirectory(prefix="runcue-swarm-") as folder:
         path = Path(folder) / "queue.db"
 
@@ -137,7 +137,7 @@ def _empty_file() -> bytes:
 
 
 def play(seed: int) -> Trace:
-    """One seed from beginning to end."""
+    """Play one seed from beginning to end."""
     parent = MEMORY if MEMORY.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="runcue-swarm-", dir=parent))
     path = folder / "queue.db"
@@ -177,7 +177,7 @@ def _played(seed: int, path: Path) -> Trace:
 
 
 def _prepare() -> None:
-    """A process of the swarm begins: what it does for nobody is left out."""
+    """Prepare a process of the swarm: turn off what costs time and serves nobody here."""
     gc.freeze()  # what is there already stays to the end: no need to look through it again and again
     gc.set_threshold(GARBAGE)
     apsw.shutdown()
@@ -190,7 +190,7 @@ def _play_some(seeds: Sequence[int]) -> list[Trace]:
 
 
 def traces(seeds: Sequence[int], jobs: int | None = None) -> Iterator[Trace]:
-    """Play all seeds, in so many processes (None: in this one), and say what came of each."""
+    """Play all seeds, in so many processes (None: in this one), and yield the outcome of each."""
     if jobs is None:
         yield from map(play, seeds)
         return
@@ -210,7 +210,7 @@ def run(
     keep: Path | None = None,
     tell: Callable[[str], None] = click.echo,
 ) -> Report:
-    """Play all seeds, in so many processes (None: in this one); those that fail are told, and appended to `keep`."""
+    """Play all seeds, in so many processes (None: in this one); failed ones are reported, and appended to `keep`."""
     report = Report()
     for trace in traces(list(seeds), jobs):
         report.add(trace)

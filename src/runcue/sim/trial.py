@@ -44,7 +44,7 @@ METERED, KEYED, GROUPED, ADAPTIVE = 0.25, 0.2, 0.2, 0.2
 """In how many worlds there is a service with a quantity, one with keys, a group of services, and one that adapts."""
 QUANTITY: Final = "tokens"
 COSTS: Final = (0, 2.5, 4, 7.3, 10, 10, 15, 40)
-"""What works are expected to use of it."""
+"""What units are expected to use of it."""
 GROUP: Final = "g_*"
 PER: Final = "account"
 """The param that tells keys apart."""
@@ -61,7 +61,7 @@ class Total(msgspec.Struct, frozen=True):
     amounts: Rates
 
     def option(self) -> Any:
-        """What `total=` is given, in the shortest form that says it."""
+        """The value of `total=`, in its shortest form."""
         if not self.rates and not self.amounts:
             return self.concurrent
         if self.concurrent is None and not self.amounts:
@@ -70,7 +70,7 @@ class Total(msgspec.Struct, frozen=True):
         return {**found, QUANTITY: list(self.amounts)} if self.amounts else found
 
     def limits(self, each: Limits) -> Limits:
-        """What the checker is given."""
+        """The limits that the checker is given."""
         quantities = {QUANTITY: self.amounts} if self.amounts else {}
         return Limits(self.rates, self.concurrent, None, quantities, PER, each)
 
@@ -90,7 +90,7 @@ class Service(msgspec.Struct, frozen=True):
     """What all keys together may have, where there are keys: the rest is then what each may have."""
 
     def options(self) -> dict[str, Any]:
-        """What `cue.service` is given."""
+        """The options of `cue.service`."""
         found: dict[str, Any] = {
             "rate": list(self.rates) or None,
             "concurrent": self._concurrent(),
@@ -104,7 +104,7 @@ class Service(msgspec.Struct, frozen=True):
         return found
 
     def limits(self) -> Limits:
-        """What the checker is given."""
+        """The limits that the checker is given."""
         quantities = {QUANTITY: self.amounts} if self.amounts else {}
         most = self.concurrent if self.adapts is None else self.adapts[2]
         own = Limits(self.rates, most, None if self.threshold is None else self.timeout, quantities)
@@ -130,7 +130,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One work to be submitted."""
+    """One unit to be submitted."""
 
     id: str
     task: str
@@ -145,7 +145,7 @@ class Item(msgspec.Struct, frozen=True):
     account: str = ""
 
     def options(self, wall: float) -> dict[str, Any]:
-        """What `cue.submit` is given."""
+        """The options of `cue.submit`."""
         return {
             "task": self.task,
             "params": {PER: self.account, "cost": self.cost},
@@ -204,7 +204,7 @@ class Trial(msgspec.Struct):
         )
 
     def mood(self, work_id: str, task: str, attempt: int) -> Mood:
-        """What the handler does in that attempt of that work."""
+        """What the handler does in that attempt of that unit."""
         if work_id == self.poison:
             return Mood("dies at once", 0.0)
         random = Random(f"{self.seed}/{work_id}/{attempt}")
@@ -228,7 +228,7 @@ class Trial(msgspec.Struct):
         return random.choice(((None, None), (None, less), (None, more), (more, None), (less, more)))
 
     def company(self, work_id: str) -> list[str]:
-        """That work and everybody who depends on it, however far."""
+        """A unit and all that depend on it, directly or not."""
         found = [work_id]
         for one in found:
             for act in self.acts:
@@ -371,14 +371,14 @@ class _Acts:
         self._acts: list[Act] = []
         self._ids: list[str] = []
         self._hopeful: set[str] = set()
-        """Those that depend on what comes after them: nobody depends on them, so that there is no ring."""
+        """Units that depend on later ones: nothing depends on them, so that there is no cycle."""
 
     def all(self) -> list[Act]:
         """Everything, in the order of time."""
         return sorted(self._acts, key=lambda act: act.at)
 
     def draw(self, works: int) -> None:
-        """So many works, and what else happens."""
+        """Draw so many units, and what else happens."""
         random = self._random
         step = 0
         while works > 0:
@@ -416,9 +416,9 @@ class _Acts:
         )
 
     def _priced(self, item: Item) -> Item:
-        """The same with what it costs, and whose it is."""
+        """An item with its cost and its account."""
         kind, random = self._kinds[item.task], self._costs
-        if item.key is not None:  # which means the same work, whoever submits it
+        if item.key is not None:  # which means the same unit, whoever submits it
             random = Random(f"{self._seed}/{item.key}/costs")
             item = replace(item, depends_on=())
         if kind.has_cost:

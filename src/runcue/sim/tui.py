@@ -252,7 +252,7 @@ class Watch(App[None]):
         await self.turn(lambda player: player.turn_latency(factor))
 
     async def action_arrivals(self, factor: float) -> None:
-        """Let works arrive faster, or slower."""
+        """Let units arrive faster, or slower."""
         self._turned = ("arrivals", 1.25, 2.0)
         await self.turn(lambda player: player.turn_arrivals(factor))
 

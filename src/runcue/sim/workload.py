@@ -1,9 +1,9 @@
-"""What arrives when: groups of works that belong together, drawn by lot from the seed.
+"""What arrives when: groups of units that belong together, drawn at random from the seed.
 
 Rules:
 - Arrivals are made one at a time and in order of time, however many there are.
-- When things arrive, what they are and how urgent they are come from different lots: changing one of these does
-  not change the others.
+- When units arrive, what they are and how urgent they are come from different random streams: changing one of
+  these does not change the others.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ MIXED = ("none", "single", "chain", "fan_out", "fan_in", "diamond", "complex")
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """One work to submit."""
+    """One unit to submit."""
 
     id: str
     task: str
     priority: float = 0.0
     needs: tuple[str, ...] = ()
-    """The works (or, by `is_ready`, their artifacts) that have to be there first."""
+    """The units (or, by `is_ready`, their artifacts) that have to be there first."""
     makes: str = ""
-    """The artifact it makes, where works are linked by artifacts."""
+    """The artifact it makes, where units are linked by artifacts."""
     script: Script = ()
-    """What its attempts do, if that is known; else the service's behaviour decides."""
+    """What its attempts do, if known; else the service's behaviour decides."""
     cost: dict[str, float] = {}
-    """What it is expected to use of each quantity."""
+    """The expected use of each quantity."""
     keys: dict[str, str] = {}
-    """Its params that services tell keys apart by."""
+    """The params that tell the keys of services apart."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """Works that arrive together, `at` seconds after the beginning."""
+    """Units that arrive together, `at` seconds after the beginning."""
 
     at: float
     works: list[Submission]
@@ -48,7 +48,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 def arrivals(config: Config, until: float | None = None) -> Iterator[Arrival]:
-    """Everything that arrives in that simulation, in order; up to its end, if no other is given."""
+    """Yield everything that arrives in a simulation, in order, until `until` or its end."""
     end = config.duration if until is None else until
     workload = config.workload
     times, kinds, urgencies = (
@@ -91,7 +91,7 @@ def _works(
     is_plain: bool,
     by: str,
 ) -> list[Submission]:
-    """The works of one group: its shape with ids, and the tasks that its levels stand for."""
+    """The units of one group: its shape with ids, and the tasks that its levels stand for."""
     ids = [f"w{next(numbers)}" for _ in shape]
     return [
         Submission(
@@ -106,7 +106,7 @@ def _works(
 
 
 class Prices:
-    """Draws what works cost, and whose they are."""
+    """Draws the cost and the keys of units."""
 
     def __init__(self, config: Config) -> None:
         self._cost, self._keys = config.workload.cost, config.workload.keys
@@ -117,7 +117,7 @@ class Prices:
         self._costs, self._owners = (Random(f"{config.seed}/{stream}") for stream in ("costs", "keys"))
 
     def __call__(self, work: Submission) -> Submission:
-        """The same work with its cost and its keys; it costs nothing that none of its services limits."""
+        """A unit with its cost and its keys; quantities that none of its services limits are left out."""
         amounts = {name: exact(draw(one, self._costs), one.mean) for name, one in self._cost.items()}
         keys = {
             param: self._owners.choices(list(values), list(values.values()))[0]
@@ -129,12 +129,12 @@ class Prices:
 
 
 def exact(amount: float, usual: float) -> float:
-    """An amount as it would be counted: whole, where there are many."""
+    """Round an amount as it would be counted: to whole numbers where it is large."""
     return float(round(amount)) if usual >= 10 else round(amount, 6)
 
 
 def shapes(pattern: str, workload: Workload) -> list[tuple[int, tuple[int, ...]]]:
-    """A pattern as works: the level of each, and the places of those it needs."""
+    """A pattern as units: the level of each, and the places of those it needs."""
     width = workload.fan_out_width
     match pattern:
         case "single":
@@ -166,7 +166,7 @@ def shapes(pattern: str, workload: Workload) -> list[tuple[int, tuple[int, ...]]
 
 
 def rate_at(second: float, workload: Workload) -> float | None:
-    """How many works arrive in a second at that time; None: all at once."""
+    """How many units arrive in a second at that time; None: all at once."""
     rate = workload.submit_rate
     for step in workload.submit_rates:
         if step.at <= second:
@@ -175,7 +175,7 @@ def rate_at(second: float, workload: Workload) -> float | None:
 
 
 def _next_time(at: float, size: int, workload: Workload, times: Random) -> float:
-    """When the next group arrives: a group of several takes the place of as many single works."""
+    """When the next group arrives: a group of several takes the place of as many single units."""
     gap = times.expovariate(1.0) if workload.arrivals == "poisson" else 1.0
     gap *= size
     while True:  # at the rate of each stretch of time it passes through

@@ -51,7 +51,7 @@ KEPT_DOCUMENTS = 2000
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What came of a simulation."""
+    """The outcome of a simulation."""
 
     config: Config
     events: int
@@ -60,16 +60,16 @@ class Outcome(msgspec.Struct, kw_only=True):
     submitted: int
     rejected: dict[str, int]
     counts: dict[str, int] = {}
-    """Works by state when it ended."""
+    """Units by state when it ended."""
     calls: list[Call] = []
     began_at: float
     ended_at: float
     kills: int
     rebuilds: int
     refused: dict[str, int] = {}
-    """Calls that were too many for the far side, by service."""
+    """Calls that each service refused as too many."""
     is_whole: bool = True
-    """False when somebody left before its end."""
+    """False when it was left before its end."""
 
 
 class Simulation:
@@ -90,9 +90,9 @@ class Simulation:
         self.services: dict[str, MockService] = {}
         self.nodes: list[runcue.Cue | Popen[bytes] | None] = []
         self.deaths: list[Callable[[int, float], None]] = []
-        """Told which node died, and when."""
+        """Called with the number of a node that died, and when."""
         self.rate_factor = 1.0
-        """How much faster things arrive than they would; may be changed at any time."""
+        """A factor on the rate of arrivals; may be changed at any time."""
         self.is_paused = False
         self.submitted = 0
         self.rejected: dict[str, int] = {}
@@ -114,7 +114,7 @@ class Simulation:
         self._announced: dict[str, Submission] = {}
         self._artifacts: set[str] = set()
         self._refusals: dict[str, list[float]] = {}
-        """When calls of each work were refused, until that is told."""
+        """When calls of each unit were refused, until an event reports it."""
         self._charged: dict[str, dict[str, float]] = {}
         self._documents: list[list[Submission]] = []
 
@@ -162,7 +162,7 @@ class Simulation:
     # the run ----------------------------------------------------------------------------------------------
 
     async def run(self) -> Outcome:
-        """From the first arrival until everything has ended, or patience has."""
+        """Run from the first arrival until everything has ended, or `drain` is over."""
         if self._folder is None and self.config.store == "file":
             with TemporaryDirectory(prefix="runcue-sim-") as folder:
                 self._folder = Path(folder)
@@ -191,7 +191,7 @@ class Simulation:
         return replace(found, counts=counts, calls=self._calls(), ended_at=ended_at, is_whole=True)
 
     def outcome_so_far(self) -> Outcome:
-        """What came of it until now, but for its counts and calls."""
+        """The outcome until now, without counts and calls."""
         return Outcome(
             config=self.config,
             events=self.events,
@@ -318,7 +318,7 @@ class Simulation:
         return handle
 
     def _used(self, work_id: str, attempt: int, cost: dict[str, float]) -> tuple[tuple[str, float], ...]:
-        """What that attempt really uses of each quantity, if it comes to its end."""
+        """What an attempt really uses of each quantity if it completes."""
         share = self.config.workload.used
         if share is None or not cost:
             return tuple(cost.items())
@@ -346,7 +346,7 @@ class Simulation:
             self._hear(event)
 
     def hand_out(self, until: float = math.inf) -> None:
-        """Tell the listeners what has piled up, but for the latest: of that the mocks may have more to say."""
+        """Hand piled-up events to the listeners, except the latest, to which the mocks may add something."""
         while self._pile and self._pile[0].at < until:
             self._hear(self._pile.popleft())
 
@@ -368,7 +368,7 @@ class Simulation:
             timer.cancel()
 
     def _wake(self) -> None:
-        """Events have piled up, or it is time to look."""
+        """Wake the reader: events have piled up, or it is time to look."""
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
@@ -444,7 +444,7 @@ class Simulation:
         return found
 
     async def _drain(self) -> float:
-        """Wait for what is still there, but not for ever; when that was over."""
+        """Wait until everything has ended, or `drain` is over, and return that moment."""
         try:
             await self.cue.join(timeout=self.config.patience())
         except TimeoutError:
