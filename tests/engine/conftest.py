@@ -15,7 +15,7 @@ from runcue.api.wiring import target_of
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.store import PostgresStore
-from runcue.stores.sql.store import SharedStore
+from runcue.stores.sql.store import SqlStore
 from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import VirtualLoop
 from tests.pg.fixtures import pg_server
@@ -87,7 +87,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     Few tests close theirs: what it holds is let go of afterwards.
     """
     where: str = request.param
-    stores: list[SharedStore] = []
+    stores: list[SqlStore] = []
     numbers = count()
     url = _database(request.getfixturevalue("pg_server")) if where == "postgres" else ""
 
@@ -97,7 +97,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     def remember(kind: Any) -> None:
         make = kind.__init__
 
-        def made(store: SharedStore, target: Any, **options: Any) -> None:
+        def made(store: SqlStore, target: Any, **options: Any) -> None:
             if isinstance(target, Address):
                 target = Address(target.url, f"t{next(numbers)}")
                 _emptied(target.url, target.schema)

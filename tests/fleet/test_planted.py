@@ -27,7 +27,7 @@ from runcue.ports import Takeover
 from runcue.stores.presence.peer_monitor import PeerMonitor
 from runcue.stores.sql import mailbox, wire
 from runcue.stores.sql.mailbox import Letter, Mailbox
-from runcue.stores.sql.store import SharedStore
+from runcue.stores.sql.store import SqlStore
 from runcue.testing import Deadlock, fill_disk, kill, run
 from tests.mistakes import letters_kept
 
@@ -151,7 +151,7 @@ def nobody_wakes_and_nobody_looks(patch: pytest.MonkeyPatch) -> None:
         self._turn_at = float("inf")
 
     patch.setattr(PeerMonitor, "meet", content)
-    patch.setattr(SharedStore, "_poke", lambda self, workers, urgent: None)
+    patch.setattr(SqlStore, "_poke", lambda self, workers, urgent: None)
     patch.setattr(Peer, "_look_again", lambda self: None)
 
 
@@ -242,7 +242,7 @@ def boundless_patience(patch: pytest.MonkeyPatch) -> None:
 def deaths_unseen(patch: pytest.MonkeyPatch) -> None:
     """The same of one that is dead."""
     boundless_patience(patch)
-    patch.setattr(SharedStore, "is_alive", lambda self, worker: True)
+    patch.setattr(SqlStore, "is_alive", lambda self, worker: True)
     patch.setattr(PeerMonitor, "_ask", lambda self, worker: None)
 
 

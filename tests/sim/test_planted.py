@@ -29,7 +29,7 @@ from runcue.errors import StoreError
 from runcue.ports import Outgoing, Turn
 from runcue.sim import swarm
 from runcue.stores.sql import journal
-from runcue.stores.sql.store import SharedStore
+from runcue.stores.sql.store import SqlStore
 from runcue.stores.sql.tables import Tables
 from tests.mistakes import given_to_two, letters_kept
 
@@ -306,7 +306,7 @@ def old_mind(patch: pytest.MonkeyPatch) -> None:
 
 def two_deciders(patch: pytest.MonkeyPatch) -> None:
     """Who decided once goes on, whoever has decided since."""
-    patch.setattr(SharedStore, "_may_decide", lambda self, head, takeover: True)
+    patch.setattr(SqlStore, "_may_decide", lambda self, head, takeover: True)
 
 
 def accepted_before_it_is_left(patch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ from runcue.stores.presence import posix as presence
 from runcue.stores.presence.peer_monitor import EndLeftovers
 from runcue.stores.sql import states
 from runcue.stores.sql.pruning import Deleted, forget_files
-from runcue.stores.sql.store import SharedStore, crashpoint
+from runcue.stores.sql.store import SqlStore, crashpoint
 from runcue.stores.sql.store_thread import StoreThread, Ticket
 from runcue.stores.sql.tables import Tables
 
@@ -71,7 +71,7 @@ FORGET: Final = ("DELETE FROM commits WHERE worker = ANY(?)", "DELETE FROM beats
 PASSED_FOR_DEAD: Final = StoreError("this process passed for dead meanwhile")
 
 
-class PostgresStore(SharedStore):
+class PostgresStore(SqlStore):
     """A queue in PostgreSQL that processes on many machines share."""
 
     def __init__(

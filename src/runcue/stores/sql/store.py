@@ -87,7 +87,7 @@ class TableTurn:
         self.given = given
 
 
-class SharedStore:
+class SqlStore:
     """A queue in tables. What is special to one kind of database is left to it."""
 
     is_inline = False
@@ -459,9 +459,8 @@ class SharedStore:
                 self._is_closed = True
                 return
         elif self._is_lost():
-            post_to_loop(
-                self._loop, self._peer_monitor.notice
-            )  # the turn that follows finds out what happened
+            # The turn that follows finds out what happened.
+            post_to_loop(self._loop, self._peer_monitor.notice)
         self._presence.beat()
         self._housekeeping.pulse()
 

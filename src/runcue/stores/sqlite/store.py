@@ -28,7 +28,7 @@ from runcue.stores.presence import posix as presence
 from runcue.stores.presence.peer_monitor import EndLeftovers
 from runcue.stores.sql.mailbox import Letter
 from runcue.stores.sql.pruning import Deleted, forget_files
-from runcue.stores.sql.store import SharedStore, crashpoint
+from runcue.stores.sql.store import SqlStore, crashpoint
 from runcue.stores.sql.store_thread import Ticket
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite import file
@@ -92,7 +92,7 @@ def _drop_anchor(connection: apsw.Connection, boot: str) -> tuple[float, float]:
     return epoch, boottime
 
 
-class SqliteStore(SharedStore):
+class SqliteStore(SqlStore):
     """The store behind `Cue("queue.db")`."""
 
     def __init__(
