@@ -112,10 +112,8 @@ class SqlStore:
         forget_files: Callable[[list[Deleted]], None] | None,
         is_at_work: Callable[[], bool],
     ) -> None:
-        """`forget_files` deletes what belongs to these works beside the queue, in the store's thread.
-
-        `is_at_work` says whether a handler may still run though the loop is closed: then nobody may take its work.
-        It is asked in the heart's thread.
+        """The store's thread calls `forget_files`, which deletes the files of these units beside the queue. The heart's
+        thread calls `is_at_work`: may a handler still run though the loop is closed? Then nobody may take its units.
         """
         self._place = place
         self._lease = lease
