@@ -42,7 +42,7 @@ from runcue.cli.failure import (
 )
 from runcue.cli.lines import Lines
 from runcue.cli.screen import clean, counted, listed, span
-from runcue.cli.stopping import Post
+from runcue.cli.shutdown import Post
 from runcue.cli.worker import BEGAN, BROKEN, ENDED, NOTE, UP, Orders, Word
 
 FIRST_PAUSE = 0.25

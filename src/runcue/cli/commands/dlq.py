@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import click
 
-from runcue.cli.completing import dead_job
+from runcue.cli.completion import dead_job
 from runcue.cli.failure import Failure, bad_input, conflict
 from runcue.cli.fields import job_id
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home
-from runcue.cli.paging import Pages, by_id, limited, most_of
+from runcue.cli.pages import Pages, by_id, limited, most_of
 from runcue.cli.place import MANY, ask, end, reading
-from runcue.cli.retrying import complaint, confirm, each, retried, summed, tell_skipped
+from runcue.cli.retries import complaint, confirm, each, retried, summed, tell_skipped
 from runcue.cli.screen import counted
 
 TYPE_CHECKING = False

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from runcue.cli.completing import any_job, queue, service
+from runcue.cli.completion import any_job, queue, service
 from runcue.cli.failure import BAD_INPUT, STORAGE, Failure, bad_input, conflict, not_found
 from runcue.cli.fields import LocalTime, check, said
 from runcue.cli.groups import Verb

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from runcue.cli.completing import queue, service
+from runcue.cli.completion import queue, service
 from runcue.cli.fields import unicode
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.paging import Pages, by_id, limited, most_of
+from runcue.cli.pages import Pages, by_id, limited, most_of
 from runcue.cli.place import File, hiding, on_file, row_of
 from runcue.cli.words import QUEUECTL, RUNCUE, Words
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from runcue.cli.completing import any_job, any_work
+from runcue.cli.completion import any_job, any_work
 from runcue.cli.failure import bad_input, not_found
 from runcue.cli.groups import F, declared, verb
 from runcue.cli.home import Home

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from runcue.cli.completing import queue_or_service
+from runcue.cli.completion import queue_or_service
 from runcue.cli.failure import bad_input, not_found
 from runcue.cli.fields import name as checked_name
 from runcue.cli.fields import said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from runcue.cli.completing import failed_work
+from runcue.cli.completion import failed_work
 from runcue.cli.failure import bad_input
 from runcue.cli.place import MANY, File, ask, end, on_file, reading
 from runcue.cli.screen import clean, counted, say
@@ -30,7 +30,7 @@ def retry(
 
     What a unit runs after has to be there still, or to be retried with it.
     """
-    from runcue.cli.retrying import confirm, retried, summed, tell_skipped
+    from runcue.cli.retries import confirm, retried, summed, tell_skipped
 
     if bool(ids) is everything:
         raise bad_input(

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from runcue.cli.completing import service
+from runcue.cli.completion import service
 from runcue.cli.failure import advice, bad_input, not_found
 from runcue.cli.fields import said
 from runcue.cli.limits import limit_options, read, refused

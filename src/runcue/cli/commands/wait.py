@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import click
 
-from runcue.cli.completing import live_job
+from runcue.cli.completion import live_job
 from runcue.cli.failure import JOB_FAILED, TIMED_OUT, Failure, bad_input, not_found
 from runcue.cli.fields import duration, job_id
 from runcue.cli.groups import verb

@@ -1,7 +1,7 @@
 """The live screen: how a queue stands, what runs, what waits and why, and keys to act on it.
 
 Rules:
-- Looking and acting happen aside from the screen: a slow disk or a locked file never freezes it. While the queue
+- Looking and acting happen in the background: a slow disk or a locked file never freezes it. While the queue
   cannot be read the last picture stays, with a line that says why; it goes on by itself.
 - At most two pictures a second. 80 columns and 24 lines are enough. NO_COLOR and terminals without Unicode are
   respected.
@@ -32,11 +32,11 @@ from textual.widgets import Footer, Input, Static
 from runcue.cli.place import Place, ask
 from runcue.cli.screen import clean, shown
 from runcue.cli.top import lines
-from runcue.cli.top.aside import aside
+from runcue.cli.top.background import in_background
 from runcue.cli.top.boxes import HELP, Box, Live, Logs, Question
+from runcue.cli.top.details import details, printed
 from runcue.cli.top.look import ORDERS, VIEWS, Item, Look, Scene, Wish
 from runcue.cli.top.table import Table, text_of
-from runcue.cli.top.telling import details, printed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Main(Screen[None]):
         chosen = table.chosen
         wish = replace(self.wish, keep=chosen.id if table.is_held and chosen is not None else None)
         try:
-            scene = await aside(lambda: self._look.look(wish))
+            scene = await in_background(lambda: self._look.look(wish))
         except Exception as error:  # noqa: BLE001 (whatever is in the way is shown, and the next look begins anew)
             self.trouble = self._one_line(error)
         else:
@@ -379,11 +379,11 @@ class Main(Screen[None]):
             )
 
     def _do(self, change: Callable[[Cue], Awaitable[object]], done: str, undone: str = "") -> None:
-        """Change something aside from the screen, and say what came of it."""
+        """Change something in the background, and say what came of it."""
 
         async def do() -> None:
             try:
-                answer = await aside(lambda: ask(self.place, change))
+                answer = await in_background(lambda: ask(self.place, change))
             except Exception as error:  # noqa: BLE001 (it is shown)
                 self.say(f"! {self._one_line(error)}")
                 return

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from runcue.cli.screen import clean
-from runcue.cli.top.aside import aside
+from runcue.cli.top.background import in_background
 from runcue.cli.top.lines import spelled
 
 EVERY = 1.0
@@ -75,7 +75,7 @@ class Box(ModalScreen[None]):
 
 
 class Live(Box):
-    """A box whose text is asked for again and again, aside from the screen."""
+    """A box whose text is asked for again and again, in the background."""
 
     def __init__(
         self, title: str, ask: Callable[[], str], *, is_unicode: bool, is_tail: bool = False
@@ -96,7 +96,7 @@ class Live(Box):
             return
         self._is_busy = True
         try:
-            text = await aside(self._ask)
+            text = await in_background(self._ask)
         except Exception as error:  # noqa: BLE001 (whatever is in the way of looking is shown where it would be)
             text = clean(str(error)) or type(error).__name__
         finally:

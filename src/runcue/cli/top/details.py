@@ -1,4 +1,4 @@
-"""What a box tells of one unit: everything about it, or what it printed. Plain text, made aside from the screen."""
+"""What a box tells of one unit: everything about it, or what it printed. Plain text, made in the background."""
 
 from __future__ import annotations
 
