@@ -30,7 +30,7 @@ def limited(many: str) -> Callable[[F], F]:
     return declared(
         click.option(
             "--limit", metavar="N", type=click.IntRange(0, MOST), default=SHOWN, show_default=True,
-            help=f"At most so many {many}.",
+            help=f"Show at most N {many}.",
         ),
         click.option("--all", "everything", is_flag=True, help=f"All {many}, as --limit 0."),
     )  # fmt: skip

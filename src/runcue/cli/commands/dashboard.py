@@ -64,11 +64,11 @@ _options = declared(
         help="The port; 0 takes one that is free.",
     ),
     click.option(
-        "--token", metavar="TEXT", help="What lets people in.  [default: RUNCUE_TOKEN, or one that is made up]"
+        "--token", metavar="TEXT", help="The token that lets people in.  [default: RUNCUE_TOKEN, or a new one]"
     ),
     click.option(
         "--name", "names", metavar="HOST", multiple=True, callback=_names,
-        help="A name that it is reached by, such as that of a proxy before it. Repeatable.",
+        help="A host name of the dashboard, such as that of a proxy before it. Repeatable.",
     ),
     click.option("--read-only", is_flag=True, help="Show everything, change nothing."),
     click.option("--no-browser", is_flag=True, help="Print the link, and open no browser."),
@@ -81,8 +81,8 @@ _options = declared(
 def command(home: Home, /, **flags: Any) -> None:
     """See the queue in a browser, live, and act on it, until Ctrl-C.
 
-    Who has the link may do what you may. Other machines are let in with --host and --token; behind a proxy that
-    speaks TLS, give the name by which people reach it with --name.
+    Whoever has the link can do what you can. To let other machines in, give --host and --token. Behind a proxy that
+    speaks TLS, give the name of that proxy with --name.
     """
     _serve(home, **flags)
 
@@ -101,8 +101,8 @@ def command(home: Home, /, **flags: Any) -> None:
 def dashboard(place: File, **flags: Any) -> None:
     """See a queue in a browser, live, and act on it, until Ctrl-C.
 
-    Who has the link may do what you may. Other machines are let in with --host and --token; behind a proxy that
-    speaks TLS, give the name by which people reach it with --name.
+    Whoever has the link can do what you can. To let other machines in, give --host and --token. Behind a proxy that
+    speaks TLS, give the name of that proxy with --name.
     """
     _serve(place, **flags)
 

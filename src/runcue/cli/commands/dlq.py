@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @family("dlq", examples=["queuectl dlq list", "queuectl dlq retry --all", "queuectl dlq purge job1"])
 def command() -> None:
-    """List, retry or purge dead jobs: those that failed as often as they may."""
+    """List, retry or purge dead jobs: those whose last attempt failed."""
 
 
 @command.command("list", cls=Verb, examples=["queuectl dlq list", "queuectl dlq list --json | jq length"])
@@ -72,9 +72,9 @@ def list_dead(home: Home, limit: int, everything: bool, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Retry every dead job.")
 @click.pass_obj
 def retry(home: Home, ids: tuple[str, ...], everything: bool) -> None:
-    """Have dead jobs tried again, each with all its attempts.
+    """Retry dead jobs, each with all its attempts.
 
-    What a job runs after has to be there still, or to be retried with it.
+    The jobs that one of them runs after have to exist still, or to be retried with it.
     """
     from runcue.cli.screen import say
 

@@ -90,14 +90,16 @@ class Enqueue(Verb):
     ],
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-@click.option("--id", "id", metavar="ID", help="The job's id. Without it one is made.")
-@click.option("--command", metavar="TEXT", help="What to run, by /bin/sh.")
+@click.option("--id", "id", metavar="ID", help="The job's id.  [default: a new one]")
+@click.option("--command", metavar="TEXT", help="A shell command to run, by /bin/sh.")
 @click.option("--file", "file", metavar="PATH", help="Read jobs from a file of JSON lines; - is stdin.")
 @click.option("--priority", type=int, metavar="N", help="Higher runs first.  [default: 0]")
-@click.option("--max-retries", type=int, metavar="N", help="How often it is tried in all.")
+@click.option("--max-retries", type=int, metavar="N", help="How many attempts it has in all.")
 @click.option("--timeout", metavar="TIME", help="How long it may run: 90, 90s, 5m, 2h, or none.")
-@click.option("--delay", metavar="TIME", help="Not before so much time has passed: 90, 90s, 5m, 2h, 7d.")
-@click.option("--run-at", metavar="WHEN", help="Not before then: 2030-01-31T18:00:00Z, or epoch seconds.")
+@click.option("--delay", metavar="TIME", help="Start only after this time has passed: 90, 90s, 5m, 2h, 7d.")
+@click.option(
+    "--run-at", metavar="WHEN", help="Start no earlier than this: 2030-01-31T18:00:00Z, or epoch seconds."
+)
 @click.option(
     "--queue", metavar="NAME", shell_complete=queue, help="The queue it waits in.  [default: default]"
 )
@@ -106,7 +108,7 @@ class Enqueue(Verb):
     multiple=True,
     metavar="ID",
     shell_complete=any_job,
-    help="Not before that job has completed. Repeatable.",
+    help="Start only after that job has completed. Repeatable.",
 )
 @click.option("--key", metavar="KEY", help="Enqueue only once for this key, however often this is run.")
 @click.option(

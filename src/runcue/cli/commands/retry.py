@@ -1,4 +1,4 @@
-"""`runcue retry`: units that failed or were cancelled are tried again, each with all its attempts."""
+"""`runcue retry`: retries units that failed or were cancelled, each with all its attempts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from runcue.cli.screen import clean, counted, say
 def retry(
     place: File, ids: tuple[str, ...], everything: bool, task: str | None, yes: bool, dry_run: bool
 ) -> None:
-    """Have units tried again that failed or were cancelled, each with all its attempts.
+    """Retry units that failed or were cancelled, each with all its attempts.
 
-    What a unit runs after has to be there still, or to be retried with it.
+    The units that one of them runs after have to exist still, or to be retried with it.
     """
     from runcue.cli.retries import confirm, retried, summed, tell_skipped
 

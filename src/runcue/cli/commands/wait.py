@@ -45,7 +45,7 @@ LIVE = ("pending", "failed", "processing")
 )
 @click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=live_job)
 @click.option("--all", "everything", is_flag=True, help="Wait until no job is left to run.")
-@click.option("--timeout", metavar="TIME", help="Wait so long at most: 90, 90s, 5m, 2h.")
+@click.option("--timeout", metavar="TIME", help="Wait no longer than this: 90, 90s, 5m, 2h.")
 @click.pass_obj
 def command(home: Home, ids: tuple[str, ...], everything: bool, timeout: str | None) -> None:
     """Wait for jobs to end, and print a line for each.

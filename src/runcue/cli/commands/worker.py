@@ -52,7 +52,7 @@ def command() -> None:
     type=click.IntRange(1, MOST_WORKERS),
     default=1,
     show_default=True,
-    help="How many; each runs one job at a time.",
+    help="How many workers; each runs one job at a time.",
 )
 @click.option(
     "--queue", "queues", multiple=True, metavar="NAME", help="Only jobs of this queue; may be repeated."
@@ -135,10 +135,10 @@ def _tail(log: Path) -> list[str]:
 @click.option("--timeout", metavar="TIME", help="Wait no longer than this: 90, 90s, 5m.")
 @click.pass_obj
 def stop(home: Home, now: bool, timeout: str | None) -> None:
-    """Have all workers finish their job and leave, and wait until they have.
+    """Stop all workers after their current job, and wait for it.
 
-    Ctrl-C ends the waiting only; so does --timeout, with exit code 124. Where the queue cannot be read the
-    supervisors leave with their workers all the same, and the exit code tells what is wrong with it.
+    Ctrl-C ends the waiting only; so does --timeout, with exit code 124. When the queue cannot be read, the
+    supervisors stop their workers all the same, and the exit code says what is wrong with it.
     """
     from runcue.cli.shutdown import Leaving
 
