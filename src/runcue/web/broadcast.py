@@ -50,7 +50,7 @@ logger = logging.getLogger("runcue")
 
 PAUSE = 0.5
 SHARE = 20
-"""One look in so many times its length."""
+"""A look is made once in so many times its own length."""
 LONGEST_PAUSE = 10.0
 HEARTBEAT = 5.0
 MOST_SERVICES = 200
@@ -68,7 +68,7 @@ Telling = tuple[str, bytes]
 
 
 class Past:
-    """The last minutes: a point for each second that is over."""
+    """The history of the last minutes: a point for each second that is over."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[int, int, int, int]] = deque(maxlen=KEPT)
@@ -78,7 +78,7 @@ class Past:
         self._totals = [0, 0]
 
     def add(self, at: float, counts: Counts) -> None:
-        """Learn how it stands. What ended since the last look is spread evenly over the seconds that passed."""
+        """Add the counts of a look. What ended since the last one is spread evenly over the seconds that passed."""
         second, totals = int(at), [counts.completed, counts.failed]
         if self._second is None or not 0 <= second - self._second <= HOLE:
             self._points.clear()
@@ -308,7 +308,7 @@ class Broadcast:
 
 
 def _essence(status: Status) -> Any:
-    """What makes two moments differ: all but what time alone changes."""
+    """What makes two overviews differ: everything but what time alone changes."""
 
     def row(one: Row) -> Any:
         why = one.why

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runcue.web.source import Source
 
 MOST_PAGES = 200
-"""So much of a list is gone through."""
+"""How many pages of a list are searched."""
 MOST_IN_VAIN = 5
 """Pages in a row in which a text occurs in secrets alone."""
 
@@ -40,7 +40,7 @@ async def pages(
 
 
 async def some(source: Source, limit: int, **wanted: Any) -> tuple[list[Work], bool]:
-    """The first of them, and whether there are more."""
+    """The first units that match, and whether there are more."""
     found: list[Work] = []
     async with aclosing(pages(source, min(limit + 1, MOST_ROWS), **wanted)) as following:
         async for page in following:

@@ -191,7 +191,7 @@ def _tell(jobs: Sequence[Numbered], ids: Sequence[str], there: set[str], spent: 
 
 
 def _given(flags: dict[str, Any], argv: list[str] | None) -> dict[str, Any]:
-    """The fields that flags give, checked."""
+    """The fields of a job that its flags give, checked."""
     found = {name: _utf8(value) for name, value in flags.items() if value not in (None, ())}
     if "env" in found:
         found["env"] = _variables(found["env"])
@@ -203,7 +203,7 @@ def _given(flags: dict[str, Any], argv: list[str] | None) -> dict[str, Any]:
 
 
 def _utf8(value: Any) -> Any:
-    """What was typed, read as UTF-8 where the locale could not read it."""
+    """The typed text, decoded as UTF-8 where the locale could not decode it."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(_utf8, value))
     if isinstance(value, str):
@@ -237,7 +237,7 @@ def _say_local(times: Sequence[float]) -> None:
 
 
 def _jobs(words: tuple[str, ...], file: str | None, given: dict[str, Any]) -> list[Numbered]:
-    """The jobs that were asked for, in whatever way."""
+    """The jobs to enqueue: from JSON, a file, flags or stdin."""
     if words == (STDIN,) and file is None:
         file, words = STDIN, ()
     if words and file is not None:
@@ -259,7 +259,7 @@ def _jobs(words: tuple[str, ...], file: str | None, given: dict[str, Any]) -> li
 
 
 def _check_words(words: tuple[str, ...]) -> None:
-    """One JSON object, and nothing else."""
+    """Refuse arguments that are not exactly one JSON object."""
     first = words[0].lstrip()
     if first.startswith("{"):
         if len(words) > 1:
@@ -334,7 +334,7 @@ def _from_lines(lines: BinaryIO, name: str, given: dict[str, Any]) -> list[Numbe
 
 
 async def _accepted(home: Home, cue: Cue, settings: Settings, jobs: Sequence[Numbered]) -> list[str]:
-    """The ids of these jobs, all of them stored."""
+    """Store all these jobs in one commit; returns their ids."""
     from runcue import ConfigError, DependencyCycle, DuplicateWork, SubmitError
 
     await _check_services(cue, jobs)
@@ -381,7 +381,7 @@ async def _check_services(cue: Cue, jobs: Sequence[Numbered]) -> None:
 
 
 async def _check_after(home: Home, cue: Cue, jobs: Sequence[Numbered]) -> None:
-    """A job that waits for one that nobody knows would wait for ever."""
+    """Refuse a job that runs after an unknown one: it would wait for ever."""
     own = {job.id for _, job in jobs}
     needs = {need: number for number, job in reversed(jobs) for need in job.after if need not in own}
     if not needs:

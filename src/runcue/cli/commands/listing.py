@@ -153,7 +153,7 @@ def _summaries(
 
 
 def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
-    """A unit in a list, as data: everything but what it was given and what it gave, and its history."""
+    """A unit in a list, as data: everything but params, result and history."""
     from runcue.cli.screen import moment
 
     hide = hiding(raw)

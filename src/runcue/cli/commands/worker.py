@@ -85,7 +85,7 @@ def _supervised(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> in
 
 
 def _detached(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> int:
-    """Have a process of its own supervise; returns when the workers are up, or raises why they are not."""
+    """Start a supervisor in the background; returns when its workers are up, or raises why they are not."""
     from runcue.cli.detach import Parent, detached
     from runcue.cli.lines import Lines
     from runcue.cli.shutdown import Post
@@ -212,7 +212,7 @@ def list_workers(home: Home, as_json: bool) -> None:
 
 
 def _state(row: dict[str, Any]) -> str:
-    """In one word: idle or busy for one that is alive, else what is wrong with it."""
+    """The state of a worker in one word: idle or busy when it is alive, else what is wrong with it."""
     from runcue.cli.shutdown import is_stopped
 
     if is_stopped(row):

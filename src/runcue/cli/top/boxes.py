@@ -1,4 +1,4 @@
-"""What lies over the live screen for a while: help, a question, all about one unit, and what it printed."""
+"""The boxes over the live screen: help, a question, the details of a unit, and what it printed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Box(ModalScreen[None]):
 
 
 class Live(Box):
-    """A box whose text is asked for again and again, in the background."""
+    """A box whose text is refreshed in the background."""
 
     def __init__(
         self, title: str, ask: Callable[[], str], *, is_unicode: bool, is_tail: bool = False
@@ -136,7 +136,7 @@ class Logs(Live):
 
 
 class Question(ModalScreen[bool]):
-    """Yes or no."""
+    """A question that is answered by yes or no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y,Y", "answer(True)", priority=True),
@@ -166,13 +166,13 @@ class Question(ModalScreen[bool]):
         yield box
 
     def on_mount(self) -> None:
-        """Enter alone does no harm."""
+        """Focus No, so that Enter alone does no harm."""
         self.query_one("#no", Button).focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """One of the two was chosen."""
+        """Close with the answer of the button."""
         self.dismiss(event.button.id == "yes")
 
     def action_answer(self, answer: bool) -> None:
-        """A key gave the answer."""
+        """Close with the answer of the key."""
         self.dismiss(answer)
