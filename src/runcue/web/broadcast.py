@@ -2,11 +2,11 @@
 
 Rules:
 - One task looks at the queue, at most twice a second and for at most a twentieth of the time (a look that takes more
-  than half a second is made every ten), and only while somebody watches: the first who comes starts it, the last who
-  leaves ends it.
-- What it found is encoded once. A client that is slow gets the latest when it is ready for more: nothing is queued.
-- It tells something when something changed, and every five seconds anyway. A queue that cannot be looked at is told,
-  too, and tried again. So is whatever else goes wrong, and logged.
+  than half a second is made every ten seconds), and only while somebody watches: the first client starts the task,
+  the last one ends it.
+- An overview is encoded once for all clients. A slow client gets the latest one when it is ready: nothing is queued.
+- An overview is sent when something changed, and every five seconds anyway. A queue that cannot be read is reported
+  to the clients, and tried again. So is any other error, which is logged as well.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A queue in a file or in PostgreSQL, looked at from outside with a Reader.
 
 Rules:
-- There are three desks: one for glances, one for lists, which may take long (a search through everything), and one
-  for all else. None keeps the others waiting, and no worker ever waits for the dashboard.
-- Of an address the password is shown to nobody.
-- What changes something is done by the application's own Cue, or by one that is opened for a moment and starts
-  nothing. It is done to its end, also when everything else ends.
+- Three Readers, each in a thread of its own (a desk), answer: one the overview, one lists, which may take long (a
+  search through everything), and one all other questions. None delays the others, and no worker waits for any.
+- The password in an address is never shown.
+- Changes are made by the application's own Cue, or by a Cue that is opened for that change and starts nothing. A
+  change that was begun is finished, also when the server ends.
 """
 
 from __future__ import annotations

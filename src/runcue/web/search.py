@@ -1,8 +1,8 @@
 """Finds units by what people are shown of them.
 
-A queue searches what is really there, secrets as well. Whoever may only see them as `***` could guess at them letter
-by letter, so what is found counts only if the text occurs in what is shown. Nor does it show how much else was found:
-a list ends where nothing more can be shown, or after some pages in which nothing could.
+A queue searches its records as they are, secrets included. Somebody who sees secrets only as `***` could guess them
+letter by letter. So a match counts only if the text occurs in what is shown, and the number of other matches is not
+revealed: a list ends where nothing more can be shown, or after some pages in which nothing could.
 """
 
 from __future__ import annotations
