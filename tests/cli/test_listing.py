@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import runcue
-from runcue.cli import paging
 from runcue.cli.failure import Failure
+from runcue.cli.pages import Pages, by_id
 from tests.cli.inside import Inside, Told, refused
 from tests.cli.works import Inside as InsideRuncue
 
@@ -90,7 +90,7 @@ def test_a_limit_that_is_just_enough_says_nothing(listing: Listing) -> None:
 def test_everything_is_shown_in_order_however_it_is_read(
     listing: Listing, args: list[str], page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paging, "PAGE", page)
+    monkeypatch.setattr("runcue.cli.pages.PAGE", page)
     told = listing("--json", *args)
     assert (ids(told), told.err) == (NEWEST_FIRST, "")
     told = listing(*args)
@@ -98,7 +98,7 @@ def test_everything_is_shown_in_order_however_it_is_read(
 
 
 def test_a_limit_beyond_one_page_is_kept(listing: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "PAGE", 7)
+    monkeypatch.setattr("runcue.cli.pages.PAGE", 7)
     told = listing("--json", "--limit", "20")
     assert ids(told) == NEWEST_FIRST[:20]
     assert "more than these 20" in told.err
@@ -117,7 +117,7 @@ def test_what_comes_after_a_page_is_found_when_its_last_row_was_deleted() -> Non
         rest = there if before is None else there[there.index(before) + 1 :]
         return [{"id": one} for one in rest[:limit]]
 
-    pages = iter(paging.Pages(find, None, paging.by_id, page=4))
+    pages = iter(Pages(find, None, by_id, page=4))
     assert [row["id"] for row in next(pages)] == [*"jihg"]
     there.remove("g")
     there.remove("f")
@@ -132,7 +132,7 @@ def test_when_a_whole_page_was_deleted_meanwhile_it_is_said() -> None:
             raise runcue.WorkNotFound(before)
         return [{"id": one} for one in there[:limit]]
 
-    pages = iter(paging.Pages(find, None, paging.by_id, page=4))
+    pages = iter(Pages(find, None, by_id, page=4))
     next(pages)
     with pytest.raises(Failure, match="deleted meanwhile"):
         next(pages)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import apsw
 import pytest
 
-from runcue.cli.stopping import standing
+from runcue.cli.shutdown import standing
 from tests.cli.conftest import Run, environment
 from tests.cli.crew import Crew, end, until
 

@@ -15,7 +15,7 @@ from runcue.cli.commands.show import _argv
 from runcue.cli.home import Home
 from runcue.cli.jobs import open_cue
 from runcue.cli.settings import Settings
-from runcue.cli.top import telling
+from runcue.cli.top import details
 from runcue.cli.top.look import Look, Wish
 from runcue.cli.worker import Orders, Voice, _listen, _Teller, work
 from tests.cli.inside import Inside
@@ -135,8 +135,8 @@ def test_the_live_screen_shows_none(inside: Inside) -> None:
         look.close()
     assert {item.id for item in items} == {"dead", "waits"}
     texts = [f"{item.what} {item.said}" for item in items]
-    texts += [telling.details(home, id) for id in ("dead", "waits")]
-    texts += [telling.printed(home, "dead", stream) for stream in ("stdout", "stderr")]
+    texts += [details.details(home, id) for id in ("dead", "waits")]
+    texts += [details.printed(home, "dead", stream) for stream in ("stdout", "stderr")]
     assert [text for text in texts if CANARY in text] == []
     assert "token=***" in texts[-2]
     assert "no answer: password=***" in texts[-1]

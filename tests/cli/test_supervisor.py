@@ -17,7 +17,7 @@ import pytest
 
 from runcue.cli import worker
 from runcue.cli.lines import Log, Stream
-from runcue.cli.stopping import Post, send, standing
+from runcue.cli.shutdown import Post, send, standing
 from tests.cli.conftest import environment
 from tests.cli.crew import (
     BOUND,

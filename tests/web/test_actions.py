@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from runcue import WorkState
-from runcue.web import actions, finding
+from runcue.web import actions
 from tests.web.conftest import PATIENCE, Stage, client
 
 
@@ -110,7 +110,7 @@ async def test_what_is_too_much_for_one_action_is_said(
 ) -> None:
     monkeypatch.setattr(actions, "MOST_BULK", 20)
     monkeypatch.setattr(actions, "MOST_ROWS", 10)
-    monkeypatch.setattr(finding, "MOST_ROWS", 10)
+    monkeypatch.setattr("runcue.web.search.MOST_ROWS", 10)
     await memory.cue.submit_many([{"task": "call", "delay": 3600}] * 30)
     counted = (await asked(memory, "/works/cancel", {"filter": {}, "dry_run": True})).json()
     assert counted["count"] == 20

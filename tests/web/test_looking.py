@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from runcue import Cue, mask
-from runcue.web import app, finding, rows, source
+from runcue.web import app, rows, source
 from runcue.web.broadcast import Past
 from runcue.web.rows import encoded, shown
+from runcue.web.search import MOST_IN_VAIN
 from runcue.web.shapes import Counts
 from tests.web.conftest import CANARY, PATIENCE, TOKEN, Stage, client
 
@@ -401,7 +402,7 @@ async def test_nobody_finds_a_secret_by_guessing_at_it(stage: Stage, search: str
 async def test_what_is_shown_is_found_behind_what_is_not(
     memory: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "MOST_ROWS", 4)
+    monkeypatch.setattr("runcue.web.search.MOST_ROWS", 4)
     open_ids = await memory.cue.submit_many([{"task": "echo", "params": {"text": "Needle"}, "delay": 60}] * 3)
     hidden = {"task": "echo", "params": {"text": 1, "password": "needle"}, "delay": 60}
     await memory.cue.submit_many([hidden] * 10)
@@ -419,9 +420,9 @@ async def test_what_is_shown_is_found_behind_what_is_not(
 async def test_a_search_that_finds_secrets_alone_comes_to_an_end(
     memory: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "MOST_ROWS", 2)
+    monkeypatch.setattr("runcue.web.search.MOST_ROWS", 2)
     await memory.cue.submit_many(
-        [{"task": "echo", "params": {"password": "needle"}, "delay": 60}] * (2 * finding.MOST_IN_VAIN + 4)
+        [{"task": "echo", "params": {"password": "needle"}, "delay": 60}] * (2 * MOST_IN_VAIN + 4)
     )
     looks = 0
     real = memory.cue.list
@@ -435,7 +436,7 @@ async def test_a_search_that_finds_secrets_alone_comes_to_an_end(
     async with client(memory.app) as asker:
         found = (await asker.get("/works", params={"search": "needle"})).json()
     assert found == {"works": [], "next": None}
-    assert looks <= finding.MOST_IN_VAIN
+    assert looks <= MOST_IN_VAIN
 
 
 # long texts -----------------------------------------------------------------------------------------------

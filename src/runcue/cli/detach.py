@@ -1,7 +1,7 @@
-"""Goes on in the background: a process in a session of its own that holds nothing of where it was started.
+"""Forks into the background: a process in a session of its own, without the terminal and files of its parent.
 
-`detached(log)` returns twice: in the caller a `Child` to wait for, in the new process a `Parent` to answer. There
-everything is closed but a log file in place of its output, and the pipe for that answer.
+`detached(log)` returns twice: in the parent a `Child` to wait for, in the new process a `Parent` to answer. The new
+process has nothing open but a log file, as its output, and the pipe for its answer.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def damage(error: Exception) -> Finding:
 
 def crew(reader: runcue.Reader) -> Iterator[Finding]:
     """Workers: who lives, who does not move, and what those that are gone left behind."""
-    from runcue.cli.stopping import is_stopped
+    from runcue.cli.shutdown import is_stopped
 
     workers = [one for one in reader.workers() if one["serving"]]
     states = {state: [one for one in workers if one["state"] == state] for state in ("alive", "unresponsive")}

@@ -22,11 +22,17 @@ def limit_options(what: str) -> Callable[[F], F]:
     """The options of a command that sets limits; `what` is what runs: jobs, units."""
     return declared(
         click.option(
-            "--rate", "rates", multiple=True, metavar="RATE", help="Starts per time: 60/min. Repeatable."
+            "--rate",
+            "rates",
+            multiple=True,
+            metavar="RATE",
+            help="Starts per period, such as 60/min. Repeatable.",
         ),
         click.option("--concurrent", metavar="N", help=f"How many {what} run at once."),
-        click.option("--circuit-threshold", metavar="N", help="Rest after so many failures in a row."),
-        click.option("--circuit-timeout", metavar="TIME", help="How long to rest: 90, 90s, 5m, 2h."),
+        click.option("--circuit-threshold", metavar="N", help="Open the circuit after N failures in a row."),
+        click.option(
+            "--circuit-timeout", metavar="TIME", help="How long the circuit stays open: 90, 90s, 5m, 2h."
+        ),
     )
 
 

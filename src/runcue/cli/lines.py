@@ -1,11 +1,11 @@
 """Where a supervisor's lines go: to the terminal or pipe it was started on, or to a log file.
 
 Rules:
-- Nobody who does not read holds the supervisor up. What a pipe or terminal does not take is kept for a while, and
-  then lost, whole lines at a time; how many is said once there is room again.
-- A pipe that nobody will ever read again is not an error here: `is_closed` tells it.
-- A log file is appended to and private. When it is full it becomes `….1`, whoever else writes to it: of those who
-  find it full at the same time one moves it, and the others follow. Lines that it did not take are counted, too.
+- The supervisor never waits for a reader. Lines that a pipe or terminal does not take are buffered; when the buffer
+  is full, whole lines are dropped, and their number is written once there is room again.
+- A pipe without a reader is no error here: `is_closed` says so.
+- A log file is private and appended to. When it is full it is renamed to `….1`. Several supervisors may write to it:
+  one of them renames it, and the others reopen it. Lines that could not be written are counted as well.
 """
 
 from __future__ import annotations

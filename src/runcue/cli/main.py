@@ -44,8 +44,8 @@ QUEUECTL = {
         "status": ("status", "Show the whole queue on one screen"),
         "top": ("top", "Watch the queue live, and act on it"),
         "dashboard": ("dashboard", "Watch the queue in a browser, and act on it"),
-        "pause": ("pause", "Start nothing more in a queue or on a service"),
-        "resume": ("pause:resume", "Let a queue or a service go on"),
+        "pause": ("pause", "Stop starting jobs in a queue or on a service"),
+        "resume": ("pause:resume", "Resume a paused queue or service"),
         "service": ("service", "Set and list limits that jobs share"),
     },
     "Setup": {
@@ -66,10 +66,10 @@ RUNCUE = {
         "logs": ("logs:logs", "Show what the command of a unit printed"),
     },
     "Act": {
-        "retry": ("retry:retry", "Have failed units tried again"),
+        "retry": ("retry:retry", "Retry failed or cancelled units"),
         "cancel": ("cancel:cancel", "Cancel units"),
-        "pause": ("pause:pause_file", "Start nothing more in a queue or on a service"),
-        "resume": ("pause:resume_file", "Let a queue or a service go on"),
+        "pause": ("pause:pause_file", "Stop starting units in a queue or on a service"),
+        "resume": ("pause:resume_file", "Resume a paused queue or service"),
         "set": ("set:set_limits", "Change the limits of a service"),
     },
     "Run": {

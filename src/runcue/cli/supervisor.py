@@ -42,13 +42,13 @@ from runcue.cli.failure import (
 )
 from runcue.cli.lines import Lines
 from runcue.cli.screen import clean, counted, listed, span
-from runcue.cli.stopping import Post
+from runcue.cli.shutdown import Post
 from runcue.cli.worker import BEGAN, BROKEN, ENDED, NOTE, UP, Orders, Word
 
 FIRST_PAUSE = 0.25
 LONGEST_PAUSE = 30.0
 STEADY = 30.0
-"""Seconds after which a worker that dies is taken for one that had worked well."""
+"""A worker that lived this many seconds had started well: its death does not lengthen the pause."""
 FALSE_STARTS = 5
 PATIENT_STARTS = 10
 """How many starts in a row may fail before the supervisor gives up: at the beginning, and when all had worked."""
@@ -106,7 +106,7 @@ class Signals:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """The number has gone through the pipe already."""
+    """Do nothing: the wakeup pipe has the number already."""
 
 
 class Seat:
@@ -126,7 +126,7 @@ class Seat:
 
     @property
     def is_left(self) -> bool:
-        """True when nobody sits here and nobody will."""
+        """True when no worker runs here and none will be started."""
         return self.process is None and self.again_at is None
 
     def start(self, orders: Orders) -> None:
@@ -175,7 +175,7 @@ class Seat:
             self.process.send_signal(number)
 
     def bury(self) -> None:
-        """The worker is gone."""
+        """Forget a worker that has ended."""
         self.process = None
         self._close()
 
@@ -346,7 +346,7 @@ class Supervisor:
             self._after_death(seat, code, ending(code))
 
     def _after_death(self, seat: Seat, code: int, ending: str) -> None:
-        """Somebody died: have another one sit there a little later, or give up."""
+        """Start another worker in place of a dead one a little later, or give up."""
         if not seat.is_up:
             seat.false_starts += 1
             is_hopeless = code in HOPELESS and bool(seat.reason) and not self._was_up

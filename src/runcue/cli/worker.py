@@ -36,7 +36,7 @@ NOTE = "note"
 BROKEN = "broken"
 
 MOST_WORKERS = 64
-"""How many one supervisor takes."""
+"""How many workers one supervisor runs."""
 LONGEST = 600
 """Characters of a text that are passed on: a line must go through a pipe in one piece."""
 
@@ -54,7 +54,7 @@ class Orders(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Word(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that a worker says: `kind` is up, began, ended, note or broken."""
+    """A message of a worker; `kind` is up, began, ended, note or broken."""
 
     kind: str
     text: str = ""
@@ -62,7 +62,7 @@ class Word(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Voice:
-    """Says things to the supervisor, and never waits for it."""
+    """Sends messages to the supervisor, and never waits for it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -70,7 +70,7 @@ class Voice:
         os.set_inheritable(descriptor, False)
 
     def tell(self, kind: str, text: str = "", job: str | None = None) -> None:
-        """Say one thing."""
+        """Send one message; it is dropped when the supervisor does not read."""
         text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
         line = msgspec.json.encode(Word(kind, text, job)) + b"\n"
         try:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import UNSET, structs
 
 from runcue import ConfigError, SubmitError, WorkNotFound
-from runcue.web.finding import pages
 from runcue.web.guard import Refused
 from runcue.web.rows import group_key, in_turns
+from runcue.web.search import pages
 from runcue.web.shapes import MOST_BULK, MOST_ROWS, Bulk, Filter, Limits, Outcome
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 Rules:
 - One task looks at the queue, at most twice a second and for at most a twentieth of the time (a look that takes more
-  than half a second is made every ten), and only while somebody watches: the first who comes starts it, the last who
-  leaves ends it.
-- What it found is encoded once. A client that is slow gets the latest when it is ready for more: nothing is queued.
-- It tells something when something changed, and every five seconds anyway. A queue that cannot be looked at is told,
-  too, and tried again. So is whatever else goes wrong, and logged.
+  than half a second is made every ten seconds), and only while somebody watches: the first client starts the task,
+  the last one ends it.
+- An overview is encoded once for all clients. A slow client gets the latest one when it is ready: nothing is queued.
+- An overview is sent when something changed, and every five seconds anyway. A queue that cannot be read is reported
+  to the clients, and tried again. So is any other error, which is logged as well.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ logger = logging.getLogger("runcue")
 
 PAUSE = 0.5
 SHARE = 20
-"""One look in so many times its length."""
+"""A look is made once in so many times its own length."""
 LONGEST_PAUSE = 10.0
 HEARTBEAT = 5.0
 MOST_SERVICES = 200
@@ -68,7 +68,7 @@ Telling = tuple[str, bytes]
 
 
 class Past:
-    """The last minutes: a point for each second that is over."""
+    """The history of the last minutes: a point for each second that is over."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[int, int, int, int]] = deque(maxlen=KEPT)
@@ -78,7 +78,7 @@ class Past:
         self._totals = [0, 0]
 
     def add(self, at: float, counts: Counts) -> None:
-        """Learn how it stands. What ended since the last look is spread evenly over the seconds that passed."""
+        """Add the counts of a look. What ended since the last one is spread evenly over the seconds that passed."""
         second, totals = int(at), [counts.completed, counts.failed]
         if self._second is None or not 0 <= second - self._second <= HOLE:
             self._points.clear()
@@ -308,7 +308,7 @@ class Broadcast:
 
 
 def _essence(status: Status) -> Any:
-    """What makes two moments differ: all but what time alone changes."""
+    """What makes two overviews differ: everything but what time alone changes."""
 
     def row(one: Row) -> Any:
         why = one.why

@@ -1,10 +1,10 @@
 """A Reader in a thread of its own, which answers one question at a time.
 
 Rules:
-- An answer that does not come in time is not waited for, and a question that nobody waits for any more is not begun.
-- A file that is locked, damaged, gone or exchanged makes an answer Unavailable, and so does a server that cannot be
-  reached. The next question starts over with a new Reader, so that all is well again when they are.
-- A program ends though its Reader waits for a disk that hangs: the thread is a daemon. It only reads.
+- A question that is not answered in time raises Unavailable. A question whose asker has gone is not begun.
+- A file that is locked, damaged, deleted or replaced raises Unavailable, and so does a server that cannot be reached.
+  The next question opens a new Reader, so that the dashboard recovers together with the file or the server.
+- The thread is a daemon, so that a program can end while its Reader waits for a disk that hangs. It only reads.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A queue in a file or in PostgreSQL, looked at from outside with a Reader.
 
 Rules:
-- There are three desks: one for glances, one for lists, which may take long (a search through everything), and one
-  for all else. None keeps the others waiting, and no worker ever waits for the dashboard.
-- Of an address the password is shown to nobody.
-- What changes something is done by the application's own Cue, or by one that is opened for a moment and starts
-  nothing. It is done to its end, also when everything else ends.
+- Three Readers, each in a thread of its own (a desk), answer: one the overview, one lists, which may take long (a
+  search through everything), and one all other questions. None delays the others, and no worker waits for any.
+- The password in an address is never shown.
+- Changes are made by the application's own Cue, or by a Cue that is opened for that change and starts nothing. A
+  change that was begun is finished, also when the server ends.
 """
 
 from __future__ import annotations
@@ -20,16 +20,7 @@ from runcue import Reader
 from runcue.web.desk import DEFAULT, Desk, without_password
 from runcue.web.printed import AROUND, Part
 from runcue.web.shapes import Stream
-from runcue.web.source import (
-    ENDED,
-    GROUPED,
-    LOOKED_AT,
-    SHOWN,
-    Facts,
-    at_home,
-    events_of,
-    explained,
-)
+from runcue.web.source import ENDED, GROUPED, LOOKED_AT, SHOWN, Facts, InMemory
 
 if TYPE_CHECKING:
     from runcue import Cue, Event, Explanation, Metrics, Work
@@ -50,6 +41,8 @@ class InFile:
         self._file = path
         self._name = name
         self._cue = cue
+        self._own = None if cue is None else InMemory(cue)
+        """What only the application's own Cue can answer or do."""
         self._glances = Desk(path, name)
         self._looks = Desk(path, name)
         self._lists = Desk(
@@ -59,7 +52,7 @@ class InFile:
         """Held by the one change that is being made."""
         self._metrics: Metrics | None = None
         self._measured: Reader | None = None
-        """Of whom these are, when nobody here has a Cue."""
+        """The Reader that the metrics count, where there is no Cue."""
 
     async def _ask(self, desk: Desk, question: Callable[[Reader], T]) -> T:
         if self._cue is not None and self._cue.loop is None:
@@ -112,14 +105,14 @@ class InFile:
 
     async def explain(self, work_id: str) -> Explanation:
         """Why one unit stands where it stands."""
-        if self._cue is not None:
-            return await at_home(self._cue, lambda cue: explained(cue, work_id))
+        if self._own is not None:
+            return await self._own.explain(work_id)
         return await self._ask(self._looks, lambda reader: reader.explain(work_id))
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
         """Why these units stand where they stand."""
-        if self._cue is not None:
-            return await at_home(self._cue, lambda cue: cue.explain_many(ids))
+        if self._own is not None:
+            return await self._own.explain_many(ids)
         return await self._ask(self._looks, lambda reader: reader.explain_many(ids))
 
     async def streams(self, work: Work) -> list[Stream]:
@@ -155,8 +148,8 @@ class InFile:
 
     async def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
         """What happened after that number, and what happens."""
-        if self._cue is not None:
-            async for event in events_of(self._cue, types, since):
+        if self._own is not None:
+            async for event in self._own.events(types, since):
                 yield event
             return
         while True:
@@ -179,8 +172,8 @@ class InFile:
 
     async def act(self, action: Callable[[Cue], Awaitable[T]]) -> T:
         """Have a Cue of that queue do something."""
-        if self._cue is not None:
-            return await at_home(self._cue, action)
+        if self._own is not None:
+            return await self._own.act(action)
         await self.now()  # a file that is not there is not made
         async with self._one_change:
             return await asyncio.to_thread(self._act, action)
@@ -199,14 +192,9 @@ class InFile:
 
     async def metrics(self) -> tuple[bytes, str]:
         """The numbers for Prometheus."""
-        from runcue import Metrics
-
-        if self._cue is None:
-            return await self._ask(self._looks, self._scraped)
-        if self._metrics is None:
-            self._metrics = Metrics(self._cue)
-        metrics = self._metrics
-        return await at_home(self._cue, lambda _: metrics.scrape()), metrics.content_type
+        if self._own is not None:
+            return await self._own.metrics()
+        return await self._ask(self._looks, self._scraped)
 
     def _scraped(self, reader: Reader) -> tuple[bytes, str]:
         """The numbers of a file: what takes long to count is kept for a while, as long as the Reader is the same."""
@@ -220,6 +208,8 @@ class InFile:
 
     async def close(self) -> None:
         """Let go of the file; the Cue, if any, is its owner's."""
+        if self._own is not None:
+            await self._own.close()
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = self._measured = None

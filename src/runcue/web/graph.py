@@ -36,17 +36,17 @@ async def graph_of(source: Source, start: Work) -> Graph:
 
 
 class _Family:
-    """The units that were met so far."""
+    """The units that the walk has reached."""
 
     def __init__(self, start: Work) -> None:
         self.nodes: dict[str, Node] = {}
         self.edges: dict[tuple[str, str], None] = {}
         self.is_full = False
-        """True once there was one too many."""
+        """True once a unit had to be left out."""
         self.add(start.id, start)
 
     def add(self, work_id: str, work: Work | None) -> bool:
-        """Meet a unit, which may not be kept; True when it is new and has room."""
+        """Add a unit, which may not be kept any more; True when it is new and there is room."""
         if work_id in self.nodes:
             return False
         if len(self.nodes) >= MOST_NODES:
@@ -59,6 +59,6 @@ class _Family:
         return True
 
     def join(self, need: str, work_id: str) -> None:
-        """One needs the other, as far as both have room."""
+        """Add an edge between two units of the graph."""
         if need in self.nodes and work_id in self.nodes:
             self.edges[need, work_id] = None

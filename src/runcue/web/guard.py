@@ -39,7 +39,7 @@ TRIES = 10
 PER_SECONDS = 60.0
 MOST_CODES = 10
 CODE_LASTS = 600.0
-"""Seconds."""
+"""Seconds for which a code is good."""
 MOST_PEERS = 1000
 """Addresses whose wrong tries are remembered."""
 LONGEST_ADDRESS = 8 * 1024
@@ -79,7 +79,7 @@ class Refused(Exception):
 
 
 def refusal(status: int, reason: str, headers: dict[str, str] | None = None) -> Response:
-    """The answer that says no."""
+    """The response that refuses a request."""
     body = encoded(Error(error=reason))
     return Response(body, status, headers=headers, media_type="application/json")
 
@@ -106,7 +106,7 @@ class Keeper:
         self._pass = hmac.new(self._token, b"runcue cookie", hashlib.sha256).hexdigest()
         self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
         self._codes: dict[str, float] = {}
-        """Codes that nobody has used, and until when they are good."""
+        """Unused codes, and until when each is good."""
 
     # the host ---------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class Keeper:
 
     @staticmethod
     def check_size(scope: Scope) -> None:
-        """Refuse what no browser sends."""
+        """Refuse an address or headers larger than those of any browser."""
         headers = scope["headers"]
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LONGEST_ADDRESS:
             raise Refused(414, f"The address is longer than {LONGEST_ADDRESS:,} bytes.")
@@ -299,7 +299,7 @@ class Guard:
 
 
 async def answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send that, also to who wanted a WebSocket."""
+    """Send a response, also to a client that asked for a WebSocket."""
     if scope["type"] == "http":
         await response(scope, receive, send)
     elif "websocket.http.response" in scope.get("extensions", {}):

@@ -1,10 +1,10 @@
-"""Logs each thing once a minute, however often it happens.
+"""Logs each cause at most once a minute, however often it occurs.
 
-Whoever can reach a dashboard can send it nonsense as often as they like, without a token. So:
-- A cause is a text before its values are filled in, with the exception, if any, and the place where it was raised.
-  It is logged at once. What follows within a minute is counted, and the count is logged after that minute.
-- A traceback is for mistakes of ours. What the system refuses (too many open files) is one line, and a request that
-  is given up when the server ends is none.
+Anybody who can reach a dashboard can send it nonsense as often as they like, without a token. So:
+- A cause is a message before its values are filled in, with the exception, if any, and the line that raised it. Its
+  first occurrence is logged at once. Those within the next minute are counted, and the count is logged after it.
+- Only our own mistakes are logged with a traceback. What the system refuses (too many open files) is logged in one
+  line, and a request that is cancelled when the server ends is not logged.
 """
 
 from __future__ import annotations

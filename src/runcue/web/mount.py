@@ -106,7 +106,7 @@ def _source(queue: Cue | str | os.PathLike[str], name: str = "default") -> Sourc
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    """What is at all other addresses."""
+    """Answer 404 at all other addresses."""
     if scope["type"] == "http":
         await refusal(404, "There is nothing at this address.")(scope, receive, send)
     else:

@@ -1,10 +1,10 @@
 """What a command printed, a piece at a time, with secrets hidden wherever a piece begins or ends.
 
 Rules:
-- A secret is known by what stands before it on its line, so whole lines are shown: from the beginning of the line in
-  which a piece begins, up to the end of one. They are judged together with what stands before them.
-- A line that is not finished is held back while its command runs.
-- Of a line whose beginning is out of sight, the rest is hidden; so is one whose end is.
+- A secret is recognized by what stands before it on its line. So only whole lines are shown, from the line in which
+  the piece begins to the end of a line, and they are masked together with the lines before them.
+- An unfinished line is held back while its command runs.
+- A line whose beginning or end is too far away to be read is hidden.
 """
 
 from __future__ import annotations

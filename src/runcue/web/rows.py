@@ -1,7 +1,7 @@
-"""Makes what people are shown of units and services: by the host's clock, of a bounded size, without secrets.
+"""Turns units and services into what people are shown: times by the host's clock, bounded sizes, no secrets.
 
-Finding secrets in long texts takes its time. In lists only the beginning of a text is looked at, and whoever makes
-many rows lets others have a turn after some of them: the loop may be that of the application whose queue it is.
+Masking long texts takes time. So lists mask only the beginning of a text, and code that makes many rows yields to the
+event loop after some of them: the loop may be that of the application whose queue it is.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from starlette.responses import Response
 from runcue.web import actions
 from runcue.web.broadcast import Broadcast, Overview
 from runcue.web.describe import document
-from runcue.web.finding import some
 from runcue.web.fragments import status_fragment, works_fragment
 from runcue.web.graph import graph_of
 from runcue.web.guard import Refused
 from runcue.web.printed import shown
 from runcue.web.rows import detail_of, rows_of, service_of, why_of
+from runcue.web.search import some
 from runcue.web.shapes import (
     Bulk,
     Changed,

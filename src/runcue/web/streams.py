@@ -1,11 +1,11 @@
-"""What goes on while the connection lasts: the live overview and the events, by server-sent events or a WebSocket.
+"""Streams to clients that stay connected: the live overview and the events, by server-sent events or a WebSocket.
 
 Rules:
-- So many clients and no more (503), in all and for each address. A client that takes nothing for half a minute is
-  let go.
-- Nothing is kept for a client. Each reads at its own pace from where it is, and gets one `gap` event for what is
-  no longer there when it comes to it.
-- A place to go on from that cannot be (no number, or one that was not given out yet) is as good as none.
+- The number of clients is limited (503), in all and for each address. A client that reads nothing for half a minute
+  is disconnected.
+- No events are buffered for a client. Each reads at its own pace, and gets one `gap` event in place of events that
+  are no longer kept when it comes to them.
+- A client may ask to go on after the event with a number. Anything that is no such number is ignored.
 """
 
 from __future__ import annotations

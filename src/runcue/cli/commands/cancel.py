@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from runcue.cli.completing import live_job, live_work
+from runcue.cli.completion import live_job, live_work
 from runcue.cli.failure import Failure, conflict
 from runcue.cli.groups import verb
 from runcue.cli.home import Home

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from runcue.cli.completing import setting
+from runcue.cli.completion import setting
 from runcue.cli.groups import HELP, Verb, family
 from runcue.cli.home import Home
 

@@ -29,7 +29,7 @@ EXTRA = "runcue[web]"
 
 
 def _names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names as given: without a scheme, a port or a path, which no Host header is compared with."""
+    """The host names as given; a scheme, a port or a path is refused, as no Host header has one."""
     for name in names:
         if len(name) > LONGEST_NAME or _is_name(name) is None:
             raise bad_input(
@@ -39,7 +39,7 @@ def _names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tup
 
 
 def _address(_: click.Context, __: click.Parameter, host: str) -> str:
-    """The address as given, if it can be looked for at all."""
+    """The address to listen on as given; refused when no resolver could take it."""
     try:
         host.encode("idna")
     except UnicodeError as error:
@@ -50,7 +50,7 @@ def _address(_: click.Context, __: click.Parameter, host: str) -> str:
 
 
 def _no_address(host: str, reason: str = "") -> Failure:
-    """Nothing can listen there."""
+    """The failure for an address that nothing can listen on."""
     return bad_input(f"--host cannot be {said(host)}: expected an address of this machine{reason}.")
 
 
@@ -64,11 +64,11 @@ _options = declared(
         help="The port; 0 takes one that is free.",
     ),
     click.option(
-        "--token", metavar="TEXT", help="What lets people in.  [default: RUNCUE_TOKEN, or one that is made up]"
+        "--token", metavar="TEXT", help="The token that lets people in.  [default: RUNCUE_TOKEN, or a new one]"
     ),
     click.option(
         "--name", "names", metavar="HOST", multiple=True, callback=_names,
-        help="A name that it is reached by, such as that of a proxy before it. Repeatable.",
+        help="A host name of the dashboard, such as that of a proxy before it. Repeatable.",
     ),
     click.option("--read-only", is_flag=True, help="Show everything, change nothing."),
     click.option("--no-browser", is_flag=True, help="Print the link, and open no browser."),
@@ -81,8 +81,8 @@ _options = declared(
 def command(home: Home, /, **flags: Any) -> None:
     """See the queue in a browser, live, and act on it, until Ctrl-C.
 
-    Who has the link may do what you may. Other machines are let in with --host and --token; behind a proxy that
-    speaks TLS, give the name by which people reach it with --name.
+    Whoever has the link can do what you can. To let other machines in, give --host and --token. Behind a proxy that
+    speaks TLS, give the name of that proxy with --name.
     """
     _serve(home, **flags)
 
@@ -101,8 +101,8 @@ def command(home: Home, /, **flags: Any) -> None:
 def dashboard(place: File, **flags: Any) -> None:
     """See a queue in a browser, live, and act on it, until Ctrl-C.
 
-    Who has the link may do what you may. Other machines are let in with --host and --token; behind a proxy that
-    speaks TLS, give the name by which people reach it with --name.
+    Whoever has the link can do what you can. To let other machines in, give --host and --token. Behind a proxy that
+    speaks TLS, give the name of that proxy with --name.
     """
     _serve(place, **flags)
 
@@ -142,7 +142,7 @@ def _serve(
 
 @contextmanager
 def _ended_at_once() -> Iterator[None]:
-    """What a second signal does, since `web.serve` is ended by the first: it waits for nothing, whatever hangs."""
+    """Exit at once at a second signal, whatever hangs; the first one ends `web.serve`."""
 
     def end(number: int, frame: FrameType | None) -> None:
         os._exit(INTERRUPTED)
@@ -160,7 +160,7 @@ def _ended_at_once() -> Iterator[None]:
 
 @contextmanager
 def _refused(host: str, port: int, token: str | None) -> Iterator[None]:
-    """Tell what is wrong with address, port or token; without --token nothing was mistyped, something is missing."""
+    """Turn errors about address, port or token into failures; without --token it is a matter of configuration."""
     from socket import gaierror
 
     from runcue import ConfigError

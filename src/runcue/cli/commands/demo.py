@@ -97,7 +97,7 @@ def _flags(job: Job) -> str:
 
 @contextmanager
 def _workers(home: Home) -> Iterator[subprocess.Popen[bytes]]:
-    """Two workers on that home, and none when this is left, however."""
+    """Run two workers on that home; they are stopped at the end, however it comes."""
     with _errors(home).open("wb") as errors:
         process = subprocess.Popen(
             [
@@ -133,7 +133,7 @@ def _until_all_ended(home: Home, workers: subprocess.Popen[bytes]) -> None:
 
 
 def _errors(home: Home) -> Path:
-    """What the workers write to stderr: of interest only when they end too early."""
+    """The file that takes the workers' stderr, read only when they end too early."""
     return home.path.parent / "errors.txt"
 
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import click
 
-from runcue.cli.completing import dead_job
+from runcue.cli.completion import dead_job
 from runcue.cli.failure import Failure, bad_input, conflict
 from runcue.cli.fields import job_id
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home
-from runcue.cli.paging import Pages, by_id, limited, most_of
+from runcue.cli.pages import Pages, by_id, limited, most_of
 from runcue.cli.place import MANY, ask, end, reading
-from runcue.cli.retrying import complaint, confirm, each, retried, summed, tell_skipped
+from runcue.cli.retries import complaint, confirm, each, retried, summed, tell_skipped
 from runcue.cli.screen import counted
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @family("dlq", examples=["queuectl dlq list", "queuectl dlq retry --all", "queuectl dlq purge job1"])
 def command() -> None:
-    """List, retry or purge dead jobs: those that failed as often as they may."""
+    """List, retry or purge dead jobs: those whose last attempt failed."""
 
 
 @command.command("list", cls=Verb, examples=["queuectl dlq list", "queuectl dlq list --json | jq length"])
@@ -72,9 +72,9 @@ def list_dead(home: Home, limit: int, everything: bool, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Retry every dead job.")
 @click.pass_obj
 def retry(home: Home, ids: tuple[str, ...], everything: bool) -> None:
-    """Have dead jobs tried again, each with all its attempts.
+    """Retry dead jobs, each with all its attempts.
 
-    What a job runs after has to be there still, or to be retried with it.
+    The jobs that one of them runs after have to exist still, or to be retried with it.
     """
     from runcue.cli.screen import say
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from runcue.cli.completing import any_job, queue, service
+from runcue.cli.completion import any_job, queue, service
 from runcue.cli.failure import BAD_INPUT, STORAGE, Failure, bad_input, conflict, not_found
 from runcue.cli.fields import LocalTime, check, said
 from runcue.cli.groups import Verb
@@ -90,14 +90,16 @@ class Enqueue(Verb):
     ],
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-@click.option("--id", "id", metavar="ID", help="The job's id. Without it one is made.")
-@click.option("--command", metavar="TEXT", help="What to run, by /bin/sh.")
+@click.option("--id", "id", metavar="ID", help="The job's id.  [default: a new one]")
+@click.option("--command", metavar="TEXT", help="A shell command to run, by /bin/sh.")
 @click.option("--file", "file", metavar="PATH", help="Read jobs from a file of JSON lines; - is stdin.")
 @click.option("--priority", type=int, metavar="N", help="Higher runs first.  [default: 0]")
-@click.option("--max-retries", type=int, metavar="N", help="How often it is tried in all.")
+@click.option("--max-retries", type=int, metavar="N", help="How many attempts it has in all.")
 @click.option("--timeout", metavar="TIME", help="How long it may run: 90, 90s, 5m, 2h, or none.")
-@click.option("--delay", metavar="TIME", help="Not before so much time has passed: 90, 90s, 5m, 2h, 7d.")
-@click.option("--run-at", metavar="WHEN", help="Not before then: 2030-01-31T18:00:00Z, or epoch seconds.")
+@click.option("--delay", metavar="TIME", help="Start only after this time has passed: 90, 90s, 5m, 2h, 7d.")
+@click.option(
+    "--run-at", metavar="WHEN", help="Start no earlier than this: 2030-01-31T18:00:00Z, or epoch seconds."
+)
 @click.option(
     "--queue", metavar="NAME", shell_complete=queue, help="The queue it waits in.  [default: default]"
 )
@@ -106,7 +108,7 @@ class Enqueue(Verb):
     multiple=True,
     metavar="ID",
     shell_complete=any_job,
-    help="Not before that job has completed. Repeatable.",
+    help="Start only after that job has completed. Repeatable.",
 )
 @click.option("--key", metavar="KEY", help="Enqueue only once for this key, however often this is run.")
 @click.option(
@@ -189,7 +191,7 @@ def _tell(jobs: Sequence[Numbered], ids: Sequence[str], there: set[str], spent: 
 
 
 def _given(flags: dict[str, Any], argv: list[str] | None) -> dict[str, Any]:
-    """The fields that flags give, checked."""
+    """The fields of a job that its flags give, checked."""
     found = {name: _utf8(value) for name, value in flags.items() if value not in (None, ())}
     if "env" in found:
         found["env"] = _variables(found["env"])
@@ -201,7 +203,7 @@ def _given(flags: dict[str, Any], argv: list[str] | None) -> dict[str, Any]:
 
 
 def _utf8(value: Any) -> Any:
-    """What was typed, read as UTF-8 where the locale could not read it."""
+    """The typed text, decoded as UTF-8 where the locale could not decode it."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(_utf8, value))
     if isinstance(value, str):
@@ -235,7 +237,7 @@ def _say_local(times: Sequence[float]) -> None:
 
 
 def _jobs(words: tuple[str, ...], file: str | None, given: dict[str, Any]) -> list[Numbered]:
-    """The jobs that were asked for, in whatever way."""
+    """The jobs to enqueue: from JSON, a file, flags or stdin."""
     if words == (STDIN,) and file is None:
         file, words = STDIN, ()
     if words and file is not None:
@@ -257,7 +259,7 @@ def _jobs(words: tuple[str, ...], file: str | None, given: dict[str, Any]) -> li
 
 
 def _check_words(words: tuple[str, ...]) -> None:
-    """One JSON object, and nothing else."""
+    """Refuse arguments that are not exactly one JSON object."""
     first = words[0].lstrip()
     if first.startswith("{"):
         if len(words) > 1:
@@ -332,7 +334,7 @@ def _from_lines(lines: BinaryIO, name: str, given: dict[str, Any]) -> list[Numbe
 
 
 async def _accepted(home: Home, cue: Cue, settings: Settings, jobs: Sequence[Numbered]) -> list[str]:
-    """The ids of these jobs, all of them stored."""
+    """Store all these jobs in one commit; returns their ids."""
     from runcue import ConfigError, DependencyCycle, DuplicateWork, SubmitError
 
     await _check_services(cue, jobs)
@@ -379,7 +381,7 @@ async def _check_services(cue: Cue, jobs: Sequence[Numbered]) -> None:
 
 
 async def _check_after(home: Home, cue: Cue, jobs: Sequence[Numbered]) -> None:
-    """A job that waits for one that nobody knows would wait for ever."""
+    """Refuse a job that runs after an unknown one: it would wait for ever."""
     own = {job.id for _, job in jobs}
     needs = {need: number for number, job in reversed(jobs) for need in job.after if need not in own}
     if not needs:

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from runcue.cli.completing import queue, service
+from runcue.cli.completion import queue, service
 from runcue.cli.fields import unicode
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.paging import Pages, by_id, limited, most_of
+from runcue.cli.pages import Pages, by_id, limited, most_of
 from runcue.cli.place import File, hiding, on_file, row_of
 from runcue.cli.words import QUEUECTL, RUNCUE, Words
 
@@ -153,7 +153,7 @@ def _summaries(
 
 
 def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
-    """A unit in a list, as data: everything but what it was given and what it gave, and its history."""
+    """A unit in a list, as data: everything but params, result and history."""
     from runcue.cli.screen import moment
 
     hide = hiding(raw)

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from runcue.cli.completing import any_job, any_work
+from runcue.cli.completion import any_job, any_work
 from runcue.cli.failure import bad_input, not_found
 from runcue.cli.groups import F, declared, verb
 from runcue.cli.home import Home
@@ -43,12 +43,12 @@ _breaks = re.compile(rb"\r\n|\n|\r")
 
 
 def _options(one: str) -> Callable[[F], F]:
-    at = "Of that attempt.  [default: the last]"
+    at = "Which attempt to show.  [default: the last]"
     return declared(
-        click.option("-f", "--follow", is_flag=True, help=f"Go on until the {one} has ended."),
+        click.option("-f", "--follow", is_flag=True, help=f"Keep printing until the {one} has ended."),
         click.option("--stdout", "stream", flag_value="stdout", help="Only what it printed to stdout."),
         click.option(
-            "--stderr", "stream", flag_value="stderr", help="Only what it printed to stderr, to our stdout."
+            "--stderr", "stream", flag_value="stderr", help="Only what it printed to stderr, on stdout."
         ),
         click.option("--attempt", type=click.IntRange(1), metavar="N", help=at),
         click.option(
@@ -73,7 +73,7 @@ def _options(one: str) -> Callable[[F], F]:
 @_options("job")
 @click.pass_obj
 def command(home: Home, /, id: str, **flags: Any) -> None:
-    """Show what a job printed, in its last attempt or in one of those before.
+    """Show what a job printed, in its last attempt or an earlier one.
 
     Its stdout goes to stdout and its stderr to stderr. Control characters are
     spelled out, in a pipe as on a terminal; --raw leaves them.
@@ -85,7 +85,7 @@ def command(home: Home, /, id: str, **flags: Any) -> None:
 @click.argument("id", shell_complete=any_work)
 @_options("unit")
 def logs(place: File, id: str, **flags: Any) -> None:
-    """Show what the command of a unit printed, in its last attempt or in one of those before.
+    """Show what the command of a unit printed, in its last attempt or an earlier one.
 
     Its stdout goes to stdout and its stderr to stderr. What functions print goes to their program. Control characters
     are spelled out, in a pipe as on a terminal; --raw leaves them.

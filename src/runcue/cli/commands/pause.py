@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from runcue.cli.completing import queue_or_service
+from runcue.cli.completion import queue_or_service
 from runcue.cli.failure import bad_input, not_found
 from runcue.cli.fields import name as checked_name
 from runcue.cli.fields import said
@@ -25,7 +25,7 @@ DEFAULT = "default"
 
 def _what(one: str) -> Callable[[F], F]:
     """What is to be paused or resumed, as arguments of a verb; `one` is what waits in a queue."""
-    text = f"It is a queue, even if no {one} uses it yet."
+    text = f"The name is that of a queue, even if no {one} uses it yet."
     return declared(
         click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service),
         click.option("--queue", "is_queue", is_flag=True, help=text),
@@ -36,7 +36,7 @@ def _what(one: str) -> Callable[[F], F]:
 @_what("job")
 @click.pass_obj
 def command(home: Home, name: str, is_queue: bool) -> None:
-    """Start nothing more in a queue or on a service. What runs goes on."""
+    """Stop starting jobs in a queue or on a service. Running jobs go on."""
     _pause(home, name, is_queue)
 
 
@@ -44,21 +44,21 @@ def command(home: Home, name: str, is_queue: bool) -> None:
 @_what("job")
 @click.pass_obj
 def resume(home: Home, name: str, is_queue: bool) -> None:
-    """Let a queue or a service go on."""
+    """Resume a paused queue or service."""
     _resume(home, name, is_queue)
 
 
 @on_file("pause", examples=["runcue pause queue.db openai", "runcue pause queue.db --queue night"])
 @_what("unit")
 def pause_file(place: File, name: str, is_queue: bool) -> None:
-    """Start nothing more in a queue or on a service, whoever works on it. What runs goes on."""
+    """Stop starting units in a queue or on a service, in every program. Running units go on."""
     _pause(place, name, is_queue)
 
 
 @on_file("resume", examples=["runcue resume queue.db openai"])
 @_what("unit")
 def resume_file(place: File, name: str, is_queue: bool) -> None:
-    """Let a queue or a service go on."""
+    """Resume a paused queue or service."""
     _resume(place, name, is_queue)
 
 

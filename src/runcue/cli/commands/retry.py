@@ -1,10 +1,10 @@
-"""`runcue retry`: units that failed or were cancelled are tried again, each with all its attempts."""
+"""`runcue retry`: retries units that failed or were cancelled, each with all its attempts."""
 
 from __future__ import annotations
 
 import click
 
-from runcue.cli.completing import failed_work
+from runcue.cli.completion import failed_work
 from runcue.cli.failure import bad_input
 from runcue.cli.place import MANY, File, ask, end, on_file, reading
 from runcue.cli.screen import clean, counted, say
@@ -26,11 +26,11 @@ from runcue.cli.screen import clean, counted, say
 def retry(
     place: File, ids: tuple[str, ...], everything: bool, task: str | None, yes: bool, dry_run: bool
 ) -> None:
-    """Have units tried again that failed or were cancelled, each with all its attempts.
+    """Retry units that failed or were cancelled, each with all its attempts.
 
-    What a unit runs after has to be there still, or to be retried with it.
+    The units that one of them runs after have to exist still, or to be retried with it.
     """
-    from runcue.cli.retrying import confirm, retried, summed, tell_skipped
+    from runcue.cli.retries import confirm, retried, summed, tell_skipped
 
     if bool(ids) is everything:
         raise bad_input(

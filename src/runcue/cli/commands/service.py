@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from runcue.cli.completing import service
+from runcue.cli.completion import service
 from runcue.cli.fields import name as checked_name
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from runcue.cli.completing import service
+from runcue.cli.completion import service
 from runcue.cli.failure import advice, bad_input, not_found
 from runcue.cli.fields import said
 from runcue.cli.limits import limit_options, read, refused
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "quantities",
     multiple=True,
     metavar="NAME=RATE",
-    help="How much of it per time. Repeatable.",
+    help="How much of a quantity per period, such as tokens=200k/min. Repeatable.",
 )
 def set_limits(place: File, name: str, **flags: Any) -> None:
     """Set a service's limits by hand, for all who share the queue.

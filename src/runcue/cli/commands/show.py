@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from runcue.cli.completing import any_job, any_work
+from runcue.cli.completion import any_job, any_work
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.place import File, Place, hiding, on_file
@@ -60,7 +60,7 @@ def _show(place: Place, id: str, as_json: bool, raw: bool) -> None:
 
 
 def page(place: Place, id: str, raw: bool = False) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """All about one job as data, and what people are shown of it by name."""
+    """Everything about one job as data, and the facts to show, by name."""
     from runcue.cli.lookup import the_job
     from runcue.cli.reasons import Crew, again, sentence
 
@@ -77,7 +77,7 @@ def page(place: Place, id: str, raw: bool = False) -> tuple[dict[str, Any], dict
 
 
 def _settings(reader: runcue.Reader, work: runcue.Work) -> Settings | None:
-    """The settings that say how long the retries of a job wait; None where it has its own."""
+    """The settings that decide how long a job's retries wait; None where the job has its own."""
     from runcue.cli.jobs import keeps_to_settings
     from runcue.cli.settings import Settings
 
@@ -85,7 +85,7 @@ def _settings(reader: runcue.Reader, work: runcue.Work) -> Settings | None:
 
 
 def _details(work: runcue.Work, settings: Settings | None, raw: bool) -> dict[str, Any]:
-    """What the jobs view does not tell."""
+    """The facts about a job that the jobs view does not have."""
     from runcue.cli.screen import moment
 
     hide = hiding(raw)

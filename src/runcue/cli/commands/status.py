@@ -24,7 +24,7 @@ OLDER = "older"
 LAST_FAILURES = 5
 INTERVAL = 0.25
 """Seconds between two looks of `--watch`."""
-WATCH = "Keep showing it until Ctrl-C (exit code 130)."
+WATCH = "Keep updating it until Ctrl-C (exit code 130)."
 AS_JSON = "Print an object; with --watch one line for each change."
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import click
 
-from runcue.cli.completing import live_job
+from runcue.cli.completion import live_job
 from runcue.cli.failure import JOB_FAILED, TIMED_OUT, Failure, bad_input, not_found
 from runcue.cli.fields import duration, job_id
 from runcue.cli.groups import verb
@@ -45,7 +45,7 @@ LIVE = ("pending", "failed", "processing")
 )
 @click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=live_job)
 @click.option("--all", "everything", is_flag=True, help="Wait until no job is left to run.")
-@click.option("--timeout", metavar="TIME", help="Wait so long at most: 90, 90s, 5m, 2h.")
+@click.option("--timeout", metavar="TIME", help="Wait no longer than this: 90, 90s, 5m, 2h.")
 @click.pass_obj
 def command(home: Home, ids: tuple[str, ...], everything: bool, timeout: str | None) -> None:
     """Wait for jobs to end, and print a line for each.

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from runcue.cli.completing import any_job, any_work
+from runcue.cli.completion import any_job, any_work
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.place import File, Place, on_file

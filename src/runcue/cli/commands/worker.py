@@ -52,7 +52,7 @@ def command() -> None:
     type=click.IntRange(1, MOST_WORKERS),
     default=1,
     show_default=True,
-    help="How many; each runs one job at a time.",
+    help="How many workers; each runs one job at a time.",
 )
 @click.option(
     "--queue", "queues", multiple=True, metavar="NAME", help="Only jobs of this queue; may be repeated."
@@ -78,17 +78,17 @@ def start(context: click.Context, count: int, queues: tuple[str, ...], detach: b
 
 def _supervised(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> int:
     from runcue.cli.lines import Lines
-    from runcue.cli.stopping import Post
+    from runcue.cli.shutdown import Post
     from runcue.cli.supervisor import Supervisor
 
     return Supervisor(orders, count, Lines(is_quiet=is_quiet), post=Post(home.path)).run_or_raise()
 
 
 def _detached(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> int:
-    """Have a process of its own supervise; returns when the workers are up, or raises why they are not."""
+    """Start a supervisor in the background; returns when its workers are up, or raises why they are not."""
     from runcue.cli.detach import Parent, detached
     from runcue.cli.lines import Lines
-    from runcue.cli.stopping import Post
+    from runcue.cli.shutdown import Post
     from runcue.cli.supervisor import Supervisor
 
     other = detached(home.log)
@@ -135,12 +135,12 @@ def _tail(log: Path) -> list[str]:
 @click.option("--timeout", metavar="TIME", help="Wait no longer than this: 90, 90s, 5m.")
 @click.pass_obj
 def stop(home: Home, now: bool, timeout: str | None) -> None:
-    """Have all workers finish their job and leave, and wait until they have.
+    """Stop all workers after their current job, and wait for it.
 
-    Ctrl-C ends the waiting only; so does --timeout, with exit code 124. Where the queue cannot be read the
-    supervisors leave with their workers all the same, and the exit code tells what is wrong with it.
+    Ctrl-C ends the waiting only; so does --timeout, with exit code 124. When the queue cannot be read, the
+    supervisors stop their workers all the same, and the exit code says what is wrong with it.
     """
-    from runcue.cli.stopping import Leaving
+    from runcue.cli.shutdown import Leaving
 
     patience = None if timeout is None else duration("--timeout", timeout)
     leaving = Leaving(home, at_once=now)
@@ -168,7 +168,7 @@ def stop(home: Home, now: bool, timeout: str | None) -> None:
 @click.pass_obj
 def list_workers(home: Home, as_json: bool) -> None:
     """List the workers: who they are, since when, and what each runs."""
-    from runcue.cli.stopping import is_stopped, workers
+    from runcue.cli.shutdown import is_stopped, workers
 
     rows = []
     if home.exists:
@@ -212,8 +212,8 @@ def list_workers(home: Home, as_json: bool) -> None:
 
 
 def _state(row: dict[str, Any]) -> str:
-    """In one word: idle or busy for one that is alive, else what is wrong with it."""
-    from runcue.cli.stopping import is_stopped
+    """The state of a worker in one word: idle or busy when it is alive, else what is wrong with it."""
+    from runcue.cli.shutdown import is_stopped
 
     if is_stopped(row):
         return "stopped"

@@ -1,7 +1,7 @@
 """The live screen: how a queue stands, what runs, what waits and why, and keys to act on it.
 
 Rules:
-- Looking and acting happen aside from the screen: a slow disk or a locked file never freezes it. While the queue
+- Looking and acting happen in the background: a slow disk or a locked file never freezes it. While the queue
   cannot be read the last picture stays, with a line that says why; it goes on by itself.
 - At most two pictures a second. 80 columns and 24 lines are enough. NO_COLOR and terminals without Unicode are
   respected.
@@ -32,11 +32,11 @@ from textual.widgets import Footer, Input, Static
 from runcue.cli.place import Place, ask
 from runcue.cli.screen import clean, shown
 from runcue.cli.top import lines
-from runcue.cli.top.aside import aside
+from runcue.cli.top.background import in_background
 from runcue.cli.top.boxes import HELP, Box, Live, Logs, Question
+from runcue.cli.top.details import details, printed
 from runcue.cli.top.look import ORDERS, VIEWS, Item, Look, Scene, Wish
 from runcue.cli.top.table import Table, text_of
-from runcue.cli.top.telling import details, printed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 EVERY = 0.5
 """Seconds between two looks."""
 SLOW = 2.0
-"""Seconds after which a look that has not ended is told."""
+"""Seconds after which a look that has not ended is reported."""
 KEEP_WORDS = 6.0
-"""Seconds that words about what a key did are shown."""
+"""Seconds for which the result of a key is shown."""
 PARTS = ("#queue", "#queue-box", "#services-box", "#services", "#tabs", "#said")
-"""What a picture is put into. When the screen is left, some of them go before others."""
+"""The widgets that show a snapshot. When the screen closes, some are removed before others."""
 
 
 class Tabs(Static):
     """The views, to be clicked on."""
 
     def put(self, view: str, *, is_unicode: bool) -> None:
-        """Show which one it is."""
+        """Highlight that view."""
         text = Text(no_wrap=True)
         for number, name in enumerate(VIEWS, 1):
             style = "reverse" if name == view else "dim"
@@ -82,7 +82,7 @@ class Tabs(Static):
 
 
 class Main(Screen[None]):
-    """Everything at a glance."""
+    """The main screen: queue, services, table and keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
@@ -135,7 +135,7 @@ class Main(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     async def on_mount(self) -> None:
-        """Look, and go on looking."""
+        """Take the first snapshot, and go on taking them."""
         self.query_one("#services-box").border_title = "Services"
         self.query_one("#filter").display = False
         self.query_one(Table).focus()
@@ -143,7 +143,7 @@ class Main(Screen[None]):
         self.run_worker(self._go_on(), exclusive=True)
 
     def _title(self) -> str:
-        """The program and the file; of a long path its end."""
+        """The program and its file, or the end of a long path."""
         name = f"{self.place.words.program} top   "
         path, room = shown(self.place.database), max(8, self.size.width - len(name) - 8)
         return name + (path if len(path) <= room else f"…{path[1 - room :]}")
@@ -181,7 +181,7 @@ class Main(Screen[None]):
         chosen = table.chosen
         wish = replace(self.wish, keep=chosen.id if table.is_held and chosen is not None else None)
         try:
-            scene = await aside(lambda: self._look.look(wish))
+            scene = await in_background(lambda: self._look.look(wish))
         except Exception as error:  # noqa: BLE001 (whatever is in the way is shown, and the next look begins anew)
             self.trouble = self._one_line(error)
         else:
@@ -207,7 +207,7 @@ class Main(Screen[None]):
         self._show_words(scene)
 
     def _show_words(self, scene: Scene | None) -> None:
-        """What is in the way, or what a key did, or how the lines are chosen."""
+        """Show an error, else what a key did, else the filter and the order."""
         if self.trouble:
             what = self.trouble.partition(". ")[0].rstrip(".")
             stale = "" if scene is None else f" (this was at {scene.at} UTC)"
@@ -231,7 +231,7 @@ class Main(Screen[None]):
         return Text(lines.spelled(words, self.is_unicode))
 
     def _one_line(self, error: Exception) -> str:
-        """What went wrong; the file by its name alone, as its path stands above."""
+        """An error in one line; the file by its name alone, as the title has its path."""
         from runcue.cli.main import failure_of
 
         text = clean(failure_of(error, self.place.words.program).text)
@@ -241,12 +241,12 @@ class Main(Screen[None]):
         return re.sub(spelled, lambda _: name, text, count=1)
 
     def say(self, words: str) -> None:
-        """Tell what a key did."""
+        """Show what a key did."""
         self._said, self._said_until = words, time.monotonic() + KEEP_WORDS
         self._show()
 
     def on_resize(self) -> None:
-        """Another size, also while nothing happens."""
+        """Redraw at the new size."""
         self._show()
 
     # choosing what is shown -------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class Main(Screen[None]):
         await self.action_choose(message.view)
 
     async def action_sort(self) -> None:
-        """Another order."""
+        """Go to the next order."""
         order = ORDERS[(ORDERS.index(self.wish.order) + 1) % len(ORDERS)]
         await self._wish(replace(self.wish, order=order))
 
@@ -281,12 +281,12 @@ class Main(Screen[None]):
         field.focus()
 
     async def on_input_changed(self, event: Input.Changed) -> None:
-        """The filter holds while it is typed."""
+        """Apply the filter while it is typed."""
         if self.query_one("#filter").display:
             await self._wish(replace(self.wish, text=event.value))
 
     def on_input_submitted(self) -> None:
-        """The filter stays, and the keys are for the table again."""
+        """Keep the filter, and return the focus to the table."""
         self._close_filter()
 
     def _close_filter(self) -> None:
@@ -305,7 +305,7 @@ class Main(Screen[None]):
     # acting -----------------------------------------------------------------------------------------------
 
     def _chosen(self) -> Item | None:
-        """The unit under the cursor; None, with a word, where there is none."""
+        """The unit under the cursor; None, after saying so, where there is none."""
         item = self.query_one(Table).chosen
         if item is None or self.wish.view == "services":
             self.say(f"Choose a {self.place.words.one} first: 1, 2 or 3 shows them.")
@@ -313,17 +313,17 @@ class Main(Screen[None]):
         return item
 
     def action_details(self) -> None:
-        """All about the chosen unit."""
+        """Open a box with everything about the chosen unit."""
         if (item := self._chosen()) is not None:
             place, id = self.place, item.id
             self.app.push_screen(Live(id, lambda: details(place, id), is_unicode=self.is_unicode))
 
     def on_table_opened(self) -> None:
-        """A line was clicked on twice."""
+        """Open the details of a double-clicked line."""
         self.action_details()
 
     def action_logs(self) -> None:
-        """What the chosen unit printed."""
+        """Open a box with what the chosen unit printed."""
         if (item := self._chosen()) is not None:
             place, id = self.place, item.id
             ask_for = Logs(id, lambda stream: printed(place, id, stream), is_unicode=self.is_unicode)
@@ -379,11 +379,11 @@ class Main(Screen[None]):
             )
 
     def _do(self, change: Callable[[Cue], Awaitable[object]], done: str, undone: str = "") -> None:
-        """Change something aside from the screen, and say what came of it."""
+        """Change the queue in the background, and show what came of it."""
 
         async def do() -> None:
             try:
-                answer = await aside(lambda: ask(self.place, change))
+                answer = await in_background(lambda: ask(self.place, change))
             except Exception as error:  # noqa: BLE001 (it is shown)
                 self.say(f"! {self._one_line(error)}")
                 return
@@ -393,7 +393,7 @@ class Main(Screen[None]):
         self.run_worker(do(), group="do")
 
     def action_help(self) -> None:
-        """What the keys do."""
+        """Open the help."""
         self.app.push_screen(Box("Keys", HELP, is_unicode=self.is_unicode))
 
     def action_leave(self) -> None:
@@ -431,18 +431,18 @@ class Top(App[None]):
         self.main = Main(place, is_unicode=is_unicode, every=every)
 
     def get_default_screen(self) -> Screen[object]:
-        """The only screen that is not a box."""
+        """The main screen, under all boxes."""
         return self.main  # type: ignore[return-value]
 
 
 def speaks_unicode() -> bool:
-    """True when the terminal can be taken to show more than ASCII."""
+    """True when the terminal probably shows Unicode."""
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()
     return encoding.startswith("utf") and os.environ.get("TERM") not in {"dumb", "linux"}
 
 
 def run(place: Place) -> None:
-    """Show that queue until somebody leaves."""
+    """Show that queue until the user quits."""
     app = Top(place, is_unicode=speaks_unicode())
     app.run()
     if app.return_code:

@@ -1,4 +1,4 @@
-"""What lies over the live screen for a while: help, a question, all about one unit, and what it printed."""
+"""The boxes over the live screen: help, a question, the details of a unit, and what it printed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from runcue.cli.screen import clean
-from runcue.cli.top.aside import aside
+from runcue.cli.top.background import in_background
 from runcue.cli.top.lines import spelled
 
 EVERY = 1.0
@@ -75,7 +75,7 @@ class Box(ModalScreen[None]):
 
 
 class Live(Box):
-    """A box whose text is asked for again and again, aside from the screen."""
+    """A box whose text is refreshed in the background."""
 
     def __init__(
         self, title: str, ask: Callable[[], str], *, is_unicode: bool, is_tail: bool = False
@@ -96,7 +96,7 @@ class Live(Box):
             return
         self._is_busy = True
         try:
-            text = await aside(self._ask)
+            text = await in_background(self._ask)
         except Exception as error:  # noqa: BLE001 (whatever is in the way of looking is shown where it would be)
             text = clean(str(error)) or type(error).__name__
         finally:
@@ -136,7 +136,7 @@ class Logs(Live):
 
 
 class Question(ModalScreen[bool]):
-    """Yes or no."""
+    """A question that is answered by yes or no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y,Y", "answer(True)", priority=True),
@@ -166,13 +166,13 @@ class Question(ModalScreen[bool]):
         yield box
 
     def on_mount(self) -> None:
-        """Enter alone does no harm."""
+        """Focus No, so that Enter alone does no harm."""
         self.query_one("#no", Button).focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """One of the two was chosen."""
+        """Close with the answer of the button."""
         self.dismiss(event.button.id == "yes")
 
     def action_answer(self, answer: bool) -> None:
-        """A key gave the answer."""
+        """Close with the answer of the key."""
         self.dismiss(answer)

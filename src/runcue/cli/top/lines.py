@@ -34,7 +34,7 @@ PLAIN = str.maketrans(
 
 
 def overview(scene: Scene, width: int, dead: str) -> list[Row]:
-    """How much there is of everything, how fast it goes and what waits for what: three lines."""
+    """Three lines: counts and workers, throughput and backlog, why units wait."""
     first: Row = []
     for state, number in scene.counts.items():
         tone = "bad" if state == dead and number else "strong" if number else "soft"
@@ -69,7 +69,7 @@ def spark(numbers: Sequence[float], width: int) -> str:
 
 
 def services(scene: Scene, width: int) -> list[Row]:
-    """A line for each service: a bar for what runs, its tightest rate, and how it is."""
+    """A line for each service: a bar of running units, its fullest rate, and its health."""
     longest = max((len(clean(str(one["name"]))) for one in scene.services), default=0)
     wide = max(4, min(longest, 24, width - 52))
     return [fit(_service(one, wide), width) for one in scene.services]
@@ -94,7 +94,7 @@ def _service(one: Mapping[str, Any], wide: int) -> Row:
 
 
 def health(one: Mapping[str, Any]) -> tuple[str, str, str]:
-    """A sign, a word and a tone for how a service is."""
+    """The health of a service: a sign, a word and a tone."""
     left = "" if one.get("seconds") is None else f" {span(one['seconds'])}"
     if one["paused"]:
         return "○", "PAUSED", "warn"
@@ -122,7 +122,7 @@ def widths(items: Sequence[Item], width: int, heads: Sequence[str]) -> list[int]
 
 
 def heads(view: str) -> tuple[str, ...]:
-    """What stands above the columns."""
+    """The headings of the columns."""
     return HEADS.get(view, ("ID", "STATE", "TRIES", "TASK", "WAITS FOR / ERROR"))
 
 
@@ -154,7 +154,7 @@ def _cells(texts: Sequence[str], columns: Sequence[int]) -> list[str]:
 
 
 def fit(row: Row, width: int) -> Row:
-    """The row in that many columns."""
+    """The row cut to that many columns."""
     found, left = [], width
     for words, tone in row:
         if left > 0:
@@ -164,5 +164,5 @@ def fit(row: Row, width: int) -> Row:
 
 
 def spelled(words: str, is_unicode: bool) -> str:
-    """The words in what the terminal can show."""
+    """The words as they are, or in ASCII for a terminal without Unicode."""
     return words if is_unicode else words.translate(PLAIN).encode("ascii", "replace").decode()

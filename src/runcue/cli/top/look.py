@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST = 200
 MOST_SEARCHED = 1000
 SAMPLES = 240
-"""How many looks the lines of the past reach back: two minutes."""
+"""How many looks the charts go back: two minutes."""
 VIEWS = ("active", "failed", "recent", "services")
 ENDED = ("completed", "failed", "cancelled")
 ORDERS = ("as it comes", "task", "tries", "age")
@@ -47,12 +47,12 @@ class Item(msgspec.Struct, frozen=True):
     failures: int = 0
 
     def matches(self, text: str) -> bool:
-        """True when that text, in small letters, is somewhere in it."""
+        """True when that lower-case text occurs in the line."""
         return any(text in part.lower() for part in (self.id, self.state, self.what, self.said))
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What is to be looked at."""
+    """What the user asked to see."""
 
     view: str = "active"
     text: str = ""
@@ -63,27 +63,27 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """One moment of a queue."""
+    """A snapshot of a queue."""
 
     wish: Wish
     counts: dict[str, int]
     services: Sequence[dict[str, Any]]
     items: Sequence[Item]
     kept: Item | None
-    """The line to keep, when it is no longer one of those."""
+    """The line under the cursor, when the view no longer has it."""
     paused: Sequence[str]
     waiting: Sequence[dict[str, Any]]
     workers: int
     depth: Sequence[int]
-    """How much waited at the last looks."""
+    """How many units waited at each of the last looks."""
     pace: Sequence[float]
-    """How much ended per second between them."""
+    """How many units ended per second between two looks."""
     is_cut: bool = False
     at: str = ""
 
 
 class Look:
-    """Looks at one queue again and again, and remembers how much there was."""
+    """Takes snapshots of one queue, and remembers its backlog and throughput."""
 
     def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
         self._place = place
@@ -196,7 +196,7 @@ class Look:
 
 
 def _said(work: runcue.Work, now: float) -> str:
-    """What is to be told of a unit that does not wait."""
+    """A remark on a unit that does not wait: how long it runs, or how long it took."""
     if work.state == "running":
         return "" if work.started_at is None else f"for {span(max(0.0, now - work.started_at))}"
     if work.skipped:
@@ -230,7 +230,7 @@ def _chosen(items: list[Item], text: str) -> list[Item]:
 
 
 def _sorted(items: list[Item], order: str) -> list[Item]:
-    """The lines in that order; what is alike stays as it comes."""
+    """The lines in that order; equal ones stay as they come."""
     if order == "task":
         return sorted(items, key=lambda one: one.what)
     if order == "tries":

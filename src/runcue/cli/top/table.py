@@ -46,7 +46,7 @@ class Table(Widget, can_focus=True):
     ]  # fmt: skip
 
     class Opened(Message):
-        """Somebody clicked twice on a line."""
+        """A line was double-clicked."""
 
     def __init__(self, *, is_unicode: bool) -> None:
         super().__init__(id="table")
@@ -65,7 +65,7 @@ class Table(Widget, can_focus=True):
         return self.items[self._index] if self.items else None
 
     def put(self, view: str, items: Sequence[Item], kept: Item | None) -> None:
-        """Show these lines; `kept` is the chosen one where it is no longer among them."""
+        """Show these lines; `kept` is the chosen line when it is no longer among them."""
         before = self.chosen
         if view != self._view:
             self._view, self._top, self._index, self.is_held, before, kept = view, 0, 0, False, None, None
@@ -81,13 +81,13 @@ class Table(Widget, can_focus=True):
         self._bound()
 
     def let_go(self) -> bool:
-        """Put the cursor back on the first line, whichever that is; False when it is there."""
+        """Put the cursor back on the first line; False when it was not moved before."""
         was_held, self.is_held, self._index, self._top = self.is_held, False, 0, 0
         self._bound()
         return was_held
 
     def _bound(self) -> None:
-        """Keep cursor and lines within what there is."""
+        """Keep the cursor and the first visible line within the list."""
         room = max(1, self.size.height - 1)
         self._index = max(0, min(self._index, len(self.items) - 1))
         self._top = max(self._index - room + 1, min(self._top, self._index))
@@ -134,5 +134,5 @@ class Table(Widget, can_focus=True):
         self.action_move(1)
 
     def on_resize(self) -> None:
-        """There is more room, or less."""
+        """Fit the lines into the new size."""
         self._bound()

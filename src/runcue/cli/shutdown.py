@@ -1,14 +1,14 @@
-"""Who works on a home, and how they are told to leave.
+"""The supervisors and workers of a home, and how they are told to leave.
 
 Rules:
 - A supervisor holds a lock on a file of its own below the home. The lock alone says whether it lives; the file says
   who it is. What is left of dead ones is removed by whoever looks.
-- Supervisors are told first, so that nobody is replaced; then every worker on this host, whoever started it. They are
-  told once each, and whoever turns up while we wait is told as well.
-- Supervisors need no queue to be found: where it cannot be read they and their workers leave all the same.
-- Waiting changes nothing: who gives it up leaves the workers leaving.
-- A pid may mean somebody else by the time it is used. So the process is taken hold of first, then it is asked
-  whether the one that was meant still lives, and only then the signal is sent.
+- Supervisors are told first, so that they replace no worker; then every worker on this host, whoever started it. Each
+  is told once, and so are those that appear while we wait.
+- Supervisors are found without the queue: where it cannot be read, they and their workers leave all the same.
+- Interrupting the wait changes nothing: the workers still leave.
+- A pid may belong to another process by the time it is used. So we open the process first (pidfd), then check that
+  the one we mean still lives, and only then send the signal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a box tells of one unit: everything about it, or what it printed. Plain text, made aside from the screen."""
+"""The text of a box about one unit: everything about it, or what it printed."""
 
 from __future__ import annotations
 

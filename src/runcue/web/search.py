@@ -1,8 +1,8 @@
 """Finds units by what people are shown of them.
 
-A queue searches what is really there, secrets as well. Whoever may only see them as `***` could guess at them letter
-by letter, so what is found counts only if the text occurs in what is shown. Nor does it show how much else was found:
-a list ends where nothing more can be shown, or after some pages in which nothing could.
+A queue searches its records as they are, secrets included. Somebody who sees secrets only as `***` could guess them
+letter by letter. So a match counts only if the text occurs in what is shown, and the number of other matches is not
+revealed: a list ends where nothing more can be shown, or after some pages in which nothing could.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runcue.web.source import Source
 
 MOST_PAGES = 200
-"""So much of a list is gone through."""
+"""How many pages of a list are searched."""
 MOST_IN_VAIN = 5
 """Pages in a row in which a text occurs in secrets alone."""
 
@@ -40,7 +40,7 @@ async def pages(
 
 
 async def some(source: Source, limit: int, **wanted: Any) -> tuple[list[Work], bool]:
-    """The first of them, and whether there are more."""
+    """The first units that match, and whether there are more."""
     found: list[Work] = []
     async with aclosing(pages(source, min(limit + 1, MOST_ROWS), **wanted)) as following:
         async for page in following:

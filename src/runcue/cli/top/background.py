@@ -1,4 +1,4 @@
-"""Does what may take its time in a thread of its own, which nobody has to wait for at the end."""
+"""Runs slow functions in a daemon thread, which nobody has to wait for when the program ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def aside(work: Callable[[], T]) -> T:
-    """What that function returns or raises; the event loop goes on meanwhile.
+async def in_background(work: Callable[[], T]) -> T:
+    """Call a function in a thread of its own; returns what it returns, raises what it raises.
 
     The thread of an executor would be waited for when the program ends, however long the disk takes.
     """

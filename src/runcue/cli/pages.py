@@ -1,10 +1,9 @@
 """Long lists: how many rows are wanted, and how they are read.
 
 Rules:
-- A list is cut at `--limit`, and then that is said on stderr, with a table as with JSON. `--all`, or `--limit 0`, is
-  everything.
-- Rows are read a page at a time, so that a list of any length takes little memory. What is added meanwhile is newer
-  than what is shown, and is not shown.
+- A list that `--limit` cuts says so on stderr, as a table and as JSON. `--all`, or `--limit 0`, shows everything.
+- Rows are read a page at a time, so that a list of any length takes little memory. Rows that are added meanwhile are
+  newer than the list, and are not shown.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def limited(many: str) -> Callable[[F], F]:
     return declared(
         click.option(
             "--limit", metavar="N", type=click.IntRange(0, MOST), default=SHOWN, show_default=True,
-            help=f"At most so many {many}.",
+            help=f"Show at most N {many}.",
         ),
         click.option("--all", "everything", is_flag=True, help=f"All {many}, as --limit 0."),
     )  # fmt: skip
