@@ -1,14 +1,14 @@
-"""Commands: the handler says which, a process of its own runs it.
+"""Runs the commands that handlers return, each as a process of its own.
 
 1. A command is a list of arguments, or a str where the task says `shell=True`; nothing else is ever run.
 2. It leads a session of its own, has no input, and writes to files (output.py), never to a pipe.
-3. Its end is noticed through a pidfd in the loop, elsewhere by a thread. The leader stays a zombie until everything
-   else in its session is dealt with, so that the number of its group cannot mean somebody else.
-4. When it ends, what it left in its session is killed, whatever that holds. What made a session of its own is left
-   alone and named in the result as `left_running`, if it still holds something of ours.
-5. When it is cancelled, its session gets SIGTERM (and SIGCONT), after the grace period SIGKILL. `run` returns when it
-   is gone, and nothing makes it return before.
-6. If this process dies, the reaper kills the session, and the job lock tells when it is gone.
+3. A pidfd in the loop shows its end, elsewhere a thread does. The leader stays a zombie until the rest of its session
+   is dealt with, so that the kernel cannot give the number of its group away.
+4. When the command ends, the processes that it left in its session are killed. A process with a session of its own is
+   left alone; if it still holds the job lock or an output file, the result names it as `left_running`.
+5. When the command is cancelled, its session gets SIGTERM (and SIGCONT), after the grace period SIGKILL. `run`
+   returns when the command is gone, and never before.
+6. If this process dies, the reaper kills the session, and the job lock shows when it is gone.
 """
 
 from __future__ import annotations
@@ -63,37 +63,37 @@ T = TypeVar("T")
 
 
 LONGEST_ARGUMENT = 128 * 1024
-"""Bytes that Linux lets a single argument have."""
+"""Bytes that Linux allows for a single argument."""
 KILL_PATIENCE = 5.0
-"""Seconds that what cannot even be killed is waited for, after the command itself has ended."""
+"""Seconds that `run` waits for processes that even SIGKILL does not end, after the command itself has ended."""
 UNSEEN = "unknown"
-"""The name of who has something of ours and cannot be seen: another user's process, or there is no /proc."""
+"""The name of a process that holds a lock or file of the command and cannot be seen (another user's, or no /proc)."""
 UNSEEN_PATIENCE = 0.25
-"""Seconds that such a one is waited for: it may be a process of ours that is just becoming another program."""
+"""Seconds to wait for such a process: it may be one of ours that is just executing another program."""
 YOUNG = 0.25
-"""Seconds in which pids cannot have come round."""
+"""Seconds in which pids cannot have wrapped around."""
 FIRST_PAUSE = 0.002
 LONGEST_PAUSE = 0.2
 
 HIDDEN_PREFIXES = ("RUNCUE_", "QUEUECTL_")
 HIDDEN = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGSSLKEY"})
-"""What commands do not see of this process's environment, unless the task's `env=` says otherwise."""
+"""Variables of this process that commands do not see, unless the task's `env=` gives them."""
 
 NO_ROOM = shortage.NO_ROOM | {errno.ETXTBSY}
-"""Errors after which the command may well start a little later; ETXTBSY: somebody is just writing the program."""
+"""Errors after which the command may start a little later; ETXTBSY: the program is being written just now."""
 
 
 # --- What to run ----------------------------------------------------------------------------------
 
 
 def arguments(command: object, options: CommandOptions) -> list[str]:
-    """The argument list that a command means; raises BadCommand when it means none."""
+    """The argument list of a command; raises BadCommand when it is not a command."""
     found = checked(command, options.shell)
     return [SHELL, "-c", "--", found] if isinstance(found, str) else found
 
 
 def script_of(argv: list[str]) -> tuple[list[str], int | None]:
-    """The same for a text that is too long for an argument: a file without a name that the shell reads it from."""
+    """Put a shell command that is too long for an argument into a nameless file: the new arguments, and the file."""
     if len(argv) != 4 or argv[0] is not SHELL or len(argv[3].encode()) < LONGEST_ARGUMENT:
         return argv, None
     file, name = tempfile.mkstemp(prefix="runcue-")
@@ -105,9 +105,9 @@ def script_of(argv: list[str]) -> tuple[list[str], int | None]:
 
 
 def environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:
-    """The environment of a command: that of this process without secrets of ours, and what the task adds.
+    """The environment of a command: that of this process without the queue's secrets, and what the task adds.
 
-    None when that is exactly the environment of this process, which costs least.
+    None when it equals the environment of this process: inheriting it costs least.
     """
     if not extra and not any(map(is_hidden, os.environ)):
         return None
@@ -116,12 +116,12 @@ def environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether commands do not see this variable."""
+    """Whether this variable is hidden from commands."""
     return name in HIDDEN or name.startswith(HIDDEN_PREFIXES)
 
 
 def refusal(error: OSError, argv: list[str], cwd: str | None) -> CommandFailed | RetryLater:
-    """What it means that a process could not be started."""
+    """What to raise in an attempt whose command could not be started."""
     reason = error.strerror or str(error)
     if error.errno in NO_ROOM:
         return _no_room(error)
@@ -163,18 +163,18 @@ class CommandExecutor:
         self._clock = clock
         self.grace = grace
         self._folder = folder
-        self._usable: Path | None = None  # the same, if it can be used
+        self._usable: Path | None = None  # `folder`, while it can be used
         self._jobs = jobs
         self._reaper = reaper
         self._keep = keep
         self._limit = max(limit, 2 * keep)
         self._watcher = Watcher(self._limit)
         self._numbers = count(1)
-        self._free: list[int] = []  # jobs that are over and whose locks can be taken again
-        self._nothing = -1  # the input of all commands
+        self._free: list[int] = []  # numbers of jobs that are over and whose locks can be taken again
+        self._nothing = -1  # /dev/null, the input of all commands
 
     async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
-        """Ask the handler for a command, run it, and give what it printed and its exit code."""
+        """Ask the handler for a command, run it, and return what it printed and its exit code."""
         command = task.handler(work)
         if isawaitable(command):
             command = await command
@@ -201,7 +201,7 @@ class CommandExecutor:
         return result
 
     async def close(self) -> None:
-        """End the reaper and the thread, which come back with the next command."""
+        """End the reaper and the thread; the next command starts them again."""
         if self._watcher.is_running or self._reaper.pid is not None:
             await self._aside(self._reaper.close, asyncio.Event.wait)
             self._watcher.close()
@@ -270,17 +270,17 @@ class CommandExecutor:
         self._jobs.release(number)
 
     def _prepare(self, number: int, work: Any) -> Output:
-        """Everything a command needs before it can be started."""
+        """Take the job lock and open the output files of a command that is about to start."""
         try:
             self._reaper.start()
             if self._nothing == -1:
                 self._nothing = guard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-            if self._usable is None or not self._usable.is_dir():  # somebody may have removed it
+            if self._usable is None or not self._usable.is_dir():  # it may have been removed
                 self._make_folder()
             self._watcher.start()
             self._jobs.take(number)
-            name, tell_line = stem(work.id, work.attempt), partial(work.progress, None)
-            return Output(self._usable, name, self._jobs.label(number), tell_line, self._watcher.complain)
+            name, report = stem(work.id, work.attempt), partial(work.progress, None)
+            return Output(self._usable, name, self._jobs.label(number), report, self._watcher.complain)
         except (OSError, RuntimeError) as error:
             self._jobs.release(number)
             if isinstance(error, RuntimeError) or error.errno in NO_ROOM:
@@ -289,7 +289,7 @@ class CommandExecutor:
             raise CommandFailed(f"cannot prepare the command{where}: {error.strerror or error}") from error
 
     def _make_folder(self) -> None:
-        """Have a folder for output; as long as that cannot be, files without a name have to do."""
+        """Create the folder for output; while that fails, output goes to nameless files."""
         self._usable = None
         if self._folder is not None:
             try:
@@ -302,7 +302,7 @@ class CommandExecutor:
                 self._usable = self._folder
 
     async def _finish(self, child: _Child, entered: Entering | None) -> dict[str, Any]:
-        """Wait for the end of a command, or bring it about; then see to what it leaves."""
+        """Wait for the end of a command, or end it when cancelled; then end what it left, and read its output."""
         output = child.output
         left: list[str] = []
         is_clear = False
@@ -317,7 +317,7 @@ class CommandExecutor:
                 is_clear = not self._jobs.is_held(child.number)
                 output.unlabel()
         finally:
-            if not child.exited.is_set():  # the loop is gone, and nothing can be waited for in it
+            if not child.exited.is_set():  # the loop is closing, and nothing can be awaited
                 child.signal(signal.SIGKILL)
                 child.signal_session(signal.SIGKILL)
             self._reaper.forget(child.pid)
@@ -337,7 +337,7 @@ class CommandExecutor:
             finally:
                 output.close()
         if child.was_cancelled:
-            if left:  # there is no result to say it in
+            if left:  # a cancelled attempt has no result to name it in
                 logger.warning(
                     "%s: a command that was given up left running: %s", child.work, ", ".join(left)
                 )
@@ -352,7 +352,7 @@ class CommandExecutor:
             await self._stop(child)
 
     async def _stop(self, child: _Child) -> None:
-        """End a command and its session: it is asked first, and killed after the grace period."""
+        """End a command and its session: SIGTERM first, SIGKILL after the grace period."""
         expired = asyncio.Event()
 
         def expire() -> None:
@@ -361,14 +361,14 @@ class CommandExecutor:
 
         timer = later(child.loop, self.grace, expire)
         child.signal(signal.SIGTERM)
-        child.signal(signal.SIGCONT)  # a stopped process hears nothing
+        child.signal(signal.SIGCONT)  # a stopped process receives no SIGTERM
         await child.sure(child.exited)
         if await self._has_rest(child):
             await self._clear(child, expired.is_set)
         timer.cancel()
 
     async def _has_rest(self, child: _Child) -> bool:
-        """Whether a command that has ended left something in its session, or with something of ours."""
+        """Whether a command that has ended left a process that is in its session, or holds its lock or output."""
         if self._is_held(child):
             return True
         if child.is_young:
@@ -379,14 +379,14 @@ class CommandExecutor:
         return child.output.is_held or self._jobs.is_held(child.number)
 
     async def _clear(self, child: _Child, is_expired: Callable[[], bool]) -> list[str]:
-        """End what a command left in its session; the names of those that cannot be ended, or hold something of
-        ours elsewhere."""
+        """End what a command left in its session; the names of processes that cannot be ended, or that hold its lock
+        or output from another session."""
         pause, was_asked, ending = FIRST_PAUSE, False, 0.0
         while True:
             waited = asyncio.Event()
             later(child.loop, pause, waited.set)
             await child.sure(waited)
-            if not await self._has_rest(child):  # mostly what was in its group, and has had its signal
+            if not await self._has_rest(child):  # usual: what was left was in its group, which had its signal
                 return []
             number = signal.SIGKILL if is_expired() else None if was_asked else signal.SIGTERM
             was_asked = True
@@ -406,7 +406,7 @@ class CommandExecutor:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _aside(self, function: Callable[[], T], sure: Callable[[asyncio.Event], Awaitable[Any]]) -> T:
-        """Call what takes long in the thread; what it raises is raised here."""
+        """Call a slow function in the watcher's thread; its exception is raised here."""
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
         answer: list[T] = []
@@ -420,7 +420,7 @@ class CommandExecutor:
         def job() -> None:
             try:
                 answer.append(function())
-            except Exception as error:  # noqa: BLE001 (raised again where it was asked for)
+            except Exception as error:  # noqa: BLE001 (raised again on the loop)
                 raised.append(error)
             post_to_loop(loop, deliver)
 
@@ -467,23 +467,23 @@ class _Child:
             self._pidfd = -1
 
     def signal(self, number: int) -> None:
-        """Signal its group, as long as the number of the group is certainly its own."""
+        """Signal the command's group, while the group's number is certainly its own."""
         if not self._is_reaped and is_our_child(self.pid):
             signal_group(self.pid, number)
 
     @property
     def is_young(self) -> bool:
-        """Whether it was started a moment ago, so that little can have happened since."""
+        """Whether the command started less than `YOUNG` seconds ago."""
         return time.monotonic() - self._began < YOUNG
 
     def signal_session(self, number: int | None) -> list[Process]:
-        """Signal what lives in its session, with its group or apart, and say who that is."""
+        """Signal the living members of the command's session, and return them."""
         if self._is_reaped or not is_our_child(self.pid):
             return []
         return signal_session(self.pid, number, is_young=self.is_young)
 
     async def sure(self, event: asyncio.Event) -> None:
-        """Wait for something that will come, whoever cancels meanwhile."""
+        """Wait for an event that is sure to come; a cancellation meanwhile is noted, and does not end the wait."""
         while not event.is_set():
             try:
                 await event.wait()
@@ -491,7 +491,7 @@ class _Child:
                 self.was_cancelled = True
 
     def reap(self) -> None:
-        """Take its exit code; from here on its number may be anybody's."""
+        """Reap the command and keep its exit code; from here on the kernel may give its pid away."""
         self._is_reaped = True
         if not self.loop.is_closed():
             self._let_go()
@@ -508,7 +508,7 @@ def exit_code_of(pid: int) -> int | None:
 
 
 def is_our_child(pid: int) -> bool:
-    """Whether this is a child of ours that nobody has reaped, so that its number is its own."""
+    """Whether this pid is a child that is not yet reaped, and so still means that child."""
     if not hasattr(os, "waitid"):
         return True
     try:
@@ -519,7 +519,7 @@ def is_our_child(pid: int) -> bool:
 
 
 def wait_for_exit(pid: int) -> None:
-    """Block until a child has ended, and leave it to be reaped."""
+    """Block until a child has ended, without reaping it."""
     try:
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -542,7 +542,7 @@ def _wait_by_kqueue(pid: int) -> None:
 
 
 def signal_session(session: int, number: int | None, *, is_young: bool) -> list[Process]:
-    """Who lives in a session; they are sent the signal, those who had SIGTERM with their group left out."""
+    """Signal the living members of a session, and return them; group members already had SIGTERM with the group."""
     members = session_members(session, is_young) if HAS_PROC else []
     if number is not None:
         for member in members:
@@ -553,7 +553,7 @@ def signal_session(session: int, number: int | None, *, is_young: bool) -> list[
 
 
 def names_of(members: list[Process], marks: set[Mark]) -> list[str]:
-    """These processes and those who still have one of these files, by pid and name."""
+    """Pid and name of these processes, and of those that have one of these files open."""
     known = {member.pid: member for member in members}
     if HAS_PROC:
         known |= {pid: found for pid in holders(marks) if (found := process(pid)) is not None}
