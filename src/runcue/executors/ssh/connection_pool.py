@@ -210,7 +210,7 @@ class ConnectionPool:
             raise
 
     async def _reach(self, way: list[Connection], jump: Jump | None, limit: asyncio.Timeout) -> Jump:
-        """Connect to the last host of `way`, through `jump` or the config's jump hosts, each checked like the target."""
+        """Connect to the last host of `way`, through `jump` or the config's jump hosts; all are checked alike."""
         link = way[-1]
         asked = {**BATCH, **self._options, **link.place.asked}
         found = await asyncssh.SSHClientConnectionOptions.construct(**asked)
