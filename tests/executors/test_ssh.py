@@ -18,7 +18,7 @@ import pytest
 import runcue
 from runcue import testing
 from runcue.errors import BadCommand, CommandFailed, Unreachable
-from runcue.executors.command.output import KEEP, Tail
+from runcue.executors.command.text import KEEP, Tail
 from runcue.executors.ssh import remote_command
 from runcue.executors.ssh.executor import SshExecutor
 from runcue.executors.ssh.target import command_of, place_of

@@ -19,7 +19,6 @@ import logging
 import os
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -32,27 +31,22 @@ from typing import Any, TypeVar
 
 from runcue.errors import CommandFailed, RetryLater, quoted
 from runcue.executors.command.arguments import bad_command, checked, meant
+from runcue.executors.command.child import Child, exit_code_of, is_our_child, names_of, signal_session
 from runcue.executors.command.output import (
-    KEEP,
     LIMIT,
     Output,
     Watcher,
     is_lack,
-    last_line,
     make_folder,
     stem,
 )
 from runcue.executors.command.reaper import SHELL, Reaper, disown
-from runcue.executors.process_locks import Jobs, Mark, holders
+from runcue.executors.command.text import KEEP, last_line
+from runcue.executors.process_locks import Jobs
 from runcue.host import shortage
 from runcue.host.descriptors import close, guard
 from runcue.host.loops import hold, later, post_to_loop
 from runcue.host.processes import (
-    HAS_PROC,
-    Process,
-    process,
-    send_in_session,
-    session_members,
     signal_group,
     signal_name,
 )
@@ -70,8 +64,6 @@ UNSEEN = "unknown"
 """The name of a process that holds a lock or file of the command and cannot be seen (another user's, or no /proc)."""
 UNSEEN_PATIENCE = 0.25
 """Seconds to wait for such a process: it may be one of ours that is just executing another program."""
-YOUNG = 0.25
-"""Seconds in which pids cannot have wrapped around."""
 FIRST_PAUSE = 0.002
 LONGEST_PAUSE = 0.2
 
@@ -213,7 +205,7 @@ class CommandExecutor:
             close(self._nothing)
             self._nothing = -1
 
-    def _start(self, work: Any, options: CommandOptions, argv: list[str]) -> _Child:
+    def _start(self, work: Any, options: CommandOptions, argv: list[str]) -> Child:
         number = self._free.pop() if self._free else next(self._numbers)
         output = self._prepare(number, work)
         lock = self._jobs.descriptor(number)
@@ -244,13 +236,13 @@ class CommandExecutor:
         finally:
             if script is not None:
                 close(script)
-        disown(started)  # _Child waits for it, when nothing else of its session is left
+        disown(started)  # Child waits for it, when nothing else of its session is left
         try:
             self._reaper.register(started.pid)
             self._jobs.started(number, started.pid)
             output.hand_over()
             self._watcher.add(number, output)
-            return _Child(number, work.id, started.pid, output)
+            return Child(number, work.id, started.pid, output)
         except BaseException as error:
             self._abandon(number, started.pid, output)
             if isinstance(error, (OSError, RuntimeError)):
@@ -301,7 +293,7 @@ class CommandExecutor:
             else:
                 self._usable = self._folder
 
-    async def _finish(self, child: _Child, entered: Entering | None) -> dict[str, Any]:
+    async def _finish(self, child: Child, entered: Entering | None) -> dict[str, Any]:
         """Wait for the end of a command, or end it when cancelled; then end what it left, and read its output."""
         output = child.output
         left: list[str] = []
@@ -344,14 +336,14 @@ class CommandExecutor:
             raise asyncio.CancelledError
         return result | {"left_running": left} if left else result
 
-    async def _ended(self, child: _Child) -> None:
+    async def _ended(self, child: Child) -> None:
         try:
             await child.exited.wait()
         except asyncio.CancelledError:
             child.was_cancelled = True
             await self._stop(child)
 
-    async def _stop(self, child: _Child) -> None:
+    async def _stop(self, child: Child) -> None:
         """End a command and its session: SIGTERM first, SIGKILL after the grace period."""
         expired = asyncio.Event()
 
@@ -367,7 +359,7 @@ class CommandExecutor:
             await self._clear(child, expired.is_set)
         timer.cancel()
 
-    async def _has_rest(self, child: _Child) -> bool:
+    async def _has_rest(self, child: Child) -> bool:
         """Whether a command that has ended left a process that is in its session, or holds its lock or output."""
         if self._is_held(child):
             return True
@@ -375,10 +367,10 @@ class CommandExecutor:
             return bool(child.signal_session(None))
         return bool(await self._aside(partial(child.signal_session, None), child.sure))
 
-    def _is_held(self, child: _Child) -> bool:
+    def _is_held(self, child: Child) -> bool:
         return child.output.is_held or self._jobs.is_held(child.number)
 
-    async def _clear(self, child: _Child, is_expired: Callable[[], bool]) -> list[str]:
+    async def _clear(self, child: Child, is_expired: Callable[[], bool]) -> list[str]:
         """End what a command left in its session; the names of processes that cannot be ended, or that hold its lock
         or output from another session."""
         pause, was_asked, ending = FIRST_PAUSE, False, 0.0
@@ -429,132 +421,3 @@ class CommandExecutor:
         if raised:
             raise raised[0]
         return answer[0]
-
-
-class _Child:
-    """A command that was started, until it is reaped."""
-
-    def __init__(self, number: int, work: str, pid: int, output: Output) -> None:
-        self.number = number
-        self.work = work
-        self.pid = pid
-        self.output = output
-        self.loop = asyncio.get_running_loop()
-        self.exited = asyncio.Event()
-        self.exit_code: int | None = None
-        self.was_cancelled = False
-        self._began = time.monotonic()
-        self._is_reaped = False
-        self._pidfd = -1
-        try:
-            self._pidfd = guard(os.pidfd_open(self.pid))
-            self.loop.add_reader(self._pidfd, self._on_exit)
-        except (AttributeError, OSError):  # another system, or no descriptors left
-            threading.Thread(target=self._wait, name=f"runcue-wait-{self.pid}", daemon=True).start()
-
-    def _on_exit(self) -> None:
-        self._let_go()
-        self.exited.set()
-
-    def _wait(self) -> None:
-        wait_for_exit(self.pid)
-        post_to_loop(self.loop, self.exited.set)
-
-    def _let_go(self) -> None:
-        if self._pidfd != -1:
-            self.loop.remove_reader(self._pidfd)
-            close(self._pidfd)
-            self._pidfd = -1
-
-    def signal(self, number: int) -> None:
-        """Signal the command's group, while the group's number is certainly its own."""
-        if not self._is_reaped and is_our_child(self.pid):
-            signal_group(self.pid, number)
-
-    @property
-    def is_young(self) -> bool:
-        """Whether the command started less than `YOUNG` seconds ago."""
-        return time.monotonic() - self._began < YOUNG
-
-    def signal_session(self, number: int | None) -> list[Process]:
-        """Signal the living members of the command's session, and return them."""
-        if self._is_reaped or not is_our_child(self.pid):
-            return []
-        return signal_session(self.pid, number, is_young=self.is_young)
-
-    async def sure(self, event: asyncio.Event) -> None:
-        """Wait for an event that is sure to come; a cancellation meanwhile is noted, and does not end the wait."""
-        while not event.is_set():
-            try:
-                await event.wait()
-            except asyncio.CancelledError:
-                self.was_cancelled = True
-
-    def reap(self) -> None:
-        """Reap the command and keep its exit code; from here on the kernel may give its pid away."""
-        self._is_reaped = True
-        if not self.loop.is_closed():
-            self._let_go()
-        self.exit_code = exit_code_of(self.pid)
-
-
-def exit_code_of(pid: int) -> int | None:
-    """Reap a child, and wait for its end before that; None when other code of this process has reaped it."""
-    try:
-        _, status = os.waitpid(pid, 0)
-    except ChildProcessError:
-        return None
-    return os.waitstatus_to_exitcode(status)
-
-
-def is_our_child(pid: int) -> bool:
-    """Whether this pid is a child that is not yet reaped, and so still means that child."""
-    if not hasattr(os, "waitid"):
-        return True
-    try:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-def wait_for_exit(pid: int) -> None:
-    """Block until a child has ended, without reaping it."""
-    try:
-        if hasattr(os, "waitid"):
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        else:
-            _wait_by_kqueue(pid)
-    except (ChildProcessError, ProcessLookupError):
-        return
-
-
-def _wait_by_kqueue(pid: int) -> None:
-    import select
-
-    system: Any = select
-    queue = system.kqueue()
-    try:
-        flags = system.KQ_EV_ADD | system.KQ_EV_ONESHOT
-        queue.control([system.kevent(pid, system.KQ_FILTER_PROC, flags, system.KQ_NOTE_EXIT)], 1)
-    finally:
-        queue.close()
-
-
-def signal_session(session: int, number: int | None, *, is_young: bool) -> list[Process]:
-    """Signal the living members of a session, and return them; group members already had SIGTERM with the group."""
-    members = session_members(session, is_young) if HAS_PROC else []
-    if number is not None:
-        for member in members:
-            if number == signal.SIGKILL or member.group != session:
-                send_in_session(member.pid, session, number)
-                send_in_session(member.pid, session, signal.SIGCONT)
-    return members
-
-
-def names_of(members: list[Process], marks: set[Mark]) -> list[str]:
-    """Pid and name of these processes, and of those that have one of these files open."""
-    known = {member.pid: member for member in members}
-    if HAS_PROC:
-        known |= {pid: found for pid in holders(marks) if (found := process(pid)) is not None}
-    return [f"{pid} {known[pid].name}" for pid in sorted(known)]

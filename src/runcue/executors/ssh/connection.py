@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncssh
 
-from runcue.executors.command.output import shown
+from runcue.executors.command.text import shown
 from runcue.executors.ssh.target import Place
 
 USUAL_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")

@@ -10,7 +10,7 @@ from typing import Any
 import asyncssh
 
 from runcue.errors import CommandFailed, Unreachable
-from runcue.executors.command.output import Tail, shown
+from runcue.executors.command.text import Tail, shown
 from runcue.executors.ssh.connection import Connection, spoken
 from runcue.executors.ssh.target import Place
 from runcue.ports import CommandOptions, Entering
