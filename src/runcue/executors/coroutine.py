@@ -16,9 +16,8 @@ class CoroutineExecutor:
 
     def run(self, work: Any, task: Registered, entered: Entering | None) -> Awaitable[Any]:
         """The handler's coroutine: awaiting it runs it."""
-        if (
-            entered is not None
-        ):  # the moment after the first step counts: an earlier one would let the next call start too early
+        # The moment after the first step counts: an earlier one would let the next call start too early.
+        if entered is not None:
             entered.soon()
         awaitable: Awaitable[Any] = task.handler(work)
         return awaitable

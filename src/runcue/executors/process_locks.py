@@ -170,9 +170,8 @@ def _checked(token: str | int) -> str:
 def is_locked(descriptor: int) -> bool:
     """Whether another open file description holds a lock on this file."""
     try:
-        fcntl.flock(
-            descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB
-        )  # shared: two processes that ask do not see each other
+        # Shared: two processes that ask do not see each other.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     return False

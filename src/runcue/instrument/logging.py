@@ -57,9 +57,8 @@ def _level(words: Told) -> int:
     """How much an event matters: a failed attempt is a warning only when no other follows."""
     if words.type == "failed" and words.data is not None and words.data.get("will_retry"):
         return logging.INFO
-    return LEVELS.get(
-        words.type, logging.INFO
-    )  # a newer runcue may have sent an event that is not in our table
+    # A newer runcue may have sent an event that is not in our table.
+    return LEVELS.get(words.type, logging.INFO)
 
 
 def _fields(event: Event) -> dict[str, object]:

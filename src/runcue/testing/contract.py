@@ -35,7 +35,7 @@ from runcue.core.model.state import BreakerState, Grant, Limits, Overdue, Servic
 from runcue.core.schedule.plan import Key, Lacks, Plan
 from runcue.core.views.query import Query
 from runcue.ports import Turn
-from runcue.testing import between
+from runcue.testing import exchange
 from runcue.testing.manual_turns import (
     NOW,
     Broken,
@@ -590,5 +590,5 @@ SHARED: tuple[Check, ...] = (
     results_are_read_with_their_events,
     a_commit_wakes_the_others,
     time_is_one_for_all,
-    *between.EVERY,
+    *exchange.EVERY,
 )

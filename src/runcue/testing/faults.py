@@ -51,9 +51,8 @@ def fill_disk(cue: Cue, *, times: int = 1) -> None:
 
 
 def _store_of(cue: Cue) -> SqliteStore:
-    from runcue.stores.sqlite.store import (
-        SqliteStore,
-    )  # not on every system, unlike virtual time
+    # Not on every system, unlike virtual time.
+    from runcue.stores.sqlite.store import SqliteStore
 
     store = None if cue._system is None else cue._system.store
     if not isinstance(store, SqliteStore):

@@ -162,9 +162,8 @@ def keep(size: int, control: int, says: int, folder: str) -> None:
     os.set_inheritable(control, False)
     os.set_inheritable(says, False)
     is_closed = asyncio.run(_serve(size, control, says, folder))
-    shutil.rmtree(
-        folder, ignore_errors=True
-    )  # workers that still run may write into it: errors do not matter
+    # Workers that still run may write into it: errors do not matter.
+    shutil.rmtree(folder, ignore_errors=True)
     if not is_closed:
         os.killpg(0, signal.SIGKILL)  # running functions, their children, and this process
 

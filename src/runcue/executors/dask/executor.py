@@ -275,9 +275,8 @@ class Link:
         await _closed(self._client)
         if self._cluster is not None:
             await self._cluster.close()
-        if (
-            self._is_broken or self._cluster is not None
-        ):  # else the calls run on, which must not look like an end
+        # On a foreign cluster the calls run on after close(), which must not look like an end.
+        if self._is_broken or self._cluster is not None:
             for call in calls:
                 self._settle(call, raising(Unreachable(f"{why} while it ran: {UNKNOWN}")))
 

@@ -101,9 +101,8 @@ class ProcessExecutor:
         self._waiting: deque[Call] = deque()
         self._keeper: KeeperLink | None = None
         self._sockets: Sockets = set()
-        weakref.finalize(
-            self, close_all, self._sockets
-        )  # when nobody closes the pool, its processes still end
+        # When nobody closes the pool, its processes still end.
+        weakref.finalize(self, close_all, self._sockets)
 
     async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
         """Call the task's function with a plain Work in a worker, however long that takes."""
@@ -319,9 +318,8 @@ class ProcessExecutor:
         except OSError:
             chunk = b""
         if not chunk:
-            worker.gone.get_loop().remove_reader(
-                worker.channel
-            )  # it is dead or dying: the keeper will report that
+            # It is dead or dying: the keeper will report that.
+            worker.gone.get_loop().remove_reader(worker.channel)
             return False
         worker.incoming += chunk
         while len(worker.incoming) >= protocol.FRAME.size:

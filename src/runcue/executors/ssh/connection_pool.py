@@ -140,9 +140,8 @@ class ConnectionPool:
         if link.is_retired and link.has_served:
             return False  # the connection died while it was idle
         if link.in_use > 1 and not link.is_retired:
-            self._limits[link.place] = max(
-                1, link.running
-            )  # so many sessions the host allows on one connection
+            # So many sessions the host allows on one connection.
+            self._limits[link.place] = max(1, link.running)
             return False
         raise Unreachable(f"{name}: it opens no session ({spoken(error)}). Check its sshd settings.")
 

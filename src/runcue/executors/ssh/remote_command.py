@@ -105,9 +105,8 @@ class RemoteCommand(asyncssh.SSHClientSession[bytes]):
                 raise asyncio.CancelledError
             self.channel.write_eof()  # there is no stdin
             await asyncio.wait([self._over])
-            for _ in range(
-                LINGERING
-            ):  # the rest of its output, unless a process that it left holds the channel open
+            # The rest of its output, unless a process that it left holds the channel open.
+            for _ in range(LINGERING):
                 chunks = self._chunks
                 await asyncio.wait([self._gone], timeout=QUIET)
                 if self._gone.done() or chunks == self._chunks:
