@@ -21,8 +21,9 @@ from runcue.errors import BadCommand, CommandFailed, RetryLater
 from runcue.executors.command import executor as command_module
 from runcue.executors.command import output as output_module
 from runcue.executors.command.executor import CommandExecutor
-from runcue.executors.command.output import KEEP, Stream, stem
+from runcue.executors.command.output import Stream, stem
 from runcue.executors.command.reaper import Reaper
+from runcue.executors.command.text import KEEP
 from runcue.executors.process_locks import Jobs, end_leftovers
 from runcue.host.processes import process
 from runcue.ports import TooLate
@@ -335,7 +336,7 @@ async def test_what_cannot_be_seen_to_once_it_was_started_is_ended_at_once(
     owner, name = {
         "reaper": (place.reaper, "register"),
         "jobs": (place.jobs, "started"),
-        "child": (command_module, "_Child"),
+        "child": (command_module, "Child"),
     }[where]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, refuse)

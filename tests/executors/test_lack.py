@@ -11,7 +11,7 @@ import pytest
 
 from runcue.executors.dask.cluster import Cluster
 from runcue.executors.process_locks import Jobs
-from runcue.executors.ssh.executor import Side
+from runcue.executors.ssh.connection_pool import ConnectionPool
 from tests.stores.room import Room, room
 
 __all__ = ["room"]
@@ -23,12 +23,12 @@ async def cluster() -> object:
     return Cluster(asyncio.get_running_loop(), 1, Jobs(None), "dask-1")
 
 
-async def side() -> object:
-    return Side(1.0, {}, 1.0, 1.0)
+async def pool() -> object:
+    return ConnectionPool(1.0, {}, 1.0, 1.0)
 
 
 @pytest.mark.skipif(not FILES.exists(), reason="what is open can be seen on Linux alone")
-@pytest.mark.parametrize(("make", "name"), [(cluster, "runcue-dask"), (side, "runcue-ssh")])
+@pytest.mark.parametrize(("make", "name"), [(cluster, "runcue-dask"), (pool, "runcue-ssh")])
 async def test_no_file_is_left_open(make: Callable[[], object], name: str, room: Room) -> None:
     room.lacking = name
     before = os.listdir(FILES)  # noqa: PTH208 (names alone)

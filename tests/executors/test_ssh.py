@@ -18,8 +18,8 @@ import pytest
 import runcue
 from runcue import testing
 from runcue.errors import BadCommand, CommandFailed, Unreachable
-from runcue.executors.command.output import KEEP, Tail
-from runcue.executors.ssh import executor as ssh_executor
+from runcue.executors.command.text import KEEP, Tail
+from runcue.executors.ssh import remote_command
 from runcue.executors.ssh.executor import SshExecutor
 from runcue.executors.ssh.target import command_of, place_of
 from runcue.ports import TooLate
@@ -149,7 +149,7 @@ async def test_what_is_no_host_is_refused_and_nobody_is_contacted(
     with pytest.raises(BadCommand, match=r"^bad_command: params"):
         await caller.run("true", FakeWork({"host": given}))
     assert list(tmp_path.iterdir()) == []
-    assert caller.executor._side is None  # not even a thread was started
+    assert caller.executor._pool is None  # not even a thread was started
 
 
 async def test_a_work_without_a_host_is_refused() -> None:
@@ -729,7 +729,7 @@ async def test_a_command_that_stopped_itself_is_killed(host: Host, caller: Calle
 async def test_a_host_deaf_to_signals_holds_nobody_up_and_is_warned_about(
     host: Host, caller: Caller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ssh_executor, "PATIENCE", 0.1)
+    monkeypatch.setattr(remote_command, "KILL_PATIENCE", 0.1)
     host.is_deaf = True
     running, entered = caller.begin("sleep 60")
     await entered.wait()
@@ -1025,7 +1025,7 @@ async def test_sshd_more_works_than_sessions_allowed(real: Caller) -> None:
 async def test_sshd_cancel_ends_the_whole_group_unless_it_is_roots(
     real: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_executor, "PATIENCE", 0.5)
+    monkeypatch.setattr(remote_command, "KILL_PATIENCE", 0.5)
     work = FakeWork({"host": real.host})
     running = asyncio.ensure_future(real.run("trap '' TERM; echo $$; sleep 60 & wait; sleep 60", work))
     leader = await pid_of(work)
@@ -1056,7 +1056,7 @@ def _fields(stat: Path) -> list[str]:
 async def test_sshd_what_a_command_leaves_behind_does_not_hang_its_work(
     real: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_executor, "QUIET", 0.2)
+    monkeypatch.setattr(remote_command, "QUIET", 0.2)
     result = await real.run("sleep 60 & echo $!")
     pid = int(result["stdout"])
     assert lives(pid)  # it is no part of the command any more

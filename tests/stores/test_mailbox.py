@@ -19,7 +19,7 @@ from runcue.core.schedule.plan import Cancel, Plan
 from runcue.errors import StorageFull, StoreError
 from runcue.ports import Outgoing, Takeover, Turn
 from runcue.stores.sqlite.store import SqliteStore
-from runcue.testing.faults import _Ailing
+from runcue.testing.faults import _FailingConnection
 from runcue.testing.manual_turns import NOW, Hand, pending
 
 
@@ -49,7 +49,7 @@ async def give(one: Hand, store: SqliteStore, seq: int = 1) -> Record:
 
 
 def ail(store: SqliteStore, instead: str, error: type[apsw.Error] = apsw.IOError) -> None:
-    store._tables.use(_Ailing(store._tables.connection, instead, 1, error))
+    store._tables.use(_FailingConnection(store._tables.connection, instead, 1, error))
 
 
 async def test_a_post_whose_commit_took_place_all_the_same_is_there_once(tmp_path: Path) -> None:

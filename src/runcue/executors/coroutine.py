@@ -1,4 +1,4 @@
-"""Coroutines on the loop itself."""
+"""Runs coroutines on the loop of the Cue."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from runcue.ports import Entering, Registered
 
 
 class CoroutineExecutor:
-    """Awaits `async def` handlers where everything else runs."""
+    """Awaits `async def` handlers."""
 
     can_stop = True
     grace = 0.0
 
     def run(self, work: Any, task: Registered, entered: Entering | None) -> Awaitable[Any]:
-        """The handler's own coroutine: awaiting it is running it."""
-        if entered is not None:  # after the first step: the far side must never see it earlier than we count
+        """The handler's coroutine: awaiting it runs it."""
+        # The moment after the first step counts: an earlier one would let the next call start too early.
+        if entered is not None:
             entered.soon()
         awaitable: Awaitable[Any] = task.handler(work)
         return awaitable
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: this executor holds nothing."""

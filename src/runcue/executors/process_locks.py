@@ -1,19 +1,17 @@
-"""Which commands of a worker are still there, known by the kernel and not by guess.
+"""Job locks: how a process finds out whether the commands and processes that a worker started are still alive.
 
-A job is a file in the worker's own directory, locked by `flock`. The process that is started inherits the descriptor,
-and so does whatever it starts: the lock is free when the last of them is gone, whoever died first. Rules:
+A job is a file in the worker's own directory, locked by `flock`. The process of the job inherits the descriptor, and
+so do its descendants: the kernel frees the lock when the last of them is gone, in whatever order they die. Rules:
 
-- A job's file is there from before its process starts until the work is over. Then it is removed, held or not; a
-  free one may be kept for the next job.
-- Only a dead worker's directory is looked at from outside. `end_leftovers` ends what still holds a lock there.
-- A process is signalled through a descriptor of its own and looked at again after that was opened: a pid that was
-  given to somebody else meanwhile is never signalled.
-- A session is ended as a whole only when it is the one that was noted for the job and a holder of the lock is in it,
-  or when the holder itself leads it.
-- Who dropped the lock may still have the output of its job open. Those files carry the job's label as long as it
-  runs, where the file system knows such things (extended attributes): whoever writes to one is ended, too.
-- A reaper holds a lock here, too, and is never ended: it is waited for, and woken if somebody stopped it.
-- Descriptors are closed in a forked child before its code runs: it must not keep a lock that is not its own.
+- The file exists from before the process starts until the work unit is over. Then it is removed, held or not; a free
+  one may be kept for the next job.
+- Other processes look only at the directory of a dead worker. `end_leftovers` ends what still holds a lock there.
+- A session is ended as a whole only when it was noted for the job and a member holds the lock, or when the holder of
+  the lock leads the session.
+- A process that dropped the lock may still have the output files of its job open. Those files carry the job's label
+  while it runs, where the file system has extended attributes: a process that writes to one is ended, too.
+- A reaper holds a lock here, too, and is never killed: recovery waits for it, and wakes it if it was stopped.
+- A forked child closes the descriptors before its code runs: it must not keep its parent's locks.
 """
 
 from __future__ import annotations
@@ -43,10 +41,10 @@ from runcue.host.processes import (
 )
 
 REAPER = "reaper"
-"""How the names of locks begin whose holders end what they were told of, and then themselves."""
+"""How the names of locks begin whose holders kill the processes in their care, and then end by themselves."""
 
 PATIENCE = 0.01
-"""Seconds that `end_leftovers` waits for what it has just ended."""
+"""Seconds that `end_leftovers` waits for processes that it has just killed."""
 
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -61,7 +59,7 @@ Mark = tuple[int, int]
 
 
 class Jobs:
-    """The job locks of this worker. Without a directory there are none: nobody could ask after a crash."""
+    """The job locks of this worker. A queue in memory has no directory, and so no locks: nothing survives a crash."""
 
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
@@ -69,7 +67,7 @@ class Jobs:
         self._lock = threading.Lock()
 
     def take(self, token: str | int) -> int | None:
-        """Lock a job, whose file may be there from an earlier one; the descriptor is for its process to inherit."""
+        """Lock a job, whose file may be left from an earlier job; its process has to inherit the descriptor."""
         if self.directory is None:
             return None
         name = _checked(token)
@@ -83,7 +81,7 @@ class Jobs:
         return descriptor
 
     def descriptor(self, token: str | int) -> int | None:
-        """What `take` gave, until the job has started."""
+        """The descriptor that `take` returned, until the job has started."""
         with self._lock:
             return self._ours.get(_checked(token))
 
@@ -94,22 +92,22 @@ class Jobs:
         if descriptor is None:
             return
         try:
-            os.pwrite(descriptor, b"%-20d\n" % leader, 0)  # over what an earlier job left there
+            os.pwrite(descriptor, b"%-20d\n" % leader, 0)  # over the pid of an earlier job
         except OSError:  # a full disk: the lock is what counts, and the note only helps recovery
             return
         finally:
             close(descriptor)
 
     def is_held(self, token: str | int) -> bool:
-        """Whether somebody still holds the lock of this job."""
+        """Whether a process still holds the lock of this job."""
         return self.directory is not None and _is_held(f"{self.directory}/{_checked(token)}")
 
     def label(self, token: str | int) -> bytes | None:
-        """What the files that the job writes to are marked with, for recovery to know them by."""
+        """The label of the job's output files, by which recovery finds processes that write to them."""
         return None if self.directory is None else f"{self.directory.name}/{_checked(token)}".encode()
 
     def marks(self, token: str | int) -> set[Mark]:
-        """What the job's file is known by among the open files of a process."""
+        """Device and inode of the job's file, to find it among the open files of a process."""
         try:
             found = None if self.directory is None else (self.directory / _checked(token)).stat()
         except FileNotFoundError:
@@ -117,7 +115,7 @@ class Jobs:
         return set() if found is None else {(found.st_dev, found.st_ino)}
 
     def release(self, token: str | int) -> None:
-        """The work of this job is over: its file goes, whoever still holds it."""
+        """Remove the file of a job that is over, even if a process still holds its lock."""
         name = _checked(token)
         with self._lock:
             descriptor = self._ours.pop(name, None)
@@ -130,13 +128,13 @@ class Jobs:
                 return
 
     def close(self) -> None:
-        """Remove the directory, if nothing is in it any more."""
+        """Remove the directory if it is empty."""
         if self.directory is not None:
             _remove(self.directory)
 
 
 def lock_file(directory: Path, name: str) -> int:
-    """Make the file of a job and lock it; for `Jobs`, and for a process that keeps its own lock."""
+    """Create the file of a job and lock it."""
     with forking:
         descriptor = guard(os.open(f"{directory}/{name}", _FLAGS | os.O_RDWR | os.O_CREAT, 0o600))
     try:
@@ -148,15 +146,15 @@ def lock_file(directory: Path, name: str) -> int:
 
 
 def put_label(descriptor: int, label: bytes) -> None:
-    """Mark a file as one that a job writes to."""
+    """Mark a file as output of a job."""
     try:
         os.setxattr(descriptor, _LABEL, label)
-    except (AttributeError, OSError):  # not known here: recovery goes by the locks alone
+    except (AttributeError, OSError):  # no extended attributes here: recovery goes by the locks alone
         return
 
 
 def take_label(descriptor: int) -> None:
-    """The job is over, or no longer to be asked for whoever has this file open."""
+    """Remove the mark: recovery no longer ends processes that write to this file."""
     try:
         os.removexattr(descriptor, _LABEL)
     except (AttributeError, OSError):  # it never had one
@@ -170,9 +168,10 @@ def _checked(token: str | int) -> str:
 
 
 def is_locked(descriptor: int) -> bool:
-    """Whether somebody else holds a lock on this file, which was opened anew to ask."""
+    """Whether another open file description holds a lock on this file."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who ask do not see each other
+        # Shared: two processes that ask do not see each other.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     return False
@@ -216,10 +215,10 @@ class _Job(NamedTuple):
 
 
 def end_leftovers(directory: Path) -> bool:
-    """End what a dead worker's jobs left behind; True when nothing is left, and its directory gone.
+    """End what the jobs of a dead worker left behind; True when nothing is left and its directory is removed.
 
-    Signals, waits a few milliseconds at most, and is to be called again when it says False. What may not be
-    signalled (a program that runs as somebody else) keeps it False.
+    Sends signals and waits a few milliseconds at most; call it again while it returns False. It stays False while
+    a process is left that may not be signalled, because it runs as another user.
     """
     ending = time.monotonic() + PATIENCE
     jobs = _jobs(directory)
@@ -285,7 +284,7 @@ def _end(jobs: list[_Job]) -> None:
 
 
 def _end_writers(directory: Path) -> bool:
-    """End who holds no lock any more, but writes to what a job of this worker wrote to; False if nobody does."""
+    """End processes without a lock that write to output files of this worker's jobs; False if there are none."""
     label = f"{directory.name}/".encode()
     writers = [pid for pid in pids() if pid != os.getpid() and _writes(pid, label)] if HAS_PROC else []
     for pid in writers:
@@ -300,7 +299,7 @@ def _end_writers(directory: Path) -> bool:
 
 
 def holders(marks: set[Mark]) -> list[int]:
-    """Who has one of these files open for writing, as who inherited it does; this process left out."""
+    """The processes that have one of these files open for writing, this one left out."""
     return [pid for pid in pids() if pid != os.getpid() and _holds(pid, marks)]
 
 
@@ -323,7 +322,7 @@ def _has_label(link: str, label: bytes) -> bool:
 
 def _is_one_of(link: str, marks: set[Mark]) -> bool:
     try:
-        found = os.stat(link)  # noqa: PTH116 (a path object for every open file of the host is too much)
+        found = os.stat(link)  # noqa: PTH116 (a path object for every open file of the host costs too much)
         return (found.st_dev, found.st_ino) in marks and bool(os.lstat(link).st_mode & stat.S_IWUSR)
     except OSError:  # closed meanwhile
         return False

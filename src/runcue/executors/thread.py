@@ -1,8 +1,8 @@
-"""Plain functions in threads of our own, never the loop's default pool.
+"""Runs plain functions in threads of runcue, never in the loop's default pool.
 
-The threads are daemons: a handler that never returns must not keep the interpreter from ending. They are made
-on demand and kept for reuse; how many there may be is a limit of the scheduler, which grants a start only when
-one is free. A function cannot be stopped: when its work is given up it runs on, and its thread with it.
+The threads are daemons: a handler that never returns must not keep the interpreter from ending. They start on demand
+and are used again. The scheduler limits how many there are: it starts a unit only when a thread is free. A function
+cannot be stopped: when its work unit is given up, it runs on in its thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runcue.ports import Clock, Entering, Registered
 Job = Callable[[], None]
 
 KEPT_IDLE = 5.0
-"""Seconds after which a thread without work goes away."""
+"""Seconds after which an idle thread ends."""
 
 
 class ThreadExecutor:
@@ -54,36 +54,36 @@ class ThreadExecutor:
         def job() -> None:
             result, error = None, None
             try:
-                if work.cancelled:  # given up while it waited for this thread
+                if work.cancelled:  # the unit was given up while it waited for this thread
                     raise asyncio.CancelledError
                 if entered is not None:
                     entered.check()
                     loop.call_soon_threadsafe(entered, self._clock.now())
                 result = context.run(task.handler, work)
-                if type(result) is CoroutineType:  # a result may raise when isinstance() asks it
+                if type(result) is CoroutineType:  # isinstance() runs code of the result, which may raise
                     result.close()
                     raise TypeError("the handler returned a coroutine: declare it with `async def`")
-            except BaseException as raised:  # noqa: BLE001 (whatever a handler raises is its outcome)
+            except BaseException as raised:  # noqa: BLE001 (anything that a handler raises is its outcome)
                 error = raised
-            self._be_idle()  # before the answer: whoever hears it may have the next job for this very thread
+            self._be_idle()  # before the answer: it may bring the next job for this thread
             post_to_loop(loop, deliver, result, error)
 
         self._put(job)
-        # On virtual time a thread's work takes none; the answer comes in a later step of the loop.
+        # Virtual time stands still meanwhile; the answer comes in a later step of the loop.
         release = hold(loop)
         try:
             return await answer
         except Raised as carried:
             error = carried.error
-        raise error  # out here, so that it keeps its own cause and context
+        raise error  # outside of `except`, so that it keeps its own cause and context
 
     def is_busy(self) -> bool:
-        """True while a handler runs. May be asked from any thread."""
+        """True while a handler runs; may be called from any thread."""
         with self._lock:
             return self._threads > self._idle
 
     async def close(self) -> None:
-        """Let idle threads go; busy ones go when they are done."""
+        """End idle threads now, busy ones when their handler returns."""
         with self._lock:
             for _ in range(self._threads):
                 self._jobs.put(None)
@@ -95,7 +95,7 @@ class ThreadExecutor:
             else:
                 name = f"runcue-{self._threads + 1}"
                 threading.Thread(target=self._work, name=name, daemon=True).start()
-                self._threads += 1  # not before: the system may have no room for one
+                self._threads += 1  # after start(), which fails when the system has no room
         self._jobs.put(job)
 
     def _be_idle(self) -> None:
@@ -105,12 +105,12 @@ class ThreadExecutor:
     def _work(self) -> None:
         while (job := self._next()) is not None:
             job()
-            del job  # and with it the result, which an idle thread must not keep
+            del job  # and with it the result: an idle thread must not keep it alive
         with self._lock:
             self._threads -= 1
 
     def _next(self) -> Job | None:
-        """The next job; None when there was none for a while and this thread is one too many."""
+        """The next job; None when none came for `KEPT_IDLE` seconds and this thread may end."""
         while True:
             try:
                 return self._jobs.get(timeout=KEPT_IDLE)
@@ -122,7 +122,7 @@ class ThreadExecutor:
 
 
 class Raised(Exception):
-    """Carries what a handler raised across a future, which cannot hold every exception."""
+    """Carries a handler's exception across a future, which does not accept every exception."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)

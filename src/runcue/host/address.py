@@ -1,9 +1,9 @@
-"""Tells an address from a path.
+"""Distinguishes the address of a database from the path of a file.
 
 Rules:
-- What begins with a scheme is an address: `mysql://…`, `s3://…`, `file:x.db`. It is never the name of a file, as it
-  would make folders called `mysql:` (a file that has such a name is `./mysql:…`). `C:/x` is a path.
-- A Path makes one slash of two, so `postgresql:/…` is an address as well.
+- A text that begins with a scheme is an address: `mysql://…`, `s3://…`, `file:x.db`. It is never taken for a
+  file name, which would create folders called `mysql:` (write `./mysql:…` for such a file). `C:/x` is a path.
+- pathlib.Path makes one slash of two, so `postgresql:/…` is an address, too.
 - An address is shown without its password.
 """
 
@@ -22,23 +22,23 @@ _FILE: Final = re.compile(r"(?:file:(?://(?:localhost)?(?=/))?|sqlite:///)(?P<pa
 
 
 def is_address(text: str) -> bool:
-    """Whether that is an address, of whatever kind, and no path."""
+    """Whether this text is an address of any kind, and not a path."""
     return _SCHEME.match(text) is not None
 
 
 def is_postgres(text: str) -> bool:
-    """Whether that is the address of a PostgreSQL database."""
+    """Whether this text is the address of a PostgreSQL database."""
     return text.startswith(POSTGRES)
 
 
 def file_in(address: str) -> str | None:
-    """The path that the address of a file or a folder of this host leads to."""
+    """The path in the address of a file on this host; None for any other address."""
     found = _FILE.match(address.strip())
     return None if found is None or found["path"].startswith("//") else found["path"]
 
 
 def advice(given: object) -> str:
-    """What to give in place of an address that leads to no queue; nothing where there is no telling."""
+    """What to write in place of an address that names no queue; empty where nothing better is known."""
     if isinstance(given, os.PathLike):
         is_database = str(given).startswith(("postgresql:", "postgres:"))
         return "Give an address as text, not as a Path, which makes one slash of two." if is_database else ""
@@ -47,10 +47,10 @@ def advice(given: object) -> str:
 
 
 def plain(text: str) -> str:
-    """An address without its password; a path as it is."""
+    """The text as it may be shown: an address without its password, a path unchanged."""
     if not is_address(text):
         return text
-    from runcue.host.masking import mask  # few need it
+    from runcue.host.masking import mask  # imported by the few callers that have an address
 
     found = _ONE_SLASH.match(text)
     if found is None:

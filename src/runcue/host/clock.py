@@ -1,13 +1,13 @@
 """Queue time: the host's boot-time clock, anchored once to the wall clock.
 
-It looks like epoch seconds, counts while the machine sleeps, and never jumps when somebody sets the clock.
+Queue time looks like epoch seconds, counts while the machine sleeps, and never jumps when the clock is set.
 """
 
 from __future__ import annotations
 
 import time
 
-if hasattr(time, "CLOCK_BOOTTIME"):  # Linux: counts suspended time, as deadlines must
+if hasattr(time, "CLOCK_BOOTTIME"):  # Linux: counts suspended time, which deadlines need
 
     def _ticks() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)

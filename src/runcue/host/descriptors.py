@@ -1,4 +1,4 @@
-"""Descriptors that a forked child closes before its code runs: it must not keep a lock that is not its own."""
+"""Guarded descriptors: a forked child closes them before its code runs, so that it keeps no lock of its parent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import threading
 
 forking = threading.RLock()
-"""Held between the opening of a descriptor and `guard`: nobody forks meanwhile."""
+"""Held between the opening of a descriptor and `guard`, so that no thread forks in between."""
 _guarded: set[int] = set()
 
 
@@ -26,14 +26,14 @@ def close(descriptor: int) -> None:
 
 
 def _close_in_child() -> None:
-    # Closed, never unlocked: an unlock would reach the parent, who shares the open file.
+    # Closed, never unlocked: parent and child share the open file, and an unlock would free the parent's lock.
     for descriptor in _guarded:
         os.closerange(descriptor, descriptor + 1)
     _guarded.clear()
     forking.release()
 
 
-if sys.platform != "win32":  # where nobody forks
+if sys.platform != "win32":  # Windows has no fork
     os.register_at_fork(
         before=forking.acquire, after_in_parent=forking.release, after_in_child=_close_in_child
     )

@@ -1,7 +1,7 @@
-"""What others need of a loop besides asyncio: time that stands still, real seconds, and word from threads.
+"""What runcue needs of an event loop beyond asyncio: holding virtual time, real timers, calls from other threads.
 
-On a loop with virtual time (`runcue.testing`) what happens outside takes none: as long as somebody holds the loop,
-its clock does not move. On other loops there is nothing to hold.
+On a loop with virtual time (`runcue.testing`) nothing outside the loop takes time: while something holds the loop,
+its clock stands still. Other loops have no `hold`, and nothing happens.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Protocol
 
 
 class Timer(Protocol):
-    """Something that was set to happen."""
+    """A call that is to happen later."""
 
     def cancel(self) -> None:
-        """Let it not happen."""
+        """Call off the call."""
         ...
 
 
 def hold(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-    """Let no virtual time pass until the returned function is called, on the loop."""
+    """Stop virtual time until the returned function is called, on the loop."""
     take: Callable[[], None] | None = getattr(loop, "hold", None)
     if take is None:
         return _nothing
@@ -32,11 +32,11 @@ def hold(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
 
 
 def _nothing() -> None:
-    """Releases what was not held."""
+    """Releases a loop that has no virtual time to hold."""
 
 
 def later(loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> Timer:
-    """Call back after real seconds, on virtual time too."""
+    """Call back after so many real seconds, also where the loop's time is virtual."""
     if not hasattr(loop, "hold"):
         return loop.call_later(seconds, callback)
     timer = threading.Timer(seconds, post_to_loop, (loop, callback))
@@ -47,7 +47,7 @@ def later(loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[]
 
 @asynccontextmanager
 async def within(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
-    """`asyncio.timeout`, which before Python 3.11.3 was a cancellation in a task that was being cancelled already."""
+    """`asyncio.timeout` that raises TimeoutError also in a task under cancellation: before 3.11.3 it did not."""
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
     limit = asyncio.timeout(seconds)
@@ -61,7 +61,7 @@ async def within(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
 
 
 def post_to_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: Any) -> None:
-    """Call back on that loop, from any thread; nothing happens when it is closed: nobody waits there any more."""
+    """Call back on that loop, from any thread; on a closed loop do nothing."""
     try:
         loop.call_soon_threadsafe(callback, *arguments)
     except RuntimeError:

@@ -1,7 +1,7 @@
 """Hides secrets in what people are shown: pages, command lines, logs.
 
-A value is hidden for the name it stands under, a password in a URL for its place. It is better to hide too much than
-too little: who needs the value can read the queue itself.
+A value is hidden because of the name it stands under, a password in a URL because of its place. Hiding too much is
+better than hiding too little: a person who needs the value can read the queue itself.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ SECRET: Final = re.compile(
 )
 IN_CAPITALS: Final = re.compile(r"[A-Z0-9_]_(KEY|PW|PASS)$")
 COUNTED: Final = re.compile(r"(^|_)tokens(_(?!secret)|$)|^token_(count|limit|budget|usage)", re.IGNORECASE)
-"""Tokens of a model are no secret."""
+"""Names that count the tokens of a language model, which are no secret."""
 ENVIRONMENT: Final = frozenset({"env", "environ", "environment"})
-"""Of these, all values are."""
+"""Names under which a whole mapping is secret."""
 
 WORD: Final = (
     r"(?:passw(?:or)?d|pass_?(?:phrase|code)|pwd|secret|"
     r"token(?!s\b|s?[-_]?(?:count|limit|budget|usage|used|left))|"
     r"(?:api|access|private)[-_]?key|credentials?|authorization)[\w.-]{0,24}"
 )
-"""What stands before a secret inside a text."""
+"""The name before a secret inside a text."""
 VALUE: Final = (
     r"""(\\["'][^"'\n]{0,4096}\\["']|(?:"(?:[^"\\\n]|\\.){0,4096}"|'(?:[^'\\\n]|\\.){0,4096}'){1,8}|"""
     r"""["']?[^\s&"']{1,4096})"""
 )
 SAID: Final = r"""(?:\\?["']?\s{0,4}[=:]|["'],)\s{0,4}"""
-"""What stands between the two."""
+"""The separator between name and value."""
 IN_TEXT: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -53,7 +53,7 @@ IN_TEXT: Final = tuple(
 
 
 def mask(value: Any) -> Any:
-    """The same with `***` in place of secrets, in nested dicts and lists and inside texts."""
+    """A copy of the value with `***` in place of secrets, in nested dicts and lists and inside texts."""
     return _masked(value, 0)
 
 
@@ -72,7 +72,7 @@ def _masked(value: Any, depth: int) -> Any:
 
 
 def _under(name: object, value: Any, depth: int) -> Any:
-    """What is shown of a value that stands under that name."""
+    """What is shown of a value under this name."""
     if is_secret(name):
         return value if value is None or value == "" or isinstance(value, bool) else HIDDEN
     if isinstance(name, str) and name.lower() in ENVIRONMENT and isinstance(value, Mapping):
@@ -81,7 +81,7 @@ def _under(name: object, value: Any, depth: int) -> Any:
 
 
 def is_secret(name: object) -> bool:
-    """True when what stands under that name is nobody's business."""
+    """True when a value under this name is a secret."""
     if not isinstance(name, str):
         return False
     is_named_so = SECRET.search(name) is not None or IN_CAPITALS.search(name) is not None

@@ -1,6 +1,6 @@
-"""What needs Linux or macOS says so when it is asked for, instead of failing somewhere inside.
+"""Refuses on Windows what runs only on Linux and macOS, with a clear error instead of a failed import.
 
-To be asked before modules are imported that only those systems have. docs/platforms.md says what works where.
+Call `need_posix` before importing modules that only those systems have. docs/platforms.md says what works where.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from runcue.errors import ConfigError
 
 
 def need_posix(what: str) -> None:
-    """Refuse on Windows what there is no code for."""
+    """Raise ConfigError on Windows: `what` needs another system."""
     if sys.platform == "win32":
         raise ConfigError(
             f"{what} needs Linux or macOS; on Windows use WSL. What works here: a queue in memory, Cue(), with async "

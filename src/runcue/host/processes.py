@@ -35,7 +35,7 @@ HINTS = {
 
 
 class Process(NamedTuple):
-    """One line of the table of processes."""
+    """One process, as /proc shows it."""
 
     pid: int
     name: str
@@ -45,7 +45,7 @@ class Process(NamedTuple):
 
 
 def process(pid: int) -> Process | None:
-    """What there is to know about a process; None when it is gone."""
+    """Look a process up; None when it is gone."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -63,16 +63,16 @@ def process(pid: int) -> Process | None:
 
 
 def session_of(pid: int) -> int | None:
-    """The session of a process that lives; a zombie does not."""
+    """The session of a living process; None for a zombie, or when it is gone."""
     found = process(pid)
     return None if found is None or found.state in "ZX" else found.session
 
 
 def session_members(session: int, is_young: bool = False) -> list[Process]:
-    """Who lives in a session; all of them, unless somebody comes into being meanwhile whose parent is among them.
+    """The living members of a session; a child that a member starts meanwhile may be missing.
 
-    Everybody in it had its pid after the leader, whose own is the number of the session. So with `is_young`, when too
-    little time has passed for pids to come round, only those that were given out since are looked at.
+    The number of a session is the pid of its leader, and every other member got its pid later. `is_young` says that
+    too little time has passed since for pids to wrap around: then only pids after the leader's are looked at.
     """
     seen = session if is_young else None
     members: list[Process] = []
@@ -84,13 +84,15 @@ def session_members(session: int, is_young: bool = False) -> list[Process]:
             members = list(filter(None, (_member(pid, session) for pid in range(seen + 1, latest + 1))))
         if members or latest is None or seen == latest:
             break
-        seen = latest  # who was born since, to a parent who is gone, is found in the next round
+        seen = (
+            latest  # a process that was started since, by a parent that is gone, is found in the next round
+        )
     return members
 
 
 def _member(pid: int, session: int) -> Process | None:
     try:
-        may_be_one = os.getsid(pid) == session  # a tenth of the cost of reading what /proc says
+        may_be_one = os.getsid(pid) == session  # costs a tenth of reading /proc
     except ProcessLookupError:
         return None
     except PermissionError:
@@ -100,7 +102,7 @@ def _member(pid: int, session: int) -> Process | None:
 
 
 def last_pid() -> int | None:
-    """The pid that was given out last, where the kernel tells."""
+    """The pid that the kernel gave out last, where it says."""
     try:
         descriptor = os.open("/proc/sys/kernel/ns_last_pid", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -139,12 +141,12 @@ def open_files(pid: int) -> list[str]:
 
 
 def send(pid: int, number: int, is_still_it: Callable[[], bool]) -> None:
-    """Signal a process, if it is still the one that was meant."""
+    """Signal a process, if `is_still_it` says that the pid still means the intended one."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    except OSError:  # no descriptors left, or a kernel without them: look and signal at once
+    except OSError:  # no descriptors left, or a kernel without pidfds: look and signal at once
         descriptor = None
     try:
         if is_still_it():
@@ -165,7 +167,7 @@ def send_in_session(pid: int, session: int, number: int) -> None:
 
 
 def signal_group(group: int, number: int) -> None:
-    """Signal a whole process group, which may be gone or somebody else's by now."""
+    """Signal a process group; do nothing when it is gone, or belongs to another user by now."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -173,7 +175,7 @@ def signal_group(group: int, number: int) -> None:
 
 
 def signal_name(number: int) -> str:
-    """What a signal is called, without its SIG; its number where it has no name."""
+    """The name of a signal without its SIG; its number where it has no name."""
     try:
         return signal.Signals(number).name.removeprefix("SIG")
     except ValueError:
@@ -181,7 +183,7 @@ def signal_name(number: int) -> str:
 
 
 def end_sessions(sessions: set[int]) -> None:
-    """Kill whoever is in one of these sessions, and return when nobody is; where there is no /proc, kill groups."""
+    """Kill all members of these sessions, and return when none is left; where there is no /proc, kill the groups."""
     pause = 0.001
     while HAS_PROC and sessions:
         members = {session: session_members(session) for session in sessions}
@@ -197,7 +199,7 @@ def end_sessions(sessions: set[int]) -> None:
 
 
 def cause_of_death(code: int) -> str:
-    """An exit code in words; signals are negative."""
+    """An exit code in words; a negative one is a signal."""
     if code >= 0:
         return f"exit code {code}"
     name = signal_name(-code)

@@ -1,6 +1,6 @@
-"""What the system has no room for at the moment: threads, open files, memory. It may have some a little later.
+"""Errors for a system that is out of threads, processes, open files or memory, perhaps for a moment only.
 
-Whoever asked for something is told what is missing. Turns go on: none of it is a mistake, and nothing is broken.
+The message names what is missing. Nothing is broken by it: turns go on, and another attempt may find room.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OPEN_FILES: Final = {
     errno.EMFILE: "This process has as many files open as it may. Raise its limit (ulimit -n), or close some",
     errno.ENFILE: "This machine has as many files open as it may. Close some, or raise fs.file-max",
 }
-"""What to do, by the number of the error."""
+"""What to do, by errno."""
 NO_ROOM: Final = frozenset(
     {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
 )
@@ -27,7 +27,7 @@ BACK_OFF: Final = 1.0
 
 
 def start_thread(work: Callable[..., None], name: str, *arguments: Any) -> threading.Thread:
-    """Have that done by a thread that keeps no program from ending; StoreError when there is no room for one."""
+    """Run `work` in a daemon thread; StoreError when the system has no room for another thread."""
     thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
     try:
         thread.start()
@@ -47,16 +47,16 @@ def no_room(what: str, error: OSError | RuntimeError, advice: str) -> RetryLater
 
 
 def no_files(number: int | None, shown: str, store: str) -> StoreError | None:
-    """What to say where nothing could be opened because too much is open; None where it is something else.
+    """The error for a store that cannot be opened because too many files are open; None if that is not the reason.
 
-    Where nobody knows the number of the error, that is tried out.
+    Where the errno is not known (None), opening a file shows it.
     """
     advice = OPEN_FILES.get(_tried() if number is None else number)
     return None if advice is None else StoreError(f"{shown} cannot be opened. {advice}.", store)
 
 
 def _tried() -> int:
-    """Why no file can be opened; 0 where one can be."""
+    """The errno of opening a file now; 0 when that works."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
@@ -65,5 +65,5 @@ def _tried() -> int:
 
 
 def no_memory(shown: str, store: str) -> StoreError:
-    """What to say of something for which there was no memory."""
+    """The error for a store that ran out of memory."""
     return StoreError(f"There was too little memory for {shown}. Have this process hold less.", store)

@@ -1,10 +1,10 @@
-"""Counts what happens, in plain numbers: what metrics are made of.
+"""Counters behind the metrics: plain numbers of what happened.
 
 Rules:
-- Nothing is counted before somebody asks for metrics.
-- A label has at most 200 values. What comes later is counted as `other`; the keys of a service (`name[key]`) count
-  under the service's name. An id is never a label.
-- Counting happens on the event loop, reading in any thread: whoever reads takes a copy first.
+- Nothing is counted until the application makes a Metrics object.
+- A label has at most 200 values. Later ones are counted as `other`; the keys of a service (`name[key]`) count under
+  the service's name. An id is never a label.
+- Counting happens on the event loop, reading in any thread: a reader takes a copy first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Label:
         self._known: dict[str, None] = {}
 
     def __call__(self, name: str) -> str:
-        """What that name is counted under."""
+        """The value that this name is counted under."""
         name = base_name(name) or name
         if name not in self._known:
             if len(self._known) >= MOST_LABELS:
@@ -43,29 +43,29 @@ class Label:
         return name
 
     def known(self) -> list[str]:
-        """What was counted so far, in the order it came."""
+        """The values so far, in the order they came."""
         return list(self._known)
 
 
 class Durations:
-    """How long something took, in buckets that grow."""
+    """A histogram of durations."""
 
     def __init__(self) -> None:
         self._buckets = [0] * (len(BOUNDS) + 1)
         self.total = 0.0
 
     def add(self, seconds: float) -> None:
-        """It took that long once more."""
+        """Count one duration."""
         self._buckets[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
     def up_to(self) -> list[int]:
-        """How many took at most as long as each bound, and at last how many there were."""
+        """For each bound, how many durations were no longer; last, how many there were."""
         return list(accumulate(self._buckets))
 
 
 class Counters:
-    """What one process did since they were made: an observer of a Cue."""
+    """Counts what one process does, from when it is made: an observer of a Cue."""
 
     def __init__(self, task: Label, service: Label) -> None:
         self._task = task
@@ -78,7 +78,7 @@ class Counters:
         self.errors: Counter[str] = Counter()
 
     def heard(self, plan: Plan) -> None:
-        """A turn was committed: count what it tells."""
+        """Count the starts, ends and events of a committed turn."""
         ended = [news.spec.task for news in plan.finals.values() if type(news) is Record]
         for task, amount in Counter(ended).items():
             self.completed[self._task(task)] += amount
@@ -92,14 +92,14 @@ class Counters:
                     self._count_notable(news)
 
     def called(self, callback: str, seconds: float) -> None:
-        """A callback answered, or failed to, after so long."""
+        """Count how long a callback took, whether or not it answered."""
         durations = self.durations.get(callback)
         if durations is None:
             durations = self.durations[callback] = Durations()
         durations.add(seconds)
 
     def complained(self, callback: str) -> None:
-        """A callback raised, overran or answered nonsense."""
+        """Count an error of a callback: it raised, overran or returned a wrong value."""
         self.errors[callback] += 1
 
     def _count_notable(self, words: EventDraft) -> None:

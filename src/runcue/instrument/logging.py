@@ -62,7 +62,7 @@ def _level(words: EventDraft) -> int:
 
 
 def _fields(event: Event) -> dict[str, object]:
-    from runcue.host.masking import mask  # only those who log need it
+    from runcue.host.masking import mask  # imported by the first line that is logged
 
     fields: dict[str, object] = {
         "work_id": event.work_id,
@@ -86,12 +86,12 @@ def _shown(value: object) -> str:
 # JSON -----------------------------------------------------------------------------------------------------
 
 LONGEST: Final = 16_384
-"""Bytes of the words for a value that is no JSON."""
+"""Characters of the text for a value that is not JSON."""
 USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "runcue"}
-"""What every log record has; anything else was given as `extra`."""
+"""Attributes of every log record; any other was given as `extra`."""
 
 BREAKS: Final = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
-"""What JSON lets stand in a text although some take it for the end of a line."""
+"""Characters that JSON allows inside a text and some readers take for the end of a line."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -102,12 +102,12 @@ class JsonFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__()
-        from runcue.host.masking import mask  # only those who want JSON need it
+        from runcue.host.masking import mask  # imported only where JSON is wanted
 
         self._mask = mask
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line for that record, without its end."""
+        """The line for a log record, without its line end."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -127,25 +127,25 @@ class JsonFormatter(logging.Formatter):
         return "{" + shown.translate(BREAKS) + "}"
 
     def _shown(self, key: str, value: object) -> str:
-        """One field as JSON: without secrets, and in words when it is none."""
+        """One field as JSON, without secrets; a value that is not JSON is put into words."""
         hidden = asked(self._mask, {key: value})
-        if hidden is None:  # such as a value that cannot be compared
+        if hidden is None:  # masking failed, as with a value that cannot be compared
             return self._json(_unspoken(value))
         try:
             return self._json(hidden[key])
-        except Exception:  # noqa: BLE001 (a value of the application's may raise anything, and a line is due)
+        except Exception:  # noqa: BLE001 (a value of the application may raise anything, and the line is needed)
             return self._json(self._words(hidden[key]))
 
     def _json(self, value: object) -> str:
         return msgspec.json.encode(value, enc_hook=self._words).decode()
 
     def _words(self, value: object) -> str:
-        """Anything in words that can be shown."""
+        """Any value in words, without secrets."""
         return str(self._mask(_words(value)))
 
 
 def _message(record: logging.LogRecord) -> str:
-    """The message; one that does not fit its arguments as it was written, with them behind it."""
+    """The message of a record; if its arguments do not fit, the unformatted message and then the arguments."""
     try:
         return record.getMessage()
     except Exception:  # noqa: BLE001 (the standard library would print this error in place of the line)

@@ -1,10 +1,10 @@
-"""Traces by OpenTelemetry: one span for each attempt, current while its handler runs.
+"""OpenTelemetry traces: one span for each attempt, which is the current span while its handler runs.
 
 Rules:
-- A span begins a trace of its own: an attempt may run long after whoever submitted its work is gone, and in another
-  process. Spans that the handler makes are its children, in a coroutine as in a thread.
-- A failure is the span's status and an exception event. Work that is only put off (a snooze, a busy far side) did not
-  fail; an attempt that was cancelled, timed out or stopped was given up.
+- A span begins a trace of its own: an attempt may run in another process than the submitter, and long after it ended.
+  Spans that the handler makes are its children, in coroutines and in threads.
+- A failure sets the span's status and adds an exception event. A unit that is put off (snoozed, or rate limited) has
+  not failed; an attempt that was cancelled, timed out or stopped is `given up`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class Traced(Protocol):
-    """What can be traced: a Cue."""
+    """What `trace` needs of a Cue."""
 
     def around(self, function: Callable[[Any], AbstractContextManager[Any]], /) -> Any:
-        """Enter what that function makes around each attempt."""
+        """Enter the context manager that `function` returns around each attempt."""
         ...
 
 
 def trace(cue: Traced, tracer: Tracer | None = None) -> None:
-    """Make a span for each attempt of that Cue, with this tracer or the application's usual one."""
+    """Make a span for each attempt of a Cue, with this tracer or the application's default one."""
     try:
         from opentelemetry.context import Context
         from opentelemetry.trace import SpanKind, get_tracer, use_span
@@ -46,7 +46,7 @@ def trace(cue: Traced, tracer: Tracer | None = None) -> None:
             try:
                 yield span
             except BaseException as error:
-                _say(span, error)
+                _note_error(span, error)
                 raise
             span.set_attribute("runcue.outcome", "returned")
 
@@ -54,7 +54,7 @@ def trace(cue: Traced, tracer: Tracer | None = None) -> None:
 
 
 def attributes_of(work: Work) -> dict[str, str | int | tuple[str, ...]]:
-    """What a span tells of its work."""
+    """The attributes of a span, from the work unit of its attempt."""
     return {
         "runcue.work.id": work.id,
         "runcue.task": work.task,
@@ -64,8 +64,8 @@ def attributes_of(work: Work) -> dict[str, str | int | tuple[str, ...]]:
     }
 
 
-def _say(span: Span, error: BaseException) -> None:
-    """How an attempt ended that did not return."""
+def _note_error(span: Span, error: BaseException) -> None:
+    """Note on the span how an attempt ended that raised."""
     from opentelemetry.trace import Status, StatusCode
 
     if is_kind(error, (Snooze, RateLimited)):

@@ -59,9 +59,9 @@ class Metrics:
         if prefix and not (prefix.isascii() and prefix.isidentifier()):
             raise ConfigError(f"The prefix of metrics is like 'runcue_', not {quoted(prefix)}.")
         self.content_type: str = prometheus_client.CONTENT_TYPE_LATEST
-        """What to say of `text()` in a Content-Type header."""
+        """The Content-Type of `text()`."""
         self.registry = prometheus_client.CollectorRegistry() if registry is None else registry
-        """Where they are registered."""
+        """The registry that has these metrics."""
         self._prefix = prefix
         self._task, self._service = Label(), Label()
         self._errors = 0
@@ -81,15 +81,15 @@ class Metrics:
         raise ConfigError(f"Metrics are taken of a Cue or a Reader, not of {quoted(source)}.")
 
     def text(self) -> bytes:
-        """These metrics as Prometheus reads them. On the loop of a Cue with a file, await `scrape()` instead."""
+        """The metrics in Prometheus' text format. On the loop of a Cue with a file, await `scrape()` instead."""
         return self._shown(self._source.now())
 
     async def scrape(self) -> bytes:
-        """The same for a coroutine: nothing is blocked meanwhile."""
+        """The metrics in Prometheus' text format, for a coroutine: the loop is not blocked."""
         return self._shown(await self._source.later())
 
     def close(self) -> None:
-        """Count no more, and leave the registry."""
+        """Stop counting, and leave the registry."""
         if not self._is_closed:
             self._is_closed = True
             self.registry.unregister(self)
@@ -162,7 +162,7 @@ class Metrics:
 
     @staticmethod
     def _add(found: dict[str, Any], name: str, label: Label | None, amounts: Mapping[str, float]) -> None:
-        """One number for each value, and 0 for those that are known and have none: a rate needs a beginning."""
+        """Add one number for each value of a label; 0 for a known value without one, so that a rate has a start."""
         known = {} if label is None else dict.fromkeys(label.known(), 0)
         for value, amount in (known | dict(amounts)).items():
             found[name].add_metric([value], amount)
@@ -182,7 +182,7 @@ class Metrics:
 
 
 class _Once:
-    """Families that were made already, as a registry wants them."""
+    """Finished families behind the interface that a registry collects from."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -192,7 +192,7 @@ class _Once:
 
 
 def _service_gauges(services: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """The gauges of services. What a service with keys has as a whole counts, else the sum over its keys."""
+    """The gauges of services. For a service with keys, its own limit counts, else the sum over its keys."""
     running: dict[str, float] = {}
     places: dict[str, float] = {}
     circuits: dict[str, float] = {}
@@ -208,7 +208,7 @@ def _service_gauges(services: list[dict[str, Any]]) -> dict[str, dict[str, float
 
 
 def _by_base(services: list[dict[str, Any]]) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each service as a whole, and its keys. (A key may be seen whose service is not declared here.)"""
+    """Each service with the list of its keys; a key may appear whose service is not declared here."""
     found: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
     for one in services:
         base = base_name(one["name"])

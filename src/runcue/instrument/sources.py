@@ -1,10 +1,10 @@
 """Where metrics come from: a Cue of this process, or a Reader.
 
 Rules:
-- Whoever asks is answered on any thread and any loop, and asking opens nothing: of a Cue that has no loop yet, or
-  none any more, only what was seen last is known.
-- To count the waiting work of each task is to look at all of it. Where that is much, an older answer is shown, so
-  that looking takes at most 2 % of the time.
+- A source answers on any thread and any loop, and opens nothing: for a Cue that has no loop yet, or none any more,
+  it gives the latest answer that it has.
+- Counting the pending units of each task reads all of them. In a long queue an older answer is given again, so that
+  counting takes at most 2 % of the time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ T = TypeVar("T")
 Tally = Mapping[str, Mapping[str, int]]
 
 FEW: Final = 10_000
-"""Up to so many live works they are counted anew for each scrape."""
+"""Up to so many live units, each scrape counts them anew."""
 REST: Final = 50
-"""How many times as long as counting took its answer is good for, where there are more."""
+"""With more units, an answer is used for so many times as long as counting took."""
 ANSWER_WITHIN: Final = 10.0
-"""Seconds for which a scrape waits for the event loop of a Cue."""
+"""Seconds that a scrape waits for the event loop of a Cue."""
 
 
 @runtime_checkable
@@ -56,12 +56,12 @@ class Still(Protocol):
 
 
 class Glance(msgspec.Struct, frozen=True):
-    """How a queue stands at one moment."""
+    """The state of a queue at one moment."""
 
     tally: Tally
     services: list[dict[str, Any]]
     ended: Mapping[WorkState, int] | None = None
-    """How many works ever ended, where nobody counts them by task."""
+    """How many units ever ended; None where Counters have them by task."""
 
 
 class Source(Protocol):
@@ -69,42 +69,42 @@ class Source(Protocol):
 
     @property
     def counters(self) -> Counters | None:
-        """What was counted; None where nobody can."""
+        """The counters; None for a source that sees no events."""
         ...
 
     def now(self) -> Glance | None:
-        """How the queue stands, from any thread; None while that is not known."""
+        """The state of the queue, from any thread; None while that is not known."""
         ...
 
     async def later(self) -> Glance | None:
-        """The same, for a coroutine."""
+        """The state of the queue, for a coroutine; None while that is not known."""
         ...
 
     def close(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         ...
 
 
 class _Tallying:
-    """When to count works by task anew."""
+    """Keeps the latest count of units by task, and says when it is too old."""
 
     def __init__(self) -> None:
         self._latest: Tally | None = None
         self._good_until = 0.0
 
     def known(self) -> Tally | None:
-        """The latest answer, as long as it is good for."""
+        """The latest count, unless it is too old."""
         return self._latest if perf_counter() < self._good_until else None
 
     def learn(self, tally: Tally, began: float) -> None:
-        """This is the answer to a question that was put then."""
+        """Keep a count that was asked for at `began`."""
         self._latest, now = tally, perf_counter()
         is_much = sum(sum(tasks.values()) for tasks in tally.values()) > FEW
         self._good_until = now + REST * (now - began) if is_much else 0.0
 
 
 class StillSource:
-    """A queue in a file or in PostgreSQL, seen from outside."""
+    """A queue in a file or in PostgreSQL, read through a Reader."""
 
     counters = None
 
@@ -113,7 +113,7 @@ class StillSource:
         self._tallying = _Tallying()
 
     def now(self) -> Glance:
-        """How the queue stands, from any thread."""
+        """The state of the queue, from any thread."""
         tally = self._tallying.known()
         if tally is None:
             began = perf_counter()
@@ -122,7 +122,7 @@ class StillSource:
         return Glance(tally, self._reader.services(), self._reader.count())
 
     async def later(self) -> Glance:
-        """The same, in a thread."""
+        """The state of the queue, read in a thread."""
         return await asyncio.to_thread(self.now)
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class StillSource:
 
 
 class LiveSource:
-    """A Cue, in this process."""
+    """A Cue in this process."""
 
     def __init__(self, cue: Live, counters: Counters) -> None:
         self.counters = counters
@@ -139,13 +139,13 @@ class LiveSource:
         self._latest: Glance | None = None
         self._read_connection: asyncio.Task[Glance] | None = None
         self.close = cue.observe(counters)
-        """Count no more."""
+        """Stop counting."""
 
     def now(self) -> Glance | None:
-        """How the queue stands, from any thread.
+        """The state of the queue, from any thread.
 
-        On the loop itself a queue in memory answers at once. A store does not: the latest answer is shown, and a
-        new one asked for.
+        Called on the loop of a Cue with a store, this cannot wait for the store: it gives the latest answer, and
+        asks for a new one.
         """
         loop = self._cue.loop
         if loop is None or not loop.is_running():
@@ -157,7 +157,7 @@ class LiveSource:
         return self._asked_before(loop)
 
     async def later(self) -> Glance | None:
-        """The same for a coroutine, on whatever loop."""
+        """The state of the queue, for a coroutine on any loop."""
         loop = self._cue.loop
         if loop is None or not loop.is_running():
             return self._latest
@@ -175,8 +175,8 @@ class LiveSource:
         return self._latest
 
     def _asked_before(self, loop: asyncio.AbstractEventLoop) -> Glance | None:
-        """What the question before found, or its error; the next question is on its way."""
-        before = self._read_connection
+        """The answer, or the error, of the latest question; asks the next one."""
+        before = self._looking
         if before is None or before.done():
             self._read_connection = loop.create_task(self._look(), name="runcue metrics")
             self._read_connection.add_done_callback(_heard)
@@ -203,7 +203,7 @@ def _answer_of(asked: Future[T]) -> T:
 
 
 def _at_once(answer: Coroutine[Any, Any, T]) -> T:
-    """The answer of a coroutine that has nothing to wait for."""
+    """The answer of a coroutine that never waits."""
     try:
         answer.send(None)
     except StopIteration as done:
@@ -214,6 +214,6 @@ def _at_once(answer: Coroutine[Any, Any, T]) -> T:
 
 
 def _heard(looking: asyncio.Task[Glance]) -> None:
-    """The next scrape is told of its error; when there is none, nobody has to be."""
+    """Mark the error of a look as seen: the next scrape raises it, if there is one."""
     if not looking.cancelled():
         looking.exception()

@@ -10,12 +10,12 @@
     assert run(main()) == 3600.0  # and it took no time
 
 `run` is `asyncio.run` on a `VirtualLoop`. `settle` ends the present instant. `Deadlock` is raised where real
-time would hang. `kill`, `fail_commit` and `fill_disk` let things happen to a Cue (faults.py), and `watch` hears
-everything it tells. docs/testing.md shows how to run a whole pytest suite this way.
+time would hang. `kill`, `fail_commit` and `fill_disk` make a Cue fail (faults.py), and `watch` passes on
+all its events. docs/testing.md shows how to run a whole pytest suite this way.
 """
 
 from runcue.testing.faults import fail_commit, fill_disk, kill
 from runcue.testing.virtual import Deadlock, VirtualLoop, run, settle
-from runcue.testing.watching import watch
+from runcue.testing.watcher import watch
 
 __all__ = ["Deadlock", "VirtualLoop", "fail_commit", "fill_disk", "kill", "run", "settle", "watch"]

@@ -1,4 +1,4 @@
-"""What every store must do, as checks that anybody's store can be put through.
+"""The store contract: what every store must do, as checks that anyone can run against a store.
 
     import pytest
     from runcue.testing import contract
@@ -7,11 +7,11 @@
     async def test_my_store(check, tmp_path):
         await check(lambda: MyStore(tmp_path / "queue"))
 
-A check is given a function that opens the queue; each call of it is another process, as far as the store can tell.
-It opens and closes what it needs, on the running loop, and raises `Broken` when a promise is not kept.
+A check is given a function that opens the queue; to the store, each call of it looks like another process. The check
+opens and closes what it needs, on the running loop, and raises `Broken` when the store breaks a promise.
 
-`EVERY`   what any store promises: records, turns, what a decision may read.
-`SHARED`  what a store promises besides that several processes may open: a library, changes, events, news.
+`EVERY`   checks for any store: records, turns, what a decision may read.
+`SHARED`  further checks for a store that several processes may open: paging, changes, events, wake-ups.
 """
 
 from __future__ import annotations
@@ -28,31 +28,43 @@ from msgspec.structs import replace
 from runcue.core.model.events import EventDraft
 from runcue.core.model.lifecycle import finished, move, started
 from runcue.core.model.parse import Rate
-from runcue.core.model.record import Attempt, Record, WorkState
+from runcue.core.model.record import Record, WorkState
 from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Questions, Rule, Settings
 from runcue.core.model.state import BreakerState, Grant, Limits, Overdue, ServiceState
 from runcue.core.schedule.plan import Key, Plan, ReadRequest
 from runcue.core.views.query import Query
 from runcue.ports import Turn
-from runcue.testing import between, manual_turns
-from runcue.testing.manual_turns import NOW, Broken, Hand, Open, expect, hands, library_of, pending, specimens
+from runcue.testing import exchange
+from runcue.testing.manual_turns import (
+    NOW,
+    Broken,
+    Hand,
+    Open,
+    expect,
+    failed,
+    hands,
+    library_of,
+    lives,
+    pending,
+    specimens,
+)
 
 __all__ = ["EVERY", "SHARED", "Broken", "Check", "Open"]
 
 Check = Callable[[Open], Awaitable[None]]
 
 PATIENCE = 30.0
-"""Seconds to wait for what has to come."""
+"""Seconds to wait for something that has to come."""
 GLANCE = 0.02
-"""Seconds to wait for what must not come."""
+"""Seconds to wait for something that must not come."""
 
 
 # --- What every store promises --------------------------------------------------------------------
 
 
 async def records_come_back_as_they_were(open_store: Open) -> None:
-    """What was written is what is found, to the last field."""
+    """A record that is read equals the record that was written, in every field."""
     async with hands(open_store) as [hand]:
         await hand.write(*specimens())
         await hand.compare()
@@ -68,7 +80,7 @@ async def every_move_is_kept(open_store: Open) -> None:
 
 
 async def a_revived_work_is_the_newest(open_store: Open) -> None:
-    """The number of a work says how new it is, and reviving gives it another."""
+    """The number (seq) of a unit says how new it is; reviving the unit gives it a new number."""
     async with hands(open_store) as [hand]:
         first, second = pending(1), pending(2)
         await hand.write(first, second)
@@ -82,7 +94,7 @@ async def a_revived_work_is_the_newest(open_store: Open) -> None:
 
 
 async def a_work_may_be_new_and_revived_in_one_turn(open_store: Open) -> None:
-    """What was accepted, failed at once and was revived in the same turn is kept like any other."""
+    """A unit that was accepted, failed and revived within one turn is stored like any other."""
     async with hands(open_store) as [hand]:
         fresh = replace(pending(2), spec=replace(pending(2).spec, depends_on=("failed",)), missing=1)
 
@@ -96,7 +108,7 @@ async def a_work_may_be_new_and_revived_in_one_turn(open_store: Open) -> None:
 
 
 async def a_decision_that_raises_leaves_nothing(open_store: Open) -> None:
-    """A turn is kept whole or not at all, and the next one finds the queue as it was."""
+    """A turn is committed as a whole or not at all; after a failed one the next turn finds the queue as it was."""
     async with hands(open_store) as [hand]:
         await hand.write(pending(1))
 
@@ -119,7 +131,7 @@ async def a_decision_that_raises_leaves_nothing(open_store: Open) -> None:
 
 
 async def a_decision_reads_what_it_names(open_store: Open) -> None:
-    """By id and by key, and nothing of what is not there."""
+    """A decision reads records by id and by key; ids and keys that do not exist give nothing."""
     async with hands(open_store) as [hand]:
         await hand.write(*[pending(seq, idempotency_key=f"k{seq}") for seq in range(1, 2001)])
         ids = {f"w{seq}" for seq in range(1, 2001, 2)} | {"nobody"}
@@ -130,7 +142,7 @@ async def a_decision_reads_what_it_names(open_store: Open) -> None:
 
 
 async def a_key_leads_to_whoever_took_it_last(open_store: Open) -> None:
-    """Work that takes over a key owns it, however the first one stands."""
+    """A unit that takes over a key owns it, in whatever state the first owner is."""
     async with hands(open_store) as [hand]:
         await hand.write(pending(1, idempotency_key="k"))
         await hand.write(move(hand.kept["w1"], "fail", completed_at=NOW, shelf=None, place=0.0, error="x"))
@@ -140,7 +152,7 @@ async def a_key_leads_to_whoever_took_it_last(open_store: Open) -> None:
 
 
 async def dependents_are_found_in_the_order_they_came(open_store: Open) -> None:
-    """Whoever depends on a work is found by it, also when that work never came."""
+    """The dependents of a unit are found by its id, also when that unit was never submitted."""
     async with hands(open_store) as [hand]:
         await hand.write(pending(1), pending(2, depends_on=("w1", "never"), shelf="blocked"))
         await hand.write(pending(3, id="a", depends_on=("never",), shelf="blocked"))
@@ -152,12 +164,12 @@ async def dependents_are_found_in_the_order_they_came(open_store: Open) -> None:
 
 
 async def purged_work_leaves_no_trace(open_store: Open) -> None:
-    """What is purged is found by nobody: not by its id, its key or what it needs. What is beside it stays.
+    """A purged unit is not found by its id, its key or its dependencies; other units stay.
 
     Of an id that runcue made it stays known how it ended: unknown, it would pass for one that ended well.
     """
     async with hands(open_store) as [hand]:
-        named, *others = _failed(1, 2, 3)
+        named, *others = failed(1, 2, 3)
         await hand.write(replace(named, spec=replace(named.spec, is_named=True)), *others)
         await hand.turn(lambda plan, turn: plan.purged.extend(["w1", "w3"]))
         for work_id in ("w1", "w3"):
@@ -173,9 +185,9 @@ async def purged_work_leaves_no_trace(open_store: Open) -> None:
 
 
 async def a_purged_id_may_be_used_again_in_the_same_turn(open_store: Open) -> None:
-    """New work with the id and the key of purged work is new: nothing of the old one is left in it."""
+    """A new unit with the id and the key of a purged one has nothing of the old unit."""
     async with hands(open_store) as [hand]:
-        await hand.write(*_failed(1, 2))
+        await hand.write(*failed(1, 2))
         fresh = pending(3, id="w1", is_named=True, idempotency_key="k1")
 
         def change(plan: Plan, turn: Turn) -> None:
@@ -191,18 +203,8 @@ async def a_purged_id_may_be_used_again_in_the_same_turn(open_store: Open) -> No
         expect("dependents", found.dependents, {"need": [hand.kept["w2"]]})
 
 
-def _failed(*numbers: int) -> list[Record]:
-    """New work that failed already, with a key, a need and a history."""
-    line = Attempt(1, NOW, 0.5, "ValueError: no", "me")
-    return [
-        replace(pending(seq, idempotency_key=f"k{seq}", depends_on=("need",)), state=WorkState.FAILED, error="x",
-                completed_at=NOW, spent=1, failures=1, history=(line,), shelf=None, place=0.0)
-        for seq in numbers
-    ]  # fmt: skip
-
-
 async def texts_are_kept_and_deleted(open_store: Open) -> None:
-    """What an application keeps with its queue comes back as it was; None deletes it."""
+    """A text that an application keeps with its queue is read as it was written; None deletes it."""
     text = "ü \u2028 \0 \n ' \" 🎈"
     async with hands(open_store) as [hand]:
         expect("nothing yet", await hand.store.config(), {})
@@ -250,7 +252,7 @@ EVERY: tuple[Check, ...] = (
 
 
 async def others_find_what_was_written(open_store: Open) -> None:
-    """Every process sees the same, and so does one that comes when all have left."""
+    """All processes read equal records, and so does one that opens the queue after all have closed it."""
     async with hands(open_store, 2) as [one, other]:
         await one.write(*specimens())
         await other.compare()
@@ -267,7 +269,7 @@ async def others_find_what_was_written(open_store: Open) -> None:
 
 
 async def turns_never_overlap(open_store: Open) -> None:
-    """While one process decides, no other does; and whoever decides knows all that was decided before."""
+    """While one process decides, no other does; each decision sees all decisions before it."""
     inside = 0
     meeting = threading.Event()
     async with hands(open_store, 3) as several:
@@ -296,7 +298,7 @@ async def turns_never_overlap(open_store: Open) -> None:
 
 
 async def a_shelf_is_paged_in_order(open_store: Open) -> None:
-    """By place, then by number; each page goes on where the last one ended."""
+    """Records come by sort key, then by number; each page begins where the last one ended."""
     random = Random(3)
     places = [random.choice([1.0, 2.0, 2.5, random.random() * 3]) for _ in range(100)]
     async with hands(open_store, 2) as [one, other]:
@@ -328,7 +330,7 @@ def _paged(size: int, turn: Turn) -> list[Record]:
 
 
 async def the_library_finds_what_is_due_and_what_is_oldest(open_store: Open) -> None:
-    """What somebody has to look at by its time, what is pending by its number, who waits by whom they wait for."""
+    """Watched units are found by time, pending ones by number, dependents by the unit they wait for."""
     times = [5.0, 3.0, None, 9.0, 1.0, 3.5]
     async with hands(open_store) as [hand]:
         for seq, at in enumerate(times, 1):
@@ -356,7 +358,7 @@ def _ids(records: list[Record]) -> list[str]:
 
 
 async def who_takes_over_is_told_everything(open_store: Open) -> None:
-    """A turn of a process that did not decide last begins with all there is; one that goes on, with nothing twice."""
+    """A process that takes over reads all changes in its turn; one that goes on deciding reads none twice."""
     async with hands(open_store, 2) as [one, other]:
         await one.turn()
         expect(
@@ -421,7 +423,7 @@ async def who_takes_over_is_told_everything(open_store: Open) -> None:
 
 
 async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) -> None:
-    """Of the services that are named, after a moment of their own, in order, and less what was given back."""
+    """Starts are read for the named services, each from its own moment on, in order, without those given back."""
     async with hands(open_store, 1) as [one]:
         grants = [
             Grant("api", NOW - 9),
@@ -460,7 +462,7 @@ async def an_empty_shelf_is_told(open_store: Open) -> None:
 
 
 async def a_turn_that_failed_begins_anew(open_store: Open) -> None:
-    """After a turn that came to nothing a process reads everything anew, also if it decided last."""
+    """After a failed turn a process reads everything anew, even if it decided last."""
     async with hands(open_store) as [one]:
         await one.write(pending(1))
         await one.turn()
@@ -479,9 +481,9 @@ async def a_turn_that_failed_begins_anew(open_store: Open) -> None:
 
 
 async def others_find_the_texts_and_miss_what_was_purged(open_store: Open) -> None:
-    """Both are the same for every process, and for one that comes when all have left."""
+    """Texts and purges are equal for all processes, and for one that opens the queue after all have closed it."""
     async with hands(open_store, 2) as [one, other]:
-        await one.write(*_failed(1, 2))
+        await one.write(*failed(1, 2))
         await other.turn()
 
         def change(plan: Plan, turn: Turn) -> None:
@@ -502,7 +504,7 @@ async def others_find_the_texts_and_miss_what_was_purged(open_store: Open) -> No
 
 
 async def events_are_read_by_number(open_store: Open) -> None:
-    """Numbered from 1 without a gap, in the order of the turns, for every process, from any number on."""
+    """Events are numbered from 1 without a gap, in the order of turns; any process can read from any number on."""
     async with hands(open_store, 2) as [one, other]:
         expect("none yet", await one.shared.events(0, 10), [])
         for number in range(1, 31):
@@ -524,7 +526,7 @@ async def events_are_read_by_number(open_store: Open) -> None:
 
 
 async def results_are_read_with_their_events(open_store: Open) -> None:
-    """The everyday events say what they said when they happened."""
+    """Events of starts and completions read later equal those that were emitted, results included."""
     async with hands(open_store, 2) as [one, other]:
         accepted = pending(1)
         running = started(accepted, 1, NOW + 1, "me", "running/me")
@@ -547,7 +549,7 @@ async def results_are_read_with_their_events(open_store: Open) -> None:
 
 
 async def a_commit_wakes_the_others(open_store: Open) -> None:
-    """Whoever listens hears of a foreign commit without asking."""
+    """A commit of another process wakes a process that waits."""
     async with hands(open_store, 2) as [one, other]:
         await one.join()
         await other.join()
@@ -563,7 +565,7 @@ async def a_commit_wakes_the_others(open_store: Open) -> None:
 
 
 async def time_is_one_for_all(open_store: Open) -> None:
-    """A turn begins no earlier than the last one, whoever took that."""
+    """A turn begins no earlier than the last one, in whatever process that was."""
     times: list[float] = []
     async with hands(open_store, 2) as pair:
         for number in range(1, 21):
@@ -590,5 +592,5 @@ SHARED: tuple[Check, ...] = (
     results_are_read_with_their_events,
     a_commit_wakes_the_others,
     time_is_one_for_all,
-    *between.EVERY,
+    *exchange.EVERY,
 )

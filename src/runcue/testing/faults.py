@@ -1,11 +1,11 @@
-"""Faults on virtual time: Cues on one loop and one file stand for processes, and things happen to them.
+"""Faults on virtual time: Cues on one loop and one file stand for processes, and these functions make them fail.
 
     async def main() -> None:
         one, other = make_cue("queue.db"), make_cue("queue.db")
         one.start(), other.start()
         ...
-        fail_commit(one, took_place=True)   # the disk says no, though the commit is there
-        kill(other)                         # as by kill -9: nothing of it runs any more
+        fail_commit(one, took_place=True)   # the disk reports an error, but the commit is there
+        kill(other)                         # like kill -9: nothing of it runs any more
 
     run(main())
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def kill(cue: Cue) -> None:
-    """End that Cue as the death of its process would: at once, and nobody is told.
+    """End a Cue as the death of its process would: at once, and without a word to the others.
 
-    Its handlers are cancelled. What they do about that, and what they return, reaches nobody; to the other Cues on
-    the file it is dead, and they take over what it ran. The file stays as its last commit left it.
+    Its handlers are cancelled; what they do then, and what they return, is lost. To the other Cues on the file it is
+    dead, and they take over its running units. The file stays as its last commit left it.
     """
     system = cue._system
     cue._is_closed = True
@@ -38,29 +38,30 @@ def kill(cue: Cue) -> None:
 
 
 def fail_commit(cue: Cue, *, took_place: bool, times: int = 1) -> None:
-    """Have the next commits of that Cue fail with an error of the disk, whether or not they take place."""
+    """Make the next commits of a Cue fail with a disk error; `took_place` says whether they are written anyway."""
     store = _store_of(cue)
-    ailing = _Ailing(store._tables.connection, "COMMIT" if took_place else "ROLLBACK", times)
-    store._tables.use(ailing)
+    failing = _FailingConnection(store._tables.connection, "COMMIT" if took_place else "ROLLBACK", times)
+    store._tables.use(failing)
 
 
 def fill_disk(cue: Cue, *, times: int = 1) -> None:
-    """Have the next commits of that Cue fail because the disk is full."""
+    """Make the next commits of a Cue fail because the disk is full."""
     store = _store_of(cue)
-    store._tables.use(_Ailing(store._tables.connection, "ROLLBACK", times, apsw.FullError))
+    store._tables.use(_FailingConnection(store._tables.connection, "ROLLBACK", times, apsw.FullError))
 
 
 def _store_of(cue: Cue) -> SqliteStore:
-    from runcue.stores.sqlite.store import SqliteStore  # not on every system; virtual time is
+    # Not on every system, unlike virtual time.
+    from runcue.stores.sqlite.store import SqliteStore
 
     store = None if cue._system is None else cue._system.store
     if not isinstance(store, SqliteStore):
-        raise ConfigError("Only an opened Cue in a file can have trouble with its disk.")
+        raise ConfigError("Disk faults need an open Cue with a queue in a file.")
     return store
 
 
-class _Ailing:
-    """A connection whose next commits fail as they do when the disk does."""
+class _FailingConnection:
+    """A connection whose next commits fail as on a failing disk."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class _Ailing:
         return getattr(self._connection, name)
 
     def execute(self, statement: str, bindings: Any = ()) -> Any:
-        """As the connection does, but for a commit while it is unwell."""
+        """Run a statement; a commit fails while `times` is not used up."""
         if statement == "COMMIT" and self._times > 0:
             self._times -= 1
             self._connection.execute(self._instead)

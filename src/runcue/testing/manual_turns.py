@@ -1,6 +1,6 @@
-"""A hand on a queue: takes the turns of a store without a scheduler, and knows what the store should hold.
+"""Turns of a store by hand, without a scheduler, for the checks in contract.py.
 
-For the checks in contract.py. A plain dict of records is kept beside the store; `compare` looks for differences.
+A plain dict keeps the records that the store should hold; `compare` looks for differences.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ NOW = 1_700_000_000.0
 
 
 class Broken(AssertionError):
-    """Says which promise a store did not keep."""
+    """A store broke a promise; the message says which."""
 
 
 def expect(what: str, found: object, wanted: object) -> None:
-    """Raise unless that is what was wanted."""
+    """Raise `Broken` unless `found` equals `wanted`."""
     if found != wanted:
         raise Broken(f"{what}: found {_short(found)}, wanted {_short(wanted)}")
 
@@ -43,9 +43,9 @@ def _short(value: object) -> str:
     return text if len(text) <= 2000 else f"{text[:2000]}…"
 
 
-def library_of(turn: Turn) -> TurnReader:
-    """Where a decision may read more."""
-    if turn.reader is None:
+def library_of(turn: Turn) -> Library:
+    """The reader through which a decision may read more records."""
+    if turn.library is None:
         raise Broken("a store that several processes open has a library")
     return turn.reader
 
@@ -56,13 +56,13 @@ class Hand:
     def __init__(self, store: Store, kept: dict[str, Record]) -> None:
         self.store = store
         self.kept = kept
-        """What the queue holds, as a plain dict; shared by all hands on it."""
+        """The records that the queue should hold; one dict for all processes of a check."""
         self.changes: Changes | None = None
-        """What the last turn was told that it did not know."""
+        """The changes of others that the last turn was given."""
         self.posts: Sequence[Post] = ()
-        """What the last turn took that others had left for it."""
+        """The posts of others that the last turn took."""
         self.received: Received | None = None
-        """What the last turn found of what others decided."""
+        """What the last turn received from other deciders."""
         self._head = NO_HEAD
 
     @property
@@ -72,7 +72,7 @@ class Hand:
         return self.store
 
     async def turn(self, change: Change | None = None, takeover: Takeover | None = None) -> Plan:
-        """Take a turn and commit what `change` put into its plan, whoever decided last."""
+        """Take a turn and commit what `change` put into its plan; take over if another process decided last."""
         plan = await self.try_turn(change, takeover)
         while plan is None:
             assert self.received is not None
@@ -81,7 +81,7 @@ class Hand:
         return plan
 
     async def try_turn(self, change: Change | None = None, takeover: Takeover | None = None) -> Plan | None:
-        """The same, unless another process decides."""
+        """Take a turn like `turn`; None when another process decides."""
         before = self._head
 
         def decide(turn: Turn) -> Plan:
@@ -104,12 +104,12 @@ class Hand:
         return plan
 
     async def join(self) -> Plan:
-        """Take a turn that tells the others of this process."""
-        me = self.shared.me()
+        """Take a turn that registers this process with the others."""
+        me = self.store.me()
         return await self.turn(lambda plan, turn: plan.workers.update({me.id: me}))
 
-    async def write(self, *records: Record, events: Iterable[EventDraft] = ()) -> Plan:
-        """Take a turn that writes these."""
+    async def write(self, *records: Record, events: Iterable[Told] = ()) -> Plan:
+        """Take a turn that writes these records and events."""
 
         def change(plan: Plan, turn: Turn) -> None:
             for record in records:
@@ -119,7 +119,7 @@ class Hand:
         return await self.turn(change)
 
     def put(self, plan: Plan, record: Record) -> None:
-        """Have a plan write that, with all that a scheduler would say of it."""
+        """Put a record into a plan, with all the marks that a scheduler would set."""
         before = self.kept.get(record.id)
         plan.records[record.id] = record
         if before is None:
@@ -149,13 +149,13 @@ class Hand:
         return replace(head, decider=None, **counts)  # nobody is named: who took the turn goes on
 
     async def look(self, question: Callable[[Turn], Any]) -> Any:
-        """Ask something in a turn that writes nothing."""
+        """Read in a turn that writes nothing."""
         answers: list[Any] = []
         await self.turn(lambda plan, turn: answers.append(question(turn)))
         return answers[0]
 
     async def compare(self) -> None:
-        """Every way to find a record gives what was written."""
+        """Expect every way to find a record to give what was written."""
         store, kept = self.store, self.kept
         for work_id, record in kept.items():
             expect(f"get({work_id!r})", await store.get(work_id), record)
@@ -176,7 +176,7 @@ class Hand:
 
 
 def _narrow(newest: list[Record]) -> Iterator[Query]:
-    """Questions for some of these records, and for none of them."""
+    """Queries that match some of these records, and one that matches none."""
     yield from (Query(queue="nowhere"), Query(service="nothing"), Query(search="nowhere to be found"))
     for record in newest[:2]:
         spec = record.spec
@@ -193,7 +193,7 @@ def _numbers(records: list[Record]) -> list[tuple[str, str, int]]:
 
 @asynccontextmanager
 async def hands(open_store: Open, amount: int = 1) -> AsyncIterator[list[Hand]]:
-    """That many processes on one queue, which is closed at the end."""
+    """Open the queue in so many processes, and close it in all of them at the end."""
     kept: dict[str, Record] = {}
     hands = [Hand(open_store(), kept) for _ in range(amount)]
     for hand in hands:
@@ -207,7 +207,7 @@ async def hands(open_store: Open, amount: int = 1) -> AsyncIterator[list[Hand]]:
 
 
 def _is_everyday(before: Record, record: Record) -> bool:
-    """True for a start and for a good end, of which stores need to write only what these change."""
+    """True for a start and for a completion: stores may write only the columns that these change."""
     if record.state is WorkState.RUNNING and before.state is WorkState.PENDING:
         return record == started(
             before, record.token, record.started_at or 0.0, record.worker or "", record.shelf or ""
@@ -221,7 +221,7 @@ def _is_everyday(before: Record, record: Record) -> bool:
 
 
 def pending(seq: int, **fields: Any) -> Record:
-    """New work, as a scheduler would have accepted it; fields of its spec are given with it."""
+    """A new unit as a scheduler would accept it; keyword arguments are fields of its spec."""
     names = set(Spec.__struct_fields__)
     asked = {name: value for name, value in fields.items() if name in names}
     own = {name: value for name, value in fields.items() if name not in names}
@@ -237,8 +237,18 @@ def pending(seq: int, **fields: Any) -> Record:
     return Record(spec.id, spec, seq, **values)
 
 
+def failed(*numbers: int) -> list[Record]:
+    """New units that have failed already, with a key, a dependency and a history."""
+    line = Attempt(1, NOW, 0.5, "ValueError: no", "me")
+    return [
+        replace(pending(seq, idempotency_key=f"k{seq}", depends_on=("need",)), state=WorkState.FAILED, error="x",
+                completed_at=NOW, spent=1, failures=1, history=(line,), shelf=None, place=0.0)
+        for seq in numbers
+    ]  # fmt: skip
+
+
 def specimens() -> list[Record]:
-    """Records of every kind, and with everything in them that is easily lost on the way."""
+    """Records of every kind, with values that are easily lost in encoding."""
     line = Attempt(1, NOW, 0.25, "ConnectionError: gone", "worker")
     results: list[Any] = [
         None,
@@ -278,7 +288,7 @@ def specimens() -> list[Record]:
 
 
 def lives(hand: Hand, random: Random, turns: int) -> Iterable[Change]:
-    """Turns in each of which some works make a move that their state allows."""
+    """Sets of records for successive turns, in each of which some units make a legal move."""
     kept = hand.kept
     numbers = count(max((record.seq for record in kept.values()), default=0) + 1)
     tokens = count(max((record.token for record in kept.values()), default=0) + 1)
@@ -298,7 +308,7 @@ def lives(hand: Hand, random: Random, turns: int) -> Iterable[Change]:
 
 
 def _moved(record: Record, random: Random, now: float, seq: int, token: int) -> Record | None:
-    """How a work may stand after its next move."""
+    """The record of a unit after a random legal move."""
     ended: dict[str, Any] = {"token": 0, "worker": None, "completed_at": now, "shelf": None, "place": 0.0}
     match record.state, random.randrange(4):
         case WorkState.PENDING, 0:

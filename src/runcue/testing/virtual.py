@@ -25,10 +25,10 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 EPOCH = 1_700_000_000.0
-"""What `VirtualLoop.now()` starts from unless told otherwise: 14 November 2023, 22:13:20 UTC."""
+"""The default start of `VirtualLoop.now()`: 14 November 2023, 22:13:20 UTC."""
 
 MAX_IDLE_REAL = 30.0
-"""Real seconds a held loop waits for something to come before it gives up."""
+"""Real seconds that a held loop waits for the outside before it raises Deadlock."""
 
 _PAUSE = 0.05  # real seconds between two looks at whether the loop is still held
 _TOLERANCE = time.get_clock_info("monotonic").resolution  # asyncio fires timers early by less than this
@@ -39,7 +39,7 @@ class Deadlock(RuntimeError):
     """Nothing more can happen on this loop, or not within its bounds.
 
     `reason` is "idle" (all tasks wait for each other), "held" (nothing came from outside in `max_idle_real`
-    seconds) or "limit" (the virtual time allowed is used up). `at` is the virtual time, `tasks` who waits.
+    seconds) or "limit" (the virtual time allowed is used up). `at` is the virtual time, `tasks` the tasks that wait.
     """
 
     def __init__(self, reason: str, explanation: str, *, at: float, tasks: tuple[str, ...]) -> None:
@@ -96,7 +96,7 @@ class _Selector(selectors.BaseSelector):
         pause = 0.0
         while True:
             # First the hold, then the poll: a thread delivers its answer before it releases the loop,
-            # so whoever sees no hold here will also see the answer.
+            # so that a look that finds no hold also finds the answer.
             held = self._is_held()
             events = self._system.select(pause)
             if events or timeout == 0:
@@ -125,8 +125,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop for tests and simulations: an hour of `asyncio.sleep` takes no real time.
 
     `start` is the first value of `time()`; `now()` is `epoch + time()`. A run ends with `Deadlock` after
-    `limit` virtual seconds, or when it had to wait for the outside and heard nothing for `max_idle_real`
-    real seconds.
+    `limit` virtual seconds, or when it waits for the outside and nothing comes for `max_idle_real` real
+    seconds.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._epoch + self._now
 
     def wall(self) -> float:
-        """What a clock on the wall shows: `now()` until somebody sets it with `jump_wall`."""
+        """The wall clock: `now()`, plus what `jump_wall` added."""
         return self.now() + self._wall_offset
 
     def jump_wall(self, seconds: float) -> None:
@@ -173,12 +173,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     # What happens outside
 
     def hold(self) -> None:
-        """Make time stand still until `release()`: something runs outside the loop. Holds add up."""
+        """Stop time until `release()`, because something runs outside the loop. Holds add up."""
         with self._holds_lock:
             self._holds += 1
 
     def release(self) -> None:
-        """Take back one `hold()`. Call it after the answer was handed to the loop; any thread may."""
+        """End one `hold()`, from any thread. Call it after the answer was posted to the loop."""
         with self._holds_lock:
             if self._holds == 0:
                 raise RuntimeError("release() without hold(): this loop is not held.")
@@ -186,13 +186,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         try:
             self.call_soon_threadsafe(_nothing)
         except RuntimeError:
-            if not self.is_closed():  # a thread that outlives its loop has nobody to wake
+            if not self.is_closed():  # a thread may outlive its loop
                 raise
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> Future[T]:
-        """Like asyncio's, and time stands still until the answer is here or no longer wanted."""
+        """Like asyncio's; time stands still until the answer arrives or is cancelled."""
         self.hold()
         try:
             future = super().run_in_executor(executor, func, *args)
@@ -203,7 +203,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Like asyncio's, and time stands still meanwhile; `timeout`, being virtual, never strikes."""
+        """Like asyncio's; time stands still meanwhile, so that `timeout` never ends it."""
         self.hold()
         try:
             if sys.version_info >= (3, 12):
@@ -222,18 +222,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> TimerHandle:
-        """Like asyncio's, and timers for the same moment fire in the order they were made."""
+        """Like asyncio's; timers for one moment fire in the order they were made."""
         self._timers_made += 1
         if self._furthest_timer < when < math.inf:
             self._furthest_timer = float(when)
         return super().call_at(_Moment(when, self._timers_made), callback, *args, context=context)
 
     def _must_wait(self, timeout: float | None, held: bool, waited: float) -> bool:
-        """Nothing is ready. Move on in virtual time, or say that something from outside may still come.
+        """Decide what to do when nothing is ready: True to wait for the outside, False after moving the clock.
 
         timer due now                  → let asyncio fire it
         held                           → wait
-        somebody settles               → wake them
+        a task waits in `settle`        → wake it
         timer in the future            → go there
         only timers at infinity, none  → wait if a socket or pipe is watched, else it is a deadlock
         """
@@ -267,7 +267,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             target = math.nextafter(target, math.inf)
         if target > self._ends_at:
             assert self._limit is not None
-            self._ends_at = self._now + self._limit  # tidying up may take as long again
+            self._ends_at = self._now + self._limit  # tasks may take as long again to clean up
             raise self._deadlock("limit", f"the limit of {self._limit:g} virtual seconds is used up.")
         self._now = target
 
@@ -296,7 +296,7 @@ def run(
     limit: float | None = None,
     max_idle_real: float = MAX_IDLE_REAL,
 ) -> T:
-    """`asyncio.run` on a `VirtualLoop`: run, cancel what is left over, close."""
+    """`asyncio.run` on a `VirtualLoop`: run the coroutine, cancel the tasks that are left, close the loop."""
 
     def make_loop() -> AbstractEventLoop:
         return VirtualLoop(start=start, epoch=epoch, limit=limit, max_idle_real=max_idle_real)
@@ -306,7 +306,7 @@ def run(
 
 
 async def settle() -> None:
-    """Let this instant end: return when nothing else can run until time passes.
+    """Wait for the end of this instant: return when nothing else can run until time passes.
 
     Timers due now and threads in flight belong to the instant. A task that spins on `sleep(0)` never ends it.
     """
@@ -324,4 +324,4 @@ def _describe(task: asyncio.Task[Any]) -> str:
 
 
 def _nothing() -> None:
-    """What a loop is given to do when it should only wake up."""
+    """Wakes a loop up: the call itself does nothing."""

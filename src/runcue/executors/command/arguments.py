@@ -1,4 +1,4 @@
-"""What a handler returned as a command: a list of arguments or a text for a shell, and nothing that is neither."""
+"""Checks what a handler returned as a command: a list of arguments, or a text for a shell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runcue.ports import Command, CommandOptions
 
 
 def meant(answer: object, options: CommandOptions) -> tuple[object, CommandOptions]:
-    """What a handler's answer says is to be run, and how; raises BadCommand when it says that wrongly."""
+    """The command in a handler's answer and its options; raises BadCommand when a `Command` has a wrong option."""
     if not isinstance(answer, Command):
         return answer, options
     said = {
@@ -34,7 +34,7 @@ def meant(answer: object, options: CommandOptions) -> tuple[object, CommandOptio
 
 
 def checked(command: object, may_be_text: bool) -> list[str] | str:
-    """The arguments, or the text where that is allowed; raises BadCommand when it could not be run."""
+    """The arguments, or the text where that is allowed; raises BadCommand for anything that could not be run."""
     if isinstance(command, str):
         if not may_be_text:
             raise bad_command(command, "is a str", "return a list of arguments, or give the task shell=True")
@@ -64,5 +64,5 @@ def _argument(part: object, command: object) -> str:
 
 
 def bad_command(command: object, problem: str, advice: str) -> BadCommand:
-    """What is wrong with a command, and what to do."""
+    """The error for a command: what is wrong with it, and what to do."""
     return BadCommand(f"bad_command: {quoted(command)} {problem}: {advice}")

@@ -1,14 +1,14 @@
-"""Commands: the handler says which, a process of its own runs it.
+"""Runs the commands that handlers return, each as a process of its own.
 
 1. A command is a list of arguments, or a str where the task says `shell=True`; nothing else is ever run.
 2. It leads a session of its own, has no input, and writes to files (output.py), never to a pipe.
-3. Its end is noticed through a pidfd in the loop, elsewhere by a thread. The leader stays a zombie until everything
-   else in its session is dealt with, so that the number of its group cannot mean somebody else.
-4. When it ends, what it left in its session is killed, whatever that holds. What made a session of its own is left
-   alone and named in the result as `left_running`, if it still holds something of ours.
-5. When it is cancelled, its session gets SIGTERM (and SIGCONT), after the grace period SIGKILL. `run` returns when it
-   is gone, and nothing makes it return before.
-6. If this process dies, the reaper kills the session, and the job lock tells when it is gone.
+3. A pidfd in the loop shows its end, elsewhere a thread does. The leader stays a zombie until the rest of its session
+   is dealt with, so that the kernel cannot give the number of its group away.
+4. When the command ends, the processes that it left in its session are killed. A process with a session of its own is
+   left alone; if it still holds the job lock or an output file, the result names it as `left_running`.
+5. When the command is cancelled, its session gets SIGTERM (and SIGCONT), after the grace period SIGKILL. `run`
+   returns when the command is gone, and never before.
+6. If this process dies, the reaper kills the session, and the job lock shows when it is gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import logging
 import os
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -32,27 +31,22 @@ from typing import Any, TypeVar
 
 from runcue.errors import CommandFailed, RetryLater, quoted
 from runcue.executors.command.arguments import bad_command, checked, meant
+from runcue.executors.command.child import Child, exit_code_of, is_our_child, names_of, signal_session
 from runcue.executors.command.output import (
-    KEEP,
     LIMIT,
     Output,
     Watcher,
     is_lack,
-    last_line,
     make_folder,
     stem,
 )
 from runcue.executors.command.reaper import SHELL, Reaper, disown
-from runcue.executors.process_locks import Jobs, Mark, holders
+from runcue.executors.command.text import KEEP, last_line
+from runcue.executors.process_locks import Jobs
 from runcue.host import shortage
 from runcue.host.descriptors import close, guard
 from runcue.host.loops import hold, later, post_to_loop
 from runcue.host.processes import (
-    HAS_PROC,
-    Process,
-    process,
-    send_in_session,
-    session_members,
     signal_group,
     signal_name,
 )
@@ -63,37 +57,35 @@ T = TypeVar("T")
 
 
 LONGEST_ARGUMENT = 128 * 1024
-"""Bytes that Linux lets a single argument have."""
+"""Bytes that Linux allows for a single argument."""
 KILL_PATIENCE = 5.0
-"""Seconds that what cannot even be killed is waited for, after the command itself has ended."""
+"""Seconds that `run` waits for processes that even SIGKILL does not end, after the command itself has ended."""
 UNSEEN = "unknown"
-"""The name of who has something of ours and cannot be seen: another user's process, or there is no /proc."""
+"""The name of a process that holds a lock or file of the command and cannot be seen (another user's, or no /proc)."""
 UNSEEN_PATIENCE = 0.25
-"""Seconds that such a one is waited for: it may be a process of ours that is just becoming another program."""
-YOUNG = 0.25
-"""Seconds in which pids cannot have come round."""
+"""Seconds to wait for such a process: it may be one of ours that is just executing another program."""
 FIRST_PAUSE = 0.002
 LONGEST_PAUSE = 0.2
 
 HIDDEN_PREFIXES = ("RUNCUE_", "QUEUECTL_")
 HIDDEN = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGSSLKEY"})
-"""What commands do not see of this process's environment, unless the task's `env=` says otherwise."""
+"""Variables of this process that commands do not see, unless the task's `env=` gives them."""
 
 NO_ROOM = shortage.NO_ROOM | {errno.ETXTBSY}
-"""Errors after which the command may well start a little later; ETXTBSY: somebody is just writing the program."""
+"""Errors after which the command may start a little later; ETXTBSY: the program is being written just now."""
 
 
 # --- What to run ----------------------------------------------------------------------------------
 
 
 def arguments(command: object, options: CommandOptions) -> list[str]:
-    """The argument list that a command means; raises BadCommand when it means none."""
+    """The argument list of a command; raises BadCommand when it is not a command."""
     found = checked(command, options.shell)
     return [SHELL, "-c", "--", found] if isinstance(found, str) else found
 
 
 def script_of(argv: list[str]) -> tuple[list[str], int | None]:
-    """The same for a text that is too long for an argument: a file without a name that the shell reads it from."""
+    """Put a shell command that is too long for an argument into a nameless file: the new arguments, and the file."""
     if len(argv) != 4 or argv[0] is not SHELL or len(argv[3].encode()) < LONGEST_ARGUMENT:
         return argv, None
     file, name = tempfile.mkstemp(prefix="runcue-")
@@ -105,9 +97,9 @@ def script_of(argv: list[str]) -> tuple[list[str], int | None]:
 
 
 def environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:
-    """The environment of a command: that of this process without secrets of ours, and what the task adds.
+    """The environment of a command: that of this process without the queue's secrets, and what the task adds.
 
-    None when that is exactly the environment of this process, which costs least.
+    None when it equals the environment of this process: inheriting it costs least.
     """
     if not extra and not any(map(is_hidden, os.environ)):
         return None
@@ -116,12 +108,12 @@ def environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether commands do not see this variable."""
+    """Whether this variable is hidden from commands."""
     return name in HIDDEN or name.startswith(HIDDEN_PREFIXES)
 
 
 def refusal(error: OSError, argv: list[str], cwd: str | None) -> CommandFailed | RetryLater:
-    """What it means that a process could not be started."""
+    """What to raise in an attempt whose command could not be started."""
     reason = error.strerror or str(error)
     if error.errno in NO_ROOM:
         return _no_room(error)
@@ -163,18 +155,18 @@ class CommandExecutor:
         self._clock = clock
         self.grace = grace
         self._folder = folder
-        self._usable: Path | None = None  # the same, if it can be used
+        self._usable: Path | None = None  # `folder`, while it can be used
         self._jobs = jobs
         self._reaper = reaper
         self._keep = keep
         self._limit = max(limit, 2 * keep)
         self._watcher = Watcher(self._limit)
         self._numbers = count(1)
-        self._free: list[int] = []  # jobs that are over and whose locks can be taken again
-        self._nothing = -1  # the input of all commands
+        self._free: list[int] = []  # numbers of jobs that are over and whose locks can be taken again
+        self._nothing = -1  # /dev/null, the input of all commands
 
     async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
-        """Ask the handler for a command, run it, and give what it printed and its exit code."""
+        """Ask the handler for a command, run it, and return what it printed and its exit code."""
         command = task.handler(work)
         if isawaitable(command):
             command = await command
@@ -201,7 +193,7 @@ class CommandExecutor:
         return result
 
     async def close(self) -> None:
-        """End the reaper and the thread, which come back with the next command."""
+        """End the reaper and the thread; the next command starts them again."""
         if self._watcher.is_running or self._reaper.pid is not None:
             await self._aside(self._reaper.close, asyncio.Event.wait)
             self._watcher.close()
@@ -213,7 +205,7 @@ class CommandExecutor:
             close(self._nothing)
             self._nothing = -1
 
-    def _start(self, work: Any, options: CommandOptions, argv: list[str]) -> _Child:
+    def _start(self, work: Any, options: CommandOptions, argv: list[str]) -> Child:
         number = self._free.pop() if self._free else next(self._numbers)
         output = self._prepare(number, work)
         lock = self._jobs.descriptor(number)
@@ -244,13 +236,13 @@ class CommandExecutor:
         finally:
             if script is not None:
                 close(script)
-        disown(started)  # _Child waits for it, when nothing else of its session is left
+        disown(started)  # Child waits for it, when nothing else of its session is left
         try:
             self._reaper.register(started.pid)
             self._jobs.started(number, started.pid)
             output.hand_over()
             self._watcher.add(number, output)
-            return _Child(number, work.id, started.pid, output)
+            return Child(number, work.id, started.pid, output)
         except BaseException as error:
             self._abandon(number, started.pid, output)
             if isinstance(error, (OSError, RuntimeError)):
@@ -270,17 +262,17 @@ class CommandExecutor:
         self._jobs.release(number)
 
     def _prepare(self, number: int, work: Any) -> Output:
-        """Everything a command needs before it can be started."""
+        """Take the job lock and open the output files of a command that is about to start."""
         try:
             self._reaper.start()
             if self._nothing == -1:
                 self._nothing = guard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-            if self._usable is None or not self._usable.is_dir():  # somebody may have removed it
+            if self._usable is None or not self._usable.is_dir():  # it may have been removed
                 self._make_folder()
             self._watcher.start()
             self._jobs.take(number)
-            name, tell_line = stem(work.id, work.attempt), partial(work.progress, None)
-            return Output(self._usable, name, self._jobs.label(number), tell_line, self._watcher.complain)
+            name, report = stem(work.id, work.attempt), partial(work.progress, None)
+            return Output(self._usable, name, self._jobs.label(number), report, self._watcher.complain)
         except (OSError, RuntimeError) as error:
             self._jobs.release(number)
             if isinstance(error, RuntimeError) or error.errno in NO_ROOM:
@@ -289,7 +281,7 @@ class CommandExecutor:
             raise CommandFailed(f"cannot prepare the command{where}: {error.strerror or error}") from error
 
     def _make_folder(self) -> None:
-        """Have a folder for output; as long as that cannot be, files without a name have to do."""
+        """Create the folder for output; while that fails, output goes to nameless files."""
         self._usable = None
         if self._folder is not None:
             try:
@@ -301,8 +293,8 @@ class CommandExecutor:
             else:
                 self._usable = self._folder
 
-    async def _finish(self, child: _Child, entered: Entering | None) -> dict[str, Any]:
-        """Wait for the end of a command, or bring it about; then see to what it leaves."""
+    async def _finish(self, child: Child, entered: Entering | None) -> dict[str, Any]:
+        """Wait for the end of a command, or end it when cancelled; then end what it left, and read its output."""
         output = child.output
         left: list[str] = []
         is_clear = False
@@ -317,7 +309,7 @@ class CommandExecutor:
                 is_clear = not self._jobs.is_held(child.number)
                 output.unlabel()
         finally:
-            if not child.exited.is_set():  # the loop is gone, and nothing can be waited for in it
+            if not child.exited.is_set():  # the loop is closing, and nothing can be awaited
                 child.signal(signal.SIGKILL)
                 child.signal_session(signal.SIGKILL)
             self._reaper.forget(child.pid)
@@ -337,22 +329,22 @@ class CommandExecutor:
             finally:
                 output.close()
         if child.was_cancelled:
-            if left:  # there is no result to say it in
+            if left:  # a cancelled attempt has no result to name it in
                 logger.warning(
                     "%s: a command that was given up left running: %s", child.work, ", ".join(left)
                 )
             raise asyncio.CancelledError
         return result | {"left_running": left} if left else result
 
-    async def _ended(self, child: _Child) -> None:
+    async def _ended(self, child: Child) -> None:
         try:
             await child.exited.wait()
         except asyncio.CancelledError:
             child.was_cancelled = True
             await self._stop(child)
 
-    async def _stop(self, child: _Child) -> None:
-        """End a command and its session: it is asked first, and killed after the grace period."""
+    async def _stop(self, child: Child) -> None:
+        """End a command and its session: SIGTERM first, SIGKILL after the grace period."""
         expired = asyncio.Event()
 
         def expire() -> None:
@@ -361,32 +353,32 @@ class CommandExecutor:
 
         timer = later(child.loop, self.grace, expire)
         child.signal(signal.SIGTERM)
-        child.signal(signal.SIGCONT)  # a stopped process hears nothing
+        child.signal(signal.SIGCONT)  # a stopped process receives no SIGTERM
         await child.sure(child.exited)
         if await self._has_rest(child):
             await self._clear(child, expired.is_set)
         timer.cancel()
 
-    async def _has_rest(self, child: _Child) -> bool:
-        """Whether a command that has ended left something in its session, or with something of ours."""
+    async def _has_rest(self, child: Child) -> bool:
+        """Whether a command that has ended left a process that is in its session, or holds its lock or output."""
         if self._is_held(child):
             return True
         if child.is_young:
             return bool(child.signal_session(None))
         return bool(await self._aside(partial(child.signal_session, None), child.sure))
 
-    def _is_held(self, child: _Child) -> bool:
+    def _is_held(self, child: Child) -> bool:
         return child.output.is_held or self._jobs.is_held(child.number)
 
-    async def _clear(self, child: _Child, is_expired: Callable[[], bool]) -> list[str]:
-        """End what a command left in its session; the names of those that cannot be ended, or hold something of
-        ours elsewhere."""
+    async def _clear(self, child: Child, is_expired: Callable[[], bool]) -> list[str]:
+        """End what a command left in its session; the names of processes that cannot be ended, or that hold its lock
+        or output from another session."""
         pause, was_asked, ending = FIRST_PAUSE, False, 0.0
         while True:
             waited = asyncio.Event()
             later(child.loop, pause, waited.set)
             await child.sure(waited)
-            if not await self._has_rest(child):  # mostly what was in its group, and has had its signal
+            if not await self._has_rest(child):  # usual: what was left was in its group, which had its signal
                 return []
             number = signal.SIGKILL if is_expired() else None if was_asked else signal.SIGTERM
             was_asked = True
@@ -406,7 +398,7 @@ class CommandExecutor:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _aside(self, function: Callable[[], T], sure: Callable[[asyncio.Event], Awaitable[Any]]) -> T:
-        """Call what takes long in the thread; what it raises is raised here."""
+        """Call a slow function in the watcher's thread; its exception is raised here."""
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
         answer: list[T] = []
@@ -420,7 +412,7 @@ class CommandExecutor:
         def job() -> None:
             try:
                 answer.append(function())
-            except Exception as error:  # noqa: BLE001 (raised again where it was asked for)
+            except Exception as error:  # noqa: BLE001 (raised again on the loop)
                 raised.append(error)
             post_to_loop(loop, deliver)
 
@@ -429,132 +421,3 @@ class CommandExecutor:
         if raised:
             raise raised[0]
         return answer[0]
-
-
-class _Child:
-    """A command that was started, until it is reaped."""
-
-    def __init__(self, number: int, work: str, pid: int, output: Output) -> None:
-        self.number = number
-        self.work = work
-        self.pid = pid
-        self.output = output
-        self.loop = asyncio.get_running_loop()
-        self.exited = asyncio.Event()
-        self.exit_code: int | None = None
-        self.was_cancelled = False
-        self._began = time.monotonic()
-        self._is_reaped = False
-        self._pidfd = -1
-        try:
-            self._pidfd = guard(os.pidfd_open(self.pid))
-            self.loop.add_reader(self._pidfd, self._on_exit)
-        except (AttributeError, OSError):  # another system, or no descriptors left
-            threading.Thread(target=self._wait, name=f"runcue-wait-{self.pid}", daemon=True).start()
-
-    def _on_exit(self) -> None:
-        self._let_go()
-        self.exited.set()
-
-    def _wait(self) -> None:
-        wait_for_exit(self.pid)
-        post_to_loop(self.loop, self.exited.set)
-
-    def _let_go(self) -> None:
-        if self._pidfd != -1:
-            self.loop.remove_reader(self._pidfd)
-            close(self._pidfd)
-            self._pidfd = -1
-
-    def signal(self, number: int) -> None:
-        """Signal its group, as long as the number of the group is certainly its own."""
-        if not self._is_reaped and is_our_child(self.pid):
-            signal_group(self.pid, number)
-
-    @property
-    def is_young(self) -> bool:
-        """Whether it was started a moment ago, so that little can have happened since."""
-        return time.monotonic() - self._began < YOUNG
-
-    def signal_session(self, number: int | None) -> list[Process]:
-        """Signal what lives in its session, with its group or apart, and say who that is."""
-        if self._is_reaped or not is_our_child(self.pid):
-            return []
-        return signal_session(self.pid, number, is_young=self.is_young)
-
-    async def sure(self, event: asyncio.Event) -> None:
-        """Wait for something that will come, whoever cancels meanwhile."""
-        while not event.is_set():
-            try:
-                await event.wait()
-            except asyncio.CancelledError:
-                self.was_cancelled = True
-
-    def reap(self) -> None:
-        """Take its exit code; from here on its number may be anybody's."""
-        self._is_reaped = True
-        if not self.loop.is_closed():
-            self._let_go()
-        self.exit_code = exit_code_of(self.pid)
-
-
-def exit_code_of(pid: int) -> int | None:
-    """Reap a child, and wait for its end before that; None when other code of this process has reaped it."""
-    try:
-        _, status = os.waitpid(pid, 0)
-    except ChildProcessError:
-        return None
-    return os.waitstatus_to_exitcode(status)
-
-
-def is_our_child(pid: int) -> bool:
-    """Whether this is a child of ours that nobody has reaped, so that its number is its own."""
-    if not hasattr(os, "waitid"):
-        return True
-    try:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-def wait_for_exit(pid: int) -> None:
-    """Block until a child has ended, and leave it to be reaped."""
-    try:
-        if hasattr(os, "waitid"):
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        else:
-            _wait_by_kqueue(pid)
-    except (ChildProcessError, ProcessLookupError):
-        return
-
-
-def _wait_by_kqueue(pid: int) -> None:
-    import select
-
-    system: Any = select
-    queue = system.kqueue()
-    try:
-        flags = system.KQ_EV_ADD | system.KQ_EV_ONESHOT
-        queue.control([system.kevent(pid, system.KQ_FILTER_PROC, flags, system.KQ_NOTE_EXIT)], 1)
-    finally:
-        queue.close()
-
-
-def signal_session(session: int, number: int | None, *, is_young: bool) -> list[Process]:
-    """Who lives in a session; they are sent the signal, those who had SIGTERM with their group left out."""
-    members = session_members(session, is_young) if HAS_PROC else []
-    if number is not None:
-        for member in members:
-            if number == signal.SIGKILL or member.group != session:
-                send_in_session(member.pid, session, number)
-                send_in_session(member.pid, session, signal.SIGCONT)
-    return members
-
-
-def names_of(members: list[Process], marks: set[Mark]) -> list[str]:
-    """These processes and those who still have one of these files, by pid and name."""
-    known = {member.pid: member for member in members}
-    if HAS_PROC:
-        known |= {pid: found for pid in holders(marks) if (found := process(pid)) is not None}
-    return [f"{pid} {known[pid].name}" for pid in sorted(known)]

@@ -1,17 +1,17 @@
-"""What commands print: files that the commands write to directly, kept small from outside.
+"""The output of commands: files that the commands write to directly, and that a thread keeps small.
 
 A command has the files themselves as stdout and stderr, opened for appending: there is no pipe that could fill, be
 held open or cost memory. Rules:
 
-- A thread looks at the size of the files, often while something is written and a few times a second otherwise. What
-  is older than the last part of a file that became too long is given back to the file system as a hole. Where there
-  are no holes, the end is remembered and the file emptied; what is written in that very moment is lost.
-- The result is the end of the file, read when the command has ended, whoever still has it open.
-- Each file is locked through the description that the command inherits, so that it can be told whether a
-  descendant still has it open. Our own descriptor is another one.
-- A file has no name until something was found in it: most commands are over before. Where that is not possible it
-  has one from the start. A file that cannot be made in its folder never has one: the command runs all the same.
-- Nothing of an id becomes part of a path unless it is harmless on every file system.
+- A thread looks at the size of the files, often while they grow and a few times a second otherwise. When a file is
+  too long, all but its last part is given back to the file system as a hole. Where the file system has no holes, the
+  thread keeps the end in memory and empties the file; bytes written at that very moment are lost.
+- The result is the end of the file, read when the command has ended, even if a descendant still has it open.
+- Each file is locked through the open file description that the command inherits: the lock shows whether a descendant
+  still has the file open. Our own descriptor is another description.
+- A file has no name until something is in it: most commands are over before. Where nameless files do not exist, it
+  has its name from the start. If the folder cannot be used, the file never has a name, and the command runs anyway.
+- An id becomes part of a path only if it is harmless on every file system.
 """
 
 from __future__ import annotations
@@ -33,25 +33,22 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from runcue.errors import quoted
+from runcue.executors.command.text import LINE, as_text, last_line
 from runcue.executors.process_locks import Mark, is_locked, put_label, take_label
 from runcue.host.descriptors import close, guard
 
 logger = logging.getLogger("runcue")
 Complain = Callable[[OSError], None]
 
-KEEP = 64 * 1024
-"""Bytes of each stream that are the result."""
 LIMIT = 10 * 1024 * 1024
-"""Bytes of each stream that are kept in its file."""
-LINE = 200
-"""Characters of a line that are told as progress."""
+"""Bytes of each stream, from its end, that its file keeps."""
 
 FLOODED = 0.005
 OFTEN = 0.05
 SELDOM = 0.25
-"""Seconds between two looks at the files: while they are flooded, written to, and left alone."""
-TOLD_EVERY = 1.0
-"""Seconds between two lines told of one command."""
+"""Seconds between two looks at the files: while they grow fast, grow, and do not grow."""
+REPORT_EVERY = 1.0
+"""Seconds between two lines of one command that are reported as progress."""
 
 _BLOCK = 4096
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
@@ -62,7 +59,7 @@ _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def stem(work_id: str, attempt: int) -> str:
-    """The name, without its ending, of the files of an attempt. Ids that are no safe names are replaced by a hash."""
+    """The name of an attempt's files, without ending: the id, or its hash where the id is no safe name."""
     name = work_id
     if _SAFE_ID.fullmatch(work_id) is None:
         name = "=" + hashlib.sha256(work_id.encode("utf-8", "surrogatepass")).hexdigest()[:40]
@@ -70,7 +67,7 @@ def stem(work_id: str, attempt: int) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of output files, for us alone; raises OSError when it cannot be, or is somebody else's."""
+    """Create the folder of output files, for this user alone; OSError when it cannot be, or has another owner."""
     try:
         folder.mkdir(mode=0o700, parents=True)
     except FileExistsError:
@@ -84,12 +81,12 @@ def make_folder(folder: Path) -> None:
 
 
 def is_lack(error: OSError) -> bool:
-    """Whether the system had no room just now: another time there may be some."""
+    """Whether the system had no room for another file just now."""
     return error.errno in _NO_ROOM
 
 
 class Stream:
-    """One file that a command writes to. It gets its name when somebody may want to look at it."""
+    """One file that a command writes to."""
 
     def __init__(self, folder: str | None, name: str, label: bytes | None = None) -> None:
         self._folder = folder
@@ -97,8 +94,8 @@ class Stream:
         self.is_named = False
         self.writing = self._reading = -1
         self._seen = 0  # the size at the last look
-        self._holed = 0  # what is before that was given back
-        self._end = b""  # what a file that had to be emptied ended with
+        self._holed = 0  # bytes before this were given back
+        self._end = b""  # the end of a file that had to be emptied
         self._has_lost = False
         try:
             self._open()
@@ -124,7 +121,7 @@ class Stream:
                 if is_lack(error):
                     raise
                 self.close()
-                self._folder = None  # the file is lost, the output is not
+                self._folder = None  # there will be no file, but the result has the output
             else:
                 return
         if not self._open_nameless(tempfile.gettempdir()):
@@ -136,7 +133,7 @@ class Stream:
                 os.unlink(name)  # noqa: PTH108
 
     def _open_nameless(self, folder: str) -> bool:
-        """Make a file without a name; False where there is no such thing."""
+        """Create a nameless file; False where the system has none."""
         if _TMPFILE is None:
             return False
         try:
@@ -163,17 +160,17 @@ class Stream:
 
     @property
     def mark(self) -> Mark:
-        """What the file is known by among the open files of a process."""
+        """Device and inode, to find the file among the open files of a process."""
         found = os.fstat(self._reading)
         return found.st_dev, found.st_ino
 
     @property
     def is_held(self) -> bool:
-        """Whether a descendant of the command still has it open."""
+        """Whether a descendant of the command still has the file open."""
         return is_locked(self._reading)
 
     def hand_over(self) -> None:
-        """The command has it: from here on only it and its descendants write."""
+        """Close our writing end: from here on only the command and its descendants write."""
         if self.writing != -1:
             close(self.writing)
             self.writing = -1
@@ -187,7 +184,7 @@ class Stream:
         return grown
 
     def cap(self, limit: int) -> None:
-        """Give back what is older than the last part, if there is more than `limit` as of the last look."""
+        """Give back all but the last part, if the file had more than `limit` bytes at the last look."""
         if self._seen - self._holed <= limit:
             return
         until = (self._seen - limit // 2) // _BLOCK * _BLOCK
@@ -208,20 +205,20 @@ class Stream:
         return (self._end + data)[-keep:] if len(data) < keep else data
 
     def text(self, keep: int) -> str:
-        """The last bytes as text, from the first whole character on."""
+        """The last bytes as text, beginning with a whole character."""
         data = self.tail(keep)
         return as_text(data, is_cut=len(data) == keep)
 
     def last_line(self) -> str:
-        """The last line with something on it, fit for a terminal."""
+        """The last line that is not blank, fit for a terminal."""
         return last_line(as_text(self.tail(8 * LINE), is_cut=True))
 
     def is_long(self, limit: int) -> bool:
-        """Whether more was written than its file is to keep."""
+        """Whether more was written than the file may keep."""
         return self._has_lost or os.fstat(self._reading).st_size > limit
 
     def settle(self, limit: int) -> None:
-        """The command has ended: keep the file if there is something in it, and no more of it than is meant."""
+        """Leave the file as it is to be kept when the command has ended: none if empty, shortened if too long."""
         if self._folder is None:
             return
         if not self._has_lost and not os.fstat(self._reading).st_size:
@@ -237,11 +234,11 @@ class Stream:
             self.unlabel()
 
     def unlabel(self) -> None:
-        """Nobody is to be asked for it any more."""
+        """Remove the job's label: recovery no longer ends processes that write to the file."""
         take_label(self._reading)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close our descriptors."""
         self.hand_over()
         if self._reading != -1:
             close(self._reading)
@@ -249,7 +246,7 @@ class Stream:
 
 
 def _made_anew(path: str) -> int:
-    """A new file in the place of whatever is there."""
+    """Create a file, and replace one that is there."""
     flags = _FLAGS | os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
     try:
         return os.open(path, flags, 0o600)
@@ -267,58 +264,14 @@ def _read(descriptor: int, size: int, start: int) -> bytes:
     return b"".join(parts)
 
 
-def as_text(data: bytes, *, is_cut: bool) -> str:
-    """What a command printed; where its beginning was cut off, from the first whole character on."""
-    if is_cut:
-        data = data[next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0) :]
-    return data.decode("utf-8", "backslashreplace")
-
-
-def last_line(text: str) -> str:
-    """The last line of a text with something on it, fit for a terminal."""
-    return next(filter(None, map(shown, reversed(re.split(r"[\r\n]+", text)))), "")
-
-
-def shown(text: str) -> str:
-    """A line that is short and has nothing in it that moves a cursor."""
-    text = "".join(character if character.isprintable() else " " for character in text).strip()
-    return text if len(text) <= LINE else text[:LINE] + "…"
-
-
-class Tail:
-    """The last bytes of a stream that comes in parts, however long that is."""
-
-    def __init__(self) -> None:
-        self._kept = bytearray()
-        self._is_cut = False
-
-    def add(self, data: bytes) -> None:
-        """Take in what came."""
-        self._kept += data
-        if len(self._kept) > 2 * KEEP:
-            del self._kept[:-KEEP]
-            self._is_cut = True
-
-    def text(self) -> str:
-        """What is kept; no character is cut in half."""
-        return as_text(bytes(self._kept[-KEEP:]), is_cut=self._is_cut or len(self._kept) > KEEP)
-
-    def last_line(self, *, is_whole: bool = False) -> str:
-        """The last line, or the last whole one, that says something."""
-        data = bytes(self._kept[-8 * LINE :])
-        if is_whole:
-            data = data[: data.rfind(b"\n") + 1]
-        return last_line(as_text(data, is_cut=True))
-
-
 @cache
 def _fallocate() -> Callable[..., int] | None:
-    import ctypes  # only commands that print a lot need it
+    import ctypes  # imported only for commands that print a lot
 
     try:
         library = ctypes.CDLL(None, use_errno=True)
         function: Any = getattr(library, "fallocate64", None) or library.fallocate
-    except (OSError, AttributeError):  # not this kind of system
+    except (OSError, AttributeError):  # not Linux
         return None
     function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     called: Callable[..., int] = function
@@ -339,7 +292,7 @@ class Output:
         folder: Path | None,
         name: str,
         label: bytes | None,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         complain: Complain,
     ) -> None:
         where = None if folder is None else str(folder)
@@ -349,35 +302,35 @@ class Output:
         except BaseException:
             self.out.close()
             raise
-        self._tell = tell
+        self._report = report
         self._complain = complain
-        self._told_at = 0.0
-        self._news: Stream | None = None
+        self._reported_at = 0.0
+        self._changed: Stream | None = None
         self._lock = threading.Lock()  # the watcher looks, the loop closes
         self._is_open = True
 
     @property
     def marks(self) -> set[Mark]:
-        """What the files are known by among the open files of a process."""
+        """Device and inode of both files."""
         return {self.out.mark, self.err.mark}
 
     @property
     def is_held(self) -> bool:
-        """Whether a descendant of the command still has one of them open."""
+        """Whether a descendant of the command still has one of the files open."""
         return self.out.is_held or self.err.is_held
 
     def hand_over(self) -> None:
-        """The command has them."""
+        """Close our writing ends: the command has its own."""
         self.out.hand_over()
         self.err.hand_over()
 
     def unlabel(self) -> None:
-        """The command has ended, and whoever still has one of them open is left alone."""
+        """Remove the job's label from both files: recovery leaves processes alone that have them open."""
         self.out.unlabel()
         self.err.unlabel()
 
     def look(self, now: float, limit: int) -> int:
-        """Keep the files small and tell the last line; how many bytes were written since the last look."""
+        """Keep the files small and report the last line; returns how many bytes were written since the last look."""
         with self._lock:
             if not self._is_open:
                 return 0
@@ -385,35 +338,35 @@ class Output:
             for stream in (self.err, self.out):
                 if grown := stream.grown():
                     written += grown
-                    self._news = stream
+                    self._changed = stream
                     stream.show()
                     stream.cap(limit)
-            if self._news is None or now - self._told_at < TOLD_EVERY:
+            if self._changed is None or now - self._reported_at < REPORT_EVERY:
                 return written
-            line, self._news, self._told_at = self._news.last_line(), None, now
+            line, self._changed, self._reported_at = self._changed.last_line(), None, now
         if line:
-            self._tell(line)
+            self._report(line)
         return written
 
     def is_long(self, limit: int) -> bool:
-        """Whether one of them has to be made shorter now that the command has ended."""
+        """Whether one of the files has to be shortened when the command has ended."""
         return self.out.is_long(limit) or self.err.is_long(limit)
 
     def result(self, keep: int, exit_code: int | None) -> dict[str, Any]:
-        """What the work's result is."""
+        """The result of the work unit."""
         return {"stdout": self.out.text(keep), "stderr": self.err.text(keep), "exit_code": exit_code}
 
     def settle(self, limit: int) -> None:
-        """The command has ended: keep of its files what is meant to be kept."""
+        """Leave both files as they are to be kept, now that the command has ended."""
         with self._lock:
             for stream in (self.out, self.err):
                 try:
                     stream.settle(limit)
-                except OSError as error:  # the disk is full or the folder gone: it stays as it is
+                except OSError as error:  # the disk is full or the folder is gone: the file stays as it is
                     self._complain(error)
 
     def close(self) -> None:
-        """Let go of both files."""
+        """Close both files."""
         with self._lock:
             self._is_open = False
             self.out.close()
@@ -421,7 +374,7 @@ class Output:
 
 
 class Watcher:
-    """A thread that looks at the output of what runs, and does what would hold the loop for too long."""
+    """A thread that watches the output of running commands, and calls functions that would block the loop."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -432,7 +385,7 @@ class Watcher:
         self._complained: set[int | None] = set()
 
     def start(self) -> None:
-        """Be ready; raises RuntimeError when the system has no room for another thread."""
+        """Start the thread, if it does not run; RuntimeError when the system has no room for another thread."""
         if self._thread is None:
             thread = threading.Thread(target=self._work, name="runcue-output", daemon=True)
             thread.start()
@@ -446,7 +399,7 @@ class Watcher:
             self.do(_nothing)
 
     def complain(self, error: OSError) -> None:
-        """Say that files of output cannot be made, looked at, shortened or removed; once for each cause."""
+        """Log that an output file cannot be created, read, shortened or removed; once for each errno."""
         if error.errno not in self._complained:
             self._complained.add(error.errno)
             where = f" {quoted(error.filename)}" if error.filename else ""
@@ -454,21 +407,21 @@ class Watcher:
             logger.warning("what commands print is not kept as it should be:%s %s (told once)", where, reason)
 
     def remove(self, key: int) -> None:
-        """Watch it no longer."""
+        """Stop watching the output of a command."""
         self._watched.pop(key, None)
 
     def do(self, job: Callable[[], None]) -> None:
-        """Have something done in the thread; it must not raise."""
+        """Call a function in the thread; it must not raise."""
         self.start()
         self._asked.put(job)
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a thread."""
+        """Whether the thread runs."""
         return self._thread is not None
 
     def close(self) -> None:
-        """End the thread, once it has done what was asked of it."""
+        """End the thread, after the functions that it was given."""
         if self._thread is not None:
             self._asked.put(None)
             self._thread.join()
@@ -492,7 +445,7 @@ class Watcher:
         if self._watched:
             return pause
         self._is_asleep = True
-        if self._watched:  # somebody came who still saw us awake
+        if self._watched:  # `add` was called meanwhile, and saw the thread awake
             self._is_asleep = False
             return pause
         return None
@@ -503,7 +456,7 @@ class Watcher:
         for output in list(self._watched.values()):
             try:
                 written += output.look(now, self._limit)
-            except OSError as error:  # a file system that has gone away; the command itself will notice
+            except OSError as error:  # the file system is gone; the command itself will notice
                 self.complain(error)
         return written
 

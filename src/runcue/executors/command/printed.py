@@ -1,4 +1,4 @@
-"""What commands printed, read back from the files beside a queue, and deleted with the work it belongs to."""
+"""Reads the output of commands from the files beside a queue, and deletes it together with its work unit."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ ENDINGS: Final = {"stdout": "out", "stderr": "err"}
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A piece of what an attempt printed: from byte `start` of its stream to byte `end`."""
+    """A piece of an attempt's output: from byte `start` of its stream to byte `end`."""
 
     data: bytes
     start: int
     end: int
     attempt: int
     size: int = 0
-    """How many bytes were printed in all so far, those that are no longer kept included."""
+    """How many bytes were printed so far, including those that are no longer kept."""
 
 
 def files_folder(target: str) -> Path:
-    """Where the output of commands is."""
+    """The folder with the output of commands."""
     return Path(f"{target}.files")
 
 
 def read(folder: Path, work_id: str, attempt: int, stream: str, start: int, limit: int) -> Output:
-    """The next piece of that stream, past what is no longer kept of it; empty when there is no more."""
+    """The next piece of a stream, past bytes that are no longer kept; empty when there is no more."""
     path = folder / f"{stem(work_id, attempt)}.{ENDINGS[stream]}"
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -46,9 +46,9 @@ def read(folder: Path, work_id: str, attempt: int, stream: str, start: int, limi
         ) from error
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise StoreError(f"{quoted(str(path))} is no file of ours. Move it away.", str(path))
+            raise StoreError(f"{quoted(str(path))} is not a regular file. Move it away.", str(path))
         size = os.fstat(file).st_size
-        if start > size:  # it was emptied or shortened since: what there is now is new
+        if start > size:  # the file was emptied or shortened since: all of it is new
             start = 0
         start = _first_data(file, start)
         data = os.pread(file, limit, start)
@@ -58,10 +58,10 @@ def read(folder: Path, work_id: str, attempt: int, stream: str, start: int, limi
 
 
 def _first_data(file: int, start: int) -> int:
-    """Where the first bytes after `start` are that are not a hole."""
+    """The first position from `start` on that is not in a hole."""
     try:
         return os.lseek(file, start, os.SEEK_DATA)
-    except AttributeError:  # no such thing on this system
+    except AttributeError:  # no holes on this system
         return start
     except OSError as error:
         if error.errno != errno.ENXIO:
@@ -70,7 +70,7 @@ def _first_data(file: int, start: int) -> int:
 
 
 def forget(target: str, works: Iterable[tuple[str, int]]) -> None:
-    """Delete what the commands of these works printed, in all their attempts: ids, and the number of the last one."""
+    """Delete the output of work units, given by id and number of attempts."""
     folder = files_folder(target)
     if folder.is_dir():
         for work_id, attempts in works:

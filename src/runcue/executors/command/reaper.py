@@ -1,13 +1,13 @@
-"""One small process beside each worker that ends its commands when the worker is no longer there to do it.
+"""The reaper: a small process beside each worker that kills the worker's commands when the worker is gone.
 
-It is a shell that reads lines from a pipe: `+ 123` a process group was started, `- 123` it is over. When the pipe
-ends, because the worker closed it or died in whatever way, it kills every group that is not over, and on Linux
-everything that is left in their sessions. Rules:
+It is a shell that reads lines from a pipe: `+ 123` a process group was started, `- 123` the group is over. When the
+pipe ends, because the worker closed it or died, the reaper kills every group that is not over, and on Linux all
+that is left in their sessions. Rules:
 
-- It starts with the first command and lives in a session of its own: Ctrl-C and SIGTERM do not reach it.
-- A group is forgotten before its leader is reaped: until then the kernel gives the number to nobody else.
-- It holds a job lock of its own, so that nobody takes the worker for gone before everything is dead.
-- A reaper that died or got stuck is replaced, and its successor told of everything that runs.
+- It starts with the first command and has a session of its own: Ctrl-C and SIGTERM do not reach it.
+- A group is removed before its leader is reaped: until then the kernel does not give its number away.
+- It holds a job lock of its own, so that recovery takes the worker for gone only when all its commands are dead.
+- A reaper that died or hangs is replaced, and its successor gets the list of all running groups.
 - Between the start of a command and its `+` lie microseconds in which only the job lock protects.
 """
 
@@ -24,10 +24,10 @@ from runcue.host.descriptors import close, guard
 
 SHELL = "/bin/sh"
 PATIENCE = 5.0
-"""Seconds that `close` waits for the reaper before it is killed."""
+"""Seconds that `close` waits before it kills the reaper."""
 
-# ${list#* x } and its like cut a word out of a list; kill is called for groups first, then for what has left its
-# group but not its session, until a look at all processes finds nothing, or for about two seconds.
+# ${list#* x } and its like cut a word out of a list. The script kills the groups first, then processes that left
+# their group but not their session, until it finds none, or for about two seconds.
 SCRIPT = r"""
 trap '' HUP INT QUIT TERM
 live=' '
@@ -65,7 +65,7 @@ def disown(started: Popen[bytes]) -> None:
 
 
 class Reaper:
-    """Ends registered process groups when this process is gone."""
+    """Kills registered process groups when this process, the worker, is gone."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
@@ -79,26 +79,26 @@ class Reaper:
 
     @property
     def pid(self) -> int | None:
-        """The process, when there is one."""
+        """The pid of the reaper process; None while there is none."""
         return None if self._shell is None else self._shell.pid
 
     def start(self) -> None:
-        """Be ready for a group; raises OSError when the system has no room for another process."""
+        """Start the reaper process, if it does not run; OSError when the system has no room for another process."""
         with self._lock:
             if self._shell is None and not self._is_missing:
                 self._start()
 
     def register(self, group: int) -> None:
-        """Have this group killed when this process is gone."""
+        """Have this group killed when the worker is gone."""
         with self._lock:
             self._groups.add(group)
-            self._tell(b"+ %d\n" % group)
+            self._send(b"+ %d\n" % group)
 
     def forget(self, group: int) -> None:
-        """Leave this group alone from now on; to be called before its leader is reaped."""
+        """Have this group left alone; call this before its leader is reaped."""
         with self._lock:
             self._groups.discard(group)
-            self._tell(b"- %d\n" % group)
+            self._send(b"- %d\n" % group)
 
     def close(self) -> None:
         """End the reaper, and with it everything that is still registered; the next command starts another."""
@@ -106,7 +106,7 @@ class Reaper:
             shell = self._let_go()
             self._groups.clear()
         if shell is not None:
-            shell.send_signal(signal.SIGCONT)  # somebody may have stopped it
+            shell.send_signal(signal.SIGCONT)  # it may have been stopped
             try:
                 shell.wait(PATIENCE)
             except TimeoutExpired:
@@ -129,7 +129,7 @@ class Reaper:
                 start_new_session=True,
                 pass_fds=() if lock is None else (lock,),
             )
-        except FileNotFoundError:  # a system without a shell: the job locks alone have to do
+        except FileNotFoundError:  # a system without a shell: recovery goes by the job locks alone
             self._is_missing = True
         finally:
             os.close(reading)
@@ -144,29 +144,29 @@ class Reaper:
             if self._groups:
                 self._write(b"".join(b"+ %d\n" % group for group in self._groups))
 
-    def _tell(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         if self._is_missing or self._owner != os.getpid():
             return
         if self._shell is not None and self._write(line):
             return
         if self._shell is not None:
-            self._shell.kill()  # before its pipe is closed, which would have it kill what lives
+            self._shell.kill()  # before its pipe is closed, or it would kill the running commands
             self._shell.wait()
             self._let_go()
             self._jobs.release(REAPER)
         if self._groups:
             try:
                 self._start()
-            except OSError:  # no room for a process just now: everything is told to the one that comes next
+            except OSError:  # no room for a process just now: the next reaper gets the whole list
                 return
 
     def _write(self, line: bytes) -> bool:
         before = None
-        if signal.getsignal(signal.SIGPIPE) is not signal.SIG_IGN:  # a program gave it its meaning back
+        if signal.getsignal(signal.SIGPIPE) is not signal.SIG_IGN:  # the application restored its default
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
         try:
             return os.write(self._pipe, line) == len(line)
-        except BlockingIOError:  # it was stopped, or is stuck
+        except BlockingIOError:  # the reaper was stopped, or hangs
             return False
         except BrokenPipeError:
             if before is not None and signal.SIGPIPE not in before:

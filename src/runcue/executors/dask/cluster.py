@@ -1,13 +1,14 @@
 """A Dask cluster on this host, in processes of its own: a scheduler, and workers with one thread each.
 
-    owner ──pipe──▶ cluster process (scheduler, nannies) ──spawn──▶ worker, worker, …
+    owner ──pipe──▶ cluster process (LocalCluster: scheduler, nannies) ──spawn──▶ worker, worker, …
 
-- It is apart from the owner's process: the scheduler does not load its loop, no worker imports its script again, and
-  everything can be ended at once, because it is one session.
+- The cluster has a process of its own: its scheduler does not load the owner's loop, no worker imports the owner's
+  script again, and all of it can be ended at once, because it is one session.
 - It lives as long as the owner keeps the pipe open. Then functions have `LAST_GRACE` seconds, and all is killed.
-- It holds a job lock, which is free when it is dead: whoever takes over the work of a dead owner ends it first.
-- It listens on the loopback interface alone, at ports that the system chooses, and has no dashboard.
-- One thread of the owner starts it and waits for its end. "Ended" means that nobody is left in its session.
+- It holds a job lock, which the kernel frees at its death: a process that takes over the work units of a dead owner
+  ends the cluster first.
+- It listens on the loopback interface only, at ports that the system chooses, and has no dashboard.
+- One thread of the owner starts it and waits for its end. The end means that its session has no members.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
     from runcue.executors.process_locks import Jobs
 
 LAST_GRACE = 1.0
-"""Seconds that functions which still run are given when the cluster is closed."""
+"""Seconds that running functions have when the cluster is closed."""
 PATIENCE = 3.0
-"""Seconds after which a cluster that was told to end is killed, and so many again until it is left alone."""
+"""Seconds after which a cluster that has to end is killed; after as many again it is left alone."""
 SILENT = "100"
-"""A level above all of Dask's messages: what matters to a work is in its error."""
+"""A level above all of Dask's log messages: what matters to a work unit is in its error."""
 
 
 class Cluster:
-    """A local cluster, from its owner: where its scheduler is, how to end it, and when it is over."""
+    """A local cluster, from its owner: the address of its scheduler, how to end it, and when it has ended."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size: int, jobs: Jobs, token: str) -> None:
         self.address: asyncio.Future[str] = loop.create_future()
@@ -49,18 +50,18 @@ class Cluster:
         with forking:
             theirs, ours = os.pipe()
             self._pipe = [guard(ours)]
-        # Where nobody closes it, it ends all the same.
+        # A cluster that is never closed ends when this object is collected.
         self._let_go = weakref.finalize(self, _close_all, self._pipe)
         arguments = (size, jobs, token, theirs, weakref.ref(self))
         try:
             threading.Thread(target=_keep, args=arguments, name="runcue-dask", daemon=True).start()
-        except RuntimeError:  # no room for it: the attempt fails, and the next one tries again
+        except RuntimeError:  # no room for a thread: the attempt fails, and the next one tries again
             self._let_go()
             os.close(theirs)
             raise
 
     async def close(self) -> None:
-        """End it, and return when nothing of it is left; a cluster that hangs is killed."""
+        """End the cluster, and return when nothing of it is left; if it hangs, it is killed."""
         self._let_go()
         await asyncio.wait([self.ended], timeout=PATIENCE)
         if not self.ended.done() and self._process is not None:
@@ -68,21 +69,21 @@ class Cluster:
             await asyncio.wait([self.ended], timeout=PATIENCE)
 
     def starts(self, process: subprocess.Popen[bytes]) -> None:
-        """There is a process; called in the cluster's thread."""
+        """Note the cluster process; called in the cluster's thread."""
         self._process = process
 
     def listens(self, address: str) -> None:
-        """Its scheduler can be reached; called in the cluster's thread."""
+        """Publish the address of the scheduler; called in the cluster's thread."""
         post_to_loop(self._loop, _set, self.address, address)
 
     def is_over(self, reason: str) -> None:
-        """Nothing of it is left; called in the cluster's thread."""
+        """Report that nothing of the cluster is left; called in the cluster's thread."""
         post_to_loop(self._loop, self._over, reason)
 
     def _over(self, reason: str) -> None:
         if not self.address.done():
             self.address.set_exception(OSError(reason))
-            self.address.exception()  # perhaps nobody waits for it any more
+            self.address.exception()  # mark it as seen: perhaps no call waits for it
         _set(self.ended, None)
 
 
@@ -97,7 +98,7 @@ def _close_all(descriptors: list[int]) -> None:
 
 
 def _keep(size: int, jobs: Jobs, token: str, control: int, owner: weakref.ref[Cluster]) -> None:
-    """Start a cluster and wait for its end: that is all its thread does."""
+    """Start a cluster and wait for its end; runs in the cluster's thread."""
     reason, folder = "the cluster process died", ""
     try:
         heard, says = os.pipe()
@@ -116,14 +117,14 @@ def _keep(size: int, jobs: Jobs, token: str, control: int, owner: weakref.ref[Cl
             said = words.readline().strip()
         if said and cluster is not None:
             cluster.listens(said)
-        del cluster  # one that is forgotten is let go of
+        del cluster  # this thread must not keep the Cluster alive
         reason = f"the cluster process died: {cause_of_death(process.wait())}"
         end_sessions({process.pid})
         jobs.release(token)
-    except Exception as error:  # noqa: BLE001 (whatever it is, somebody waits to hear of it)
+    except Exception as error:  # noqa: BLE001 (the executor waits for the reason, whatever it is)
         reason = f"the cluster process could not be started: {describe(error)}"
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # a cluster that was killed has left it there
+        shutil.rmtree(folder, ignore_errors=True)  # a cluster that was killed did not remove it
         if (cluster := owner()) is not None:
             cluster.is_over(reason)
 
@@ -152,22 +153,25 @@ def _started(
 
 
 def keep(size: int, control: int, says: int, folder: str) -> None:
-    """Be a cluster of so many workers until `control` is closed; its address is told to `says`.
+    """Be a cluster of `size` workers until the pipe `control` is closed; its address is written to the pipe `says`.
 
-    What Dask writes goes to that folder, which is removed at the end.
+    Dask writes its files into `folder`, which is removed at the end.
     """
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a service manager's: the owner decides
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # from a service manager: the owner decides
         signal.signal(getattr(signal, name), ignore_signal)
     os.set_inheritable(control, False)
     os.set_inheritable(says, False)
     is_closed = asyncio.run(_serve(size, control, says, folder))
-    shutil.rmtree(folder, ignore_errors=True)  # workers that are still there may write to it
+    # Workers that still run may write into it: errors do not matter.
+    shutil.rmtree(folder, ignore_errors=True)
     if not is_closed:
-        os.killpg(0, signal.SIGKILL)  # functions that still run, their children, and this
+        os.killpg(0, signal.SIGKILL)  # running functions, their children, and this process
 
 
 async def _serve(size: int, control: int, says: int, folder: str) -> bool:
-    """True when everything could be closed in time."""
+    """Run the cluster; True when everything could be closed in time."""
+    # LocalCluster does Dask's part. In the owner's process it would share the loop, its workers would import the
+    # script again, children of functions would outlive it, and no lock would tell recovery when it is gone.
     import dask
     from distributed import LocalCluster
 

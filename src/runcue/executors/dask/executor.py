@@ -1,16 +1,17 @@
-"""Functions on a Dask cluster: one that runs somewhere, or one of its own on this host.
+"""Runs functions on a Dask cluster: one at an address, or one of its own on this host.
 
-1. The connection is made by the first call that needs it, on the Cue's own loop. When it is lost, the calls that were
-   sent over it fail, and the next one makes another. Without an address the cluster is this executor's
-   (cluster.py); it is made anew like a connection, and closed with the executor.
-2. A function begins when a worker asks for it and hears "go" (worker.py), which each call hears once. That moment
-   is checked and told as everywhere: a call that comes too late does not begin, and no function is called twice.
+1. The first call opens the connection, on the Cue's own loop. When the connection is lost, the calls that were sent
+   over it fail, and the next call opens another. Without an address this executor starts its own cluster (cluster.py)
+   together with the connection, and closes it at its own end.
+2. A function begins when a worker asks and is told "go" (worker.py), which happens once for each call. At that moment
+   the call is checked: if it comes too late it does not begin, and no function is called twice.
 3. Dask decides which worker runs a call, and nothing else: no retries, no results kept, no limits of its own.
 4. A function cannot be stopped. A call that was given up before it began is taken back; one that has begun runs on,
-   and `run` returns no earlier than it has ended, or is lost. On a cluster that is not ours it outlives `close`, and
-   then `run` does not return at all.
-5. A worker that is gone has lost the calls that it had begun (WorkerLost). What it had not begun, another one gets.
-6. Functions by name where the worker can import them, else by value. What cannot be pickled fails its own attempt.
+   and `run` returns no earlier than its end or loss. On a foreign cluster it outlives `close`, and then `run` never
+   returns.
+5. A worker that dies loses the calls that it had begun (WorkerLost). Calls that it had not begun go to another.
+6. A function travels by name where the worker can import it, else by value. A value that cannot be pickled fails its
+   own attempt.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ try:
     import cloudpickle  # type: ignore[import-untyped]
     import dask
 
-    # Importing it sets up logging, unless the application had a say in that.
+    # Importing distributed sets up logging: keep it from that, unless the application configured Dask's logging.
     _is_ours = "distributed" not in sys.modules and not any(
         dask.config.get(name, None) for name in ("logging", "distributed.logging", "logging-file-config")
     )
@@ -56,18 +57,18 @@ if TYPE_CHECKING:
 
 FIELDS = Work.__struct_fields__
 START_TIMEOUT = 60.0
-"""Seconds that a cluster of our own is given to be there."""
+"""Seconds that a cluster of our own has to start."""
 CONNECT_TIMEOUT = 10.0
 CLOSE_TIMEOUT = 2.0
 LOOK_EVERY = 0.1
-"""Seconds after which calls that have not begun are looked at: whoever gave one up does not say so."""
+"""Seconds between two looks for calls that were given up before they began: nothing announces that."""
 HERE = "the local Dask cluster"
 UNKNOWN = "what it did is unknown, look before it runs again"
 
 
 if _is_ours:
     logging.getLogger("distributed").addHandler(logging.NullHandler())
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is in the error of a work
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is in the error of a work unit
 
 
 class Call(msgspec.Struct, eq=False):
@@ -77,11 +78,10 @@ class Call(msgspec.Struct, eq=False):
     work: Any
     entered: Entering | None
     answer: asyncio.Future[Answer]
-    """What to do in order to return what the function returned, or to raise what it raised."""
     future: Any = None
-    """Dask's idea of it."""
+    """Dask's future of the call."""
     worker: str | None = None
-    """Who may call it, from when that was said; it has not begun as long as there is nobody."""
+    """The worker that was told "go"; None while the call has not begun."""
 
 
 class DaskExecutor:
@@ -107,7 +107,7 @@ class DaskExecutor:
         self._numbers = count(1)
         self._connecting: asyncio.Task[Link] | None = None
         self._links: set[Link] = set()
-        """Those that are not over."""
+        """Links that have not ended."""
 
     async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
         """Call the task's function with a plain Work on a worker, however long that takes."""
@@ -128,10 +128,10 @@ class DaskExecutor:
         return settle()
 
     async def close(self) -> None:
-        """Let go of the connection, and end a cluster of our own, whatever runs there."""
+        """Close the connection, and end a cluster of our own, even if functions run there."""
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
-            connecting.cancel()  # it has no effect on one that is there
+            connecting.cancel()  # no effect on one that is done
             await asyncio.wait([connecting])
         links = list(self._links)
         for link in links:
@@ -140,7 +140,7 @@ class DaskExecutor:
             await asyncio.wait([link.over for link in links])
 
     async def _linked(self) -> Link:
-        """The connection; all who need it wait for the same one."""
+        """The connection; calls that need it at the same time wait for one attempt to connect."""
         if self._connecting is None or _is_over(self._connecting):
             self._connecting = asyncio.create_task(self._connect(), name="runcue dask")
         return await asyncio.shield(self._connecting)
@@ -178,7 +178,7 @@ def _is_over(connecting: asyncio.Task[Link]) -> bool:
 
 
 async def _client(address: str, timeout: float) -> Any:
-    """A client that is connected, or none that is left behind."""
+    """A connected client; one that cannot connect is closed."""
     make: Any = distributed.Client
     client = make(address, asynchronous=True, set_as_default=False, timeout=timeout, name="runcue")
     try:
@@ -190,7 +190,7 @@ async def _client(address: str, timeout: float) -> Any:
 
 
 async def _closed(client: Any) -> None:
-    """Close a client, also when the scheduler says nothing to that."""
+    """Close a client, also when the scheduler does not answer."""
     try:
         async with within(CLOSE_TIMEOUT):
             await client._close(fast=True)
@@ -217,12 +217,12 @@ class Link:
         self._is_broken = False
         self._leaving = asyncio.Event()
         self.over = self._loop.create_task(self._stay(), name="runcue dask")
-        """Done when the connection is closed, and a cluster of our own is gone."""
-        client.subscribe_topic(self._topic, self._hears)
-        client.subscribe_topic("all", self._hears_of_workers)
+        """Done when the connection is closed and a cluster of our own has ended."""
+        client.subscribe_topic(self._topic, self._on_report)
+        client.subscribe_topic("all", self._on_worker_event)
 
     def send(self, call: Call, body: bytes) -> None:
-        """Have a function called by whichever worker is free."""
+        """Submit a call to Dask, which chooses a worker."""
         self._calls[call.key] = call
         submit = self._client.submit
         call.future = submit(
@@ -234,27 +234,27 @@ class Link:
             self._loop.call_later(LOOK_EVERY, self._look)
 
     def forget(self, call: Call) -> None:
-        """Nobody waits for this call any more: what has not begun never begins, and no result is kept."""
+        """Drop a call that is over or given up: if it has not begun it never will, and Dask keeps no result of it."""
         del self._calls[call.key]
         if call.future is not None and not self.is_lost():
             self._spawn(self._take_back(call.future))
 
     def is_lost(self) -> bool:
-        """True when the scheduler can no longer be heard."""
+        """True when the connection to the scheduler is gone."""
         return self._leaving.is_set() or self._client.status != "running"
 
     def lose(self) -> None:
-        """The connection broke: its calls fail, once a cluster of our own is gone."""
+        """Take the connection for broken: its calls fail, once a cluster of our own has ended."""
         if not self._leaving.is_set():
             self._is_broken = True
             self._leaving.set()
 
     def close(self) -> None:
-        """Let go of the scheduler."""
+        """Close the connection."""
         self._leaving.set()
 
     async def _stay(self) -> None:
-        """As long as the connection is wanted; then, or when the loop ends, everything is closed."""
+        """Wait until the connection is closed or lost, or the loop ends; then close everything."""
         try:
             await self._leaving.wait()
         finally:
@@ -275,7 +275,8 @@ class Link:
         await _closed(self._client)
         if self._cluster is not None:
             await self._cluster.close()
-        if self._is_broken or self._cluster is not None:  # else they run on, which must not look like an end
+        # On a foreign cluster the calls run on after close(), which must not look like an end.
+        if self._is_broken or self._cluster is not None:
             for call in calls:
                 self._settle(call, raising(Unreachable(f"{why} while it ran: {UNKNOWN}")))
 
@@ -295,15 +296,15 @@ class Link:
             body = await call.future.result()
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 (Dask says in many ways that it has no result)
+        except Exception as error:  # noqa: BLE001 (Dask has many exceptions for a missing result)
             if call.key not in self._calls or self._leaving.is_set():
-                return  # nobody waits for it, or they are told why
+                return  # no `run` waits for it, or `_end` tells it why
             if isinstance(error, distributed.client.FutureCancelledError) and self.is_lost():
                 self.lose()
             else:
                 self._settle(call, raising(_not_run(error)))
             return
-        if body[:1] == dask_worker.REFUSED:  # else a call that was refused is settled
+        if body[:1] == dask_worker.REFUSED:  # a call that the owner refused is settled already
             self._settle(call, raising(TooLate()))
             return
         reading = read_result if body[:1] == dask_worker.RESULT else read_error
@@ -313,10 +314,10 @@ class Link:
         try:
             await future.cancel()
         except (OSError, distributed.client.FutureCancelledError):
-            return  # the scheduler is gone, and has forgotten it
+            return  # the scheduler is gone, and the call with it
 
     def _look(self) -> None:
-        """Take back what was given up before it began."""
+        """Settle calls that were given up before they began."""
         waiting = [call for call in self._calls.values() if call.worker is None]
         for call in waiting:
             if call.work.cancelled:
@@ -329,7 +330,7 @@ class Link:
 
     # what workers say ------------------------------------------------------------------------------------
 
-    def _hears(self, event: tuple[float, list[Any]]) -> None:
+    def _on_report(self, event: tuple[float, list[Any]]) -> None:
         what, key, *words = event[1]
         call = self._calls.get(key)
         if what == dask_worker.ASK:
@@ -344,10 +345,10 @@ class Link:
             forward(call.work, *pickle.loads(words[0]))
 
     def _may_begin(self, call: Call | None, worker: str) -> bool:
-        """Once for each call, while somebody wants it and it is in time."""
+        """Whether a call may begin: once, while it is wanted and in time."""
         if call is None or call.answer.done():
             return False
-        if call.worker is not None:  # Dask runs it again, so the first run is lost
+        if call.worker is not None:  # Dask runs the call again, so its first run is lost
             self._settle(call, raising(_lost(call.worker)))
             return False
         if call.work.cancelled:
@@ -369,9 +370,9 @@ class Link:
                 await scheduler.event_set(name=ticket + dask_worker.NO)
             await scheduler.event_set(name=ticket)
         except (OSError, AttributeError):
-            return  # the connection is lost, of which everybody hears
+            return  # the connection is lost, and `lose` settles the call
 
-    def _hears_of_workers(self, event: tuple[float, Any]) -> None:
+    def _on_worker_event(self, event: tuple[float, Any]) -> None:
         said = event[1]
         if not isinstance(said, dict) or said.get("action") != "remove-worker":
             return
@@ -386,7 +387,7 @@ class Link:
 
 
 def _packed(work: Any, handler: Handler) -> bytes:
-    """A call as bytes; what cannot be sent to a worker fails here."""
+    """The call as bytes; raises Permanent when its function or params cannot be pickled."""
     try:
         function: bytes = cloudpickle.dumps(handler)
     except Exception as error:
@@ -406,7 +407,7 @@ def _lost(worker: str | None) -> WorkerLost:
 
 
 def _not_run(error: Exception) -> Exception:
-    """What it means that Dask has an error of its own."""
+    """What to raise in an attempt for which Dask has an error instead of an answer."""
     if isinstance(error, distributed.scheduler.KilledWorker):
         return WorkerLost("the Dask workers that were to run it died before it began")
     if isinstance(error, distributed.client.FutureCancelledError):

@@ -1,16 +1,16 @@
-"""What runs on a Dask worker: one call of a handler, which begins only when its owner says so.
+"""What runs on a Dask worker: one call of a handler, which begins only when the owner of the call allows it.
 
     worker ──ask──▶ owner ──go or no──▶ worker ──begun, progress …──▶ owner
                                            └── the answer: what Dask keeps as the result of its task
 
-- Whatever may take long (imports, unpickling) is done before the worker asks. Then nothing is left but the call.
-- Dask may run a task again behind our back: when a worker is lost, or the result with it. The owner says "go" once
-  for each call, so that the second run ends here and the handler is never called twice.
-- The owner hears through a topic of the scheduler's event log, and answers with events of the scheduler: neither
-  side has to reach the other. No answer within `PATIENCE` is a "no": the owner is gone, or stuck.
-- A call always returns bytes: a letter, and what process/answer.py makes of a result or of an exception.
+- Slow preparations (imports, unpickling) come before the worker asks. After "go" nothing is left but the call.
+- Dask may run a task again by itself: when a worker is lost, or the result with it. The owner says "go" once for each
+  call, so that the second run ends here and the handler is never called twice.
+- The owner listens to a topic of the scheduler's event log, and answers with events of the scheduler: worker and
+  owner need no connection to each other. No answer within `PATIENCE` means "no": the owner is gone, or stuck.
+- A call always returns bytes: a letter, and the result or exception as process/answer.py packs it.
 
-Sent to workers by executor.py, by name: runcue has to be installed there.
+executor.py sends `call` to the workers by name: runcue has to be installed there.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ ASK, BEGUN, SAID = "ask", "begun", "said"
 RESULT, ERROR, REFUSED = b"r", b"e", b"n"
 
 NO = "-no"
-"""What is set besides a ticket when its call may not begin."""
+"""The suffix of the event that, set beside that of a ticket, means "no"."""
 PATIENCE = 30.0
-"""Seconds that a worker waits for its owner to say that a call may begin."""
+"""Seconds that a worker waits for the owner's "go" or "no"."""
 KEPT_FUNCTIONS = 256
 
 
 def call(topic: str, key: str, body: bytes) -> bytes:
-    """Call a handler for its owner, who listens to that topic; whatever comes of it is the answer."""
+    """Call a handler for the owner that listens to `topic`; its result or exception is the answer."""
     worker: Any = get_worker()
     try:
         handler, values = pickle.loads(body)
@@ -54,12 +54,12 @@ def call(topic: str, key: str, body: bytes) -> bytes:
         work = pool_work(values, reporter)
         worker.log_event(topic, [BEGUN, key])
         return RESULT + pack_result(function(work))
-    except BaseException as error:  # noqa: BLE001 (whatever a function raises is its answer)
+    except BaseException as error:  # noqa: BLE001 (anything that a function raises is its answer)
         return ERROR + pack_error(error, __file__)
 
 
 def _may_begin(worker: Any, topic: str, key: str) -> bool:
-    """Ask the owner, who says yes at most once for each call."""
+    """Ask the owner, which says "go" at most once for each call."""
     ticket = f"runcue-{uuid4().hex}"
     worker.log_event(topic, [ASK, key, ticket, worker.contact_address])
     answer: bool = sync(worker.loop, _answered, worker.scheduler, ticket)

@@ -50,7 +50,7 @@ def pack_result(result: object) -> bytes:
 
 
 def plain(value: object) -> int | float | str | None:
-    """A number or a text as just that, whatever class it has; None for anything else."""
+    """A number or a text without its subclass; None for anything else."""
     if isinstance(value, int):
         return int.__int__(value)
     if isinstance(value, float):
@@ -59,7 +59,7 @@ def plain(value: object) -> int | float | str | None:
 
 
 def pack_error(error: BaseException, ours: str) -> bytes:
-    """What a function raised, as bytes, whatever it is; frames of the file that called it are left out."""
+    """What a function raised, as bytes; the traceback leaves out frames of the file `ours`, which called it."""
     asked(lambda: error.with_traceback(_without(ours, error.__traceback__)))
     pickled, nearest = _pickled(error), None
     attributes = _plain_attributes(error)
@@ -73,7 +73,7 @@ def pack_error(error: BaseException, ours: str) -> bytes:
 
 
 def _without(ours: str, traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback from the user's function on; the whole of it when it never came there."""
+    """The traceback from the user's function on; all of it when the function was never reached."""
     inner = traceback
     while inner is not None and inner.tb_frame.f_code.co_filename == ours:
         inner = inner.tb_next
@@ -81,7 +81,7 @@ def _without(ours: str, traceback: TracebackType | None) -> TracebackType | None
 
 
 def _plain_attributes(holder: object) -> dict[str, Any]:
-    """What the far side of an API said, as far as plain values tell it."""
+    """The attributes that retries go by (status, retry_after, headers), where they are plain values."""
     found = {name: asked(plain, asked(getattr, holder, name)) for name in PLAIN_ATTRIBUTES}
     attributes: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
     if headers := asked(_headers, holder):
@@ -95,11 +95,11 @@ def _headers(holder: Any) -> dict[str, str]:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """The exception itself, if it comes out of its pickle as what it was."""
+    """The pickled exception, if unpickling gives an exception of its class."""
     try:
         data = pickle.dumps(error)
         if len(data) > LARGEST_ERROR or type(pickle.loads(data)) is not type(error):
             return None
-    except BaseException:  # noqa: BLE001 (its own code is asked, and may raise anything; the words remain)
+    except BaseException:  # noqa: BLE001 (pickling runs the exception's own code; its words are sent in any case)
         return None
     return data

@@ -60,17 +60,17 @@ def read_answer(
 
 
 def read_result(body: memoryview) -> Answer:
-    """What a function returned."""
+    """The answer of a function that returned."""
     try:
         value = pickle.loads(body)
-    except BaseException as error:  # noqa: BLE001 (whatever its classes do when they are made again)
+    except BaseException as error:  # noqa: BLE001 (unpickling runs code of the result's classes)
         text = f"its result came from a worker process and cannot be read here ({describe(error)})"
         return raising(Permanent(f"{text}: return plain values"))
     return lambda: value
 
 
 def read_error(body: memoryview) -> Answer:
-    """What a function raised: the exception itself, or one that looks like it, with its traceback as its cause."""
+    """The answer of a function that raised: its exception, or one that looks like it, with its traceback as cause."""
     packed = PackedError(*pickle.loads(body))
     error = asked(_as_itself, packed)
     return raising(_look_alike(packed) if error is None else error)
@@ -86,16 +86,16 @@ def _as_itself(packed: PackedError) -> BaseException | None:
 
 
 def _look_alike(packed: PackedError) -> BaseException:
-    """An exception of the same name, related to the nearest class that is known here."""
+    """An exception with the name of the original, derived from the nearest class that can be imported here."""
     error: BaseException
     try:
         nearest = pickle.loads(packed.nearest) if packed.nearest is not None else Exception
         own = {"__module__": __name__, "__init__": _remember, "__str__": Exception.__str__}
         error = type(packed.name, (RemoteError, nearest), own)(packed.message)
-    except BaseException:  # noqa: BLE001 (a class that cannot be derived from, or that wants more to be made)
+    except BaseException:  # noqa: BLE001 (a class that cannot be derived from, or that needs other arguments)
         error = type(packed.name, (RemoteError,), {"__module__": __name__})(packed.message)
     for name, value in packed.attributes.items():
-        asked(setattr, error, name, value)  # a class may have a mind of its own
+        asked(setattr, error, name, value)  # the class may refuse the attribute
     asked(setattr, error, "__cause__", RemoteTraceback(packed.traceback))
     return error
 
@@ -105,7 +105,7 @@ def _remember(self: BaseException, *args: object) -> None:
 
 
 def raising(error: BaseException) -> Answer:
-    """An answer that is an exception."""
+    """The answer that raises this exception."""
 
     def settle() -> Any:
         raise error

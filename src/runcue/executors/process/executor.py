@@ -1,13 +1,13 @@
 """Functions in worker processes, each of which can be ended without touching another.
 
-The owner starts one keeper, and the keeper starts the workers (pool.py has the rules of both). Rules here:
+The owner starts one keeper process, and the keeper forks the workers (keeper.py, worker.py, protocol.py). Rules here:
 
-- Everything is told through sockets that the loop watches. The only thread starts the keeper and waits for its end.
+- All messages go through sockets that the loop watches. The only thread starts the keeper and waits for its end.
 - A worker is started when a call finds none idle and there are fewer than `size`; it is kept and used again.
-- A worker has at most one call. It is free again when the answer is here, and gone when the keeper says so: `run`
-  returns, or lets its cancellation through, no earlier than that.
-- What a worker was sent but had not begun when it died is sent to another. What it had begun is `WorkerLost`.
-- Functions travel by name, once to each worker. What cannot be pickled fails its own attempt and says what it is.
+- A worker has at most one call. It is free when its answer has arrived, and gone when the keeper reports that: `run`
+  returns, or raises its cancellation, no earlier.
+- A call that a worker had not begun when it died is sent to another worker. A call that it had begun is `WorkerLost`.
+- Functions travel by name, once to each worker. A value that cannot be pickled fails its own attempt.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from runcue.core.model.record import Work
 from runcue.errors import ConfigError, Permanent, WorkerLost, quoted
 from runcue.ports import Clock, Entering, Handler, Registered, TooLate
 
-if not hasattr(os, "fork"):  # asked before the modules are imported that cannot be without it
+if not hasattr(os, "fork"):  # before the imports that need it
     raise ConfigError('executor="process_pool" needs a system with fork: use threads on this one.')
 
 from runcue.executors.process import protocol
@@ -58,18 +58,17 @@ class Call(msgspec.Struct, eq=False):
 
     number: int
     key: int
-    """Which function, as workers know it."""
+    """The number under which workers know the function."""
     body: bytes
     work: Any
     entered: Entering | None
     answer: asyncio.Future[Answer]
-    """What to do in order to return what the function returned, or to raise what it raised."""
     worker: Worker | None = None
     has_begun: bool = False
 
 
 class Worker(msgspec.Struct, eq=False):
-    """One worker process, from here."""
+    """One worker process, from its owner."""
 
     number: int
     keeper: KeeperLink
@@ -77,7 +76,7 @@ class Worker(msgspec.Struct, eq=False):
     gone: asyncio.Future[None]
     pid: int = 0
     call: Call | None = None
-    knows: set[int] = msgspec.field(default_factory=set)
+    imported: set[int] = msgspec.field(default_factory=set)
     is_ending: bool = False
     has_answered: bool = False
     incoming: bytearray = msgspec.field(default_factory=bytearray)
@@ -102,13 +101,14 @@ class ProcessExecutor:
         self._waiting: deque[Call] = deque()
         self._keeper: KeeperLink | None = None
         self._sockets: Sockets = set()
-        weakref.finalize(self, close_all, self._sockets)  # nobody closed this: the processes end all the same
+        # When nobody closes the pool, its processes still end.
+        weakref.finalize(self, close_all, self._sockets)
 
     async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
         """Call the task's function with a plain Work in a worker, however long that takes."""
         loop = asyncio.get_running_loop()
         call = self._packed(work, task.handler, entered, loop.create_future())
-        release = hold(loop)  # on virtual time what runs outside takes none
+        release = hold(loop)  # virtual time stands still meanwhile
         try:
             self._waiting.append(call)
             self._dispatch()
@@ -121,10 +121,10 @@ class ProcessExecutor:
         return settle()
 
     async def close(self) -> None:
-        """End all workers; what still runs has a second."""
+        """End all workers; functions that still run have `LAST_GRACE` seconds."""
         for call in list(self._waiting):
             call.answer.cancel()
-        # A keeper that was killed may have workers yet.
+        # A keeper that was killed may still have workers.
         keepers = {worker.keeper for worker in self._workers.values()}
         if self._keeper is not None:
             keepers.add(self._keeper)
@@ -148,7 +148,7 @@ class ProcessExecutor:
     def _packed(
         self, work: Any, handler: Handler, entered: Entering | None, answer: asyncio.Future[Any]
     ) -> Call:
-        """A call as bytes; what cannot be sent to another process fails here."""
+        """The call as bytes; raises Permanent when its function or params cannot be pickled."""
         if id(handler) not in self._functions:
             self._functions[id(handler)] = handler, next(self._numbers), _pickled(handler)
         key = self._functions[id(handler)][1]
@@ -161,10 +161,10 @@ class ProcessExecutor:
         return Call(next(self._numbers), key, body, work, entered, answer)
 
     def _dispatch(self) -> None:
-        """Give waiting calls to idle workers, or to new ones while there may be more."""
+        """Give waiting calls to idle workers, or to new ones while there are fewer than `size`."""
         while self._waiting and (self._idle or len(self._workers) < self._size):
             if self._idle and self._idle[-1].keeper.is_lost:
-                self._idle.pop()  # it dies with its keeper, at any moment
+                self._idle.pop()  # it dies with its keeper
                 continue
             call = self._waiting.popleft()
             try:
@@ -173,14 +173,14 @@ class ProcessExecutor:
                 self._settle(call, raising(not_started(error)))
                 continue
             worker.call, call.worker = call, worker
-            if call.key in worker.knows:
+            if call.key in worker.imported:
                 self._begin(worker, call)
             else:
                 function = next(data for _, key, data in self._functions.values() if key == call.key)
                 self._send(worker, protocol.FUNCTION, call.key, function)
 
     def _begin(self, worker: Worker, call: Call) -> None:
-        """Have a function called, which the worker has imported by now: nothing is left that could take long."""
+        """Send the call to a worker that has imported its function: nothing slow is left to do before it begins."""
         if call.entered is not None:
             try:
                 call.entered.check()
@@ -199,7 +199,7 @@ class ProcessExecutor:
             call.answer.set_result(answer)
 
     async def _give_up(self, call: Call) -> None:
-        """Nobody wants this any more: return when it surely does not run."""
+        """Stop a call that was cancelled; return when its function certainly does not run."""
         if call in self._waiting:
             self._waiting.remove(call)
         worker = call.worker
@@ -213,12 +213,12 @@ class ProcessExecutor:
             try:
                 await asyncio.shield(worker.gone)
             except asyncio.CancelledError:
-                continue  # once is enough: the process has to be gone first
+                continue  # the process has to be gone first, however often this is cancelled
 
     # workers ----------------------------------------------------------------------------------------------
 
     def _start(self) -> Worker:
-        """A new worker: on its way, so that calls can be sent to it at once."""
+        """Have a worker started. Calls can be sent to it at once."""
         loop = asyncio.get_running_loop()
         hello = pickle.dumps((search_path(), sys.argv, os.getcwd(), main_module()))  # noqa: PTH109 (as text)
         number = next(self._numbers)
@@ -244,7 +244,7 @@ class ProcessExecutor:
         return worker
 
     def _heard(self, what: bytes, number: int, value: int) -> None:
-        """The keeper says something about a worker."""
+        """Take in a report of the keeper about a worker."""
         worker = self._workers.get(number)
         if worker is None:
             return
@@ -254,7 +254,7 @@ class ProcessExecutor:
             self._gone(worker, WorkerLost(f"the process that ran it died: {cause_of_death(value)}"))
 
     def _keeper_lost(self, keeper: KeeperLink, reason: str | OSError) -> None:
-        """A keeper is gone, and with it its workers and what they had started."""
+        """A keeper is gone, and with it its workers and all that they started."""
         if self._keeper is keeper:
             self._keeper = None
         text = f"the process that ran it died: {reason}" if reason else "the pool was closed while it ran"
@@ -262,11 +262,11 @@ class ProcessExecutor:
             self._gone(worker, not_started(reason) if isinstance(reason, OSError) else WorkerLost(text))
 
     def _gone(self, worker: Worker, reason: Exception) -> None:
-        """A worker is dead, and everything it had started, too."""
+        """A worker is gone, and all that it started."""
         if worker.gone.done():
             return
         while self._read(worker):
-            pass  # its last words are in there
+            pass  # its last frames
         loop = worker.gone.get_loop()
         loop.remove_reader(worker.channel)
         loop.remove_writer(worker.channel)
@@ -279,7 +279,7 @@ class ProcessExecutor:
         call = worker.call
         if call is not None:
             if worker.has_answered and not (call.has_begun or worker.is_ending):
-                call.worker = None  # it died before this came: nothing of it has happened
+                call.worker = None  # the worker died before it received this call: nothing of it was done
                 self._waiting.appendleft(call)
             else:
                 self._settle(call, raising(reason))
@@ -293,7 +293,7 @@ class ProcessExecutor:
             self._write(worker)
 
     def _write(self, worker: Worker) -> None:
-        """Send what goes without waiting; the rest goes when there is room."""
+        """Send frames until the channel is full; the loop calls this again when it has room."""
         loop = worker.gone.get_loop()
         outgoing = worker.outgoing
         try:
@@ -306,11 +306,11 @@ class ProcessExecutor:
             loop.add_writer(worker.channel, self._write, worker)
             return
         except OSError:
-            outgoing.clear()  # it is dead: the keeper will say so
+            outgoing.clear()  # it is dead: the keeper will report that
         loop.remove_writer(worker.channel)
 
     def _read(self, worker: Worker) -> bool:
-        """Take in some of what a worker says; True if there may be more."""
+        """Read some of a worker's frames; True if there may be more."""
         try:
             chunk = worker.channel.recv(CHUNK)
         except BlockingIOError:
@@ -318,7 +318,8 @@ class ProcessExecutor:
         except OSError:
             chunk = b""
         if not chunk:
-            worker.gone.get_loop().remove_reader(worker.channel)  # dead or dying: the keeper will say so
+            # It is dead or dying: the keeper will report that.
+            worker.gone.get_loop().remove_reader(worker.channel)
             return False
         worker.incoming += chunk
         while len(worker.incoming) >= protocol.FRAME.size:
@@ -326,19 +327,19 @@ class ProcessExecutor:
             if len(worker.incoming) < protocol.FRAME.size + size:
                 break
             frame, worker.incoming = worker.incoming, worker.incoming[protocol.FRAME.size + size :]
-            self._told(
+            self._take_in(
                 worker, what, number, memoryview(frame)[protocol.FRAME.size : protocol.FRAME.size + size]
             )
         return True
 
-    def _told(self, worker: Worker, what: bytes, number: int, body: memoryview) -> None:
+    def _take_in(self, worker: Worker, what: bytes, number: int, body: memoryview) -> None:
         call = worker.call
         if what == protocol.AWAKE:
             worker.pid = number
             worker.keeper.sessions.add(number)
             return
         if what == protocol.IMPORTED:
-            worker.knows.add(number)
+            worker.imported.add(number)
             if call is not None and call.key == number and not worker.is_ending:
                 self._begin(worker, call)
                 self._dispatch()
@@ -363,20 +364,20 @@ class ProcessExecutor:
 
 
 def main_module() -> dict[str, str]:
-    """How a worker can import the script again, in the words of multiprocessing; empty when it cannot."""
+    """How a worker can import the script again, as multiprocessing.spawn.prepare wants it; empty when it cannot."""
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None and spec.name is not None:
-        # Else it is that of a package, a folder or an archive.
+        # A spec named __main__ belongs to a package, a folder or an archive.
         is_module = spec.name.rpartition(".")[2] != "__main__"
         return {"init_main_from_name": spec.name} if is_module else {}
-    if isinstance(file, str) and os.path.isfile(file):  # noqa: PTH113 (it says "<stdin>" for that)
+    if isinstance(file, str) and os.path.isfile(file):  # noqa: PTH113 (`file` is "<stdin>" for a script from standard input)
         return {"init_main_from_path": os.path.abspath(file)}  # noqa: PTH100 (as text)
     return {}
 
 
 def not_started(error: OSError) -> Exception:
-    """What it means that there is no process for a function."""
+    """What to raise in an attempt whose worker process could not be started."""
     if error.errno not in NO_ROOM:
         needed = f"{quoted(sys.executable)} and the current folder have to be there"
         return WorkerLost(f"a worker process could not be started: {error}: {needed}")
@@ -404,7 +405,7 @@ def check_importable(function: object) -> None:
             f"a worker process cannot find it. Put it into a module and import it."
         )
     if _is_being_defined(inner, module, name):
-        return  # found, or not, when it is called for the first time
+        return  # the first call will find it, or not
     try:
         pickle.dumps(function)
     except Exception as error:
@@ -417,7 +418,7 @@ DEFINE = "Define it with def at the top of a module."
 
 
 def _inner(function: object) -> object:
-    """What is called in the end: inside a partial or a method."""
+    """The function inside a partial or a method."""
     while True:
         if isinstance(function, MethodType):
             function = function.__func__
@@ -428,7 +429,7 @@ def _inner(function: object) -> object:
 
 
 def _is_being_defined(function: object, module: object, name: str) -> bool:
-    """True when this is a decorator's call: the module will have the name in a moment, and has it not yet."""
+    """True when a decorator asks: the module is still being executed, and does not have the name yet."""
     home = sys.modules.get(module) if isinstance(module, str) else None
     if home is None or not name:
         return False

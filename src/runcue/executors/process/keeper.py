@@ -59,7 +59,7 @@ class Child(msgspec.Struct, eq=False):
 
 
 class Keeper:
-    """Starts workers, ends them, and tells the owner when one is gone."""
+    """Starts workers, ends them, and reports to the owner when one is gone."""
 
     def __init__(self, control: socket.socket, lock: int | None) -> None:
         self._control = control
@@ -69,8 +69,8 @@ class Keeper:
         self._give_up_at = float("inf")
 
     def run(self) -> None:
-        """Do what the owner says until it is gone."""
-        prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a dead worker leaves behind becomes ours
+        """Carry out the owner's orders until the owner is gone."""
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # children of a dead worker become children of the keeper
         woken, wakes = socket.socketpair()
         woken.setblocking(False)
         wakes.setblocking(False)
@@ -101,7 +101,7 @@ class Keeper:
         return None if first == float("inf") else max(0.0, first - now)
 
     def _take_order(self) -> bool:
-        """Take one order; False when there will be no more."""
+        """Carry out one order; False when no other will come."""
         try:
             data, fds, _, _ = socket.recv_fds(self._control, ORDER.size, 1)
         except ConnectionError:
@@ -119,7 +119,7 @@ class Keeper:
 
     def _start(self, number: int, fds: list[int]) -> None:
         keeper = os.getpid()
-        # The signal waits until the worker can understand it.
+        # SIGTERM waits until the worker has its own handler for it.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         try:
             pid = os.fork()
@@ -135,7 +135,7 @@ class Keeper:
             os.close(fd)
 
     def _stop(self, child: Child, grace: float) -> None:
-        """Ask a worker and its children to end; they have that many seconds."""
+        """Ask a worker and its children to end; after `grace` seconds they are killed."""
         kill_at = time.monotonic() + grace
         if kill_at < child.kill_at and child.status is None:
             child.kill_at = kill_at
@@ -151,7 +151,7 @@ class Keeper:
             self._stop(child, grace)
 
     def _kill_overdue(self) -> None:
-        """End what had its time, and wake what may not have noticed that it has to end."""
+        """Kill workers whose grace is over, and wake those that may not have noticed that they have to end."""
         now = time.monotonic()
         for child in self._workers.values():
             if child.kill_at <= now:
@@ -162,7 +162,7 @@ class Keeper:
                 _signal(child.pid, signal.SIGCONT)
 
     def _collect(self) -> None:
-        """Bury the dead, and say which workers are gone with all that was theirs."""
+        """Reap dead children, and report the workers of whose session nothing is left."""
         for pid in {*self._workers, *children_of(os.getpid())}:
             worker = self._workers.get(pid)
             status = _reaped(pid, worker is not None)
@@ -175,7 +175,7 @@ class Keeper:
                 self._report(GONE, child.number, child.status or 0)
 
     def _has_leftovers(self, child: Child) -> bool:
-        """Kill what is left of a dead worker's session; True while there is something (Linux only)."""
+        """Kill what is left of a dead worker's session; True while something is left (Linux only)."""
         found = False
         orphans = [pid for pid in children_of(os.getpid()) if pid not in self._workers]
         while orphans:
@@ -184,19 +184,19 @@ class Keeper:
                 _signal(pid, signal.SIGKILL)
                 found = True
             else:
-                orphans += children_of(pid)  # a daemon is left alone, and may have a child that is none
+                orphans += children_of(pid)  # a daemon is left alone, but a child of it may be in the session
         return found
 
     def _report(self, what: bytes, number: int, value: int) -> None:
         try:
             self._control.sendall(REPORT.pack(what, number, value))
         except OSError:
-            self._close(0.0)  # nobody listens any more
+            self._close(0.0)  # the owner is gone
 
 
 def keep(control: int, lock: int | None) -> None:
-    """Be the keeper of a pool, with a control socket and perhaps a lock to hold."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a terminal's or a service manager's: the owner decides
+    """Be the keeper of a pool: the process runs nothing else. `control` and `lock` are descriptors."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # from a terminal or a service manager: the owner decides
         signal.signal(getattr(signal, name), ignore_signal)
     import multiprocessing.spawn  # noqa: F401 (so that no worker has to)
 
@@ -207,13 +207,13 @@ def keep(control: int, lock: int | None) -> None:
 
 
 def _reaped(pid: int, has_group: bool) -> int | None:
-    """Wait for a child that has ended, after killing its group: the exit code; None when it lives, or is buried."""
+    """Reap a child that has ended, and kill its group before: its exit code; None when it lives, or was reaped."""
     try:
         if hasattr(os, "waitid"):
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return None
             if has_group:
-                _signal_group(pid, signal.SIGKILL)  # before its number can be anybody else's
+                _signal_group(pid, signal.SIGKILL)  # before the kernel can give its number away
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         return None
@@ -221,12 +221,12 @@ def _reaped(pid: int, has_group: bool) -> int | None:
         try:
             os.killpg(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            return os.waitstatus_to_exitcode(status)  # nobody was left in it
+            return os.waitstatus_to_exitcode(status)  # nothing was left in it
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def _signal(pid: int, number: int) -> None:
-    """To somebody who may be gone, or may have become somebody whom we may not signal."""
+    """Signal a process that may be gone, or may have changed to a user whom we may not signal."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -234,8 +234,8 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _signal_group(pid: int, number: int) -> None:
-    """To a child of ours that is not yet waited for, and to its group."""
+    """Signal the group of a child that is not yet reaped."""
     try:
         os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):  # no such group yet (macOS: or nobody left to hear it)
+    except (ProcessLookupError, PermissionError):  # no such group yet (macOS: or nothing left in it)
         _signal(pid, number)

@@ -1,10 +1,11 @@
-"""The keeper of a pool as its owner sees it: a process that is started once, given orders, and heard.
+"""The owner's link to the keeper process of a pool: starts the keeper, sends it orders, receives its reports.
 
 - The only lasting thread of the pool is here: it starts the keeper, which takes a while, and waits for its end. It
-  knows the pool only weakly: one that nobody closes is let go of, its sockets with it, and then the keeper ends.
-- Orders go out one after the other. What finds no room waits; none is lost while the keeper lives.
-- The keeper holds a job lock that nobody may end it for: it is waited for until everything is dead.
-- A keeper that died before its workers is over when nobody is left in their sessions: that is seen to here.
+  holds the pool by a weak reference: when a pool that was never closed is collected, its sockets close, and the
+  keeper ends.
+- Orders go out in order. An order for which the socket has no room waits; none is lost while the keeper lives.
+- The keeper holds a job lock whose holder is never killed: recovery waits until the keeper has ended all workers.
+- If the keeper dies before its workers, the thread here kills what is left in the workers' sessions.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ PRELOADED = (
 )
 """Modules that the keeper imports if the owner has imported them, so that no worker has to: only runcue's own."""
 NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-"""A program may have given SIGPIPE its meaning back."""
+"""Send without SIGPIPE: the application may have restored its default, which ends the process."""
 SHORTLY = 0.02
-"""Seconds after which an order is sent again that the system had no means for."""
+"""Seconds after which an order is sent again that the system had no room for."""
 
 
 class KeeperLink:
-    """The process that starts and ends workers for us."""
+    """A keeper process, from its owner."""
 
     def __init__(
         self,
@@ -55,9 +56,9 @@ class KeeperLink:
         self.loop = loop
         self.ended: asyncio.Future[None] = loop.create_future()
         self.is_lost = False
-        """True from when it takes no more orders."""
+        """True from when the keeper takes no more orders."""
         self.sessions: set[int] = set()
-        """Those of workers that are not known to be gone."""
+        """The sessions of workers that are not known to be gone."""
         self._sockets = sockets
         self._heard = heard
         self._lost = lost
@@ -79,13 +80,13 @@ class KeeperLink:
     def order(
         self, what: bytes, number: int, grace: float = 0.0, channel: socket.socket | None = None
     ) -> None:
-        """Tell the keeper to do something; a channel that it is given is closed here."""
+        """Send an order; a channel that goes with it is closed on this side."""
         self._orders.append((ORDER.pack(what, number, grace), channel))
         if len(self._orders) == 1 or self.is_lost:
             self._write()
 
     def _write(self) -> None:
-        """Send what goes without waiting; the rest goes when there is room."""
+        """Send orders until the socket is full; the loop calls this again when it has room."""
         if self.is_lost:
             self._drop_orders()
             return
@@ -102,9 +103,9 @@ class KeeperLink:
             self.loop.add_writer(self._control, self._write)
             return
         except ConnectionError:
-            self.is_lost = True  # it is dead, and we are about to hear of it
+            self.is_lost = True  # the keeper is dead, and `_over` is about to be called
             self._drop_orders()
-        except OSError:  # too many descriptors on their way, or no memory
+        except OSError:  # too many descriptors under way, or no memory
             later(self.loop, SHORTLY, self._write)
         self.loop.remove_writer(self._control)
 
@@ -115,7 +116,7 @@ class KeeperLink:
         self._orders.clear()
 
     def _read(self) -> bool:
-        """Take in some of what the keeper says; True if there may be more."""
+        """Read some of the keeper's reports; True if there may be more."""
         try:
             data = self._control.recv(4096)
         except BlockingIOError:
@@ -133,9 +134,9 @@ class KeeperLink:
         return bool(data)
 
     def _over(self, reason: str | OSError) -> None:
-        """The process has ended, and so has everything that it had started."""
+        """The keeper process has ended, and so have its workers and all that they started."""
         while self._read():
-            pass  # its last words are in there
+            pass  # its last reports
         self.is_lost = True
         self.loop.remove_reader(self._control)
         self.loop.remove_writer(self._control)
@@ -154,7 +155,7 @@ def _keep(
     loop: asyncio.AbstractEventLoop,
     over: weakref.WeakMethod[Callable[[str | OSError], None]],
 ) -> None:
-    """Start a keeper and wait for its end: that is all its thread does. A pool that is forgotten is let go of."""
+    """Start a keeper and wait for its end; runs in the link's thread, and does not keep the pool alive."""
     reason: str | OSError = ""
     try:
         with theirs:
@@ -163,17 +164,17 @@ def _keep(
         reason = f"its keeper died before it: {cause_of_death(code)}" if code else ""
         if code:
             end_sessions(set(sessions))
-        # While it is held there is something that cannot be ended, and others wait for it, too.
+        # While the lock is held, a process is left that cannot be ended; recovery waits for the lock, too.
         if not jobs.is_held(token):
             jobs.release(token)
     except OSError as error:
         reason = error
-    except Exception as error:  # noqa: BLE001 (whatever it is, somebody waits to hear of it)
+    except Exception as error:  # noqa: BLE001 (the pool waits for the reason, whatever it is)
         reason = f"its keeper could not be started: {describe(error)}"
     finally:
-        told = over()
-        if told is not None:
-            post_to_loop(loop, told, reason)
+        report = over()
+        if report is not None:
+            post_to_loop(loop, report, reason)
 
 
 def _started(control: int, jobs: Jobs, token: str) -> subprocess.Popen[bytes]:
@@ -201,13 +202,13 @@ def keeper_command(control: int, lock: int | None) -> list[str]:
 
 
 def close_one(one: socket.socket, sockets: Sockets) -> None:
-    """Close a socket that a forked child would close, too."""
+    """Close a guarded socket."""
     if one in sockets:
         sockets.remove(one)
         close(one.detach())
 
 
 def close_all(sockets: Sockets) -> None:
-    """Close all of them: the keeper ends, and with it the workers."""
+    """Close all sockets of a pool: the keeper ends, and with it the workers."""
     for one in list(sockets):
         close_one(one, sockets)

@@ -56,12 +56,12 @@ def refuse_while_importing() -> None:
 
 
 def be_worker(fds: list[int], keeper: int, control: socket.socket, lock: int | None) -> None:
-    """Serve calls until there are no more; ends the process. `fds` has the channel."""
+    """Serve calls until no more come; ends the process. `fds` has the channel to the owner."""
     code = 1
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == keeper:  # else it died before the line above
+        if os.getppid() == keeper:  # else the keeper died before the line above
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -71,7 +71,7 @@ def be_worker(fds: list[int], keeper: int, control: socket.socket, lock: int | N
             os.set_inheritable(fds[0], False)
             Server(socket.socket(fileno=fds[0])).run()
             code = 0
-    except BaseException as error:  # noqa: BLE001 (the process ends here, and says why)
+    except BaseException as error:  # noqa: BLE001 (the process ends here, and prints why)
         sys.stderr.write(f"runcue: a worker process ends: {describe(error)}\n")
     finally:
         _flush()
@@ -96,9 +96,9 @@ class Server:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, []) - OURS
 
     def run(self) -> None:
-        """Serve until the owner says that it is enough, or is gone."""
+        """Serve until the owner sends QUIT, or is gone."""
         signal.signal(signal.SIGINT, ignore_signal)
-        signal.signal(signal.SIGCONT, ignore_signal)  # it interrupts a system call, for SIGTERM to be noticed
+        signal.signal(signal.SIGCONT, ignore_signal)  # interrupts a system call, so that SIGTERM is noticed
         signal.signal(signal.SIGTERM, self._asked_to_end)
         handlers = {number: signal.getsignal(number) for number in signal.Signals}
         self._handlers = {number: handler for number, handler in handlers.items() if handler is not None}
@@ -115,13 +115,13 @@ class Server:
                     self._call(number, body)
                 elif what == QUIT:
                     break
-        except (SystemExit, ConnectionError):  # asked to end while nothing was called, or nobody is there
+        except (SystemExit, ConnectionError):  # asked to end between two calls, or the owner is gone
             return
         finally:
             _run_exit_functions()
 
     def send(self, what: bytes, number: int, body: bytes = b"") -> None:
-        """Tell the owner something; from any thread, but not from a child that the function forked."""
+        """Send a frame to the owner, from any thread; a child that the function forked sends nothing."""
         if os.getpid() != self._pid:
             return
         header = FRAME.pack(what, number, len(body))
@@ -136,16 +136,16 @@ class Server:
         try:
             try:
                 answer = RESULT, self._result(number, body)
-            finally:  # what comes of its timers until now is its answer, too
+            finally:  # a signal of the function's timers until here belongs to its answer
                 for timer in TIMERS:
                     signal.setitimer(timer, 0)
         except BaseException as error:  # noqa: BLE001 (whatever a function raises is its answer)
             answer = ERROR, pack_error(error, __file__)
         if os.getpid() != self._pid:
-            os._exit(0)  # a child that the function forked came back from it: the parent answers
+            os._exit(0)  # a child that the function forked returned from it: the parent answers
         _flush()
         self.send(answer[0], number, answer[1])
-        self._tidy_up()  # while the owner reads
+        self._tidy_up()  # meanwhile the owner reads the answer
 
     def _result(self, number: int, body: bytes) -> bytes:
         key, values = pickle.loads(body)
@@ -158,10 +158,10 @@ class Server:
         return pack_result(function(work))
 
     def _import(self, key: int, body: bytes) -> None:
-        """Import a function, so that a call of it begins at once; if that fails, so do its calls."""
+        """Import a function, so that its calls begin at once; an error of the import is raised by its calls."""
         try:
             self._functions[key] = self._imported(body)
-        except BaseException as error:  # noqa: BLE001 (a module may raise anything; it is raised again when called)
+        except BaseException as error:  # noqa: BLE001 (a module may raise anything; its calls raise it again)
             self._functions[key] = error
         self.send(IMPORTED, key)
 
@@ -178,7 +178,7 @@ class Server:
         return function
 
     def _prepare(self, path: list[str], arguments: list[str], folder: str, main: dict[str, str]) -> None:
-        """Make this process look like its owner's."""
+        """Give this process the module path, arguments and folder of its owner."""
         from multiprocessing import spawn
 
         spawn.prepare({"sys_path": path, "sys_argv": arguments, "dir": folder})
@@ -186,8 +186,8 @@ class Server:
         self._main = main
 
     def _import_main(self) -> None:
-        """Import the script, under another name so that it knows it is not being run."""
-        global is_importing_main  # noqa: PLW0603 (it is a fact about the whole process)
+        """Import the owner's script under another name than __main__, so that it does not run its main part."""
+        global is_importing_main  # noqa: PLW0603 (true of the whole process)
         from multiprocessing import spawn
 
         if not self._main:
@@ -205,7 +205,7 @@ class Server:
         self._main = {}
 
     def _tidy_up(self) -> None:
-        """Put back what the next function must not find changed."""
+        """Undo what the function changed in the process, before the next call."""
         os.fchdir(self._home)
         os.umask(self._umask)
         for fd, kept in self._standard.items():
@@ -217,7 +217,7 @@ class Server:
         self._put_signals_back()
 
     def _put_signals_back(self) -> None:
-        """Hear signals as before; those that came while they were blocked are forgotten."""
+        """Restore signal handlers and mask; signals that came while they were blocked are dropped."""
         for number, handler in self._handlers.items():
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
@@ -229,7 +229,7 @@ class Server:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _asked_to_end(self, number: int, frame: object) -> None:
-        """SIGTERM counts when the owner says so too: a service manager sends it to everybody at once."""
+        """End on SIGTERM if the owner sent QUIT, too: a service manager sends SIGTERM to all processes at once."""
         if os.getpid() != self._pid:
             os._exit(128 + number)
         try:
@@ -247,7 +247,7 @@ class Server:
         return None if body is None else (what, number, body)
 
     def _exactly(self, size: int) -> bytes | None:
-        """So many bytes; None when the owner is gone."""
+        """Receive that many bytes; None when the owner is gone."""
         parts = []
         while size:
             try:
@@ -274,11 +274,11 @@ def _flush() -> None:
         try:
             stream.flush()
         except (AttributeError, OSError, ValueError):
-            continue  # closed, replaced, or nobody reads it: not this function's fault
+            continue  # closed, replaced, or without a reader: not this function's fault
 
 
 def _run_exit_functions() -> None:
-    """What modules that were imported here want done at the end of the process."""
+    """Run what imported modules registered with atexit: `os._exit` would not."""
     import atexit
 
     atexit._run_exitfuncs()

@@ -1,4 +1,4 @@
-"""What a work asks of another host: where, and which command. What could be anything else is refused."""
+"""The host and the command of a work unit, checked: anything that could mean something else is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from runcue.errors import BadCommand, quoted
 from runcue.executors.command.arguments import bad_command, checked
 
-LONGEST_COMMAND = 128 * 1024  # a request must fit into one packet, or the far side hangs up on everybody
+LONGEST_COMMAND = 128 * 1024  # a request must fit into one packet, or the host closes the whole connection
 LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
 HOST = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})@)?"
@@ -20,7 +20,7 @@ HOST = re.compile(
 
 
 class Place(NamedTuple):
-    """Where a command runs, as far as the work says; the user's ssh config says the rest."""
+    """The host that a unit names, with user and port; the user's ssh config says the rest."""
 
     given: str
     user: str | None
@@ -29,13 +29,13 @@ class Place(NamedTuple):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What of it is said to asyncssh."""
-        told = {"host": self.host, "username": self.user, "port": self.port}
-        return {name: value for name, value in told.items() if value is not None}
+        """The arguments for asyncssh."""
+        given = {"host": self.host, "username": self.user, "port": self.port}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def place_of(params: Mapping[str, Any]) -> Place:
-    """Read `params["host"]`; what could be anything but a host is refused before anybody is contacted."""
+    """Read `params["host"]`; BadCommand for anything but a host, before a connection is tried."""
     given = params.get("host")
     match = HOST.fullmatch(given) if isinstance(given, str) and len(given) <= 330 else None
     if match is not None:
@@ -49,7 +49,7 @@ def place_of(params: Mapping[str, Any]) -> Place:
 
 
 def command_of(given: object) -> str:
-    """The command line for the shell over there: a str as it is, the arguments in a list quoted."""
+    """The command line for the shell on the host: a str as it is, the arguments of a list quoted."""
     found = checked(given, may_be_text=True)
     command = found if isinstance(found, str) else shlex.join(found)
     if re.search("[\ud800-\udfff]", command):

@@ -1,6 +1,7 @@
 """What processes leave for each other, as checks for stores that several may open (contract.py has the others).
 
-Posts for whoever decides, letters from who decided, who decides next, and what can be seen without deciding.
+Posts for the process that decides, letters from the one that decided, which process decides next, and what can be
+read without deciding.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from runcue.ports import Outgoing, Takeover, Turn
 from runcue.testing.manual_turns import NOW, Broken, Hand, Open, expect, hands, library_of, pending
 
 PATIENCE = 30.0
-"""Seconds to wait for what has to come."""
+"""Seconds to wait for something that has to come."""
 
 
 async def only_who_decided_last_goes_on(open_store: Open) -> None:
@@ -48,7 +49,7 @@ async def only_who_decided_last_goes_on(open_store: Open) -> None:
 
 
 async def who_is_named_decides_next(open_store: Open) -> None:
-    """A turn may name another process to go on, and that one goes on as if it had decided last."""
+    """A turn may name another process as the next decider, which then goes on as if it had decided last."""
     async with hands(open_store, 3) as [one, other, third]:
         await one.turn()
         successor = other.shared.me().id
@@ -75,7 +76,7 @@ async def who_is_named_decides_next(open_store: Open) -> None:
 
 
 async def posts_are_taken_once_and_in_order(open_store: Open) -> None:
-    """What others left is taken by the next turn, in the order it came, and nobody finds it again."""
+    """The next turn takes the posts of others, in the order they came; no later turn finds them again."""
     async with hands(open_store, 2) as [one, other]:
         await one.turn()
         me = other.shared.me().id
@@ -97,7 +98,7 @@ async def posts_are_taken_once_and_in_order(open_store: Open) -> None:
 
 
 async def a_turn_of_who_does_not_decide_leaves_its_post(open_store: Open) -> None:
-    """Its post is there for who decides, and for itself when it takes over before that."""
+    """The post of a process is there for the decider, and for the process itself if it takes over before that."""
     async with hands(open_store, 2) as [one, other]:
         await one.turn()
 
@@ -112,7 +113,7 @@ async def a_turn_of_who_does_not_decide_leaves_its_post(open_store: Open) -> Non
 
 
 async def posts_of_a_turn_that_failed_are_taken_by_the_next(open_store: Open) -> None:
-    """What a decision raised over is there for the next one."""
+    """Posts whose decision raised are there for the next decision."""
     async with hands(open_store, 2) as [one, other]:
         await one.turn()
         await other.shared.exchange(Outgoing(1, [Cancel("w1")]))
@@ -131,7 +132,7 @@ async def posts_of_a_turn_that_failed_are_taken_by_the_next(open_store: Open) ->
 
 
 async def many_posts_are_taken_in_several_turns(open_store: Open) -> None:
-    """A turn takes so much at most, and wants to go on at once; nothing is lost or comes out of order."""
+    """A turn takes a limited number of posts and then asks for another turn at once; none is lost or out of order."""
     amount = 1100
     async with hands(open_store, 2) as [one, other]:
         await one.turn()
@@ -147,7 +148,7 @@ async def many_posts_are_taken_in_several_turns(open_store: Open) -> None:
 
 
 async def letters_are_read_once(open_store: Open) -> None:
-    """What was decided for a process comes to it once, whole, and to nobody else."""
+    """A process receives all that was decided for it, once; no other process receives it."""
     async with hands(open_store, 3) as [one, other, third]:
         await one.write(pending(1), pending(2))
         me = other.shared.me().id
@@ -180,7 +181,7 @@ async def letters_are_read_once(open_store: Open) -> None:
 
 
 async def who_takes_over_reads_its_letters(open_store: Open) -> None:
-    """They come with the turn that takes over, which knows what is about to begin; not if that fails."""
+    """Letters come with the turn that takes over, which knows the starts in them; a turn that fails takes none."""
     async with hands(open_store, 2) as [one, other]:
         await one.write(pending(1))
         me = other.shared.me().id
@@ -208,7 +209,7 @@ async def who_takes_over_reads_its_letters(open_store: Open) -> None:
 
 
 async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
-    """Once, and not what was read; what was told stays."""
+    """A start can be taken back once, while its process has not read it; other messages stay."""
     async with hands(open_store, 2) as [one, other]:
         await one.write(pending(1), pending(2), pending(3))
         me = other.shared.me().id
@@ -238,7 +239,7 @@ async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
 
 
 async def a_start_is_read_or_taken_back(open_store: Open) -> None:
-    """Never both, and never neither, whoever comes first."""
+    """A start is either read or taken back: never both, and never neither, in whatever order they come."""
     async with hands(open_store, 2) as [one, other]:
         me = other.shared.me().id
         for seq in range(1, 31):
@@ -262,7 +263,7 @@ async def a_start_is_read_or_taken_back(open_store: Open) -> None:
 
 
 async def a_start_that_ended_meanwhile_is_not_read(open_store: Open) -> None:
-    """Whoever reads a start finds its work as it is now: an attempt that is over is not begun."""
+    """A process that reads a start finds the unit as it is now: an attempt that is over does not begin."""
     async with hands(open_store, 2) as [one, other]:
         me = other.shared.me().id
         running = started(pending(1), 1, NOW, me, f"running/{me}")
@@ -279,7 +280,7 @@ async def a_start_that_ended_meanwhile_is_not_read(open_store: Open) -> None:
 
 
 async def what_was_submitted_is_found_at_once(open_store: Open) -> None:
-    """Before anybody has decided over it, it is pending; a decision does not find it before that."""
+    """A submitted unit reads as pending before a decision took it; decisions do not find it until then."""
     async with hands(open_store, 3) as [one, other, third]:
         await one.turn()
         spec = pending(1, id='an id of "mine" ü').spec
@@ -298,7 +299,7 @@ async def what_was_submitted_is_found_at_once(open_store: Open) -> None:
 
 
 async def what_was_accepted_is_counted_at_once(open_store: Open) -> None:
-    """What nobody has decided over is pending, and newer than all else, unless it can still be refused."""
+    """A unit that no decision took reads as pending and newest, unless it can still be refused."""
     async with hands(open_store, 2) as [one, other]:
         await one.write(pending(1), pending(2))
         specs = [pending(number, id=f"w{number}").spec for number in (3, 4)]
@@ -320,7 +321,7 @@ async def what_was_accepted_is_counted_at_once(open_store: Open) -> None:
 
 
 async def a_glance_changes_nothing(open_store: Open) -> None:
-    """It sees everything as it stands, whoever decides, and takes nothing."""
+    """A look sees the queue as it is, whichever process decides, and takes nothing."""
     async with hands(open_store, 2) as [one, other]:
         me = other.shared.me().id
         running = started(pending(1), 1, NOW, me, f"running/{me}")
@@ -351,7 +352,7 @@ async def a_glance_changes_nothing(open_store: Open) -> None:
 
 
 async def who_leaves_decides_no_more(open_store: Open) -> None:
-    """When a process closes, the others hear of it, and anybody may decide."""
+    """When a process closes, the others are woken, and any of them may decide."""
     async with hands(open_store, 2) as [one, other]:
         leaving = Hand(open_store(), {})
         heard = asyncio.Event()
@@ -373,7 +374,7 @@ async def who_leaves_decides_no_more(open_store: Open) -> None:
 
 
 async def who_does_not_decide_knows_the_others(open_store: Open) -> None:
-    """Who lives is known by everybody; a process that closed is not there any more."""
+    """All processes know which processes live; one that closed is no longer among them."""
     async with hands(open_store, 2) as [one, other]:
         for hand in (one, other):
             await hand.join()

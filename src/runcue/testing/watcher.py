@@ -1,4 +1,4 @@
-"""Hear everything that a Cue in memory tells, for programs that have to count it all."""
+"""Passes on every event of a Cue in memory, for programs that must not miss one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 
 
 def watch(cue: Cue, hear: Callable[[Event], None]) -> None:
-    """Call `hear` with every event of that Cue from now on, in order, as soon as it is true.
+    """Call `hear` with every event of a Cue from now on, in order, right after its turn.
 
-    Unlike a reader of `events()` it cannot fall behind. Only for a queue in memory: one in a file keeps its events.
+    Unlike a reader of `events()` it cannot fall behind. Only for a queue in memory: a queue in a file keeps its
+    events, and a reader misses none.
     """
     if cue.path is not None:
         raise ValueError("watch() is for a queue in memory. Read the events() of one in a file.")
     bus = cue._open("watch").bus
 
-    def told(plan: Plan) -> None:
+    def emit(plan: Plan) -> None:
         first = bus.next_seq - len(plan.events)
         for place, news in enumerate(plan.events):
             hear(make_event(first + place, news))
 
-    bus.listeners.append(told)
+    bus.listeners.append(emit)
