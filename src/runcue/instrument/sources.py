@@ -137,7 +137,7 @@ class LiveSource:
         self._cue = cue
         self._tallying = _Tallying()
         self._latest: Glance | None = None
-        self._read_connection: asyncio.Task[Glance] | None = None
+        self._looking: asyncio.Task[Glance] | None = None
         self.close = cue.observe(counters)
         """Stop counting."""
 
@@ -178,8 +178,8 @@ class LiveSource:
         """The answer, or the error, of the latest question; asks the next one."""
         before = self._looking
         if before is None or before.done():
-            self._read_connection = loop.create_task(self._look(), name="runcue metrics")
-            self._read_connection.add_done_callback(_heard)
+            self._looking = loop.create_task(self._look(), name="runcue metrics")
+            self._looking.add_done_callback(_heard)
         if before is not None and before.done() and not before.cancelled():
             return before.result()
         return self._latest

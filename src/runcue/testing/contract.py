@@ -35,7 +35,7 @@ from runcue.core.model.state import BreakerState, Grant, Limits, Overdue, Servic
 from runcue.core.schedule.plan import Key, Plan, ReadRequest
 from runcue.core.views.query import Query
 from runcue.ports import Turn
-from runcue.testing import exchange
+from runcue.testing import exchange, manual_turns
 from runcue.testing.manual_turns import (
     NOW,
     Broken,
@@ -45,7 +45,6 @@ from runcue.testing.manual_turns import (
     failed,
     hands,
     library_of,
-    lives,
     pending,
     specimens,
 )

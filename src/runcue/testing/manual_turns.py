@@ -14,11 +14,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from runcue.core.model.events import EventDraft
 from runcue.core.model.lifecycle import finished, move, started
 from runcue.core.model.record import Attempt, Record, Spec, WorkState
 from runcue.core.model.state import NO_HEAD, Head
-from runcue.core.schedule.plan import Changes, Plan, Post, TurnReader
+from runcue.core.schedule.plan import Changes, Plan, Post
 from runcue.core.views.query import Query, by_task
 from runcue.ports import Received, SharedStore, Store, Takeover, Turn
 
@@ -43,9 +42,9 @@ def _short(value: object) -> str:
     return text if len(text) <= 2000 else f"{text[:2000]}…"
 
 
-def library_of(turn: Turn) -> Library:
+def library_of(turn: Turn) -> TurnReader:
     """The reader through which a decision may read more records."""
-    if turn.library is None:
+    if turn.reader is None:
         raise Broken("a store that several processes open has a library")
     return turn.reader
 
@@ -105,10 +104,10 @@ class Hand:
 
     async def join(self) -> Plan:
         """Take a turn that registers this process with the others."""
-        me = self.store.me()
+        me = self.shared.me()
         return await self.turn(lambda plan, turn: plan.workers.update({me.id: me}))
 
-    async def write(self, *records: Record, events: Iterable[Told] = ()) -> Plan:
+    async def write(self, *records: Record, events: Iterable[EventDraft] = ()) -> Plan:
         """Take a turn that writes these records and events."""
 
         def change(plan: Plan, turn: Turn) -> None:

@@ -112,8 +112,8 @@ class SqlStore:
         forget_files: Callable[[list[Deleted]], None] | None,
         is_at_work: Callable[[], bool],
     ) -> None:
-        """The store's thread calls `forget_files` to delete the files of these units beside the queue. The heart's thread
-        calls `is_at_work`: may a handler still run though the loop is closed? Then nobody may take its units.
+        """The store's thread calls `forget_files` to delete the files of these units beside the queue. The heart's
+        thread calls `is_at_work`: may a handler still run though the loop is closed? Then nobody may take its units.
         """
         self._place = place
         self._lease = lease
