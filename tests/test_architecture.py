@@ -47,7 +47,7 @@ INHERITS = {
     "Executors": "a mapping",
     "RunningWork": "the fields of a Work, and what makes sense while it runs",
     "JsonFormatter": "logging is given such a class",
-    "Link": "asyncssh is given such a class", "Remote": "asyncssh is given such a class",
+    "Link": "asyncssh is given such a class", "RemoteCommand": "asyncssh is given such a class",
     "OwnLoop": "asyncio is given such a class", "Started": "a Popen that is not waited for",
     "PoolWork": "a Work as a worker process has it", "Teller": "Dask is given such a class",
     "Connection": "apsw is asked for such a class",

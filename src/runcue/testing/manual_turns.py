@@ -14,10 +14,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from runcue.core.model.events import EventDraft
 from runcue.core.model.lifecycle import finished, move, started
 from runcue.core.model.record import Attempt, Record, Spec, WorkState
 from runcue.core.model.state import NO_HEAD, Head
-from runcue.core.schedule.plan import Changes, Plan, Post
+from runcue.core.schedule.plan import Changes, Plan, Post, TurnReader
 from runcue.core.views.query import Query, by_task
 from runcue.ports import Received, SharedStore, Store, Takeover, Turn
 
