@@ -18,6 +18,7 @@ import pytest
 
 from runcue import Cue, Work, WorkState
 from runcue.errors import BadCommand, CommandFailed, RetryLater
+from runcue.executors.command import child as child_module
 from runcue.executors.command import executor as command_module
 from runcue.executors.command import output as output_module
 from runcue.executors.command.executor import CommandExecutor
@@ -677,7 +678,7 @@ async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def test_what_left_its_group_and_holds_nothing_of_ours_is_killed_with_the_session(
     either: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, young: float
 ) -> None:
-    monkeypatch.setattr(command_module, "YOUNG", young)
+    monkeypatch.setattr(child_module, "YOUNG", young)
     pid = tmp_path / "pid"
     result = await either.run(apart(pid, "sleep", "600"))
     assert result == {"stdout": "", "stderr": "", "exit_code": 0}
@@ -701,7 +702,7 @@ async def test_who_holds_something_of_ours_and_cannot_be_seen_is_told_and_hurts_
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        command_module, "holders", lambda marks: []
+        child_module, "holders", lambda marks: []
     )  # as of a process that may not be looked at
     daemon = f"setsid sh -c 'echo $$ > \"{tmp_path}/pid\"; exec sleep 600'"
     result = await place.run(["sh", "-c", f'{daemon} & until [ -s "{tmp_path}/pid" ]; do sleep 0.01; done'])
