@@ -488,7 +488,7 @@ def test_no_link_in_the_folder_is_followed(path: Path) -> None:
 def test_what_is_no_file_in_the_folder_is_not_read(path: Path, make: Callable[[Path], None]) -> None:
     used(path)
     make(printed(path, "good"))
-    with Reader(path) as reader, pytest.raises(StoreError, match="no file of ours"):
+    with Reader(path) as reader, pytest.raises(StoreError, match="is not a regular file"):
         reader.output("good")
 
 
