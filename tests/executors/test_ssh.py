@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import shlex
 import shutil
 import signal
 import socket
@@ -1065,13 +1066,14 @@ async def test_sshd_what_a_command_leaves_behind_does_not_hang_its_work(
 
 async def test_sshd_cut_while_the_command_runs(sshd: Sshd, real: Caller) -> None:
     work = FakeWork({"host": real.host})
-    command = f"echo $$ > {sshd.folder / 'pid'}; echo $PPID; exec sleep 60"
+    file = sshd.folder / "pid"
+    command = f"echo $$ > {shlex.quote(str(file))}; echo $PPID; exec sleep 60"
     running = asyncio.ensure_future(real.run(command, work))
     os.kill(await pid_of(work), signal.SIGKILL)
     with pytest.raises(Unreachable, match="unknown: look before it runs again"):
         await running
     assert (await real.run("echo again"))["stdout"] == "again\n"
-    pid = int((sshd.folder / "pid").read_text())
+    pid = int(file.read_text())
     assert lives(pid)  # as the guide says: sshd ends nothing by itself
     os.kill(pid, signal.SIGKILL)
 
