@@ -168,9 +168,9 @@ async def test_a_code_is_good_for_some_minutes(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_of_many_codes_the_latest_are_good() -> None:
-    keeper = app(Cue(), token=TOKEN).router.default._keeper  # type: ignore[attr-defined]
-    codes = [keeper.make_code() for _ in range(guard.MOST_CODES + 1)]
-    assert [keeper._use_code(code) for code in codes] == [False] + [True] * guard.MOST_CODES
+    access = app(Cue(), token=TOKEN).router.default._access  # type: ignore[attr-defined]
+    codes = [access.make_code() for _ in range(guard.MOST_CODES + 1)]
+    assert [access._use_code(code) for code in codes] == [False] + [True] * guard.MOST_CODES
 
 
 async def test_the_browser_is_started_with_a_code_and_not_with_the_token(

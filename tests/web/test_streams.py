@@ -342,7 +342,7 @@ async def test_what_goes_wrong_in_a_websocket_is_logged(
         await stage.cue.submit("call")
         with pytest.raises(ConnectionClosed):
             await asyncio.wait_for(talk.recv(), PATIENCE)
-    assert "telling events to a WebSocket failed" in caplog.text
+    assert "sending events to a WebSocket failed" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -400,6 +400,6 @@ async def test_a_client_that_takes_nothing_is_let_go(
     )
     asker.sendall(head.encode())
     try:
-        await until(lambda: "takes nothing any more" in caplog.text)
+        await until(lambda: "read nothing any more" in caplog.text)
     finally:
         asker.close()

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from runcue import Cue, Reader, StorageReplaced
-from runcue.web import app, broadcast, desk, file
+from runcue.web import app, broadcast, file, reader_thread
 from runcue.web.source import Unavailable, at_home
 from tests.web.conftest import PATIENCE, TOKEN, client, prepared
 
@@ -23,7 +23,9 @@ from tests.web.conftest import PATIENCE, TOKEN, client, prepared
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcast, "PAUSE", 0.02)
     monkeypatch.setattr(broadcast, "LONGEST_PAUSE", 0.1)
-    monkeypatch.setattr(desk, "PATIENCE", PATIENCE)  # who is asked on a busy machine may take that long
+    monkeypatch.setattr(
+        reader_thread, "PATIENCE", PATIENCE
+    )  # who is asked on a busy machine may take that long
 
 
 @pytest.fixture
@@ -167,13 +169,13 @@ async def test_a_locked_file_holds_nobody_up(
 
     site = asker.made.routes[0].app.app._site  # type: ignore[attr-defined]
     real = Reader
-    monkeypatch.setattr(desk, "Reader", Stuck)
-    monkeypatch.setattr(desk, "PATIENCE", 0.3)
-    glances = site.source._glances
-    await glances.ask(lambda reader: glances._let_go())
+    monkeypatch.setattr(reader_thread, "Reader", Stuck)
+    monkeypatch.setattr(reader_thread, "PATIENCE", 0.3)
+    overview = site.source._overview
+    await overview.ask(lambda reader: overview._drop_reader())
     assert "does not answer" in (await told_until(listener, "unavailable"))["error"]
     assert (await asker.get("/works")).status_code == 503
-    monkeypatch.setattr(desk, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(reader_thread, "PATIENCE", PATIENCE)
     path, cue = queue
     await cue.wait(await cue.submit("call"), PATIENCE)  # the work goes on
     locked.set()
@@ -336,13 +338,13 @@ async def test_a_list_that_takes_long_is_cut_off_and_holds_nobody_up(
         return real(self, *given, **more)
 
     monkeypatch.setattr(Reader, "list", slow)
-    monkeypatch.setattr(desk, "PATIENCE", 0.3)
+    monkeypatch.setattr(reader_thread, "PATIENCE", 0.3)
     try:
         first, second = await asyncio.gather(asker.get("/works?search=one"), asker.get("/works?search=two"))
         for answer in (first, second):
             assert answer.status_code == 503
             assert "Narrow the filter" in answer.json()["error"]
-        monkeypatch.setattr(desk, "PATIENCE", PATIENCE)
+        monkeypatch.setattr(reader_thread, "PATIENCE", PATIENCE)
         assert (await asker.get("/works/x")).status_code == 404
         assert (await asker.get("/status")).status_code == 200
     finally:
@@ -361,7 +363,7 @@ async def test_the_numbers_of_a_file_are_counted_once_for_a_while(
     first = source._metrics
     assert (await asker.get("/metrics")).status_code == 200
     assert source._metrics is first
-    desk = source._looks
-    await desk.ask(lambda reader: desk._let_go())
+    thread = source._others
+    await thread.ask(lambda reader: thread._drop_reader())
     assert (await asker.get("/metrics")).status_code == 200
     assert source._metrics is not first  # that was of a Reader that is closed

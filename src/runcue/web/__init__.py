@@ -6,7 +6,7 @@
     app = runcue.web.app("queue.db")                                   # alone, for any ASGI server
     runcue.web.serve("queue.db")                                       # alone, and served here
 
-Whoever has the token has the rights of the queue's owner. A server for other machines needs TLS in front of it.
+The token gives all rights on the queue. A server that other machines reach needs TLS in front of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ for _name in ("starlette", "sse_starlette", "uvicorn"):
         _advice = f'The dashboard needs {_name}: pip install "runcue[web]"'
         raise ModuleNotFoundError(_advice, name=_name) from _error
 
-from runcue.web.mount import app, routes  # noqa: E402 (what is missing is said first)
+from runcue.web.mount import app, routes  # noqa: E402 (after the check for missing packages)
 from runcue.web.serving import serve  # noqa: E402
 
 __all__ = ["app", "routes", "serve"]

@@ -1,8 +1,8 @@
-"""What people may do: retry, cancel and purge units, hold back services and queues, change limits.
+"""The actions of the dashboard: retry, cancel and purge units, pause services and queues, change limits.
 
-An action on many units is put together from the same list that the page shows. It can be counted first, and answers
-with what it changed, what could not be changed or had moved on meanwhile, and what is left for the next time. Where
-some are to be retried that run after others, those others come first.
+An action on many units takes those that the list on the page shows. With `dry_run` they are only counted. The answer
+says how many units changed, how many could not be changed, and how many are left for the next action. A retry begins
+with the units that others depend on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runcue.web.shapes import MOST_BULK, MOST_ROWS, Bulk, Filter, Limits, Outcom
 
 if TYPE_CHECKING:
     from runcue import Cue, Work
-    from runcue.web.source import Source
+    from runcue.web.file import Source
 
 T = TypeVar("T")
 logger = logging.getLogger("runcue")
@@ -33,11 +33,11 @@ STATES = {"retry": ("failed", "cancelled"), "cancel": ("pending", "running"), "p
 """The states in which a unit can be retried, cancelled or purged."""
 SAMPLE = 5
 AT_ONCE = 500
-"""How many units are changed together, in one commit or a few."""
+"""Units that are changed together, in one commit or a few."""
 
 
 async def one(source: Source, verb: str, work_id: str, cascade: bool) -> bool:
-    """Retry, cancel or purge one unit; True when that changed it."""
+    """Retry, cancel or purge one unit; True when the action changed it."""
     if await source.get(work_id) is None:
         raise no_work(work_id)
     changed = await source.act(lambda cue: _do(cue, verb, work_id, cascade))
@@ -81,14 +81,14 @@ async def _changed(cue: Cue, verb: str, ids: Sequence[str]) -> int:
 
 
 async def _retried(cue: Cue, needs: Mapping[str, Sequence[str]]) -> int:
-    """How many of these were retried; not those that run after a unit which is dead and stays so."""
+    """Retry these units, and count them; leave out those that depend on a unit that stays dead."""
     lost, gone = await _lost(cue, {need for after in needs.values() for need in after if need not in needs})
     order = _in_order(needs)
     changed = 0
 
     async def retry(one: str) -> bool | None:
         answer = await _tried(cue, "retry", one)
-        if answer and not gone.isdisjoint(needs[one]):  # whether those were done shows only now
+        if answer and not gone.isdisjoint(needs[one]):  # how the units in `gone` ended shows only now
             work = await cue.get(one)
             return None if work is not None and work.state == "failed" else True
         return answer
@@ -110,13 +110,16 @@ async def _retried(cue: Cue, needs: Mapping[str, Sequence[str]]) -> int:
 
 
 def _in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """What some run after before these; those that wait for each other in a ring are left out."""
+    """The ids, each after those that it depends on; units in a circle of dependencies are left out."""
     sorter = TopologicalSorter(needs)
     order: list[str] = []
     try:
         sorter.prepare()
     except CycleError as error:
-        logger.info("dashboard: not retried, as they wait for each other: %s", error.args[1][:SAMPLE])
+        logger.info(
+            "dashboard: not retried, because they depend on each other in a circle: %s",
+            error.args[1][:SAMPLE],
+        )
     while ready := sorter.get_ready():
         order += [one for one in ready if one in needs]
         sorter.done(*ready)
@@ -124,7 +127,7 @@ def _in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 async def _lost(cue: Cue, ids: set[str]) -> tuple[set[str], set[str]]:
-    """Which of these units nothing can run after (dead, cancelled or unknown), and which are no longer kept."""
+    """Which of these units fail their dependents (dead, cancelled, unknown), and which are no longer kept."""
 
     async def is_lost(work_id: str) -> bool | None:
         work = await cue.get(work_id)
@@ -142,7 +145,7 @@ async def _lost(cue: Cue, ids: set[str]) -> tuple[set[str], set[str]]:
 
 
 async def _tried(cue: Cue, verb: str, work_id: str) -> bool | None:
-    """Whether that changed it; None when it cannot be, as when another unit has its key by now."""
+    """Whether the action changed the unit; None when it is impossible, because another unit has its key by now."""
     try:
         return await _do(cue, verb, work_id, False)
     except (SubmitError, WorkNotFound) as error:
@@ -151,7 +154,7 @@ async def _tried(cue: Cue, verb: str, work_id: str) -> bool | None:
 
 
 async def _each(ids: Sequence[str], question: Callable[[str], Awaitable[T]]) -> list[T]:
-    """The answers to a question about each of these ids, in their order."""
+    """Ask a question about each of these ids, `AT_ONCE` at a time; the answers in their order."""
     answers: list[T] = []
     for first in range(0, len(ids), AT_ONCE):
         answers += await asyncio.gather(*map(question, ids[first : first + AT_ONCE]))
@@ -166,7 +169,7 @@ def _states(verb: str, wanted: Filter) -> tuple[str, ...]:
 
 
 async def _chosen(source: Source, verb: str, wanted: Filter) -> tuple[dict[str, tuple[str, ...]], bool]:
-    """The ids of a filter with what each runs after, and whether there are more than an action takes."""
+    """The ids that match with their dependencies, and whether there are more than an action takes."""
     found: dict[str, tuple[str, ...]] = {}
     narrow = {name: getattr(wanted, name) for name in ("task", "queue", "service", "search")}
     for state in _states(verb, wanted):
@@ -180,7 +183,7 @@ async def _chosen(source: Source, verb: str, wanted: Filter) -> tuple[dict[str, 
 
 
 async def _left(source: Source, verb: str, wanted: Filter) -> int | None:
-    """How many more there are than an action takes; None when that would have to be counted one by one."""
+    """How many more units match than an action takes; None where they could only be counted one by one."""
     if structs.replace(wanted, state=None) != Filter():
         return None
     counts = (await source.facts(False)).counts
@@ -195,16 +198,13 @@ def _is_alike(work: Work, error: str | None) -> bool:
 
 
 async def hold(source: Source, kind: str, name: str, is_held: bool) -> bool:
-    """Hold a service or a queue back, or let it go on; whether it is held back now."""
+    """Pause or resume a service or a queue; whether it is paused now."""
     is_service = any(service["name"] == name for service in await source.services())
     if kind == "service" and not is_service:
         raise no_service(name)
     if kind == "queue" and is_service:
         raise Refused(409, f"{name!r} is a service's name, too, and stands for that. Hold the service back.")
-    action: Callable[[Cue], Awaitable[None]] = (
-        (lambda cue: cue.pause(name)) if is_held else (lambda cue: cue.resume(name))
-    )
-    await source.act(action)
+    await source.act(lambda cue: cue.pause(name) if is_held else cue.resume(name))
     logger.info("dashboard: %s %r %s", kind, name, "paused" if is_held else "resumed")
     return is_held
 

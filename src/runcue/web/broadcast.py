@@ -1,9 +1,8 @@
-"""The overview, made once for everybody who watches.
+"""The overview of a queue, made once for all clients that watch it.
 
 Rules:
-- One task looks at the queue, at most twice a second and for at most a twentieth of the time (a look that takes more
-  than half a second is made every ten seconds), and only while somebody watches: the first client starts the task,
-  the last one ends it.
+- One task reads the queue: at most twice a second, for at most a twentieth of the time (every ten seconds if reading
+  takes more than half a second), and only while a client watches: the first client starts the task, the last ends it.
 - An overview is encoded once for all clients. A slow client gets the latest one when it is ready: nothing is queued.
 - An overview is sent when something changed, and every five seconds anyway. A queue that cannot be read is reported
   to the clients, and tried again. So is any other error, which is logged as well.
@@ -22,6 +21,7 @@ from typing import Any
 from msgspec import UNSET, structs
 
 from runcue import RuncueError
+from runcue.web.file import Source
 from runcue.web.rows import (
     WallClock,
     encoded,
@@ -32,39 +32,29 @@ from runcue.web.rows import (
     why_of,
     worker_of,
 )
-from runcue.web.shapes import (
-    Counts,
-    Failures,
-    History,
-    Pace,
-    Queue,
-    Row,
-    Sample,
-    Status,
-    Waiting,
-    Why,
-)
-from runcue.web.source import SHOWN, Facts, Source, Unavailable, told
+from runcue.web.shapes import Counts, Failures, History, Pace, Queue, Row, Sample, Status, Waiting, Why
+from runcue.web.source import SHOWN, Facts, Unavailable, public_message
 
 logger = logging.getLogger("runcue")
 
 PAUSE = 0.5
 SHARE = 20
-"""A look is made once in so many times its own length."""
+"""The queue is read for at most one part in so many of the time."""
 LONGEST_PAUSE = 10.0
 HEARTBEAT = 5.0
 MOST_SERVICES = 200
 KEPT = 600
 """Seconds of history."""
 HOLE = 10
-"""Seconds that nobody watched and that are bridged; after more the history begins anew."""
-OF_LATE = 10
+"""Seconds without a client after which the history goes on; after more it begins anew."""
+PACE_OVER = 10
+"""Seconds over which the pace is measured."""
 DEAD_EVERY = 5.0
-"""Seconds after which dead letters are sorted into groups again, when there are others than before."""
+"""Seconds after which dead letters are grouped again, if their number has changed."""
 OWN_FAULT = "The dashboard failed to look at the queue; its log says why."
 
-Telling = tuple[str, bytes]
-"""The name of an event, and its data."""
+Message = tuple[str, bytes]
+"""What is sent to clients: the name of an event, and its data."""
 
 
 class Past:
@@ -73,12 +63,14 @@ class Past:
     def __init__(self) -> None:
         self._points: deque[tuple[int, int, int, int]] = deque(maxlen=KEPT)
         self._second: int | None = None
-        """The second that is not over yet; below, what ended in it so far, and how much there was in all."""
+        """The second that is not over yet."""
         self._flows = [0, 0]
+        """How many units completed and failed in that second so far."""
         self._totals = [0, 0]
+        """How many had completed and failed in all when the counts were added last."""
 
     def add(self, at: float, counts: Counts) -> None:
-        """Add the counts of a look. What ended since the last one is spread evenly over the seconds that passed."""
+        """Add the present counts. Units that ended since the last call are spread evenly over the time since."""
         second, totals = int(at), [counts.completed, counts.failed]
         if self._second is None or not 0 <= second - self._second <= HOLE:
             self._points.clear()
@@ -99,7 +91,7 @@ class Past:
         return float((self._second or 1) - 1)
 
     def history(self) -> History:
-        """Every point that is kept."""
+        """All points."""
         columns = [list(column) for column in zip(*self._points, strict=True)] or [[], [], [], []]
         pending, running, completed, failed = columns
         return History(
@@ -107,7 +99,7 @@ class Past:
         )
 
     def since(self, at: float, counts: Counts) -> Sample:
-        """How it stands, and what ended in the seconds after that one which are over."""
+        """The present counts, and how many units ended after that second, up to the last second that is over."""
         new = list(self._points)[-int(self.until - at) :] if self.until > at else []
         return Sample(
             at=self.until,
@@ -118,8 +110,8 @@ class Past:
         )
 
     def pace(self) -> Pace:
-        """What ended per second of late."""
-        recent = list(self._points)[-OF_LATE:]
+        """Units that ended per second, over the last seconds."""
+        recent = list(self._points)[-PACE_OVER:]
         seconds = max(1, len(recent))
         return Pace(
             completed=sum(point[2] for point in recent) / seconds,
@@ -128,7 +120,7 @@ class Past:
 
 
 class Overview:
-    """How a queue stands, put together for people."""
+    """Makes the overview that people see."""
 
     def __init__(self, source: Source, read_only: bool) -> None:
         path = source.path
@@ -143,8 +135,8 @@ class Overview:
         self.past = Past()
         self._failures = Failures(groups=[], looked_at=0)
         self._dead: int | None = None
-        """How many dead letters there were when they were last sorted; below, when that was."""
-        self._sorted_at = 0.0
+        """How many dead letters there were when they were last grouped."""
+        self._grouped_at = 0.0
         self._latest: Status | None = None
         self._looked_at = 0.0
         self._one_at_a_time = asyncio.Lock()
@@ -158,19 +150,19 @@ class Overview:
             return self._latest
 
     def outdate(self) -> None:
-        """Somebody changed something: the next who asks wants to see it."""
-        self._looked_at = self._sorted_at = 0.0
+        """Have the next `status` read the queue, because a client has changed something."""
+        self._looked_at = self._grouped_at = 0.0
         self._dead = None
 
     async def _look(self) -> Status:
         is_new = self._latest is None or self._latest.counts.failed != self._dead
-        is_time = is_new and time.monotonic() - self._sorted_at > DEAD_EVERY
+        is_time = is_new and time.monotonic() - self._grouped_at > DEAD_EVERY
         facts = await self._source.facts(is_time)
         at = self.clock.tell(facts.now)
         if facts.dead is not None:
             self._failures = await failures_of(facts.dead, self.clock)
             self._dead = facts.counts["failed"]
-            self._sorted_at = time.monotonic()
+            self._grouped_at = time.monotonic()
         counts = Counts(**facts.counts)
         self.past.add(at, counts)
         services = [service_of(one, self.clock) for one in facts.services[:MOST_SERVICES]]
@@ -209,24 +201,24 @@ class Overview:
 
 
 class Broadcast:
-    """Tells all who watch how the queue stands."""
+    """Sends the overview to all clients that watch."""
 
     def __init__(self, overview: Overview) -> None:
         self._overview = overview
         self._watchers = 0
         self._task: asyncio.Task[None] | None = None
-        self._latest: Telling | None = None
+        self._latest: Message | None = None
         self._number = 0
-        self._told: asyncio.Event = asyncio.Event()
+        self._news = asyncio.Event()
         self._key: Any = None
-        self._told_at = 0.0
+        self._sent_at = 0.0
         self._sampled = 0.0
-        """Up to which second all was told that ended."""
+        """The second up to which the units that ended have been sent."""
         self._hurry = asyncio.Event()
         self._is_over = False
 
-    async def listen(self) -> AsyncGenerator[Telling, None]:
-        """What there is to tell, beginning with how it stands now."""
+    async def listen(self) -> AsyncGenerator[Message, None]:
+        """The messages for one client, beginning with the present overview."""
         self._watchers += 1
         seen = 0
         try:
@@ -235,12 +227,12 @@ class Broadcast:
                 self._sampled = self._overview.past.until
                 self._task = asyncio.create_task(self._watch(), name="runcue dashboard")
             while not self._is_over:
-                told = self._told
+                news = self._news
                 if self._latest is not None and seen != self._number:
                     seen = self._number
                     yield self._latest
                 else:
-                    await told.wait()
+                    await news.wait()
         finally:
             self._watchers -= 1
             if not self._watchers and self._task is not None:
@@ -248,16 +240,16 @@ class Broadcast:
                 self._task = None
 
     def hurry(self) -> None:
-        """Look again now: something was changed from here."""
+        """Read the queue again now, because a client has changed something."""
         self._overview.outdate()
         self._hurry.set()
 
     def begin(self) -> None:
-        """Let watchers stay, also after an end."""
+        """Accept clients, also after `end`."""
         self._is_over = False
 
     def end(self) -> None:
-        """Send all watchers away."""
+        """End the streams of all clients."""
         self._is_over = True
         self._wake()
 
@@ -266,13 +258,13 @@ class Broadcast:
             began = time.monotonic()
             self._hurry.clear()
             try:
-                self._tell_status(await self._overview.status())
+                self._send_status(await self._overview.status())
             except (RuncueError, Unavailable) as error:
-                self._tell_trouble(told(error))
-            except Exception as error:  # those who watch are told, and it goes on
+                self._send_trouble(public_message(error))
+            except Exception as error:  # clients are told, and the next look may succeed
                 if self._key != OWN_FAULT:
                     logger.error("dashboard: looking at the queue failed", exc_info=error)
-                self._tell_trouble(OWN_FAULT)
+                self._send_trouble(OWN_FAULT)
             took = time.monotonic() - began
             try:
                 async with asyncio.timeout(min(LONGEST_PAUSE, max(PAUSE, SHARE * took))):
@@ -280,35 +272,35 @@ class Broadcast:
             except TimeoutError:
                 continue
 
-    def _tell_trouble(self, why: str) -> None:
-        self._tell("unavailable", encoded({"error": why}), why)
+    def _send_trouble(self, why: str) -> None:
+        self._send("unavailable", encoded({"error": why}), why)
 
-    def _tell_status(self, status: Status) -> None:
+    def _send_status(self, status: Status) -> None:
         key = _essence(status)
         if not self._is_news(key):
             return
         sample = self._overview.past.since(self._sampled, status.counts)
         self._sampled = sample.at
-        self._tell("status", encoded(structs.replace(status, history=UNSET, sample=sample)), key)
+        self._send("status", encoded(structs.replace(status, history=UNSET, sample=sample)), key)
 
     def _is_news(self, key: Any) -> bool:
-        return key != self._key or time.monotonic() - self._told_at >= HEARTBEAT
+        return key != self._key or time.monotonic() - self._sent_at >= HEARTBEAT
 
-    def _tell(self, name: str, data: bytes, key: Any) -> None:
+    def _send(self, name: str, data: bytes, key: Any) -> None:
         if not self._is_news(key):
             return
-        self._key, self._told_at = key, time.monotonic()
+        self._key, self._sent_at = key, time.monotonic()
         self._number += 1
         self._latest = name, data
         self._wake()
 
     def _wake(self) -> None:
-        told, self._told = self._told, asyncio.Event()
-        told.set()
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
 
 def _essence(status: Status) -> Any:
-    """What makes two overviews differ: everything but what time alone changes."""
+    """The parts of an overview whose change is news: all that does not change by time alone."""
 
     def row(one: Row) -> Any:
         why = one.why

@@ -1,8 +1,8 @@
-"""Connections that are cut off when they take too long to ask for something, or talk nonsense.
+"""Connections that are closed when a request takes too long to arrive, or is malformed.
 
-A server has so many connections and no more, and whoever holds one needs no token for that. So each has a few seconds
-for the head of its next request, counted from when it came or from its last answer, however often a byte comes.
-A handshake that cannot be read is answered, and ends its connection.
+The number of connections is limited, and to hold one a client needs no token. So a client has a few seconds for the
+head of a request, from the opening of the connection or from the last answer on, however often a byte arrives. A
+WebSocket handshake that cannot be read is answered with an error, and its connection is closed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from websockets.frames import Frame
 
 SLOWEST_HEAD = 5.0
-"""Seconds."""
+"""Seconds within which the head of a request has to arrive."""
 UNREADABLE = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class Connection(H11Protocol):
-    """An HTTP/1.1 connection that has to send each request's head in time."""
+    """An HTTP/1.1 connection with a time limit for the head of each request."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -42,7 +42,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Look whether the head is complete after something was read."""
+        """Check whether the head is complete, after data were read."""
         super().handle_events()
         self._watch()
 
@@ -70,8 +70,8 @@ class Connection(H11Protocol):
             self._cut = None
 
 
-class Talk(WebSocketsSansIOProtocol):
-    """A WebSocket to which events are told. What its client says is not kept, and only has to be well-formed."""
+class EventWebSocket(WebSocketsSansIOProtocol):
+    """A WebSocket that only sends. Messages of the client are checked to be well-formed, and dropped."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -79,7 +79,7 @@ class Talk(WebSocketsSansIOProtocol):
         self._is_text = False
 
     def data_received(self, data: bytes) -> None:
-        """Answer and close a handshake that cannot be read, which uvicorn would ignore."""
+        """Answer a handshake that cannot be read, and close; uvicorn would ignore it."""
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.transport.is_closing():
             self.transport.write(b"".join(self.conn.data_to_send()) or UNREADABLE)

@@ -1,4 +1,4 @@
-"""Writes the OpenAPI document from the table of addresses and the types in shapes.py."""
+"""Makes the OpenAPI document of the table of addresses and the types in shapes.py."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ERRORS = {
 
 
 def document(lines: Iterable[Line]) -> dict[str, Any]:
-    """The whole description."""
+    """The OpenAPI document."""
     table = list(lines)
     kinds = {kind for line in table for kind in (line.answer, line.query, line.body) if kind is not None}
     ordered = [*sorted(kinds, key=repr), Error]
@@ -97,7 +97,7 @@ def _parameters(line: Line, schema_of: dict[Any, Any], components: dict[str, Any
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query has no null: what may be null may be left out."""
+    """The schema of a query parameter: a query has no null, a value that may be null is left out."""
     plain = {key: value for key, value in schema.items() if key != "default" or value is not None}
     if "enum" in plain:
         plain["enum"] = [value for value in plain["enum"] if value is not None]

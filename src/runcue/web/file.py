@@ -1,11 +1,11 @@
-"""A queue in a file or in PostgreSQL, looked at from outside with a Reader.
+"""A queue in a file or in PostgreSQL, read from outside with Readers.
 
 Rules:
-- Three Readers, each in a thread of its own (a desk), answer: one the overview, one lists, which may take long (a
-  search through everything), and one all other questions. None delays the others, and no worker waits for any.
+- Three Readers, each in a thread of its own: one for the overview, one for lists (a search through everything takes
+  long), and one for all other questions. None delays the others, and no worker waits for any.
 - The password in an address is never shown.
-- Changes are made by the application's own Cue, or by a Cue that is opened for that change and starts nothing. A
-  change that was begun is finished, also when the server ends.
+- The application's own Cue makes changes, or else a Cue that is opened for one change and runs no units. A change
+  that has begun is finished, also when the server ends.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runcue import Reader
-from runcue.web.desk import DEFAULT, Desk, without_password
 from runcue.web.printed import AROUND, Part
+from runcue.web.reader_thread import DEFAULT, ReaderThread, without_password
 from runcue.web.shapes import Stream
 from runcue.web.source import ENDED, GROUPED, LOOKED_AT, SHOWN, Facts, InMemory
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ATTEMPTS = 20
-"""Of how many attempts the output is listed: the latest."""
+"""The latest attempts whose output is listed."""
 SOME_EVENTS = 256
 PAUSE = 1.0
 """Seconds between two looks for events."""
 
 
 class InFile:
-    """A queue in a file or at an address; with a Cue, when the application that runs it is the one that asks."""
+    """A queue in a file or at an address; `cue` is that of the application that the dashboard is mounted in."""
 
     def __init__(self, path: str, cue: Cue | None = None, name: str = DEFAULT) -> None:
         self.path: str | None = without_password(path)
@@ -42,25 +42,24 @@ class InFile:
         self._name = name
         self._cue = cue
         self._own = None if cue is None else InMemory(cue)
-        """What only the application's own Cue can answer or do."""
-        self._glances = Desk(path, name)
-        self._looks = Desk(path, name)
-        self._lists = Desk(
+        """Answers and does what needs the application's own Cue."""
+        self._overview = ReaderThread(path, name)
+        self._lists = ReaderThread(
             path, name, "This takes too long in {path}. Narrow the filter: name a state, or search for less."
         )
-        self._one_change = asyncio.Lock()
-        """Held by the one change that is being made."""
+        self._others = ReaderThread(path, name)
+        self._changing = asyncio.Lock()
         self._metrics: Metrics | None = None
         self._measured: Reader | None = None
-        """The Reader that the metrics count, where there is no Cue."""
+        """The Reader that the metrics are made from, where there is no Cue."""
 
-    async def _ask(self, desk: Desk, question: Callable[[Reader], T]) -> T:
+    async def _ask(self, thread: ReaderThread, question: Callable[[Reader], T]) -> T:
         if self._cue is not None and self._cue.loop is None:
-            await self._cue.count()  # that opens its file, which may not be there yet
-        return await desk.ask(question)
+            await self._cue.count()  # opens the queue of the Cue, whose file may not exist yet
+        return await thread.ask(question)
 
     async def facts(self, with_dead: bool) -> Facts:
-        """How everything stands."""
+        """The state of the whole queue at one moment."""
         cue = self._cue
 
         def look(reader: Reader) -> Facts:
@@ -78,45 +77,45 @@ class InFile:
                 reader.dead(limit=GROUPED) if with_dead else None,
             )
 
-        facts = await self._ask(self._glances, look)
+        facts = await self._ask(self._overview, look)
         if cue is not None:
             facts.whys.update(await self.explain_many([work.id for work in facts.pending]))
         return facts
 
     async def now(self) -> float:
         """Queue time."""
-        return await self._ask(self._looks, lambda reader: reader.now())
+        return await self._ask(self._others, lambda reader: reader.now())
 
     async def services(self) -> list[dict[str, Any]]:
         """Every service."""
-        return await self._ask(self._looks, lambda reader: reader.services())
+        return await self._ask(self._others, lambda reader: reader.services())
 
     async def get(self, work_id: str) -> Work | None:
         """One unit."""
-        return await self._ask(self._looks, lambda reader: reader.get(work_id))
+        return await self._ask(self._others, lambda reader: reader.get(work_id))
 
     async def find(self, **wanted: Any) -> list[Work]:
-        """Units, newest first."""
+        """Units, newest first; takes what `Cue.list` takes."""
         return await self._ask(self._lists, lambda reader: reader.list(**wanted))
 
     async def dependents(self, work_id: str, limit: int) -> list[Work]:
-        """Who depends on that unit."""
-        return await self._ask(self._looks, lambda reader: reader.dependents(work_id, limit))
+        """The units that depend on this one."""
+        return await self._ask(self._others, lambda reader: reader.dependents(work_id, limit))
 
     async def explain(self, work_id: str) -> Explanation:
-        """Why one unit stands where it stands."""
+        """Why a unit has its state."""
         if self._own is not None:
             return await self._own.explain(work_id)
-        return await self._ask(self._looks, lambda reader: reader.explain(work_id))
+        return await self._ask(self._others, lambda reader: reader.explain(work_id))
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
-        """Why these units stand where they stand."""
+        """Why these units have their states, each without the units ahead of it."""
         if self._own is not None:
             return await self._own.explain_many(ids)
-        return await self._ask(self._looks, lambda reader: reader.explain_many(ids))
+        return await self._ask(self._others, lambda reader: reader.explain_many(ids))
 
     async def streams(self, work: Work) -> list[Stream]:
-        """What the commands of that unit printed, the latest attempt first."""
+        """The streams that the commands of a unit printed to, those of the latest attempt first."""
 
         def look(reader: Reader) -> list[Stream]:
             attempts = range(work.attempt, max(0, work.attempt - ATTEMPTS), -1)
@@ -131,10 +130,10 @@ class InFile:
             ]
             return [one for one in found if one.size]
 
-        return await self._ask(self._looks, look)
+        return await self._ask(self._others, look)
 
     async def output(self, work_id: str, stream: str, attempt: int, start: int | None, limit: int) -> Part:
-        """A piece of what a command printed, and what stands around it."""
+        """A piece of a command's output (without `start` its end), with the bytes around it."""
 
         def look(reader: Reader) -> Part:
             size = reader.output(work_id, stream, attempt=attempt, limit=1).size
@@ -144,16 +143,16 @@ class InFile:
             found = reader.output(work_id, stream, attempt=attempt, start=begin, limit=length)
             return Part(found.data, found.start, max(first, found.start), found.size)
 
-        return await self._ask(self._looks, look)
+        return await self._ask(self._others, look)
 
     async def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
-        """What happened after that number, and what happens."""
+        """The events after that number, then those that follow."""
         if self._own is not None:
             async for event in self._own.events(types, since):
                 yield event
             return
         while True:
-            found = await self._ask(self._looks, partial(_events_after, since))
+            found = await self._ask(self._others, partial(_events_after, since))
             for event in found:
                 since = event.seq
                 if types is None or event.type == "gap" or not {event.type, event.name}.isdisjoint(types):
@@ -168,14 +167,14 @@ class InFile:
             reader.events(types)
             return reader.last_event()
 
-        return await self._ask(self._looks, look)
+        return await self._ask(self._others, look)
 
     async def act(self, action: Callable[[Cue], Awaitable[T]]) -> T:
-        """Have a Cue of that queue do something."""
+        """Run an action with a Cue of this queue."""
         if self._own is not None:
             return await self._own.act(action)
-        await self.now()  # a file that is not there is not made
-        async with self._one_change:
+        await self.now()  # raises for a file that does not exist: the Cue below would create it
+        async with self._changing:
             return await asyncio.to_thread(self._act, action)
 
     def _act(self, action: Callable[[Cue], Awaitable[T]]) -> T:
@@ -191,13 +190,13 @@ class InFile:
         return asyncio.run(do())
 
     async def metrics(self) -> tuple[bytes, str]:
-        """The numbers for Prometheus."""
+        """The metrics for Prometheus, and their content type."""
         if self._own is not None:
             return await self._own.metrics()
-        return await self._ask(self._looks, self._scraped)
+        return await self._ask(self._others, self._scraped)
 
     def _scraped(self, reader: Reader) -> tuple[bytes, str]:
-        """The numbers of a file: what takes long to count is kept for a while, as long as the Reader is the same."""
+        """The metrics from a Reader. One Metrics for each Reader: it keeps for a while what takes long to count."""
         from runcue import Metrics
 
         metrics = self._metrics
@@ -207,17 +206,21 @@ class InFile:
         return metrics.text(), metrics.content_type
 
     async def close(self) -> None:
-        """Let go of the file; the Cue, if any, is its owner's."""
+        """Close the Readers; the Cue, if any, stays open."""
         if self._own is not None:
             await self._own.close()
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = self._measured = None
-        await self._glances.close()
-        await self._looks.close()
+        await self._overview.close()
+        await self._others.close()
         await self._lists.close()
 
 
 def _events_after(number: int, reader: Reader) -> list[Event]:
-    """The next events of all types, so that those that nobody wants are passed over once and for all."""
+    """The next events of all types: the caller skips those of other types once, and never reads them again."""
     return list(islice(reader.events(since=number), SOME_EVENTS))
+
+
+Source = InMemory | InFile
+"""A queue that the dashboard shows and changes. Both classes have the same methods."""

@@ -1,7 +1,7 @@
-"""Status and list as HTML, for pages that put such fragments together (htmx).
+"""Status and list as HTML fragments, for pages that are composed of such fragments (htmx).
 
-They are small and plain: tables and lists whose ids and classes stay as they are, without script or style. Whatever
-is in a queue is text in them.
+A fragment has tables and lists, whose ids and classes do not change between versions, and no script or style. All
+values from a queue are escaped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _quality = re.compile(r";\s*q=([01](?:\.\d{1,3})?)\s*(?:;|\Z)").search
 
 
 def wants_html(headers: Headers) -> bool:
-    """True for who would rather have HTML than JSON: a browser that goes there, and htmx unless it asks for JSON."""
+    """Whether a request prefers HTML to JSON, as browsers do, and htmx unless it asks for JSON."""
     accepted = ",".join(headers.getlist("accept")).lower()
     html, json = _wanted(accepted, "text/html"), _wanted(accepted, "application/json")
     if headers.get("hx-request") == "true":
@@ -32,7 +32,7 @@ def wants_html(headers: Headers) -> bool:
 
 
 def _wanted(accepted: str, kind: str) -> float:
-    """How much that kind is wanted, from 0 to 1. Whatever names it most exactly counts."""
+    """The quality of a content type in an Accept header, from 0 to 1; the most exact entry counts."""
     if not accepted.strip():
         return 1.0
     found = {}
@@ -47,7 +47,7 @@ def _wanted(accepted: str, kind: str) -> float:
 
 
 def status_fragment(found: Status, request: Request) -> str:
-    """How a queue stands: counts, services, what units wait for, and dead letters by error."""
+    """The overview: counts, services, reasons for waiting, and dead letters by error."""
     counts = {state: getattr(found.counts, state) for state in found.counts.__struct_fields__}
     cells = [_tag("td", _text(count), class_=f"runcue-{state}") for state, count in counts.items()]
     services = [_cells(_service(one)) for one in found.services]
@@ -74,7 +74,7 @@ def _service(one: Service) -> list[str]:
 
 
 def works_fragment(found: Works, request: Request) -> str:
-    """A page of the list, and the link to the one that follows."""
+    """A page of the list, and the link to the next page."""
     rows = [_work(one) for one in found.works]
     older = []
     if found.next is not None:
@@ -103,7 +103,7 @@ def _work(one: Row) -> str:
 
 
 def _tag(name: str, *inside: str, **attributes: str) -> str:
-    """An element. What is inside is HTML already; values of attributes are any text."""
+    """An element. `inside` is HTML already; the values of attributes are escaped here."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_text(value)}"' for key, value in attributes.items()
     )

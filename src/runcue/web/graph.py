@@ -1,4 +1,4 @@
-"""What a unit needs and what needs it, all the way in both directions, up to a hundred units."""
+"""The graph around a unit: all that it depends on and all that depends on it, up to a hundred units."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from runcue.web.shapes import Graph, Node
 
 if TYPE_CHECKING:
     from runcue import Work
-    from runcue.web.source import Source
+    from runcue.web.file import Source
 
 MOST_NODES = 100
 
 
 async def graph_of(source: Source, start: Work) -> Graph:
-    """The units around that one, the nearest first."""
-    family = _Family(start)
+    """The graph around a unit; the nearest units come first."""
+    graph = _Nodes(start)
     upward = deque([start])
-    while upward and not family.is_full:
+    while upward and not graph.is_full:
         one = upward.popleft()
         for need in one.depends_on[:MOST_NODES]:
             found = await source.get(need)
-            if family.add(need, found) and found is not None:
+            if graph.add(need, found) and found is not None:
                 upward.append(found)
-            family.join(need, one.id)
+            graph.join(need, one.id)
     downward = deque([start])
-    while downward and not family.is_full:
+    while downward and not graph.is_full:
         one = downward.popleft()
         for found in await source.dependents(one.id, MOST_NODES):
-            if family.add(found.id, found):
+            if graph.add(found.id, found):
                 downward.append(found)
-            family.join(one.id, found.id)
-    return Graph(nodes=list(family.nodes.values()), edges=list(family.edges), more=family.is_full)
+            graph.join(one.id, found.id)
+    return Graph(nodes=list(graph.nodes.values()), edges=list(graph.edges), more=graph.is_full)
 
 
-class _Family:
+class _Nodes:
     """The units that the walk has reached."""
 
     def __init__(self, start: Work) -> None:
@@ -46,16 +46,14 @@ class _Family:
         self.add(start.id, start)
 
     def add(self, work_id: str, work: Work | None) -> bool:
-        """Add a unit, which may not be kept any more; True when it is new and there is room."""
+        """Add a unit (None: no longer kept); True when it is new and there is room."""
         if work_id in self.nodes:
             return False
         if len(self.nodes) >= MOST_NODES:
             self.is_full = True
             return False
-        if work is None:
-            self.nodes[work_id] = Node(id=work_id, task=None, state=None)
-        else:
-            self.nodes[work_id] = Node(id=work_id, task=work.task, state=work.state.value)
+        task, state = (None, None) if work is None else (work.task, work.state.value)
+        self.nodes[work_id] = Node(id=work_id, task=task, state=state)
         return True
 
     def join(self, need: str, work_id: str) -> None:

@@ -1,15 +1,16 @@
-"""Who may come in. Wraps every route, so that the same holds wherever the routes are mounted.
+"""Which requests are let in. The guard wraps every route, so that its rules hold wherever the routes are mounted.
 
-In this order:
+It checks, in this order:
 - The address and the headers are not larger than those of any browser (414, 431).
-- The Host header names this server (421): a page of another name that was made to point here reads nothing.
-- A token (401), as a link to `/`, as a header, or as the cookie that the link leaves. Ten wrong ones in a minute from
-  one address, and no token is looked at for the rest of it (429); whoever has the cookie goes on. What another page
-  loads is no try. A link may carry a code in place of the token, which is good once and for a few minutes: where it
-  can be read afterwards (in lists of processes, in logs) it is worth nothing.
-- What is not GET or HEAD changes something: only JSON, and only from this very page or with a header that no other
-  page can send (403).
-Every answer says what a browser may do with it: nothing from elsewhere, nothing inline, no frame, no copy kept.
+- The Host header names this server (421): a page whose own name was made to resolve to this machine reads nothing.
+- There is a token (401), in a link to `/`, in a header, or as the cookie that the link leaves. After ten wrong tokens
+  from one address within a minute, no token from there is checked for the rest of the minute (429); the cookie still
+  works. A link that another page loads is refused, and is no try. In place of the token a link may carry a code, which
+  works once and for a few minutes: read later, in a list of processes or a log, it is worthless.
+- A request other than GET or HEAD changes something: it has to be JSON, and come from this very page or with a header
+  that no other page can send (403).
+The headers of every answer tell the browser: load nothing from elsewhere, run nothing inline, allow no frame, keep no
+copy.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ TRIES = 10
 PER_SECONDS = 60.0
 MOST_CODES = 10
 CODE_LASTS = 600.0
-"""Seconds for which a code is good."""
+"""Seconds for which a code can be used."""
 MOST_PEERS = 1000
-"""Addresses whose wrong tries are remembered."""
+"""Addresses whose wrong tokens are remembered."""
 LONGEST_ADDRESS = 8 * 1024
 MOST_HEADERS = 200
 LARGEST_HEAD = 64 * 1024
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-TURNS = 3
-"""Of the loop, in which a connection that was closed ends."""
+PASSES = 3
+"""Passes of the loop within which a closed connection ends."""
 SAFE_METHODS = ("GET", "HEAD")
 HEADERS = {
     "Content-Security-Policy": (
@@ -69,7 +70,7 @@ It leaves a cookie that lasts until this browser is closed.</p></body></html>
 
 
 class Refused(Exception):
-    """A request that gets no further."""
+    """A request that is answered with an error: its status and its reason."""
 
     def __init__(self, status: int, reason: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -84,8 +85,8 @@ def refusal(status: int, reason: str, headers: dict[str, str] | None = None) -> 
     return Response(body, status, headers=headers, media_type="application/json")
 
 
-class Keeper:
-    """The rules of one dashboard: its hosts and its token."""
+class Access:
+    """Checks requests against the hosts and the token of one dashboard."""
 
     def __init__(
         self, token: str, hosts: Iterable[str], log_limit: LogLimit, *, protect: bool, read_only: bool
@@ -102,16 +103,16 @@ class Keeper:
         self._hosts = {host.lower() for host in (*LOOPBACK, *hosts)}
         digest = hashlib.sha256(self._token).hexdigest()
         self.cookie = f"runcue_{digest[:8]}"
-        """Two dashboards on one host have two cookies: browsers do not part them by port."""
+        """Differs between two dashboards on one host: browsers do not tell cookies apart by port."""
         self._pass = hmac.new(self._token, b"runcue cookie", hashlib.sha256).hexdigest()
         self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
         self._codes: dict[str, float] = {}
-        """Unused codes, and until when each is good."""
+        """Unused codes, and when each expires."""
 
     # the host ---------------------------------------------------------------------------------------------
 
     def check_host(self, scope: Scope) -> None:
-        """Refuse a request that is meant for another server, or does not say for whom."""
+        """Refuse a request whose Host header names another server, or that has none."""
         named = [value for name, value in scope["headers"] if name == b"host"]
         target = scope.get("raw_path") or b"/"
         if len(named) != 1 or not target.startswith(b"/") or not self._is_ours(named[0].decode("latin-1")):
@@ -119,7 +120,7 @@ class Keeper:
 
     def _is_ours(self, host: str) -> bool:
         name, has_port, port = host.lower().rpartition(":")
-        if not has_port or port.endswith("]"):  # that was the colon of an IPv6 address
+        if not has_port or port.endswith("]"):  # the colon is one of an IPv6 address
             name, port = host.lower(), ""
         if port and not (port.isascii() and port.isdigit()):
             return False
@@ -137,7 +138,7 @@ class Keeper:
     # the token --------------------------------------------------------------------------------------------
 
     def check_token(self, headers: Headers, peer: str) -> bool:
-        """Refuse who has no token; True when it came in a header, which no other page can make a browser send."""
+        """Refuse a request without the token; True when a header has it, which no other page can make a browser send."""
         given = headers.get("authorization")
         if not self._protect:
             return given is not None
@@ -151,7 +152,7 @@ class Keeper:
         return False
 
     def make_code(self) -> str:
-        """A code for a link, good once and for a few minutes; of too many the oldest is forgotten."""
+        """Make a code for a link, which works once and for a few minutes; of too many codes the oldest is dropped."""
         code = token_urlsafe(32)
         self._codes[code] = time.monotonic() + CODE_LASTS
         while len(self._codes) > MOST_CODES:
@@ -159,7 +160,7 @@ class Keeper:
         return code
 
     def check_link(self, headers: Headers, name: str, given: str, peer: str) -> None:
-        """Refuse a wrong token or code in a link, and one that another page loads: that is nobody who comes in."""
+        """Refuse a wrong token or code in a link, and a link that another page loads: no person has opened it."""
         if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             how = headers.get("sec-fetch-dest"), headers.get("sec-fetch-mode"), headers.get("sec-purpose")
             if how != ("document", "navigate", None):
@@ -177,7 +178,7 @@ class Keeper:
         return self._codes.pop(code, 0.0) > time.monotonic()
 
     def has_cookie(self, headers: Headers) -> bool:
-        """True when the cookie is there that a link leaves."""
+        """True when the request carries the cookie that a link leaves."""
         for line in headers.getlist("cookie"):
             found = cookie_parser(line).get(self.cookie, "")
             if compare_digest(found.encode("utf-8", "surrogateescape"), self._pass.encode()):
@@ -185,7 +186,7 @@ class Keeper:
         return False
 
     def give_cookie(self, scope: Scope, response: Response) -> None:
-        """Leave the cookie in a browser that came by the link."""
+        """Set the cookie in a browser that opened the link."""
         response.set_cookie(
             self.cookie,
             self._pass,
@@ -223,7 +224,7 @@ class Keeper:
     # changes ----------------------------------------------------------------------------------------------
 
     def check_change(self, headers: Headers, by_header: bool) -> None:
-        """Refuse a change that another page may have sent, and any where people may only look."""
+        """Refuse a change that another page may have sent, and every change where the dashboard is read-only."""
         self.check_origin(headers, by_header)
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refused(403, "Changes are asked for in JSON: Content-Type: application/json.")
@@ -231,7 +232,7 @@ class Keeper:
             raise Refused(403, "This dashboard is for looking only.")
 
     def check_origin(self, headers: Headers, by_header: bool) -> None:
-        """Refuse what comes from another page; a browser tells in one of two headers."""
+        """Refuse a request from another page; browsers tell by Origin or Sec-Fetch-Site."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if origin is not None:
             own = headers.get("host", "").lower()
@@ -243,7 +244,7 @@ class Keeper:
 
 
 def _is_address(name: str) -> bool:
-    """An address cannot be made to point elsewhere, as a name can."""
+    """Whether this is an IP address, which nobody can point to another machine, as a name."""
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
@@ -252,13 +253,13 @@ def _is_address(name: str) -> bool:
 
 
 class Guard:
-    """An ASGI application behind a keeper. `is_page` is the one that takes the token or the code of a link."""
+    """An ASGI application behind the checks. With `is_page` it takes the token or the code of a link."""
 
     def __init__(
-        self, app: ASGIApp, keeper: Keeper, *, is_page: bool = False, may_keep: bool = False
+        self, app: ASGIApp, access: Access, *, is_page: bool = False, may_keep: bool = False
     ) -> None:
         self.app = app
-        self._keeper = keeper
+        self._access = access
         self._is_page = is_page
         self._headers = {**HEADERS, "Cache-Control": "no-cache" if may_keep else "no-store"}
 
@@ -280,21 +281,21 @@ class Guard:
             await answer(entered, scope, receive, send_guarded)
 
     def _enter(self, scope: Scope) -> Response | None:
-        """What to answer in place of the application; None when it may."""
-        keeper, headers = self._keeper, Headers(scope=scope)
-        keeper.check_size(scope)
-        keeper.check_host(scope)
+        """The response in place of the application's; None when the request is let in."""
+        access, headers = self._access, Headers(scope=scope)
+        access.check_size(scope)
+        access.check_host(scope)
         peer = (scope.get("client") or ("unknown",))[0]
         if self._is_page and (link := _link(scope)) is not None:
-            keeper.check_link(headers, *link, peer)
+            access.check_link(headers, *link, peer)
             response = RedirectResponse("./", 303)
-            keeper.give_cookie(scope, response)
+            access.give_cookie(scope, response)
             return response
-        by_header = keeper.check_token(headers, peer)
+        by_header = access.check_token(headers, peer)
         if scope["type"] == "websocket":
-            keeper.check_origin(headers, by_header)
+            access.check_origin(headers, by_header)
         elif scope["method"] not in SAFE_METHODS:
-            keeper.check_change(headers, by_header)
+            access.check_change(headers, by_header)
         return None
 
 
@@ -304,15 +305,15 @@ async def answer(response: Response, scope: Scope, receive: Receive, send: Send)
         await response(scope, receive, send)
     elif "websocket.http.response" in scope.get("extensions", {}):
         await response(scope, receive, send)
-        # uvicorn takes the handshake as ended when the connection is, and logs an error when we return before
-        for _ in range(TURNS):
+        # uvicorn logs an error when this returns before the connection has ended
+        for _ in range(PASSES):
             await asyncio.sleep(0)
     else:
         await send({"type": "websocket.close", "code": 1008})
 
 
 def _link(scope: Scope) -> tuple[str, str] | None:
-    """What a link carries: its name and its value. A HEAD uses no code up."""
+    """The name and value of the token or code in a link. A HEAD request does not use up a code."""
     if scope["type"] != "http" or scope["method"] not in SAFE_METHODS:
         return None
     query = dict(parse_qsl(scope["query_string"].decode("latin-1")))

@@ -1,10 +1,10 @@
-"""What a command printed, a piece at a time, with secrets hidden wherever a piece begins or ends.
+"""The output of a command in pieces, without secrets, wherever a piece begins or ends.
 
 Rules:
-- A secret is recognized by what stands before it on its line. So only whole lines are shown, from the line in which
-  the piece begins to the end of a line, and they are masked together with the lines before them.
+- A secret is recognized by the text before it on its line. So only whole lines are shown, from the line in which the
+  piece begins, and they are masked together with the lines before them.
 - An unfinished line is held back while its command runs.
-- A line whose beginning or end is too far away to be read is hidden.
+- A line whose beginning or end is farther away than `AROUND` is hidden.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from runcue.web.rows import words
 from runcue.web.shapes import Output
 
 AROUND = 8 * 1024
-"""Bytes in which the beginning and the end of a line are looked for, before a piece and after it."""
+"""Bytes before and after a piece in which the beginning and the end of its lines are looked for."""
 HIDDEN = "***"
 BREAK = re.compile(r"[\r\n]")
 
 
 class Part(Struct, frozen=True):
-    """Bytes of a stream: `data` from byte `begin` on, in which the piece that was asked for starts at `first`."""
+    """Bytes of a stream: `data` begins at byte `begin`, the requested piece at byte `first`."""
 
     data: bytes
     begin: int
     first: int
     size: int
-    """Of all that was printed."""
+    """Bytes of the whole stream."""
 
 
 def shown(part: Part, limit: int, is_over: bool) -> Output:
-    """The lines of that part in which the piece lies; `is_over` when its command prints no more."""
+    """The lines in which the requested piece lies; `is_over` says that the command prints no more."""
     data, at = part.data, part.first - part.begin
     if part.first >= part.size:
         return Output(text="", start=part.size, end=part.size, size=part.size)
@@ -51,7 +51,7 @@ def shown(part: Part, limit: int, is_over: bool) -> Output:
 
 
 def _end_of_lines(part: Part, at: int, limit: int, is_over: bool) -> int | None:
-    """Where the last line of the piece ends; None when that is not to be seen."""
+    """Where the last line of the piece ends; None when its end is not in `data`."""
     data, is_all = part.data, is_over and part.begin + len(part.data) >= part.size
     if is_all and at + limit >= len(data):
         return len(data)
@@ -63,7 +63,7 @@ def _end_of_lines(part: Part, at: int, limit: int, is_over: bool) -> int | None:
 
 
 def _text(data: bytes, start: int, is_whole: bool) -> str:
-    """What is shown of these bytes from `start` on; without the rest of the first line, if that is not whole."""
+    """The masked text from `start` on; a first line that is not whole is hidden."""
     if is_whole:
         return _masked(data, start)
     first = _after_first(data, start)
@@ -71,10 +71,10 @@ def _text(data: bytes, start: int, is_whole: bool) -> str:
 
 
 def _masked(data: bytes, first: int) -> str:
-    """What is shown from the line on that begins at `first`, judged together with what is before it."""
+    """The masked text of the lines from `first` on; the lines before them are masked with them."""
     whole = words(data.decode("utf-8", "replace")) or ""
     ends = [found.end() for found in BREAK.finditer(whole)]
-    if len(ends) != _breaks(data):  # what was hidden went across lines: which is which cannot be told
+    if len(ends) != _breaks(data):  # a secret spans several lines: which masked line is which is not known
         return HIDDEN
     before = _breaks(data[:first])
     return whole[ends[before - 1] if before else 0 :]
@@ -85,11 +85,11 @@ def _breaks(data: bytes) -> int:
 
 
 def _after_last(data: bytes, start: int, stop: int) -> int:
-    """Where the line after the last end of a line there begins; 0 when there is none."""
+    """The position after the last line break between `start` and `stop`; 0 when there is none."""
     return max(data.rfind(b"\n", start, stop), data.rfind(b"\r", start, stop)) + 1
 
 
 def _after_first(data: bytes, start: int) -> int | None:
-    """Where the line after the first end of a line begins; None when there is none."""
+    """The position after the first line break from `start` on; None when there is none."""
     found = [index for end in (b"\n", b"\r") if (index := data.find(end, start)) >= 0]
     return min(found) + 1 if found else None

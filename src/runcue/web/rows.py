@@ -1,7 +1,7 @@
 """Turns units and services into what people are shown: times by the host's clock, bounded sizes, no secrets.
 
 Masking long texts takes time. So lists mask only the beginning of a text, and code that makes many rows yields to the
-event loop after some of them: the loop may be that of the application whose queue it is.
+event loop now and then: it may be the loop of the application that runs the queue.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 LONGEST_ERROR = 300
 LONGEST_GROUP = 200
 LOOKED_AT = 3
-"""So many times as much of a text is searched for secrets as is shown of it in a list."""
+"""In a list, how many times the shown length of a text is searched for secrets."""
 IN_A_ROW = 20
-"""Units after which others have their turn."""
+"""Units after which other tasks may run."""
 LARGEST_VALUE = 1 << 20
-"""Bytes of JSON of params or a result that are shown at most."""
+"""Bytes of JSON up to which params and results are shown."""
 MOST_NEEDS = 20
 STEADY = 0.5
-"""Seconds that the two clocks may drift apart before times are told anew."""
+"""Seconds that the two clocks may drift apart before the offset is set anew."""
 
 _CUT_URL = re.compile(r"://[^\s/@]*\Z")
 """The end of a text that may be the beginning of a password."""
@@ -38,20 +38,20 @@ _NUMBERS = re.compile(r"\b(?:0x[0-9a-fA-F]+|[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*
 
 
 class WallClock:
-    """Turns queue time into the time that clocks on the wall show."""
+    """Turns queue time into wall-clock time."""
 
     def __init__(self) -> None:
         self._offset = 0.0
 
     def tell(self, now: float) -> float:
-        """Learn what queue time it is; the same by the wall clock."""
+        """Learn the present queue time, and return it as wall-clock time."""
         offset = time.time() - now
         if abs(offset - self._offset) > STEADY:
             self._offset = offset
         return now + self._offset
 
     def at(self, moment: float | None) -> float | None:
-        """A moment of queue time."""
+        """A moment of queue time as wall-clock time."""
         return None if moment is None else moment + self._offset
 
 
@@ -59,7 +59,7 @@ class WallClock:
 
 
 def shown(value: Any, largest: int = LARGEST_VALUE) -> Any:
-    """Any value as JSON can hold it, without secrets; a text that says so when it is too large."""
+    """Any value as plain JSON values without secrets; in place of one that is too large, a text that says so."""
     try:
         plain = mask(msgspec.to_builtins(value, str_keys=True, enc_hook=_described))
         size = len(encoded(plain))
@@ -73,7 +73,7 @@ def _described(value: object) -> str:
 
 
 def encoded(value: Any) -> bytes:
-    """The JSON of a value, on one line; text that is no Unicode is escaped."""
+    """The JSON of a value, on one line; lone surrogates are escaped."""
     try:
         return msgspec.json.encode(value, enc_hook=_described)
     except UnicodeEncodeError:
@@ -83,7 +83,7 @@ def encoded(value: Any) -> bytes:
 
 
 def words(text: str | None, longest: int | None = None) -> str | None:
-    """A text without secrets, and not too long."""
+    """A text without secrets, cut to `longest` characters."""
     if text is None:
         return None
     if longest is None or len(text) <= LOOKED_AT * longest:
@@ -110,13 +110,8 @@ def why_of(found: Explanation, clock: WallClock, now: float) -> Why:
     )
 
 
-def row_of(work: Work, clock: WallClock, why: Why | None = None) -> Row:
-    """A unit in a list."""
-    return Row(**_facts(work, clock, why))
-
-
 async def in_turns(works: Iterable[Work]) -> AsyncIterator[Work]:
-    """One after the other, and after some of them others have their turn."""
+    """The units one by one; after every `IN_A_ROW` other tasks may run."""
     for number, work in enumerate(works, 1):
         yield work
         if number % IN_A_ROW == 0:
@@ -126,13 +121,13 @@ async def in_turns(works: Iterable[Work]) -> AsyncIterator[Work]:
 async def rows_of(
     works: Iterable[Work], clock: WallClock, whys: Mapping[str, Why] | None = None
 ) -> list[Row]:
-    """Units in a list, some with the reason why they wait."""
+    """Rows for a list; `whys` has the reasons of units that wait, by id."""
     reasons = whys or {}
-    return [row_of(work, clock, reasons.get(work.id)) async for work in in_turns(works)]
+    return [Row(**_facts(work, clock, reasons.get(work.id))) async for work in in_turns(works)]
 
 
 def has_text(work: Work, text: str) -> bool:
-    """True when the text occurs in what people are shown of that unit: nobody finds a secret by guessing at it."""
+    """Whether a text occurs in what people are shown of a unit: never by a secret, which could else be guessed."""
     wanted = text.encode("utf-8", "replace").lower()
     texts = (words(one) or "" for one in (work.id, work.target, work.error))
     return wanted in encoded(shown(work.params)).lower() or any(
@@ -141,7 +136,7 @@ def has_text(work: Work, text: str) -> bool:
 
 
 def detail_of(work: Work, clock: WallClock, why: Why | None) -> Detail:
-    """A unit with everything."""
+    """A unit with all its fields."""
     return Detail(
         **_facts(work, clock, why) | {"error": words(work.error)},
         params=shown(work.params),
@@ -191,7 +186,7 @@ def _facts(work: Work, clock: WallClock, why: Why | None) -> dict[str, Any]:
 
 
 def reasons_of(whys: Iterable[Why]) -> list[Reason]:
-    """How many wait for the same; the most frequent first."""
+    """How many units wait for each reason, the most frequent first."""
     counts: dict[str, tuple[int, float | None]] = {}
     for why in whys:
         count, soonest = counts.get(why.text, (0, None))
@@ -203,7 +198,7 @@ def reasons_of(whys: Iterable[Why]) -> list[Reason]:
 
 
 def group_key(work: Work) -> tuple[str, str]:
-    """What dead letters have in common that failed alike: the task, and the error but for its numbers."""
+    """The group of a dead letter: its task, and the first line of its error without the numbers."""
     lines = (work.error or "").splitlines()
     return work.task, _NUMBERS.sub("#", words(lines[0] if lines else "", LONGEST_GROUP) or "")
 
@@ -233,12 +228,12 @@ async def failures_of(dead: list[Work], clock: WallClock) -> Failures:
 
 
 def service_of(found: Mapping[str, Any], clock: WallClock) -> Service:
-    """A service."""
+    """A service as it is shown."""
     return msgspec.convert({**found, "until": clock.at(found["until"])}, Service)
 
 
 def worker_of(found: Mapping[str, Any], clock: WallClock) -> Worker:
-    """A process that has the queue open."""
+    """A worker process as it is shown."""
     return msgspec.convert({**found, "started_at": clock.at(found["started_at"])}, Worker)
 
 

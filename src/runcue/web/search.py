@@ -1,8 +1,8 @@
-"""Finds units by what people are shown of them.
+"""Finds units by the text that people are shown of them.
 
-A queue searches its records as they are, secrets included. Somebody who sees secrets only as `***` could guess them
-letter by letter. So a match counts only if the text occurs in what is shown, and the number of other matches is not
-revealed: a list ends where nothing more can be shown, or after some pages in which nothing could.
+A queue searches its records with the secrets in them. People see a secret as `***`, but by searching they could guess
+it letter by letter. So a match counts only if the text occurs in what is shown. The number of other matches stays
+hidden: a list ends after some pages in a row without a match to show.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from runcue.web.shapes import MOST_ROWS
 
 if TYPE_CHECKING:
     from runcue import Work
-    from runcue.web.source import Source
+    from runcue.web.file import Source
 
 MOST_PAGES = 200
-"""How many pages of a list are searched."""
+"""Pages that one search reads."""
 MOST_IN_VAIN = 5
-"""Pages in a row in which a text occurs in secrets alone."""
+"""Pages in a row without a match to show, after which a search ends."""
 
 
 async def pages(
     source: Source, first: int, *, search: str | None = None, before: str | None = None, **wanted: Any
 ) -> AsyncGenerator[list[Work], None]:
-    """All units that are asked for, newest first, some at a time: so many first, then as many as can be had."""
+    """All units that match, newest first, in pages: of `first` records the first one, of MOST_ROWS the others."""
     in_vain, size = 0, first
     for _ in range(MOST_PAGES):
         found = await source.find(**wanted, search=search, before=before, limit=size)
@@ -40,7 +40,7 @@ async def pages(
 
 
 async def some(source: Source, limit: int, **wanted: Any) -> tuple[list[Work], bool]:
-    """The first units that match, and whether there are more."""
+    """The newest units that match, and whether there are more."""
     found: list[Work] = []
     async with aclosing(pages(source, min(limit + 1, MOST_ROWS), **wanted)) as following:
         async for page in following:

@@ -1,10 +1,10 @@
 """Serves the dashboard of a queue in a file or at an address, for the command line.
 
 Rules:
-- Only this machine can reach it unless another address is named, and that needs a token which somebody chose.
-- It ends at SIGINT or SIGTERM: streams at once, since they have no end of their own, and other requests within GRACE.
-  A second signal is left to whoever handled signals before. One that was ignored, as in the background of a script,
-  still is.
+- Only this machine can reach the server, unless the caller names another address and chooses a token.
+- The server ends at SIGINT or SIGTERM: streams at once, because they have no end of their own, other requests within
+  GRACE seconds. A second signal goes to the handlers that were there before. A signal that was ignored, as in the
+  background of a script, stays ignored.
 - What clients do is logged once a minute at most.
 """
 
@@ -25,13 +25,13 @@ from urllib.parse import quote
 import uvicorn
 
 from runcue import ConfigError, Reader
-from runcue.web.connection import Connection, Talk
+from runcue.web.connection import Connection, EventWebSocket
 from runcue.web.loglimit import LogLimit
 from runcue.web.mount import VARIABLE, app, known_token
 
 MOST_CONNECTIONS = 300
 BACKLOG = 128
-"""Connections that wait to be taken; so often at most it is tried in vain when there are no descriptors left."""
+"""Connections that may wait to be accepted; also how often asyncio tries to accept while no descriptor is left."""
 LONGEST_HEAD = 64 * 1024
 IDLE = 5
 """Seconds between two requests of a connection."""
@@ -39,15 +39,15 @@ GRACE = 2
 """Seconds for requests under way when it ends."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONE_SIGNAL = 0.3
-"""Seconds within which signals count as one: a terminal and whoever started us may both send it."""
+"""Seconds within which two signals count as one: a terminal and a parent process may both send one."""
 NOISY = ("uvicorn.error", "asyncio")
-"""Loggers to which others write what clients have done."""
+"""Loggers of other libraries that log what clients do."""
 KEPT_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
-"""After how long a client that is gone without a word is noticed: seconds, and milliseconds in the last."""
+"""How soon a client that vanished is noticed: socket options, in seconds, the last in milliseconds."""
 
 
 class Server(uvicorn.Server):
-    """A server that ends its streams first, and says little."""
+    """A server that ends its streams first and limits its log lines."""
 
     def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None], limit: LogLimit) -> None:
         super().__init__(config)
@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone: uvicorn would send itself again what it has obeyed, and end by that."""
+        """Handle no signals: after its end uvicorn would raise them again, which ends the process."""
         yield
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -65,12 +65,12 @@ class Server(uvicorn.Server):
             await super().serve(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second."""
+        """Log counts that are due; uvicorn calls this ten times a second."""
         self._limit.tell_rest()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Send everybody away, and close."""
+        """End all streams, then the server."""
         self._end_streams()
         await super().shutdown(sockets)
 
@@ -87,28 +87,28 @@ def serve(
     say: Callable[[str], None] | None = None,
     name: str = "default",
 ) -> None:
-    """Serve the dashboard of that file until SIGINT or SIGTERM; `say` is given the link (default: it is printed).
+    """Serve the dashboard of a queue until SIGINT or SIGTERM; `say` is called with the link (default: print it).
 
-    A second signal does what it would have done without `serve`: SIGINT raises KeyboardInterrupt.
+    A second signal has its usual effect: SIGINT raises KeyboardInterrupt.
 
-    A `port` of 0 takes a free one. ConfigError for an address that others can reach without a token of your own;
-    OSError when the address is taken; StoreError for a file that is no queue.
+    With `port=0` the system chooses a free port. Raises ConfigError for an address that other machines can reach
+    without a token of your own, OSError when the port is taken, StoreError for a file that is no queue.
     """
     with listen(host, port, has_token=known_token(token) is not None) as listener:
-        Reader(path, name=name).close()  # what is wrong with it is said before anything is served
+        Reader(path, name=name).close()  # raises what is wrong with the queue before anything is served
         server, link, once = make_server(
             path, listener, token=token, read_only=read_only, hosts=hosts, name=name
         )
-        with ended_by_signals(server):  # before anybody knows that there is something to be ended
+        with ended_by_signals(server):  # before the link tells anybody that the server is there
             (say or _print)(link)
             if open_browser:
-                webbrowser.open(once)  # what a process is started with can be read by all on this machine
+                webbrowser.open(once)  # the code works once: all users of this machine can read arguments
             server.run(sockets=[listener])
 
 
 @contextmanager
 def ended_by_signals(server: Server) -> Iterator[None]:
-    """The first signal ends the server, the second does what it would have done without it."""
+    """Have the first signal end the server; a second one has its usual effect."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     told_at = 0.0
@@ -125,7 +125,7 @@ def ended_by_signals(server: Server) -> Iterator[None]:
             give_back()
             signal.raise_signal(number)
 
-    if threading.current_thread() is not threading.main_thread():  # which no signal reaches
+    if threading.current_thread() is not threading.main_thread():  # signals reach only the main thread
         yield
         return
     for number in before:
@@ -145,7 +145,7 @@ def make_server(
     hosts: tuple[str, ...] = (),
     name: str = "default",
 ) -> tuple[Server, str, str]:
-    """A server for a socket that listens, the link to it, and one that is good once."""
+    """A server for a listening socket, the link with the token, and a link that works once."""
     host, port = listener.getsockname()[:2]
     if not is_loopback(host):
         hosts = (*hosts, "*", socket.gethostname())
@@ -153,7 +153,7 @@ def make_server(
     config = uvicorn.Config(
         made,
         http=Connection,
-        ws=Talk,
+        ws=EventWebSocket,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -173,7 +173,7 @@ def make_server(
 
 
 def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
-    """A socket that listens there; refused where others could come in and nobody chose a token."""
+    """A listening socket; ConfigError where other machines could reach it and the caller chose no token."""
     if not is_loopback(host) and not has_token:
         raise ConfigError(
             f"Others can reach {host}: give a token of your own (--token, or {VARIABLE}), or stay on 127.0.0.1."
@@ -184,7 +184,7 @@ def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEPT_ALIVE.items():
-            if hasattr(socket, name):  # Linux; what comes in inherits them
+            if hasattr(socket, name):  # Linux; accepted connections inherit them
                 listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         listener.bind((host, port))
         listener.listen(BACKLOG)
@@ -195,7 +195,7 @@ def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """True when only this machine can reach that address."""
+    """Whether only this machine can reach that address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,7 +1,7 @@
-"""What goes over the wire: every answer, query and body as a type. The OpenAPI document is made from these.
+"""The types of all answers, queries and bodies. The OpenAPI document is made from them.
 
-Times are seconds since the epoch by the host's clock, however the queue counts them. Nothing here has a secret in it:
-whoever makes one of these has masked what people wrote.
+Times are seconds since the epoch by the host's clock, however the queue counts them. No value contains a secret:
+rows.py and printed.py mask the texts.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Shape(Struct, kw_only=True):
 
 
 class Given(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A query or a body: what it does not name is refused."""
+    """A query or a body; other fields than these are refused."""
 
 
 # units ----------------------------------------------------------------------------------------------------
 
 
 class Why(Shape):
-    """Why a unit waits, in few words and exactly, and until when."""
+    """Why a unit waits, in few words (`text`) and in detail, and until when."""
 
     reason: str
     text: str
@@ -79,7 +79,7 @@ class Try(Shape):
 
 
 class Detail(Row):
-    """A unit with everything that is known of it."""
+    """A unit with all its fields."""
 
     params: Any
     result: Any
@@ -101,7 +101,7 @@ class Node(Shape):
 
 
 class Graph(Shape):
-    """What a unit needs and what needs it, both ways; an edge is [needed, unit]."""
+    """The units around one unit; an edge is [dependency, unit]. `more` says that some were left out."""
 
     nodes: list[Node]
     edges: list[tuple[str, str]]
@@ -109,7 +109,7 @@ class Graph(Shape):
 
 
 class Stream(Shape):
-    """Something that a command printed."""
+    """A stream that a command printed to."""
 
     attempt: int
     stream: str
@@ -117,7 +117,7 @@ class Stream(Shape):
 
 
 class WorkPage(Shape):
-    """All about one unit."""
+    """One unit with its graph and its output."""
 
     work: Detail
     graph: Graph
@@ -125,7 +125,7 @@ class WorkPage(Shape):
 
 
 class Works(Shape):
-    """A page of a list; `next` is what to give as `before` for the one that follows."""
+    """A page of a list; `next` is the `before` of the next page."""
 
     works: list[Row]
     next: str | None
@@ -152,7 +152,7 @@ class Rate(Shape):
 
 
 class Quantity(Shape):
-    """A quantity that is sold by the window, such as tokens."""
+    """A quantity that is limited for each window, such as tokens."""
 
     name: str
     used: Number
@@ -195,7 +195,7 @@ class Services(Shape):
 
 
 class Queue(Shape):
-    """What is looked at."""
+    """The queue that the dashboard shows."""
 
     name: str
     path: str | None
@@ -221,7 +221,7 @@ class Pace(Shape):
 
 
 class History(Shape):
-    """The last minutes, as far as somebody watched: a point for each second up to `until`."""
+    """The last minutes, as far as a client watched them: a point for each second up to `until`."""
 
     step: int
     until: float
@@ -232,7 +232,7 @@ class History(Shape):
 
 
 class Sample(Shape):
-    """One point more for the history: what ended since the one before, in `completed` and `failed`."""
+    """One more point for the history; `completed` and `failed` count since the sample before it."""
 
     at: float
     pending: int
@@ -256,7 +256,7 @@ class Worker(Shape):
 
 
 class Reason(Shape):
-    """How many of the units that were looked at wait for the same, and when the first may go on."""
+    """How many of the units that were examined wait for one reason, and the seconds until the first may run."""
 
     text: str
     count: int
@@ -264,7 +264,7 @@ class Reason(Shape):
 
 
 class Waiting(Shape):
-    """What waits, and for what; the reasons are those of the latest `looked_at` units."""
+    """The units that wait; `reasons` counts those of the latest `looked_at` units."""
 
     rows: list[Row]
     reasons: list[Reason]
@@ -272,7 +272,7 @@ class Waiting(Shape):
 
 
 class Group(Shape):
-    """Dead letters of one task that failed alike; numbers in the error are left out."""
+    """Dead letters of one task with the same error, numbers in it aside; `sample` is the id of one."""
 
     task: str
     error: str
@@ -290,7 +290,7 @@ class Failures(Shape):
 
 
 class Status(Shape):
-    """Everything at a glance. The live stream has `sample` in place of `history`."""
+    """The overview. The live stream has `sample` in place of `history`."""
 
     at: float
     queue: Queue
@@ -324,7 +324,7 @@ class WorksQuery(Given):
 
 
 class OutputQuery(Given):
-    """Which piece of what a command printed; without `start` its end."""
+    """Which piece of a command's output; without `start` its end."""
 
     stream: Literal["stdout", "stderr"] = "stdout"
     attempt: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
@@ -333,14 +333,14 @@ class OutputQuery(Given):
 
 
 class EventsQuery(Given):
-    """Which events: names parted by commas, and the number after which to go on (0: from the beginning)."""
+    """Which events: names separated by commas, and the number after which to begin (0: all that are kept)."""
 
     types: Annotated[str, Meta(max_length=1000)] | None = None
     since: Annotated[int, Meta(ge=-(2**63), le=LARGEST)] | None = None
 
 
 class LinkQuery(Given):
-    """What a link carries: the token, or a code that is good once."""
+    """The token or the code in a link to the page."""
 
     token: str | None = None
     code: str | None = None
@@ -358,14 +358,14 @@ class Filter(Given):
 
 
 class Bulk(Given):
-    """An action on all units of a filter; with `dry_run` it is only counted."""
+    """An action on all units that match; with `dry_run` they are only counted."""
 
     filter: Filter
     dry_run: bool = False
 
 
 class One(Given):
-    """An action on one unit; `cascade` takes those along that depend on it."""
+    """An action on one unit; `cascade` extends it to all that depend on it."""
 
     cascade: bool = False
 
@@ -375,7 +375,7 @@ class Nothing(Given):
 
 
 class Limits(Given):
-    """Limits to set by hand: what is left out stays, null takes a limit away."""
+    """Limits to set by hand: a field that is left out stays, null removes the limit."""
 
     rate: (
         Annotated[str, Meta(max_length=100)] | Annotated[list[str], Meta(max_length=20)] | UnsetType | None
@@ -396,10 +396,10 @@ class Changed(Shape):
 
 
 class Outcome(Shape):
-    """How many units an action changed, how many could not be or had moved on, and how many it left for the next.
+    """How many units an action changed, how many it could not change, and how many it left for the next action.
 
-    `left` is null when there are more, but nobody counted them. With `dry_run` how many it would be about, and some
-    of them; `more` when these are only the first.
+    `left` is null when there are more, and they were not counted. With `dry_run`: how many units match and some of
+    their ids; `more` says that these are only the first.
     """
 
     changed: int | UnsetType = UNSET
@@ -411,7 +411,7 @@ class Outcome(Shape):
 
 
 class Paused(Shape):
-    """Whether it is held back now."""
+    """Whether the service or queue is paused now."""
 
     paused: bool
 

@@ -1,13 +1,13 @@
-"""What the dashboard looks at: a queue in memory through its Cue, or one in a store (file.py), behind one protocol.
+"""A queue in memory, read and changed through its Cue; file.py has the queues in a store, with the same methods.
 
-A Cue may live on another event loop than the server: every call is handed over to the Cue's own.
+A Cue may live on another event loop than the server: every call runs on the Cue's own loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
@@ -22,29 +22,29 @@ T = TypeVar("T")
 SHOWN = 50
 """Rows of each table of the overview."""
 LOOKED_AT = 200
-"""How many waiting units are asked for their reason."""
+"""Pending units whose reason for waiting is determined."""
 GROUPED = 1000
-"""How many dead letters are sorted into groups."""
+"""Dead letters that are sorted into groups."""
 MOST_AHEAD = 5_000
-"""How many may wait for one of them to be told its place in line."""
+"""With more pending units than this, the units ahead of one are not counted."""
 ENDED = ("completed", "failed", "cancelled")
 GLANCE = 1.0
-"""Seconds after which it is seen whether the loop of a Cue that does not answer has ended."""
+"""Seconds between two checks whether the loop of a Cue that does not answer has ended."""
 ENDED_LOOP = "The event loop that this queue's Cue lives on has ended. Start the application anew."
 LOST = "The file was deleted or replaced. Start the application that works on it anew."
 
 
 class Unavailable(Exception):
-    """The queue cannot be looked at just now; the message says why."""
+    """The queue cannot be read just now; the message says why."""
 
 
-def told(error: Exception) -> str:
-    """What is said of that to people who look; a queue's own words are for those who write programs."""
+def public_message(error: Exception) -> str:
+    """The message of an error for people at a browser; that of StorageReplaced is for programmers."""
     return LOST if isinstance(error, StorageReplaced) else str(error)
 
 
 class Facts(Struct, frozen=True):
-    """How a queue stands at one moment. `dead` is None when it was not asked for."""
+    """The state of a queue at one moment. `dead` is None when nobody asked for it."""
 
     now: float
     counts: dict[str, int]
@@ -58,77 +58,8 @@ class Facts(Struct, frozen=True):
     dead: list[Work] | None
 
 
-class Source(Protocol):
-    """A queue to look at and to operate."""
-
-    @property
-    def path(self) -> str | None:
-        """The file or the address of the queue, without a password; None for a queue in memory."""
-        ...
-
-    async def facts(self, with_dead: bool) -> Facts:
-        """How everything stands."""
-        ...
-
-    async def now(self) -> float:
-        """Queue time."""
-        ...
-
-    async def services(self) -> list[dict[str, Any]]:
-        """Every service."""
-        ...
-
-    async def get(self, work_id: str) -> Work | None:
-        """One unit."""
-        ...
-
-    async def find(self, **wanted: Any) -> list[Work]:
-        """Units, newest first: what `Cue.list` takes."""
-        ...
-
-    async def dependents(self, work_id: str, limit: int) -> list[Work]:
-        """Who depends on that unit."""
-        ...
-
-    async def explain(self, work_id: str) -> Explanation:
-        """Why one unit stands where it stands."""
-        ...
-
-    async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
-        """Why these units stand where they stand, each without what is ahead of it."""
-        ...
-
-    async def streams(self, work: Work) -> list[Stream]:
-        """What the commands of that unit printed."""
-        ...
-
-    async def output(self, work_id: str, stream: str, attempt: int, start: int | None, limit: int) -> Part:
-        """A piece of what a command printed (without `start` its end), and what stands around it."""
-        ...
-
-    def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
-        """What happened after that number, and what happens."""
-        ...
-
-    async def last_event(self, types: list[str] | None) -> int:
-        """The number of the latest event; ConfigError when there are no events of these types."""
-        ...
-
-    async def act(self, action: Callable[[Cue], Awaitable[T]]) -> T:
-        """Have a Cue of that queue do something."""
-        ...
-
-    async def metrics(self) -> tuple[bytes, str]:
-        """The numbers for Prometheus, and what kind of text that is."""
-        ...
-
-    async def close(self) -> None:
-        """Let go of everything that is not somebody else's. Whoever asks afterwards opens it anew."""
-        ...
-
-
 async def at_home(cue: Cue, action: Callable[[Cue], Awaitable[T]]) -> T:
-    """Do something with a Cue on its own loop."""
+    """Run an action with a Cue on the Cue's own loop."""
     loop = cue.loop
     if loop is None or loop is asyncio.get_running_loop():
         return await action(cue)
@@ -141,7 +72,7 @@ async def at_home(cue: Cue, action: Callable[[Cue], Awaitable[T]]) -> T:
     asked = there()
     try:
         answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, loop))
-    except RuntimeError:  # it has ended just now
+    except RuntimeError:  # the loop has ended just now
         asked.close()
         raise Unavailable(ENDED_LOOP) from None
     try:
@@ -152,13 +83,13 @@ async def at_home(cue: Cue, action: Callable[[Cue], Awaitable[T]]) -> T:
     finally:
         if loop.is_running():
             answer.cancel()
-    if answer.cancelled():  # with the loop, while it was at it
+    if answer.cancelled():  # the loop ended during the action
         raise Unavailable(ENDED_LOOP)
     return answer.result()
 
 
 async def events_of(cue: Cue, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
-    """What `cue.events()` tells, wherever the Cue lives."""
+    """The events of `cue.events()`, read on the Cue's own loop."""
 
     async def begin(cue: Cue) -> AsyncIterator[Event]:
         return cue.events(types, since)
@@ -173,7 +104,7 @@ async def events_of(cue: Cue, types: list[str] | None, since: int) -> AsyncGener
 
 
 async def explained(cue: Cue, work_id: str) -> Explanation:
-    """Why a unit stands where it stands; where very many wait, without counting those ahead: that holds up all."""
+    """Why a unit has its state. Where very many wait, the units ahead are not counted: that would block the loop."""
     if (await cue.count())[WorkState.PENDING] > MOST_AHEAD:
         found = (await cue.explain_many([work_id])).get(work_id)
         if found is not None:
@@ -182,7 +113,7 @@ async def explained(cue: Cue, work_id: str) -> Explanation:
 
 
 class InMemory:
-    """A queue that only its own Cue knows."""
+    """A queue in memory, which only its own Cue can read."""
 
     path = None
 
@@ -191,12 +122,12 @@ class InMemory:
         self._metrics: Metrics | None = None
 
     async def facts(self, with_dead: bool) -> Facts:
-        """How everything stands."""
+        """The state of the whole queue at one moment."""
 
         async def some(cue: Cue, state: str, limit: int) -> list[Work]:
             if not counts[state]:
                 return []
-            await asyncio.sleep(0)  # each goes through the whole queue: other work has its turn in between
+            await asyncio.sleep(0)  # each list goes through the whole queue: let other tasks run in between
             return await cue.list(state, limit=limit)
 
         async def look(cue: Cue) -> Facts:
@@ -231,35 +162,35 @@ class InMemory:
         return await self.act(lambda cue: cue.get(work_id))
 
     async def find(self, **wanted: Any) -> list[Work]:
-        """Units, newest first."""
+        """Units, newest first; takes what `Cue.list` takes."""
         return await self.act(lambda cue: cue.list(**wanted))
 
     async def dependents(self, work_id: str, limit: int) -> list[Work]:
-        """Who depends on that unit."""
+        """The units that depend on this one."""
         return await self.act(lambda cue: cue.dependents(work_id, limit))
 
     async def explain(self, work_id: str) -> Explanation:
-        """Why one unit stands where it stands."""
+        """Why a unit has its state."""
         return await self.act(lambda cue: explained(cue, work_id))
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
-        """Why these units stand where they stand."""
+        """Why these units have their states, each without the units ahead of it."""
         return await self.act(lambda cue: cue.explain_many(ids))
 
     async def streams(self, work: Work) -> list[Stream]:
-        """Nothing: only a queue that is stored keeps what commands print."""
+        """Nothing: only a stored queue keeps the output of commands."""
         return []
 
     async def output(self, work_id: str, stream: str, attempt: int, start: int | None, limit: int) -> Part:
-        """Nothing: only a queue that is stored keeps what commands print."""
+        """Nothing: only a stored queue keeps the output of commands."""
         return Part(b"", 0, 0, 0)
 
     def events(self, types: list[str] | None, since: int) -> AsyncGenerator[Event, None]:
-        """What happened after that number, and what happens."""
+        """The events after that number, then those that follow."""
         return events_of(self._cue, types, since)
 
     async def last_event(self, types: list[str] | None) -> int:
-        """The number of the latest event: a reader that starts there finds nothing waiting for it."""
+        """The number of the latest event; ConfigError when there are no events of these types."""
 
         async def look(cue: Cue) -> int:
             cue.events(types)
@@ -268,11 +199,11 @@ class InMemory:
         return await self.act(look)
 
     async def act(self, action: Callable[[Cue], Awaitable[T]]) -> T:
-        """Have the Cue do something."""
+        """Run an action with the Cue."""
         return await at_home(self._cue, action)
 
     async def metrics(self) -> tuple[bytes, str]:
-        """The numbers for Prometheus."""
+        """The metrics for Prometheus, and their content type."""
         from runcue import Metrics
 
         if self._metrics is None:
@@ -281,7 +212,7 @@ class InMemory:
         return await self.act(lambda _: metrics.scrape()), metrics.content_type
 
     async def close(self) -> None:
-        """Stop counting; the Cue is its owner's."""
+        """Stop counting for the metrics; the Cue stays open, it is its owner's."""
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None

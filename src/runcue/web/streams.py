@@ -3,9 +3,9 @@
 Rules:
 - The number of clients is limited (503), in all and for each address. A client that reads nothing for half a minute
   is disconnected.
-- No events are buffered for a client. Each reads at its own pace, and gets one `gap` event in place of events that
-  are no longer kept when it comes to them.
-- A client may ask to go on after the event with a number. Anything that is no such number is ignored.
+- No events are buffered for a client. Each reads at its own pace. In place of events that the queue no longer keeps
+  it gets one `gap` event.
+- A client may give the number of the last event that it has. A value that is no number is ignored.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from runcue import Event, RuncueError
+from runcue.web.file import Source
 from runcue.web.guard import Refused
 from runcue.web.loglimit import LogLimit
 from runcue.web.rows import WallClock, encoded, event_line
 from runcue.web.shapes import EventsQuery
-from runcue.web.source import Source, Unavailable, told
+from runcue.web.source import Unavailable, public_message
 
 if TYPE_CHECKING:
     from runcue.web.broadcast import Broadcast
@@ -39,15 +40,15 @@ MOST_CLIENTS = 100
 MOST_PER_PEER = 10
 PING = 15
 PATIENCE = 30
-"""Seconds that a client may take for one piece."""
+"""Seconds that a client may take to receive one message."""
 OTHER_ENDS = "\u0085\u2028\u2029"
-"""Where some clients end a line, though they should not."""
+"""Characters at which some clients end a line, against the standard."""
 PAUSE = 1.0
-"""Seconds until a queue that told that nothing more will come is asked again."""
+"""Seconds until a queue whose events ended, or that could not be read, is asked again."""
 
 
 class Seats:
-    """The seats of live clients: so many in all, and so many for each address."""
+    """Limits the live clients: `MOST_CLIENTS` in all, `MOST_PER_PEER` from each address."""
 
     def __init__(self) -> None:
         self._taken: Counter[str] = Counter()
@@ -72,11 +73,11 @@ class Seats:
             yield
         finally:
             self._taken[peer] -= 1
-            self._taken += Counter()  # forgets those that have gone
+            self._taken += Counter()  # drops addresses without a client
 
 
 class LiveResponse(EventSourceResponse):
-    """A stream of events that has a seat while it lasts, and ends quietly when its client is gone."""
+    """A stream of events that takes a seat, and ends without an error when its client disconnects."""
 
     def __init__(self, content: AsyncIterator[bytes], seats: Seats, peer: str) -> None:
         seats.check(peer)
@@ -95,14 +96,14 @@ class LiveResponse(EventSourceResponse):
         with self._seats.take(self._peer):
             try:
                 await super().__call__(scope, receive, send_noted)
-                if is_open:  # the server ends, and all that it serves with it
+                if is_open:  # the server is shutting down, which ended the stream
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
             except (SendTimeoutError, ClientDisconnect, OSError):
-                logger.info("dashboard: %s takes nothing any more and was let go", self._peer)
+                logger.info("dashboard: %s read nothing any more and was disconnected", self._peer)
 
 
 def message(name: str, data: bytes, number: int | None = None) -> bytes:
-    """An event as it goes over the wire; `data` is JSON, in which other ends of lines can be escaped."""
+    """A server-sent event as bytes; `data` is JSON, so that `OTHER_ENDS` in it can be escaped."""
     identity = None if number is None else str(number)
     text = data.decode()
     for end in OTHER_ENDS:
@@ -112,13 +113,13 @@ def message(name: str, data: bytes, number: int | None = None) -> bytes:
 
 async def live(broadcast: Broadcast) -> AsyncIterator[bytes]:
     """The overview, as often as it changes."""
-    async with aclosing(broadcast.listen()) as tellings:
-        async for name, data in tellings:
+    async with aclosing(broadcast.listen()) as messages:
+        async for name, data in messages:
             yield message(name, data)
 
 
 class Events:
-    """The events of a queue, for whoever wants them."""
+    """Sends the events of a queue to clients."""
 
     def __init__(self, source: Source, clock: WallClock, log_limit: LogLimit) -> None:
         self._source = source
@@ -127,7 +128,7 @@ class Events:
         self._over = asyncio.Event()
 
     def begin(self) -> None:
-        """Let clients stay, also after an end."""
+        """Accept clients, also after `end`."""
         self._over.clear()
 
     def end(self) -> None:
@@ -135,7 +136,7 @@ class Events:
         self._over.set()
 
     async def start_of(self, query: EventsQuery, last_id: str | None) -> tuple[list[str] | None, int]:
-        """The types, and the number after which to go on: the client's, if there ever was one; else the latest."""
+        """The types, and the number after which to begin: the client's if such an event exists, else the latest."""
         types = query.types.split(",") if query.types else None
         last = await self._source.last_event(types)
         self._clock.tell(await self._source.now())
@@ -143,7 +144,7 @@ class Events:
         return types, last if number is None or number > last else max(0, number)
 
     async def read(self, types: list[str] | None, since: int) -> AsyncGenerator[Event | str, None]:
-        """Every event after that number; a text when the queue cannot be read, until it can be again."""
+        """Every event after that number; in place of an event a text while the queue cannot be read."""
         while not self._over.is_set():
             try:
                 async with aclosing(self._source.events(types, since)) as events:
@@ -151,7 +152,7 @@ class Events:
                         since = event.seq
                         yield event
             except (RuncueError, Unavailable) as error:
-                yield told(error)
+                yield public_message(error)
             try:
                 async with asyncio.timeout(PAUSE):
                     await self._over.wait()
@@ -159,7 +160,7 @@ class Events:
                 continue
 
     async def _next(self, events: AsyncGenerator[Event, None]) -> Event | None:
-        """The next event; None when there will be none, or everybody is to go."""
+        """The next event; None when there will be none, or all streams are to end."""
         following: asyncio.Future[Event | None] = asyncio.ensure_future(anext(events, None))
         over = asyncio.ensure_future(self._over.wait())
         try:
@@ -194,9 +195,9 @@ class Events:
                 task.cancel()
             found, *_ = await asyncio.gather(sending, hearing, over, return_exceptions=True)
         if isinstance(found, (TimeoutError, WebSocketDisconnect, OSError)):
-            logger.info("dashboard: a WebSocket takes nothing any more and was let go")
+            logger.info("dashboard: a WebSocket read nothing any more and was disconnected")
         elif isinstance(found, Exception):
-            self._log_limit.fault("dashboard: telling events to a WebSocket failed", found)
+            self._log_limit.fault("dashboard: sending events to a WebSocket failed", found)
         if not hearing.done() or hearing.cancelled():
             await _close(socket)
 
@@ -212,7 +213,7 @@ class Events:
 
 
 async def _heard(socket: WebSocket) -> None:
-    """Read until the client leaves; what it says is ignored."""
+    """Read until the client disconnects; ignore what it sends."""
     while (await socket.receive())["type"] != "websocket.disconnect":
         continue
 

@@ -1,7 +1,8 @@
-"""What a line in the table of addresses is (the table is in site.py), and how the routes are made of it.
+"""The lines of the table of addresses (site.py has the table), and the routes that are made of them.
 
-A request that got past the guard is read against the types of its line (400 for what does not fit) and answered. What
-went wrong is told in one line: 404 for what is not there, 400 for what cannot be, 503 while a queue cannot be read.
+The query and the body of a request are checked against the types of its line (400 where they do not fit), and its
+handler answers. Errors are answered with one line of text: 404 for what does not exist, 400 for what is not allowed,
+503 while the queue cannot be read.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from runcue.web.guard import Guard, Refused, answer, refusal
 from runcue.web.loglimit import LogLimit
 from runcue.web.rows import encoded
 from runcue.web.shapes import EventsQuery
-from runcue.web.source import Unavailable, told
+from runcue.web.source import Unavailable, public_message
 
 if TYPE_CHECKING:
     from runcue.web.site import Site
 
 LARGEST_BODY = 1 << 20
 SLOWEST_BODY = 4.0
-"""Seconds that a body may take to come."""
+"""Seconds within which the whole body has to arrive."""
 JSON = "application/json"
 STREAM = "text/event-stream"
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A request, read and checked: what its line in the table asks for."""
+    """A request whose query and body were checked against its line in the table."""
 
     site: Site
     request: Request
@@ -50,7 +51,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def peer(self) -> str:
-        """The address it comes from."""
+        """The address that the request comes from."""
         return "unknown" if self.request.client is None else self.request.client.host
 
 
@@ -58,9 +59,9 @@ Handler = Callable[[Call], Awaitable[Any]]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of the table. An address without `answer` answers with what its handler makes, of that kind.
+    """One line of the table. The handler returns an `answer`; without that type, a whole response of that `kind`.
 
-    `fragment` makes HTML of the answer, for those who would rather have that.
+    `fragment` makes HTML of an answer, for requests that prefer HTML.
     """
 
     method: str
@@ -75,7 +76,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Endpoint:
-    """All that can be asked of one address."""
+    """Answers the requests to one address, by method."""
 
     def __init__(self, site: Site, lines: Iterable[Line]) -> None:
         self._site = site
@@ -87,8 +88,8 @@ class Endpoint:
             response = await self._answer(request)
         except ClientDisconnect:
             return
-        except Exception as error:  # noqa: BLE001 (whatever it is gets an answer; what is ours is logged)
-            response = excuse(error, self._site.keeper.log_limit)
+        except Exception as error:  # noqa: BLE001 (every error gets an answer; our own mistakes are logged)
+            response = excuse(error, self._site.access.log_limit)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -108,8 +109,8 @@ class Endpoint:
         return Response(encoded(found), media_type=JSON, headers=VARY if line.fragment else None)
 
 
-class Door:
-    """Where a WebSocket comes in for events."""
+class EventSocket:
+    """Sends events to a WebSocket."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -122,14 +123,14 @@ class Door:
             types, since = await self._site.events.start_of(query, None)
             self._site.seats.check(peer)
         except Exception as error:  # noqa: BLE001 (as above)
-            await answer(excuse(error, self._site.keeper.log_limit), scope, receive, send)
+            await answer(excuse(error, self._site.access.log_limit), scope, receive, send)
             return
         with self._site.seats.take(peer):
             await self._site.events.talk(socket, types, since)
 
 
 def read_query(given: list[tuple[str, str]], kind: Any) -> Any:
-    """What stands behind the question mark, as that type; nothing may be there twice."""
+    """The query of an address as a value of that type; a name that occurs twice is refused."""
     named = dict(given)
     if len(named) != len(given):
         raise Refused(400, "Something is given twice in the query. Give it once.")
@@ -157,17 +158,17 @@ async def _read_body(request: Request, kind: Any) -> Any:
 
 
 def _too_large() -> Refused:
-    """The answer to a body that is not read to its end; the connection is closed, or a server reads all the rest."""
+    """The answer to a body that is too large. It closes the connection: otherwise the server would read the rest."""
     return Refused(413, f"The body is larger than {LARGEST_BODY:,} bytes.", {"Connection": "close"})
 
 
 def excuse(error: Exception, log_limit: LogLimit) -> Response:
-    """The answer that tells what went wrong."""
+    """The response for an error."""
     match error:
         case Refused():
             return refusal(error.status, error.reason, error.headers)
         case Unavailable() | CueClosed():
-            return refusal(503, told(error), {"Retry-After": "1"})
+            return refusal(503, public_message(error), {"Retry-After": "1"})
         case WorkNotFound() | UnknownService():
             return refusal(404, str(error))
         case msgspec.DecodeError():
@@ -176,7 +177,7 @@ def excuse(error: Exception, log_limit: LogLimit) -> Response:
         case ConfigError() | SubmitError() | UnicodeError():
             return refusal(400, str(error))
         case RuncueError():
-            return refusal(503, told(error), {"Retry-After": "1"})
+            return refusal(503, public_message(error), {"Retry-After": "1"})
     log_limit.fault("dashboard: a request failed", error)
     return refusal(500, "The dashboard failed to answer; its log says why.")
 
@@ -189,8 +190,8 @@ def make_routes(site: Site, lines: Iterable[Line]) -> list[BaseRoute]:
 
     def route(path: str, found: list[Line]) -> BaseRoute:
         is_static = path.startswith("/static/")
-        guard = Guard(Endpoint(site, found), site.keeper, is_page=path == "/", may_keep=is_static)
+        guard = Guard(Endpoint(site, found), site.access, is_page=path == "/", may_keep=is_static)
         return Route(path, guard, name=f"runcue:{path}", include_in_schema=False)
 
-    socket = WebSocketRoute("/ws", Guard(Door(site), site.keeper), name="runcue:/ws")
+    socket = WebSocketRoute("/ws", Guard(EventSocket(site), site.access), name="runcue:/ws")
     return [*(route(path, found) for path, found in by_path.items()), socket]

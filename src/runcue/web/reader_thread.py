@@ -1,7 +1,7 @@
 """A Reader in a thread of its own, which answers one question at a time.
 
 Rules:
-- A question that is not answered in time raises Unavailable. A question whose asker has gone is not begun.
+- A question that is not answered in time raises Unavailable. A question whose asker no longer waits is not begun.
 - A file that is locked, damaged, deleted or replaced raises Unavailable, and so does a server that cannot be reached.
   The next question opens a new Reader, so that the dashboard recovers together with the file or the server.
 - The thread is a daemon, so that a program can end while its Reader waits for a disk that hangs. It only reads.
@@ -13,7 +13,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -22,11 +21,12 @@ from msgspec import Struct
 
 from runcue import ForkedConnection, Reader, StorageReplaced, StoreError, mask
 from runcue.host.address import is_postgres
+from runcue.host.loops import post_to_loop
 from runcue.web.source import Unavailable
 
 T = TypeVar("T")
 PATIENCE = 5.0
-"""Seconds until an answer that does not come makes the queue unavailable."""
+"""Seconds without an answer after which the queue counts as unavailable."""
 GONE = "The file is gone. It is looked for again."
 REPLACED = "The file was replaced; looking again."
 OTHER_QUEUE = "There is another queue now; looking again."
@@ -34,8 +34,8 @@ NO_THREAD = "The system starts no more threads just now; looking again."
 DEFAULT = "default"
 
 
-class Errand(Struct):
-    """Something for the thread of a desk to do, and where its answer goes."""
+class Call(Struct):
+    """A function that the thread is to call, and the future for its answer."""
 
     function: Callable[[], Any]
     loop: asyncio.AbstractEventLoop
@@ -43,32 +43,31 @@ class Errand(Struct):
     is_done: bool = False
 
     def run(self) -> None:
-        """Call the function, and hand its answer to the loop that waits for it."""
+        """Call the function, and settle the future on its loop."""
         try:
-            tell = partial(self.answer.set_result, self.function())
-        except Exception as error:  # noqa: BLE001 (whoever asked is told)
-            tell = partial(self.answer.set_exception, error)
+            settle = partial(self.answer.set_result, self.function())
+        except Exception as error:  # noqa: BLE001 (it is the answer)
+            settle = partial(self.answer.set_exception, error)
         self.is_done = True
-        with suppress(RuntimeError):  # the loop has ended, and nobody is left to be told
-            self.loop.call_soon_threadsafe(tell)
+        post_to_loop(self.loop, settle)
 
 
-def _start() -> SimpleQueue[Errand | None]:
-    """A new thread, as what it is given to do; None ends it."""
-    errands: SimpleQueue[Errand | None] = SimpleQueue()
+def _start() -> SimpleQueue[Call | None]:
+    """Start a thread; returns the queue of its calls, in which None ends it."""
+    calls: SimpleQueue[Call | None] = SimpleQueue()
 
     def work() -> None:
-        while (errand := errands.get()) is not None:
-            errand.run()
+        while (call := calls.get()) is not None:
+            call.run()
 
     try:
         threading.Thread(target=work, name="runcue-web", daemon=True).start()
     except RuntimeError as error:
         raise Unavailable(NO_THREAD) from error
-    return errands
+    return calls
 
 
-class Desk:
+class ReaderThread:
     """A Reader in a thread, which answers one question at a time."""
 
     def __init__(
@@ -81,33 +80,33 @@ class Desk:
         self._name = name
         self._is_file = not is_postgres(path)
         self._slow = slow.format(path=without_password(path))
-        self._errands: SimpleQueue[Errand | None] | None = None
-        """What its thread has to do, while there is one."""
-        self._latest: Errand | None = None
+        self._calls: SimpleQueue[Call | None] | None = None
+        """The calls for the thread, while there is one."""
+        self._latest: Call | None = None
         self._reader: Reader | None = None
         self._was_there = False
         self._late: asyncio.Future[Any] | None = None
 
     async def ask(self, question: Callable[[Reader], T]) -> T:
-        """The answer, or Unavailable when there is none in time."""
+        """Ask the Reader; Unavailable when it does not answer in time."""
         if self._late is not None and not self._late.done():
             raise Unavailable(self._slow)
-        left = threading.Event()
-        answer = self._have_done(partial(self._answer, question, left))
+        is_given_up = threading.Event()
+        answer = self._post(partial(self._answer, question, is_given_up))
         try:
             await asyncio.wait({answer}, timeout=PATIENCE)
         finally:
             if not answer.done():
-                left.set()
-                answer.add_done_callback(_heard)
+                is_given_up.set()
+                answer.add_done_callback(_mark_seen)
         if not answer.done():
             self._late = answer
             raise Unavailable(self._slow)
         found: T = answer.result()
         return found
 
-    def _answer(self, question: Callable[[Reader], T], left: threading.Event) -> T:
-        if left.is_set():
+    def _answer(self, question: Callable[[Reader], T], is_given_up: threading.Event) -> T:
+        if is_given_up.is_set():
             raise Unavailable(self._slow)
         try:
             if self._reader is None:
@@ -115,43 +114,43 @@ class Desk:
                 self._was_there = True
             return question(self._reader)
         except StoreError as error:
-            self._let_go()
-            raise Unavailable(self._told(error)) from error
+            self._drop_reader()
+            raise Unavailable(self._reason(error)) from error
 
-    def _told(self, error: StoreError) -> str:
-        """What to tell of that: all is done here that has to be done about a file which is not what it was."""
+    def _reason(self, error: StoreError) -> str:
+        """What people are shown: that a new Reader is opened, where that mends it, else the error's own text."""
         if self._is_file and self._was_there and not os.path.lexists(self._path):
             return GONE
         if isinstance(error, (StorageReplaced, ForkedConnection)):
             return REPLACED if self._is_file else OTHER_QUEUE
         return str(error)
 
-    def _let_go(self) -> None:
+    def _drop_reader(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
 
-    def _have_done(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        if self._errands is None:
-            self._errands = _start()
+    def _post(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        if self._calls is None:
+            self._calls = _start()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
-        self._latest = Errand(function, loop, answer)
-        self._errands.put(self._latest)
+        self._latest = Call(function, loop, answer)
+        self._calls.put(self._latest)
         return answer
 
     async def close(self) -> None:
-        """Let go of the queue, unless it does not answer just now: that is not waited for."""
-        if self._errands is None or self._latest is None:
+        """Close the Reader and end the thread; do not wait for a question that is not answered yet."""
+        if self._calls is None or self._latest is None:
             return
         is_idle = self._latest.is_done
-        done = self._have_done(self._let_go)
-        self._errands.put(None)
-        self._errands = None
+        done = self._post(self._drop_reader)
+        self._calls.put(None)
+        self._calls = None
         if is_idle:
             await done
         else:
-            done.add_done_callback(_heard)
+            done.add_done_callback(_mark_seen)
 
 
 def without_password(path: str) -> str:
@@ -159,7 +158,7 @@ def without_password(path: str) -> str:
     return str(mask(path)) if is_postgres(path) else path
 
 
-def _heard(late: asyncio.Future[Any]) -> None:
-    """Take the exception of an answer that came too late, lest asyncio logs it."""
+def _mark_seen(late: asyncio.Future[Any]) -> None:
+    """Take the exception of an answer that came too late, or asyncio would log it."""
     if not late.cancelled():
         late.exception()
