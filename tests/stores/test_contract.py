@@ -123,7 +123,7 @@ async def test_a_clock_that_jumps_back_is_found_out() -> None:
     await broken(contract.time_never_goes_back, lambda: MemoryStore(Restless()))
 
 
-async def test_a_store_without_a_library_is_found_out() -> None:
+async def test_a_store_without_a_reader_is_found_out() -> None:
     await broken(contract.a_shelf_is_paged_in_order, memory)
 
 
@@ -160,7 +160,7 @@ async def test_turns_that_overlap_are_found_out() -> None:
         ("page", lambda right: lambda tables, shelf, after, limit: right(tables, shelf, after, limit)[::-1],
          contract.a_shelf_is_paged_in_order),
         ("watched", lambda right: lambda tables, until, limit: right(tables, until + 5, limit),
-         contract.the_library_finds_what_is_due_and_what_is_oldest),
+         contract.the_reader_finds_what_is_due_and_what_is_oldest),
         ("everything", lambda right: lambda tables, head: replace(right(tables, head), services=[]),
          contract.who_takes_over_is_told_everything),
         ("starts", lambda right: lambda tables, since: right(tables, dict.fromkeys(since, 0.0)),
@@ -188,6 +188,6 @@ async def test_a_commit_that_nobody_hears_of_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Presence, "poke", lambda presence, *given: [])
-    monkeypatch.setattr(contract, "PATIENCE", 0.1)
+    monkeypatch.setattr("runcue.testing.manual_turns.PATIENCE", 0.1)
     monkeypatch.setattr("runcue.stores.presence.peer_monitor.LOOK_AROUND", 1000.0)
     await broken(contract.a_commit_wakes_the_others, sqlite(tmp_path))

@@ -7,8 +7,8 @@
     async def test_my_store(check, tmp_path):
         await check(lambda: MyStore(tmp_path / "queue"))
 
-A check is given a function that opens the queue; to the store, each call of it looks like another process. The check
-opens and closes what it needs, on the running loop, and raises `Broken` when the store breaks a promise.
+A check takes a function that opens the queue; to the store, each call of it looks like another process. The check opens
+and closes what it needs, on the running loop. It raises `Broken` when the store breaks a promise.
 
 `EVERY`   checks for any store: records, turns, what a decision may read.
 `SHARED`  further checks for a store that several processes may open: paging, changes, events, wake-ups.
@@ -44,8 +44,9 @@ from runcue.testing.manual_turns import (
     expect,
     failed,
     hands,
-    library_of,
+    heard,
     pending,
+    reader_of,
     specimens,
 )
 
@@ -53,8 +54,6 @@ __all__ = ["EVERY", "SHARED", "Broken", "Check", "Open"]
 
 Check = Callable[[Open], Awaitable[None]]
 
-PATIENCE = 30.0
-"""Seconds to wait for something that has to come."""
 GLANCE = 0.02
 """Seconds to wait for something that must not come."""
 
@@ -114,15 +113,10 @@ async def a_decision_that_raises_leaves_nothing(open_store: Open) -> None:
         def change(plan: Plan, turn: Turn) -> None:
             hand.put(plan, pending(2, idempotency_key="k", depends_on=("w1",)))
             hand.put(plan, started(hand.kept["w1"], 1, NOW, "me", "running/me"))
-            raise ZeroDivisionError
 
         for _ in range(3):
-            try:
-                await hand.turn(change)
-            except ZeroDivisionError:
-                await hand.compare()
-            else:
-                raise Broken("a decision raised, and its turn did not")
+            await hand.fail(change)
+            await hand.compare()
         found = await hand.look(lambda turn: turn.read(ReadRequest({"w2"}, {"k"}, {"w1"})))
         expect("nothing of it", (found.records, found.keys, found.dependents.get("w1", [])), ({}, {}, []))
         await hand.write(pending(2))
@@ -165,7 +159,7 @@ async def dependents_are_found_in_the_order_they_came(open_store: Open) -> None:
 async def purged_work_leaves_no_trace(open_store: Open) -> None:
     """A purged unit is not found by its id, its key or its dependencies; other units stay.
 
-    Of an id that runcue made it stays known how it ended: unknown, it would pass for one that ended well.
+    Of an id that runcue made the store keeps how the unit ended: an unknown id counts as one that ended well.
     """
     async with hands(open_store) as [hand]:
         named, *others = failed(1, 2, 3)
@@ -211,15 +205,8 @@ async def texts_are_kept_and_deleted(open_store: Open) -> None:
         expect("all", await hand.store.config(), {"a": "1", "b": "", "c": text})
         await hand.turn(lambda plan, turn: plan.config.update(a="2", b=None, never=None))
         expect("changed", await hand.store.config(), {"a": "2", "c": text})
-
-        def change(plan: Plan, turn: Turn) -> None:
-            plan.config["a"] = "3"
-            raise ZeroDivisionError
-
-        try:
-            await hand.turn(change)
-        except ZeroDivisionError:
-            expect("a turn that came to nothing", await hand.store.config(), {"a": "2", "c": text})
+        await hand.fail(lambda plan, turn: plan.config.update(a="3"))
+        expect("a turn that failed", await hand.store.config(), {"a": "2", "c": text})
         await hand.write(pending(1))
         expect("as it was", await hand.store.config(), {"a": "2", "c": text})
 
@@ -259,12 +246,8 @@ async def others_find_what_was_written(open_store: Open) -> None:
             await one.turn(change)
             if number % 20 == 19:
                 await other.compare()
-        kept = one.kept
-    late = Hand(open_store(), kept)
-    try:
+    async with hands(open_store, kept=one.kept) as [late]:
         await late.compare()
-    finally:
-        await late.store.close()
 
 
 async def turns_never_overlap(open_store: Open) -> None:
@@ -312,7 +295,7 @@ async def a_shelf_is_paged_in_order(open_store: Open) -> None:
         for hand in (one, other):
             for size in (1, 7, 200):
                 expect(f"pages of {size}", await hand.look(partial(_paged, size)), wanted)
-        nothing = await one.look(lambda turn: library_of(turn).page("ready/nobody", None, 10))
+        nothing = await one.look(lambda turn: reader_of(turn).page("ready/nobody", None, 10))
         expect("a shelf that is not there", nothing, [])
 
 
@@ -320,7 +303,7 @@ def _paged(size: int, turn: Turn) -> list[Record]:
     found: list[Record] = []
     after: Key | None = None
     for _ in range(1000):
-        page = library_of(turn).page("ready/call", after, size)
+        page = reader_of(turn).page("ready/call", after, size)
         found += page
         if len(page) < size:
             return found
@@ -328,7 +311,7 @@ def _paged(size: int, turn: Turn) -> list[Record]:
     raise Broken("a shelf has no end")
 
 
-async def the_library_finds_what_is_due_and_what_is_oldest(open_store: Open) -> None:
+async def the_reader_finds_what_is_due_and_what_is_oldest(open_store: Open) -> None:
     """Watched units are found by time, pending ones by number, dependents by the unit they wait for."""
     times = [5.0, 3.0, None, 9.0, 1.0, 3.5]
     async with hands(open_store) as [hand]:
@@ -337,7 +320,7 @@ async def the_library_finds_what_is_due_and_what_is_oldest(open_store: Open) -> 
         await hand.write(started(hand.kept["w1"], 1, NOW, "me", "running/me"))
 
         def look(turn: Turn) -> None:
-            reader = library_of(turn)
+            reader = reader_of(turn)
             expect("watched by 3.5", _ids(reader.watched(3.5, 10)), ["w5", "w2", "w6"])
             expect("the first two watched", _ids(reader.watched(100.0, 2)), ["w5", "w2"])
             expect("watched too early", _ids(reader.watched(0.5, 10)), [])
@@ -360,9 +343,7 @@ async def who_takes_over_is_told_everything(open_store: Open) -> None:
     """A process that takes over reads all changes in its turn; one that goes on deciding reads none twice."""
     async with hands(open_store, 2) as [one, other]:
         await one.turn()
-        expect(
-            "the first turn of all is told everything", one.changes is not None and one.changes.is_first, True
-        )
+        expect("the first turn reads everything", one.changes is not None and one.changes.is_first, True)
         limits = Limits("api", 2, (Rate(5, 60.0),), 3, 10.0)
         breaker = BreakerState("open", 3, 2, 20.0, NOW, None, 0, 1, NOW + 5)
         service = ServiceState(limits, True, NOW + 3, 2, breaker)
@@ -387,7 +368,7 @@ async def who_takes_over_is_told_everything(open_store: Open) -> None:
         await other.turn()
         told = other.changes
         if told is None:
-            raise Broken("a process that comes later is told nothing")
+            raise Broken("a process that takes over reads no changes")
         expect("is_first", told.is_first, True)
         expect("shelves", told.shelves, {"ready/call": (NOW + 1, 1)})
         expect("services", told.services, [service])
@@ -410,7 +391,7 @@ async def who_takes_over_is_told_everything(open_store: Open) -> None:
         await one.turn()
         told = one.changes
         if told is None:
-            raise Broken("what another process did is not told")
+            raise Broken("changes by another process are not read")
         expect("is_first", told.is_first, True)
         expect("shelves", told.shelves, {"ready/call": (NOW + 2, 2)})
         expect("services", told.services, [ServiceState(limits)])
@@ -437,7 +418,7 @@ async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) ->
         ]
         await one.turn(lambda plan, turn: plan.grants.extend(grants))
         found = await one.look(
-            lambda turn: library_of(turn).starts({"api": NOW - 5, "slow": NOW - 99, "none": 0.0})
+            lambda turn: reader_of(turn).starts({"api": NOW - 5, "slow": NOW - 99, "none": 0.0})
         )
         expect(
             "the sums that are left",
@@ -445,9 +426,9 @@ async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) ->
             [("api", NOW - 3, "", 2), ("api", NOW - 3, "tokens", 10), ("slow", NOW - 9, "", 1)],
         )
         spent = await one.look(
-            lambda turn: [library_of(turn).spent("w1", "api", since) for since in (NOW - 3, NOW)]
+            lambda turn: [reader_of(turn).spent("w1", "api", since) for since in (NOW - 3, NOW)]
         )
-        expect("what is left of the quantities of one work since a moment", spent, [{"tokens": 10}, {}])
+        expect("what is left of the quantities of one unit since a moment", spent, [{"tokens": 10}, {}])
 
 
 async def an_empty_shelf_is_told(open_store: Open) -> None:
@@ -466,14 +447,8 @@ async def a_turn_that_failed_begins_anew(open_store: Open) -> None:
         await one.write(pending(1))
         await one.turn()
         expect("nothing new", one.changes is None or not one.changes.is_first, True)
-
-        def change(plan: Plan, turn: Turn) -> None:
-            raise ZeroDivisionError
-
-        try:
-            await one.turn(change)
-        except ZeroDivisionError:
-            await one.turn()
+        await one.fail()
+        await one.turn()
         told = one.changes
         expect("is_first", told is not None and told.is_first, True)
         expect("shelves", told and told.shelves, {"ready/call": (NOW + 1, 1)})
@@ -493,13 +468,9 @@ async def others_find_the_texts_and_miss_what_was_purged(open_store: Open) -> No
         del one.kept["w1"]
         await other.compare()
         expect("texts", await other.store.config(), {"a": "1"})
-        kept = one.kept
-    late = Hand(open_store(), kept)
-    try:
+    async with hands(open_store, kept=one.kept) as [late]:
         await late.compare()
         expect("texts", await late.store.config(), {"a": "1"})
-    finally:
-        await late.store.close()
 
 
 async def events_are_read_by_number(open_store: Open) -> None:
@@ -538,12 +509,11 @@ async def results_are_read_with_their_events(open_store: Open) -> None:
 
             await one.turn(change)
         events = await other.shared.events(0, 10)
-        said = [
-            (event.type, event.work_id, event.task, event.attempt, event.service, event.final)
-            for event in events
-        ]
-        expect("events", said, [("queued", "w1", "call", 1, "api", False), ("started", "w1", "call", 1, "api", False),
-                                ("completed", "w1", "call", 1, "api", True)])  # fmt: skip
+        said = [(one.type, one.work_id, one.task, one.attempt, one.service, one.final) for one in events]
+        same = ("w1", "call", 1, "api")
+        expect(
+            "events", said, [("queued", *same, False), ("started", *same, False), ("completed", *same, True)]
+        )
         expect("result", (events[-1].result, events[-1].duration), ({"n": 1}, 2.0))
 
 
@@ -552,15 +522,11 @@ async def a_commit_wakes_the_others(open_store: Open) -> None:
     async with hands(open_store, 2) as [one, other]:
         await one.join()
         await other.join()
-        heard = asyncio.Event()
-        other.shared.listen(lambda is_urgent: heard.set(), lambda worker: None)
+        woken = asyncio.Event()
+        other.shared.listen(lambda is_urgent: woken.set(), lambda worker: None)
         await one.turn()
         await one.write(pending(3))
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await heard.wait()
-        except TimeoutError:
-            raise Broken(f"a commit was not heard of in {PATIENCE:g} s") from None
+        await heard(woken, "a commit")
 
 
 async def time_is_one_for_all(open_store: Open) -> None:
@@ -581,7 +547,7 @@ SHARED: tuple[Check, ...] = (
     others_find_what_was_written,
     turns_never_overlap,
     a_shelf_is_paged_in_order,
-    the_library_finds_what_is_due_and_what_is_oldest,
+    the_reader_finds_what_is_due_and_what_is_oldest,
     who_takes_over_is_told_everything,
     starts_are_read_as_far_back_as_they_are_asked_for,
     an_empty_shelf_is_told,

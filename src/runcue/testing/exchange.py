@@ -1,7 +1,7 @@
-"""What processes leave for each other, as checks for stores that several may open (contract.py has the others).
+"""Checks for stores that several processes may open: what the processes leave for each other (see contract.py).
 
-Posts for the process that decides, letters from the one that decided, which process decides next, and what can be
-read without deciding.
+These are posts for the deciding process and letters from it, the choice of the next deciding process, and reading
+without deciding.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from runcue.core.schedule.plan import Cancel, Hello, Item, Pause, Plan, ReadRequ
 from runcue.core.views.query import Query
 from runcue.errors import WorkNotFound
 from runcue.ports import Outgoing, Takeover, Turn
-from runcue.testing.manual_turns import NOW, Broken, Hand, Open, expect, hands, library_of, pending
-
-PATIENCE = 30.0
-"""Seconds to wait for something that has to come."""
+from runcue.testing.manual_turns import NOW, Broken, Hand, Open, expect, hands, heard, pending, reader_of
 
 
 async def only_who_decided_last_goes_on(open_store: Open) -> None:
@@ -66,9 +63,8 @@ async def who_is_named_decides_next(open_store: Open) -> None:
             received = await hand.shared.exchange(None)
             expect("who decides", received.head.decider, successor)
             expect("not this one", await hand.try_turn(), None)
-        expect(
-            "nor in place of who named it", await third.try_turn(takeover=Takeover(one.shared.me().id)), None
-        )
+        instead = Takeover(one.shared.me().id)
+        expect("nor in place of the process that named it", await third.try_turn(takeover=instead), None)
         took = await other.try_turn(takeover=Takeover(successor))
         expect("takes its place", took is not None, True)
         expect("all is read", other.changes is not None and other.changes.is_first, True)
@@ -118,15 +114,9 @@ async def posts_of_a_turn_that_failed_are_taken_by_the_next(open_store: Open) ->
         await one.turn()
         await other.shared.exchange(Outgoing(1, [Cancel("w1")]))
 
-        def change(plan: Plan, turn: Turn) -> None:
-            expect("there", len(turn.posts), 1)
-            raise ZeroDivisionError
-
         for _ in range(2):
-            try:
-                await one.turn(change)
-            except ZeroDivisionError:
-                expect("not taken", (await other.shared.exchange(None)).unread, frozenset({1}))
+            await one.fail(lambda plan, turn: expect("there", len(turn.posts), 1))
+            expect("not taken", (await other.shared.exchange(None)).unread, frozenset({1}))
         await one.turn()
         expect("taken by the next", [post.number for post in one.posts], [1])
 
@@ -175,9 +165,7 @@ async def letters_are_read_once(open_store: Open) -> None:
         (first, answer), (second, error) = plan.replies
         expect("replies", (first, answer, second, type(error)), ((1, 0), True, (1, 1), WorkNotFound))
         again = (await other.shared.exchange(None)).plan
-        expect(
-            "once", (again.start, again.ask, again.stop, again.replies, again.events), ([], [], [], [], [])
-        )
+        expect("once", [again.start, again.ask, again.stop, again.replies, again.events], [[]] * 5)
 
 
 async def who_takes_over_reads_its_letters(open_store: Open) -> None:
@@ -186,23 +174,12 @@ async def who_takes_over_reads_its_letters(open_store: Open) -> None:
         await one.write(pending(1))
         me = other.shared.me().id
         running = started(one.kept["w1"], 41, NOW, me, f"running/{me}")
-
-        def change(plan: Plan, turn: Turn) -> None:
-            one.put(plan, running)
-            plan.part(me).start = [running]
-
-        await one.turn(change)
-
-        def fail(plan: Plan, turn: Turn) -> None:
-            raise ZeroDivisionError
-
+        await one.give(me, running)
         takeover = Takeover(one.shared.me().id)
-        try:
-            await other.try_turn(fail, takeover)
-        except ZeroDivisionError:
-            given = []
-            await other.try_turn(lambda plan, turn: given.append(turn.given), takeover)
-            expect("given", given, [frozenset({41})])
+        await other.fail(takeover=takeover)
+        given: list[object] = []
+        await other.try_turn(lambda plan, turn: given.append(turn.given), takeover)
+        expect("given", given, [frozenset({41})])
         expect("starts", other.received and other.received.plan.start, [running])
         await other.turn(takeover=Takeover(me))
         expect("once", other.received and other.received.plan.start, [])
@@ -224,16 +201,16 @@ async def a_start_that_nobody_read_can_be_taken_back(open_store: Open) -> None:
         await one.turn(partial(give, first))
         expect("read", (await other.shared.exchange(None)).plan.start, [first])
         await one.turn(partial(give, second))
-        expect("not read", await one.look(lambda turn: library_of(turn).unstarted(me)), [2])
+        expect("not read", await one.look(lambda turn: reader_of(turn).unstarted(me)), [2])
         taken: list[tuple[list[int], list[str]]] = []
 
         def take(plan: Plan, turn: Turn) -> None:
-            taken.append(library_of(turn).take_back(me))
-            taken.append(library_of(turn).take_back(me))
+            taken.append(reader_of(turn).take_back(me))
+            taken.append(reader_of(turn).take_back(me))
 
         await one.turn(take)
         expect("taken back", taken, [([2], ["w3"]), ([], [])])
-        expect("none left", await one.look(lambda turn: library_of(turn).unstarted(me)), [])
+        expect("none left", await one.look(lambda turn: reader_of(turn).unstarted(me)), [])
         plan = (await other.shared.exchange(None)).plan
         expect("only what was told is left", (plan.start, plan.ask, plan.stop), ([], [], [12]))
 
@@ -243,17 +220,11 @@ async def a_start_is_read_or_taken_back(open_store: Open) -> None:
     async with hands(open_store, 2) as [one, other]:
         me = other.shared.me().id
         for seq in range(1, 31):
-            running = started(pending(seq), seq, NOW, me, f"running/{me}")
-
-            def give(plan: Plan, turn: Turn, running: Record = running) -> None:
-                one.put(plan, running)
-                plan.part(me).start = [running]
-
-            await one.turn(give)
+            await one.give(me, started(pending(seq), seq, NOW, me, f"running/{me}"))
             taken: list[int] = []
 
             def take(plan: Plan, turn: Turn, taken: list[int] = taken) -> None:
-                taken[:], _ = library_of(turn).take_back(me)
+                taken[:], _ = reader_of(turn).take_back(me)
                 plan.config["a"] = "1"
 
             received, _ = await asyncio.gather(other.shared.exchange(None), one.turn(take))
@@ -267,12 +238,7 @@ async def a_start_that_ended_meanwhile_is_not_read(open_store: Open) -> None:
     async with hands(open_store, 2) as [one, other]:
         me = other.shared.me().id
         running = started(pending(1), 1, NOW, me, f"running/{me}")
-
-        def give(plan: Plan, turn: Turn) -> None:
-            one.put(plan, running)
-            plan.part(me).start = [running]
-
-        await one.turn(give)
+        await one.give(me, running)
         await one.write(
             move(running, "cancel", completed_at=NOW, token=0, worker=None, shelf=None, place=0.0)
         )
@@ -287,15 +253,12 @@ async def what_was_submitted_is_found_at_once(open_store: Open) -> None:
         await other.shared.exchange(Outgoing(1, [Submit([pending(2).spec, spec], is_plain=True)]))
         for hand in (one, other, third):
             record = await hand.store.get(spec.id)
-            expect(
-                "pending",
-                record and (record.spec, record.state, record.shelf),
-                (spec, WorkState.PENDING, None),
-            )
+            found = record and (record.spec, record.state, record.shelf)
+            expect("pending", found, (spec, WorkState.PENDING, None))
             expect("among others", set(await hand.store.get_many([spec.id, "w2", "w3"])), {spec.id, "w2"})
         expect("nobody", await one.store.get("w3"), None)
-        found = await one.look(lambda turn: turn.read(ReadRequest({spec.id})))
-        expect("no record yet", found.records, {})
+        read = await one.look(lambda turn: turn.read(ReadRequest({spec.id})))
+        expect("no record yet", read.records, {})
 
 
 async def what_was_accepted_is_counted_at_once(open_store: Open) -> None:
@@ -321,23 +284,18 @@ async def what_was_accepted_is_counted_at_once(open_store: Open) -> None:
 
 
 async def a_glance_changes_nothing(open_store: Open) -> None:
-    """A look sees the queue as it is, whichever process decides, and takes nothing."""
+    """A glance sees the queue as it is, whichever process decides, and takes no posts or letters."""
     async with hands(open_store, 2) as [one, other]:
         me = other.shared.me().id
         running = started(pending(1), 1, NOW, me, f"running/{me}")
-
-        def give(plan: Plan, turn: Turn) -> None:
-            one.put(plan, running)
-            one.put(plan, pending(2))
-            plan.part(me).start = [running]
-
-        await one.turn(give)
+        await one.write(pending(2))
+        await one.give(me, running)
         seen: list[object] = []
 
         def decide(turn: Turn) -> Plan:
             assert turn.changes is not None
             seen.append((turn.changes.is_first, turn.changes.shelves, list(turn.posts), turn.given))
-            seen.append(library_of(turn).take_back(me))
+            seen.append(reader_of(turn).take_back(me))
             plan = Plan()
             plan.config["a"] = "1"
             return plan
@@ -355,18 +313,14 @@ async def who_leaves_decides_no_more(open_store: Open) -> None:
     """When a process closes, the others are woken, and any of them may decide."""
     async with hands(open_store, 2) as [one, other]:
         leaving = Hand(open_store(), {})
-        heard = asyncio.Event()
+        woken = asyncio.Event()
         await leaving.join()
         await other.join()
         await leaving.turn()
         await leaving.turn(lambda plan, turn: plan.config.update(a="1"))
-        other.shared.listen(lambda is_urgent: heard.set() if is_urgent else None, lambda worker: None)
+        other.shared.listen(lambda is_urgent: woken.set() if is_urgent else None, lambda worker: None)
         await leaving.store.close()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await heard.wait()
-        except TimeoutError:
-            raise Broken(f"that a process left was not heard of in {PATIENCE:g} s") from None
+        await heard(woken, "the end of a process")
         expect("nobody decides", (await other.shared.exchange(None)).head.decider, None)
         expect("anybody may", await one.try_turn(takeover=Takeover()) is not None, True)
         left = [worker.id for worker in one.changes.workers] if one.changes else []

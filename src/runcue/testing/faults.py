@@ -1,4 +1,4 @@
-"""Faults on virtual time: Cues on one loop and one file stand for processes, and these functions make them fail.
+"""Faults on virtual time: several Cues on one loop and one file stand for processes; these functions make them fail.
 
     async def main() -> None:
         one, other = make_cue("queue.db"), make_cue("queue.db")
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def kill(cue: Cue) -> None:
-    """End a Cue as the death of its process would: at once, and without a word to the others.
+    """End a Cue as the death of its process would: at once, without a message to the others.
 
-    Its handlers are cancelled; what they do then, and what they return, is lost. To the other Cues on the file it is
-    dead, and they take over its running units. The file stays as its last commit left it.
+    Its handlers are cancelled; whatever they do or return after that is lost. To the other Cues on the file the Cue is
+    dead, and they take over its running units. The file stays as the last commit left it.
     """
     system = cue._system
     cue._is_closed = True
@@ -51,7 +51,7 @@ def fill_disk(cue: Cue, *, times: int = 1) -> None:
 
 
 def _store_of(cue: Cue) -> SqliteStore:
-    # Not on every system, unlike virtual time.
+    # Imported here: virtual time works also on systems where a queue in a file does not.
     from runcue.stores.sqlite.store import SqliteStore
 
     store = None if cue._system is None else cue._system.store

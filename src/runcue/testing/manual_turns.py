@@ -1,10 +1,11 @@
-"""Turns of a store by hand, without a scheduler, for the checks in contract.py.
+"""Turns of a store by hand, without a scheduler, for the checks in contract.py and exchange.py.
 
-A plain dict keeps the records that the store should hold; `compare` looks for differences.
+A plain dict holds the records that the store should hold; `compare` looks for differences.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +27,8 @@ Open = Callable[[], Store]
 Change = Callable[[Plan, Turn], None]
 
 NOW = 1_700_000_000.0
+PATIENCE = 30.0
+"""Seconds to wait for something that has to come."""
 
 
 class Broken(AssertionError):
@@ -43,10 +46,19 @@ def _short(value: object) -> str:
     return text if len(text) <= 2000 else f"{text[:2000]}…"
 
 
-def library_of(turn: Turn) -> TurnReader:
+async def heard(event: asyncio.Event, what: str) -> None:
+    """Wait for an event; `Broken` names what was not heard of in time."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await event.wait()
+    except TimeoutError:
+        raise Broken(f"{what} was not heard of in {PATIENCE:g} s") from None
+
+
+def reader_of(turn: Turn) -> TurnReader:
     """The reader through which a decision may read more records."""
     if turn.reader is None:
-        raise Broken("a store that several processes open has a library")
+        raise Broken("a turn of a store that several processes open has no reader")
     return turn.reader
 
 
@@ -103,6 +115,20 @@ class Hand:
             self.kept.update(plan.records)
         return plan
 
+    async def fail(self, change: Change | None = None, takeover: Takeover | None = None) -> None:
+        """Take a turn whose decision raises after `change`; `Broken` unless the turn raises, too."""
+
+        def raising(plan: Plan, turn: Turn) -> None:
+            if change is not None:
+                change(plan, turn)
+            raise ZeroDivisionError
+
+        try:
+            await self.turn(raising, takeover)
+        except ZeroDivisionError:
+            return
+        raise Broken("a decision raised, and its turn did not")
+
     async def join(self) -> Plan:
         """Take a turn that registers this process with the others."""
         me = self.shared.me()
@@ -118,8 +144,17 @@ class Hand:
 
         return await self.turn(change)
 
+    async def give(self, worker: str, running: Record) -> Plan:
+        """Take a turn that starts a unit in another process."""
+
+        def change(plan: Plan, turn: Turn) -> None:
+            self.put(plan, running)
+            plan.part(worker).start = [running]
+
+        return await self.turn(change)
+
     def put(self, plan: Plan, record: Record) -> None:
-        """Put a record into a plan, with all the marks that a scheduler would set."""
+        """Put a record into a plan, with all that a scheduler would note with it."""
         before = self.kept.get(record.id)
         plan.records[record.id] = record
         if before is None:
@@ -155,7 +190,7 @@ class Hand:
         return answers[0]
 
     async def compare(self) -> None:
-        """Expect every way to find a record to give what was written."""
+        """Expect every way of finding records to give what was written."""
         store, kept = self.store, self.kept
         for work_id, record in kept.items():
             expect(f"get({work_id!r})", await store.get(work_id), record)
@@ -176,7 +211,7 @@ class Hand:
 
 
 def _narrow(newest: list[Record]) -> Iterator[Query]:
-    """Queries that match some of these records, and one that matches none."""
+    """Queries that match some of these records, and three that match none."""
     yield from (Query(queue="nowhere"), Query(service="nothing"), Query(search="nowhere to be found"))
     for record in newest[:2]:
         spec = record.spec
@@ -192,9 +227,11 @@ def _numbers(records: list[Record]) -> list[tuple[str, str, int]]:
 
 
 @asynccontextmanager
-async def hands(open_store: Open, amount: int = 1) -> AsyncIterator[list[Hand]]:
-    """Open the queue in so many processes, and close it in all of them at the end."""
-    kept: dict[str, Record] = {}
+async def hands(
+    open_store: Open, amount: int = 1, kept: dict[str, Record] | None = None
+) -> AsyncIterator[list[Hand]]:
+    """Open the queue, which holds the records `kept`, in so many processes; close it in all of them at the end."""
+    kept = {} if kept is None else kept
     hands = [Hand(open_store(), kept) for _ in range(amount)]
     for hand in hands:
         if isinstance(hand.store, SharedStore):
@@ -226,7 +263,7 @@ def pending(seq: int, **fields: Any) -> Record:
     asked = {name: value for name, value in fields.items() if name in names}
     own = {name: value for name, value in fields.items() if name not in names}
     spec = Spec(**{"id": f"w{seq}", "task": "call", "params": b"{}", "services": ("api",), **asked})
-    values = {
+    own = {
         "rank": NOW + seq,
         "created_at": NOW,
         "since": NOW,
@@ -234,7 +271,7 @@ def pending(seq: int, **fields: Any) -> Record:
         "place": NOW + seq,
         **own,
     }
-    return Record(spec.id, spec, seq, **values)
+    return Record(spec.id, spec, seq, **own)
 
 
 def failed(*numbers: int) -> list[Record]:
@@ -250,20 +287,8 @@ def failed(*numbers: int) -> list[Record]:
 def specimens() -> list[Record]:
     """Records of every kind, with values that are easily lost in encoding."""
     line = Attempt(1, NOW, 0.25, "ConnectionError: gone", "worker")
-    results: list[Any] = [
-        None,
-        0,
-        -1,
-        2**53,
-        0.1,
-        1e308,
-        "",
-        "ü \u2028 🎈 \\ \" '",
-        [],
-        {},
-        [[None, True, {"a": [1.5]}]],
-        False,
-    ]
+    numbers: list[Any] = [None, 0, -1, 2**53, 0.1, 1e308]
+    results = [*numbers, "", "ü \u2028 🎈 \\ \" '", [], {}, [[None, True, {"a": [1.5]}]], False]
     records = [
         pending(1),
         pending(2, params='{"text":"ü \u2028 🎈","deep":[[[{"a":null}]]],"number":1e-9}'.encode()),
@@ -314,33 +339,21 @@ def _moved(record: Record, random: Random, now: float, seq: int, token: int) -> 
         case WorkState.PENDING, 0:
             return move(record, "cancel", **ended, error="cancelled")
         case WorkState.PENDING, 1:
-            return replace(
-                record, shelf="later", place=now + 5, next_retry_at=now + 5, missing=3, watch_at=now
-            )
+            at = now + 5
+            return replace(record, shelf="later", place=at, next_retry_at=at, missing=3, watch_at=now)
         case WorkState.PENDING, _:
             return started(record, token, now, "me", "running/me")
         case WorkState.RUNNING, 0:
             line = Attempt(record.attempt, record.started_at, 0.5, "ValueError: no", "me")
-            back: dict[str, Any] = {
-                "token": 0,
-                "worker": None,
-                "shelf": "later",
-                "place": now + 1,
-                "since": now,
-            }
-            return move(record, "retry", **back, spent=record.attempt, failures=record.failures + 1,
-                        next_retry_at=now + 1, error=line.error, history=(*record.history, line))  # fmt: skip
+            return move(record, "retry", token=0, worker=None, shelf="later", place=now + 1, since=now,
+                        spent=record.attempt, failures=record.failures + 1, next_retry_at=now + 1,
+                        error=line.error, history=(*record.history, line))  # fmt: skip
         case WorkState.RUNNING, 1:
             return move(record, "fail", **ended, spent=record.attempt, error="ValueError: no", traceback="t")
         case WorkState.RUNNING, _:
             return finished(record, {"n": token}, now)
         case ((WorkState.FAILED | WorkState.CANCELLED), 0):
-            fresh: dict[str, Any] = {
-                "completed_at": None,
-                "started_at": None,
-                "error": None,
-                "traceback": None,
-            }
-            revived = move(record, "revive", **fresh, failures=0, crashes=0, since=now)
+            revived = move(record, "revive", completed_at=None, started_at=None, error=None, traceback=None,
+                           failures=0, crashes=0, since=now)  # fmt: skip
             return replace(revived, seq=seq, shelf="ready/call", place=revived.rank)
     return None

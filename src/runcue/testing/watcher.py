@@ -1,4 +1,4 @@
-"""Passes on every event of a Cue in memory, for programs that must not miss one."""
+"""Passes on every event of a Cue in memory, for programs that must not miss any."""
 
 from __future__ import annotations
 
