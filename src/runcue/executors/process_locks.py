@@ -22,11 +22,13 @@ import os
 import re
 import signal
 import stat
+import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runcue.host.descriptors import close, forking, guard
 from runcue.host.processes import (
@@ -80,10 +82,27 @@ class Jobs:
             self._ours[name] = descriptor
         return descriptor
 
-    def descriptor(self, token: str | int) -> int | None:
-        """The descriptor that `take` returned, until the job has started."""
-        with self._lock:
-            return self._ours.get(_checked(token))
+    def start(
+        self,
+        token: str | int,
+        command: Callable[[int | None], list[str]],
+        descriptors: Iterable[int] = (),
+        **options: Any,
+    ) -> subprocess.Popen[bytes]:
+        """Start a process that holds a job's lock and leads a session; `command` gets the lock's descriptor."""
+        lock = self.take(token)
+        try:
+            process = subprocess.Popen(
+                command(lock),
+                pass_fds=[*descriptors, *(() if lock is None else (lock,))],
+                start_new_session=True,
+                **options,
+            )
+        except BaseException:
+            self.release(token)
+            raise
+        self.started(token, process.pid)
+        return process
 
     def started(self, token: str | int, leader: int) -> None:
         """Note which process leads the job's session; from here on only it and its descendants hold the lock."""

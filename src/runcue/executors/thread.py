@@ -1,4 +1,4 @@
-"""Runs plain functions in threads of runcue, never in the loop's default pool.
+"""Runs plain functions in threads of its own, never in the loop's default pool.
 
 The threads are daemons: a handler that never returns must not keep the interpreter from ending. They start on demand
 and are used again. The scheduler limits how many there are: it starts a unit only when a thread is free. A function
@@ -40,16 +40,13 @@ class ThreadExecutor:
     async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
         """Hand the call to a thread and wait for its answer, however long that takes."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
+        outcome: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
         context = contextvars.copy_context()
 
         def deliver(result: Any, error: BaseException | None) -> None:
             release()
-            if not answer.done():
-                if error is None:
-                    answer.set_result(result)
-                else:
-                    answer.set_exception(Raised(error))
+            if not outcome.done():
+                outcome.set_result((result, error))  # as a value: a future does not accept every exception
 
         def job() -> None:
             result, error = None, None
@@ -71,11 +68,10 @@ class ThreadExecutor:
         self._put(job)
         # Virtual time stands still meanwhile; the answer comes in a later step of the loop.
         release = hold(loop)
-        try:
-            return await answer
-        except Raised as carried:
-            error = carried.error
-        raise error  # outside of `except`, so that it keeps its own cause and context
+        result, error = await outcome
+        if error is not None:
+            raise error
+        return result
 
     def is_busy(self) -> bool:
         """True while a handler runs; may be called from any thread."""
@@ -119,11 +115,3 @@ class ThreadExecutor:
                     if self._idle:
                         self._idle -= 1
                         return None
-
-
-class Raised(Exception):
-    """Carries a handler's exception across a future, which does not accept every exception."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error

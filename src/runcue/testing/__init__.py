@@ -9,8 +9,8 @@
 
     assert run(main()) == 3600.0  # and it took no time
 
-`run` is `asyncio.run` on a `VirtualLoop`. `settle` waits for the end of the present instant. `Deadlock` is raised where real
-time would hang. `kill`, `fail_commit` and `fill_disk` make a Cue fail (faults.py), and `watch` passes on
+`run` is `asyncio.run` on a `VirtualLoop`. `settle` waits for the end of the present instant. `Deadlock` is raised
+where real time would hang. `kill`, `fail_commit` and `fill_disk` make a Cue fail (faults.py), and `watch` passes on
 all its events. docs/testing.md shows how to run a whole pytest suite this way.
 """
 

@@ -7,8 +7,8 @@
     async def test_my_store(check, tmp_path):
         await check(lambda: MyStore(tmp_path / "queue"))
 
-A check takes a function that opens the queue; to the store, each call of it looks like another process. The check opens
-and closes what it needs, on the running loop. It raises `Broken` when the store breaks a promise.
+A check takes a function that opens the queue; to the store, each call of it looks like another process. The check
+opens and closes what it needs, on the running loop. It raises `Broken` when the store breaks a promise.
 
 `EVERY`   checks for any store: records, turns, what a decision may read.
 `SHARED`  further checks for a store that several processes may open: paging, changes, events, wake-ups.

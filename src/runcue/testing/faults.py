@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def kill(cue: Cue) -> None:
     """End a Cue as the death of its process would: at once, without a message to the others.
 
-    Its handlers are cancelled; whatever they do or return after that is lost. To the other Cues on the file the Cue is
-    dead, and they take over its running units. The file stays as the last commit left it.
+    Its handlers are cancelled; whatever they do or return after that is lost. The other Cues on the file take it for
+    dead, and take over its running units. The file stays as the last commit left it.
     """
     system = cue._system
     cue._is_closed = True

@@ -52,8 +52,10 @@ class _Nodes:
         if len(self.nodes) >= MOST_NODES:
             self.is_full = True
             return False
-        task, state = (None, None) if work is None else (work.task, work.state.value)
-        self.nodes[work_id] = Node(id=work_id, task=task, state=state)
+        found = Node(id=work_id, task=None, state=None)
+        if work is not None:
+            found.task, found.state = work.task, work.state.value
+        self.nodes[work_id] = found
         return True
 
     def join(self, need: str, work_id: str) -> None:

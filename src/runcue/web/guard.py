@@ -5,7 +5,7 @@ It checks, in this order:
 - The Host header names this server (421): a page whose own name was made to resolve to this machine reads nothing.
 - There is a token (401), in a link to `/`, in a header, or as the cookie that the link leaves. After ten wrong tokens
   from one address within a minute, no token from there is checked for the rest of the minute (429); the cookie still
-  works. A link that another page loads is refused, and is no try. In place of the token a link may carry a code, which
+  works. A link that another page loads is refused, and is no try. In place of the token a link may carry a code. It
   works once and for a few minutes: read later, in a list of processes or a log, it is worthless.
 - A request other than GET or HEAD changes something: it has to be JSON, and come from this very page or with a header
   that no other page can send (403).
@@ -138,7 +138,7 @@ class Access:
     # the token --------------------------------------------------------------------------------------------
 
     def check_token(self, headers: Headers, peer: str) -> bool:
-        """Refuse a request without the token; True when a header has it, which no other page can make a browser send."""
+        """Refuse a request without the token; True when it was in a header, which other pages cannot make browsers send."""
         given = headers.get("authorization")
         if not self._protect:
             return given is not None

@@ -32,24 +32,14 @@ from typing import Any, TypeVar
 from runcue.errors import CommandFailed, RetryLater, quoted
 from runcue.executors.command.arguments import bad_command, checked, meant
 from runcue.executors.command.child import Child, exit_code_of, is_our_child, names_of, signal_session
-from runcue.executors.command.output import (
-    LIMIT,
-    Output,
-    Watcher,
-    is_lack,
-    make_folder,
-    stem,
-)
+from runcue.executors.command.output import LIMIT, Output, Watcher, is_lack, make_folder, stem
 from runcue.executors.command.reaper import SHELL, Reaper, disown
 from runcue.executors.command.text import KEEP, last_line
 from runcue.executors.process_locks import Jobs
 from runcue.host import shortage
 from runcue.host.descriptors import close, guard
 from runcue.host.loops import hold, later, post_to_loop
-from runcue.host.processes import (
-    signal_group,
-    signal_name,
-)
+from runcue.host.processes import signal_group, signal_name
 from runcue.ports import Clock, CommandOptions, Entering, Registered
 
 logger = logging.getLogger("runcue")
@@ -207,8 +197,7 @@ class CommandExecutor:
 
     def _start(self, work: Any, options: CommandOptions, argv: list[str]) -> Child:
         number = self._free.pop() if self._free else next(self._numbers)
-        output = self._prepare(number, work)
-        lock = self._jobs.descriptor(number)
+        output, lock = self._prepare(number, work)
         script = None
         try:
             line, script = script_of(argv)
@@ -261,8 +250,8 @@ class CommandExecutor:
         output.close()
         self._jobs.release(number)
 
-    def _prepare(self, number: int, work: Any) -> Output:
-        """Take the job lock and open the output files of a command that is about to start."""
+    def _prepare(self, number: int, work: Any) -> tuple[Output, int | None]:
+        """Open the output files of a command that is about to start, and take its job lock."""
         try:
             self._reaper.start()
             if self._nothing == -1:
@@ -270,9 +259,9 @@ class CommandExecutor:
             if self._usable is None or not self._usable.is_dir():  # it may have been removed
                 self._make_folder()
             self._watcher.start()
-            self._jobs.take(number)
+            lock = self._jobs.take(number)
             name, report = stem(work.id, work.attempt), partial(work.progress, None)
-            return Output(self._usable, name, self._jobs.label(number), report, self._watcher.complain)
+            return Output(self._usable, name, self._jobs.label(number), report, self._watcher.complain), lock
         except (OSError, RuntimeError) as error:
             self._jobs.release(number)
             if isinstance(error, RuntimeError) or error.errno in NO_ROOM:

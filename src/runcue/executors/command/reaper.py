@@ -118,16 +118,14 @@ class Reaper:
         reading, writing = os.pipe()
         guard(writing)
         try:
-            lock = self._jobs.take(REAPER)
-            self._shell = Popen(
-                [SHELL, "-c", SCRIPT],
+            self._shell = self._jobs.start(
+                REAPER,
+                lambda _: [SHELL, "-c", SCRIPT],
                 stdin=reading,
                 stdout=DEVNULL,
                 stderr=DEVNULL,
                 cwd="/",
                 env={"PATH": os.defpath},
-                start_new_session=True,
-                pass_fds=() if lock is None else (lock,),
             )
         except FileNotFoundError:  # a system without a shell: recovery goes by the job locks alone
             self._is_missing = True
@@ -135,12 +133,10 @@ class Reaper:
             os.close(reading)
             if self._shell is None:
                 close(writing)
-                self._jobs.release(REAPER)
         if self._shell is not None:
             self._at_exit = weakref.finalize(self, disown, self._shell)
             os.set_blocking(writing, False)
             self._pipe = writing
-            self._jobs.started(REAPER, self._shell.pid)
             if self._groups:
                 self._write(b"".join(b"+ %d\n" % group for group in self._groups))
 

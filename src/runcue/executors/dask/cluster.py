@@ -17,10 +17,10 @@ import asyncio
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import threading
 import weakref
+from subprocess import DEVNULL, Popen
 from typing import TYPE_CHECKING, Any
 
 from runcue.core.model.failure import describe
@@ -45,8 +45,9 @@ class Cluster:
     def __init__(self, loop: asyncio.AbstractEventLoop, size: int, jobs: Jobs, token: str) -> None:
         self.address: asyncio.Future[str] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
-        self._loop = loop
-        self._process: subprocess.Popen[bytes] | None = None
+        self.loop = loop
+        self.process: Popen[bytes] | None = None
+        """The cluster process; its thread sets this."""
         with forking:
             theirs, ours = os.pipe()
             self._pipe = [guard(ours)]
@@ -64,23 +65,12 @@ class Cluster:
         """End the cluster, and return when nothing of it is left; if it hangs, it is killed."""
         self._let_go()
         await asyncio.wait([self.ended], timeout=PATIENCE)
-        if not self.ended.done() and self._process is not None:
-            self._process.kill()
+        if not self.ended.done() and self.process is not None:
+            self.process.kill()
             await asyncio.wait([self.ended], timeout=PATIENCE)
 
-    def starts(self, process: subprocess.Popen[bytes]) -> None:
-        """Note the cluster process; called in the cluster's thread."""
-        self._process = process
-
-    def listens(self, address: str) -> None:
-        """Publish the address of the scheduler; called in the cluster's thread."""
-        post_to_loop(self._loop, _set, self.address, address)
-
-    def is_over(self, reason: str) -> None:
-        """Report that nothing of the cluster is left; called in the cluster's thread."""
-        post_to_loop(self._loop, self._over, reason)
-
-    def _over(self, reason: str) -> None:
+    def over(self, reason: str) -> None:
+        """Take in that nothing of the cluster is left; called on the loop."""
         if not self.address.done():
             self.address.set_exception(OSError(reason))
             self.address.exception()  # mark it as seen: perhaps no call waits for it
@@ -104,7 +94,14 @@ def _keep(size: int, jobs: Jobs, token: str, control: int, owner: weakref.ref[Cl
         heard, says = os.pipe()
         try:
             folder = tempfile.mkdtemp(prefix="runcue-dask-")
-            process = _started(size, jobs, token, control, says, folder)
+            code = f"from runcue.executors.dask import cluster; cluster.keep({size}, {control}, {says}, {folder!r})"
+            process = jobs.start(
+                token,
+                lambda _: python_command(code),
+                [control, says],
+                stdin=DEVNULL,
+                env={"DASK_LOGGING__DISTRIBUTED": SILENT, **os.environ},
+            )
         except BaseException:
             os.close(heard)
             raise
@@ -112,11 +109,11 @@ def _keep(size: int, jobs: Jobs, token: str, control: int, owner: weakref.ref[Cl
             os.close(control)
             os.close(says)
         if (cluster := owner()) is not None:
-            cluster.starts(process)
+            cluster.process = process
         with os.fdopen(heard, encoding="utf-8") as words:
             said = words.readline().strip()
         if said and cluster is not None:
-            cluster.listens(said)
+            post_to_loop(cluster.loop, _set, cluster.address, said)
         del cluster  # this thread must not keep the Cluster alive
         reason = f"the cluster process died: {cause_of_death(process.wait())}"
         end_sessions({process.pid})
@@ -126,27 +123,7 @@ def _keep(size: int, jobs: Jobs, token: str, control: int, owner: weakref.ref[Cl
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # a cluster that was killed did not remove it
         if (cluster := owner()) is not None:
-            cluster.is_over(reason)
-
-
-def _started(
-    size: int, jobs: Jobs, token: str, control: int, says: int, folder: str
-) -> subprocess.Popen[bytes]:
-    code = f"from runcue.executors.dask import cluster; cluster.keep({size}, {control}, {says}, {folder!r})"
-    lock = jobs.take(token)
-    try:
-        process = subprocess.Popen(
-            python_command(code),
-            stdin=subprocess.DEVNULL,
-            pass_fds=[control, says] if lock is None else [control, says, lock],
-            env={"DASK_LOGGING__DISTRIBUTED": SILENT, **os.environ},
-            start_new_session=True,
-        )
-    except BaseException:
-        jobs.release(token)
-        raise
-    jobs.started(token, process.pid)
-    return process
+            post_to_loop(cluster.loop, cluster.over, reason)
 
 
 # --- In the cluster process -----------------------------------------------------------------------------

@@ -29,7 +29,6 @@ from uuid import uuid4
 import msgspec
 
 from runcue.core.model.failure import describe
-from runcue.core.model.record import Work
 from runcue.errors import ConfigError, Permanent, Unreachable, WorkerLost
 from runcue.host.loops import within
 from runcue.ports import Clock, Entering, Handler, Registered, TooLate
@@ -50,12 +49,11 @@ except ImportError as missing:
 from runcue.executors.dask import worker as dask_worker
 from runcue.executors.dask.cluster import Cluster
 from runcue.executors.process.answer_reader import Answer, raising, read_answer, read_error, read_result
-from runcue.executors.process.reporter import forward
+from runcue.executors.process.reporter import forward, pack_call
 
 if TYPE_CHECKING:
     from runcue.executors.process_locks import Jobs
 
-FIELDS = Work.__struct_fields__
 START_TIMEOUT = 60.0
 """Seconds that a cluster of our own has to start."""
 CONNECT_TIMEOUT = 10.0
@@ -394,12 +392,7 @@ def _packed(work: Any, handler: Handler) -> bytes:
         raise Permanent(
             f"its handler cannot be sent to a Dask worker ({describe(error)}): define it at the top of a module"
         ) from error
-    try:
-        return pickle.dumps((function, tuple(getattr(work, name) for name in FIELDS)))
-    except Exception as error:
-        raise Permanent(
-            f"its params cannot be sent to another process ({describe(error)}): use plain values"
-        ) from error
+    return pack_call(function, work)
 
 
 def _lost(worker: str | None) -> WorkerLost:

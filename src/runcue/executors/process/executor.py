@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from runcue.core.model.failure import describe
-from runcue.core.model.record import Work
 from runcue.errors import ConfigError, Permanent, WorkerLost, quoted
 from runcue.ports import Clock, Entering, Handler, Registered, TooLate
 
@@ -37,7 +36,7 @@ if not hasattr(os, "fork"):  # before the imports that need it
 from runcue.executors.process import protocol
 from runcue.executors.process.answer_reader import Answer, raising, read_answer, read_error, read_result
 from runcue.executors.process.keeper_link import NO_SIGNAL, KeeperLink, Sockets, close_all, close_one
-from runcue.executors.process.reporter import forward
+from runcue.executors.process.reporter import forward, pack_call
 from runcue.executors.process.worker import refuse_while_importing
 from runcue.executors.process_locks import REAPER
 from runcue.host.descriptors import guard
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from runcue.executors.process_locks import Jobs
 
 
-FIELDS = Work.__struct_fields__
 CHUNK = 256 * 1024
 
 
@@ -152,13 +150,7 @@ class ProcessExecutor:
         if id(handler) not in self._functions:
             self._functions[id(handler)] = handler, next(self._numbers), _pickled(handler)
         key = self._functions[id(handler)][1]
-        try:
-            body = pickle.dumps((key, tuple(getattr(work, name) for name in FIELDS)))
-        except Exception as error:
-            raise Permanent(
-                f"its params cannot be sent to another process ({describe(error)}): use plain values"
-            ) from error
-        return Call(next(self._numbers), key, body, work, entered, answer)
+        return Call(next(self._numbers), key, pack_call(key, work), work, entered, answer)
 
     def _dispatch(self) -> None:
         """Give waiting calls to idle workers, or to new ones while there are fewer than `size`."""

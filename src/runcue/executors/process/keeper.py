@@ -38,7 +38,14 @@ from runcue.executors.process.protocol import (
     STOP,
 )
 from runcue.executors.process.worker import be_worker
-from runcue.host.processes import PR_SET_CHILD_SUBREAPER, children_of, ignore_signal, prctl, session_of
+from runcue.host.processes import (
+    PR_SET_CHILD_SUBREAPER,
+    children_of,
+    ignore_signal,
+    prctl,
+    session_of,
+    signal_group,
+)
 
 NUDGE_EVERY = 0.2
 """Seconds after which a worker that has to end is woken again: Python does not notice a signal that comes just before
@@ -218,10 +225,7 @@ def _reaped(pid: int, has_group: bool) -> int | None:
     except ChildProcessError:
         return None
     if ended and has_group and not hasattr(os, "waitid"):  # macOS before Python 3.13
-        try:
-            os.killpg(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return os.waitstatus_to_exitcode(status)  # nothing was left in it
+        signal_group(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(status) if ended else None
 
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import subprocess
 import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from subprocess import DEVNULL
 
 from runcue.core.model.failure import describe
 from runcue.executors.process.protocol import ORDER, REPORT
@@ -159,7 +160,8 @@ def _keep(
     reason: str | OSError = ""
     try:
         with theirs:
-            keeper = _started(theirs.fileno(), jobs, token)
+            control = theirs.fileno()
+            keeper = jobs.start(token, partial(keeper_command, control), [control], stdin=DEVNULL)
         code = keeper.wait()
         reason = f"its keeper died before it: {cause_of_death(code)}" if code else ""
         if code:
@@ -175,22 +177,6 @@ def _keep(
         report = over()
         if report is not None:
             post_to_loop(loop, report, reason)
-
-
-def _started(control: int, jobs: Jobs, token: str) -> subprocess.Popen[bytes]:
-    lock = jobs.take(token)
-    try:
-        keeper = subprocess.Popen(
-            keeper_command(control, lock),
-            pass_fds=[control] if lock is None else [control, lock],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except BaseException:
-        jobs.release(token)
-        raise
-    jobs.started(token, keeper.pid)
-    return keeper
 
 
 def keeper_command(control: int, lock: int | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,12 +11,15 @@ import msgspec
 
 from runcue.core.limits.headers import texts
 from runcue.core.limits.meter import checked
+from runcue.core.model.failure import describe
 from runcue.core.model.record import Work
+from runcue.errors import Permanent
 from runcue.executors.process.answer import plain
 
 PROGRESS_EVERY = 0.1
 """Seconds that lie between two reports of progress at least."""
 LONGEST_TEXT = 64 * 1024
+FIELDS = Work.__struct_fields__
 
 Send = Callable[[str, tuple[object, ...]], None]
 """Brings a report to the owner: the name of a method of the work there, and its arguments."""
@@ -72,6 +76,16 @@ class PoolWork(Work, frozen=True, dict=True):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Work, msgspec.structs.astuple(self)
+
+
+def pack_call(function: object, work: Any) -> bytes:
+    """A call as bytes, for the other process: the function, and the field values that `pool_work` takes."""
+    try:
+        return pickle.dumps((function, tuple(getattr(work, name) for name in FIELDS)))
+    except Exception as error:
+        raise Permanent(
+            f"its params cannot be sent to another process ({describe(error)}): use plain values"
+        ) from error
 
 
 def pool_work(values: Sequence[Any], reporter: Reporter) -> PoolWork:
