@@ -583,7 +583,7 @@ async def test_output_that_cannot_be_kept_is_told_once(
     for _ in range(3):
         await failure(place.run(["sh", "-c", f'echo x; rm -r "{place.files}"; exit 1']))
     [line] = caplog.messages
-    assert line.startswith("what commands print is not kept as it should be")
+    assert line.startswith("the output of commands cannot be kept in full")
 
 
 async def test_a_folder_that_somebody_removed_is_made_again(place: Place) -> None:

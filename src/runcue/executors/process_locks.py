@@ -43,10 +43,10 @@ from runcue.host.processes import (
 )
 
 REAPER = "reaper"
-"""How the names of locks begin whose holders kill the processes in their care, and then end by themselves."""
+"""The names of a reaper's locks begin so: it kills the processes that it watches, then ends by itself."""
 
 PATIENCE = 0.01
-"""Seconds that `end_leftovers` waits for processes that it has just killed."""
+"""Seconds for which `end_leftovers` waits for the end of processes that it has killed."""
 
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -54,7 +54,7 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LABEL = "user.runcue"
 
 Mark = tuple[int, int]
-"""Device and inode of a file that processes may have open."""
+"""Device and inode of a file, to find it among the open files of processes."""
 
 
 # --- Job locks ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from asyncio import AbstractEventLoop, Future, TimerHandle
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context
 from typing import Any, Self, TypeVar, TypeVarTuple, Unpack
@@ -81,13 +81,13 @@ class _Moment(float):
         return wait
 
 
-class _Selector(selectors.BaseSelector):
+class _Selector(selectors.DefaultSelector):
     """The system's selector, except that it asks the loop what to do instead of sleeping."""
 
     def __init__(
         self, is_held: Callable[[], bool], must_wait: Callable[[float | None, bool, float], bool]
     ) -> None:
-        self._system = selectors.DefaultSelector()
+        super().__init__()
         self._is_held = is_held
         self._must_wait = must_wait
 
@@ -98,27 +98,12 @@ class _Selector(selectors.BaseSelector):
             # First the hold, then the poll: a thread delivers its answer before it releases the loop,
             # so that a look that finds no hold also finds the answer.
             held = self._is_held()
-            events = self._system.select(pause)
+            events = super().select(pause)
             if events or timeout == 0:
                 return events
             if not self._must_wait(timeout, held, time.monotonic() - began):
                 return []
             pause = _PAUSE
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._system.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._system.unregister(fileobj)
-
-    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._system.modify(fileobj, events, data)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._system.get_map()
-
-    def close(self) -> None:
-        self._system.close()
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

@@ -138,7 +138,7 @@ class Access:
     # the token --------------------------------------------------------------------------------------------
 
     def check_token(self, headers: Headers, peer: str) -> bool:
-        """Refuse a request without the token; True when it was in a header, which other pages cannot make browsers send."""
+        """Refuse a request without the token. True when a header has it: another page cannot have sent that."""
         given = headers.get("authorization")
         if not self._protect:
             return given is not None

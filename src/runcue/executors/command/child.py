@@ -1,4 +1,4 @@
-"""A command that runs: how its end is noticed, how it and its session are signalled, and how it is reaped."""
+"""A running command: notices its end, signals it and its session, and reaps it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Child:
         return signal_session(self.pid, number, is_young=self.is_young)
 
     async def sure(self, event: asyncio.Event) -> None:
-        """Wait for an event that is sure to come; a cancellation meanwhile is noted, and does not end the wait."""
+        """Wait for an event that is certain to come; a cancellation meanwhile is only noted."""
         while not event.is_set():
             try:
                 await event.wait()

@@ -239,7 +239,7 @@ class CommandExecutor:
             raise
 
     def _abandon(self, number: int, pid: int, output: Output) -> None:
-        """End a command that was started a moment ago and that nothing could follow."""
+        """End a command whose end cannot be watched, because an error came right after its start."""
         if is_our_child(pid):
             signal_group(pid, signal.SIGKILL)
             signal_session(pid, signal.SIGKILL, is_young=True)
@@ -360,8 +360,8 @@ class CommandExecutor:
         return child.output.is_held or self._jobs.is_held(child.number)
 
     async def _clear(self, child: Child, is_expired: Callable[[], bool]) -> list[str]:
-        """End what a command left in its session; the names of processes that cannot be ended, or that hold its lock
-        or output from another session."""
+        """End the processes that a command left in its session. Returns the names of those that cannot be ended, or
+        that hold its lock or output from another session."""
         pause, was_asked, ending = FIRST_PAUSE, False, 0.0
         while True:
             waited = asyncio.Event()

@@ -81,7 +81,7 @@ def make_folder(folder: Path) -> None:
 
 
 def is_lack(error: OSError) -> bool:
-    """Whether the system had no room for another file just now."""
+    """Whether an error says that the system has no room for another open file just now."""
     return error.errno in _NO_ROOM
 
 
@@ -121,7 +121,7 @@ class Stream:
                 if is_lack(error):
                     raise
                 self.close()
-                self._folder = None  # there will be no file, but the result has the output
+                self._folder = None  # no file stays, but the result has the output
             else:
                 return
         if not self._open_nameless(tempfile.gettempdir()):
@@ -218,7 +218,7 @@ class Stream:
         return self._has_lost or os.fstat(self._reading).st_size > limit
 
     def settle(self, limit: int) -> None:
-        """Leave the file as it is to be kept when the command has ended: none if empty, shortened if too long."""
+        """Prepare the file for keeping after the end of the command: remove it if empty, shorten it if too long."""
         if self._folder is None:
             return
         if not self._has_lost and not os.fstat(self._reading).st_size:
@@ -357,7 +357,7 @@ class Output:
         return {"stdout": self.out.text(keep), "stderr": self.err.text(keep), "exit_code": exit_code}
 
     def settle(self, limit: int) -> None:
-        """Leave both files as they are to be kept, now that the command has ended."""
+        """Prepare both files for keeping, now that the command has ended."""
         with self._lock:
             for stream in (self.out, self.err):
                 try:
@@ -404,14 +404,14 @@ class Watcher:
             self._complained.add(error.errno)
             where = f" {quoted(error.filename)}" if error.filename else ""
             reason = error.strerror or str(error)
-            logger.warning("what commands print is not kept as it should be:%s %s (told once)", where, reason)
+            logger.warning("the output of commands cannot be kept in full:%s %s (logged once)", where, reason)
 
     def remove(self, key: int) -> None:
         """Stop watching the output of a command."""
         self._watched.pop(key, None)
 
     def do(self, job: Callable[[], None]) -> None:
-        """Call a function in the thread; it must not raise."""
+        """Have the thread call a function, which must not raise."""
         self.start()
         self._asked.put(job)
 
@@ -462,4 +462,4 @@ class Watcher:
 
 
 def _nothing() -> None:
-    """Wakes the thread up."""
+    """Do nothing: the call wakes the thread up."""

@@ -60,7 +60,7 @@ done
 
 
 def disown(started: Popen[bytes]) -> None:
-    """Keep Popen from waiting for a process, and from warning of it when the program ends while it runs."""
+    """Keep Popen from waiting for a process, and from warning when the program ends before it."""
     started.returncode = 0
 
 
@@ -89,13 +89,13 @@ class Reaper:
                 self._start()
 
     def register(self, group: int) -> None:
-        """Have this group killed when the worker is gone."""
+        """Add a process group that the reaper kills when the worker is gone."""
         with self._lock:
             self._groups.add(group)
             self._send(b"+ %d\n" % group)
 
     def forget(self, group: int) -> None:
-        """Have this group left alone; call this before its leader is reaped."""
+        """Remove a group; call this before its leader is reaped."""
         with self._lock:
             self._groups.discard(group)
             self._send(b"- %d\n" % group)

@@ -158,7 +158,7 @@ class DaskExecutor:
         except BaseException as error:
             if cluster is not None:
                 await cluster.close()
-            if isinstance(error, Exception):  # what is there may be no scheduler, and say anything
+            if isinstance(error, Exception):  # the address may be that of any other program
                 said = f"cannot reach {place} ({describe(error)}): nothing of it was done"
                 raise Unreachable(said) from error
             raise
@@ -169,7 +169,7 @@ class DaskExecutor:
 
 
 def _is_over(connecting: asyncio.Task[Link]) -> bool:
-    """True when no connection came of it, or one that is lost."""
+    """Whether connecting failed, or the connection is lost."""
     if not connecting.done():
         return False
     return connecting.cancelled() or connecting.exception() is not None or connecting.result().is_lost()
@@ -242,7 +242,7 @@ class Link:
         return self._leaving.is_set() or self._client.status != "running"
 
     def lose(self) -> None:
-        """Take the connection for broken: its calls fail, once a cluster of our own has ended."""
+        """Treat the connection as broken: its calls fail, once a cluster of our own has ended."""
         if not self._leaving.is_set():
             self._is_broken = True
             self._leaving.set()
@@ -315,7 +315,7 @@ class Link:
             return  # the scheduler is gone, and the call with it
 
     def _look(self) -> None:
-        """Settle calls that were given up before they began."""
+        """Settle calls that were given up before they began, and notice a lost connection."""
         waiting = [call for call in self._calls.values() if call.worker is None]
         for call in waiting:
             if call.work.cancelled:

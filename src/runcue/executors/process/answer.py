@@ -1,7 +1,7 @@
 """The answer of a function, packed in the worker process: what the function returned or raised.
 
-- A result or an exception that cannot be pickled, or cannot be made again from its pickle, is never lost: it becomes
-  an exception that says so, or one that looks like it (name, text, plain attributes, the nearest known class).
+- A result that cannot be pickled becomes an exception that says so. An exception that cannot be pickled, or not be
+  unpickled, is replaced by one like it: with its name, text, plain attributes, and the nearest class that can be.
 - Packing an exception never raises, whatever foreign code does.
 - The traceback travels as text.
 
@@ -25,7 +25,7 @@ MOST_HEADERS = 100
 
 
 class PackedError(NamedTuple):
-    """An exception on its way to the owner: as itself if it can be pickled, and in words."""
+    """An exception on its way to the owner: pickled if that is possible, and in words."""
 
     pickled: bytes | None
     name: str

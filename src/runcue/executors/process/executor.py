@@ -99,7 +99,7 @@ class ProcessExecutor:
         self._waiting: deque[Call] = deque()
         self._keeper: KeeperLink | None = None
         self._sockets: Sockets = set()
-        # When nobody closes the pool, its processes still end.
+        # The processes end also when a pool is collected that was never closed.
         weakref.finalize(self, close_all, self._sockets)
 
     async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
@@ -156,7 +156,7 @@ class ProcessExecutor:
         """Give waiting calls to idle workers, or to new ones while there are fewer than `size`."""
         while self._waiting and (self._idle or len(self._workers) < self._size):
             if self._idle and self._idle[-1].keeper.is_lost:
-                self._idle.pop()  # it dies with its keeper
+                self._idle.pop()  # the worker dies with its keeper
                 continue
             call = self._waiting.popleft()
             try:
@@ -210,7 +210,7 @@ class ProcessExecutor:
     # workers ----------------------------------------------------------------------------------------------
 
     def _start(self) -> Worker:
-        """Have a worker started. Calls can be sent to it at once."""
+        """Order a worker from the keeper; frames can be sent to it at once."""
         loop = asyncio.get_running_loop()
         hello = pickle.dumps((search_path(), sys.argv, os.getcwd(), main_module()))  # noqa: PTH109 (as text)
         number = next(self._numbers)
@@ -246,7 +246,7 @@ class ProcessExecutor:
             self._gone(worker, WorkerLost(f"the process that ran it died: {cause_of_death(value)}"))
 
     def _keeper_lost(self, keeper: KeeperLink, reason: str | OSError) -> None:
-        """A keeper is gone, and with it its workers and all that they started."""
+        """Settle the calls of a keeper that is gone, and with it its workers and all that they started."""
         if self._keeper is keeper:
             self._keeper = None
         text = f"the process that ran it died: {reason}" if reason else "the pool was closed while it ran"
@@ -254,7 +254,7 @@ class ProcessExecutor:
             self._gone(worker, not_started(reason) if isinstance(reason, OSError) else WorkerLost(text))
 
     def _gone(self, worker: Worker, reason: Exception) -> None:
-        """A worker is gone, and all that it started."""
+        """Settle the call of a worker that is gone, with all that it started; start what now has room."""
         if worker.gone.done():
             return
         while self._read(worker):
@@ -298,7 +298,7 @@ class ProcessExecutor:
             loop.add_writer(worker.channel, self._write, worker)
             return
         except OSError:
-            outgoing.clear()  # it is dead: the keeper will report that
+            outgoing.clear()  # the worker is dead: the keeper will report its end
         loop.remove_writer(worker.channel)
 
     def _read(self, worker: Worker) -> bool:
@@ -310,7 +310,7 @@ class ProcessExecutor:
         except OSError:
             chunk = b""
         if not chunk:
-            # It is dead or dying: the keeper will report that.
+            # The worker is dead or dying: the keeper will report its end.
             worker.gone.get_loop().remove_reader(worker.channel)
             return False
         worker.incoming += chunk
@@ -352,7 +352,7 @@ class ProcessExecutor:
             self._dispatch()
 
 
-# --- What a worker has to know --------------------------------------------------------------------------
+# --- Starting a worker -----------------------------------------------------------------------------------
 
 
 def main_module() -> dict[str, str]:
@@ -397,7 +397,7 @@ def check_importable(function: object) -> None:
             f"a worker process cannot find it. Put it into a module and import it."
         )
     if _is_being_defined(inner, module, name):
-        return  # the first call will find it, or not
+        return  # whether a worker finds it shows at the first call
     try:
         pickle.dumps(function)
     except Exception as error:
@@ -410,7 +410,7 @@ DEFINE = "Define it with def at the top of a module."
 
 
 def _inner(function: object) -> object:
-    """The function inside a partial or a method."""
+    """The function that a partial or a method calls."""
     while True:
         if isinstance(function, MethodType):
             function = function.__func__
@@ -421,7 +421,7 @@ def _inner(function: object) -> object:
 
 
 def _is_being_defined(function: object, module: object, name: str) -> bool:
-    """True when a decorator asks: the module is still being executed, and does not have the name yet."""
+    """Whether the module is still being imported and does not have the name yet, as when a decorator checks."""
     home = sys.modules.get(module) if isinstance(module, str) else None
     if home is None or not name:
         return False

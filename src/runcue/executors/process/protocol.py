@@ -22,11 +22,11 @@ NOT_STARTED, GONE = b"n", b"g"
 FRAME = struct.Struct("<cQQ")
 """Between owner and worker: kind; number of the call, key of the function or pid; bytes that follow."""
 HELLO, FUNCTION, CALL, QUIT = b"h", b"f", b"c", b"q"
-"""Owner to worker: what your process has to look like; import this function; call it; end."""
+"""Owner to worker: the owner's module path, arguments and folder; a function to import; a call; an order to end."""
 AWAKE, IMPORTED, BEGUN, SAID, RESULT, ERROR = b"a", b"i", b"b", b"s", b"r", b"e"
-"""Worker to owner: my pid; the function is imported; it is called; it reports; it returned; it raised."""
+"""Worker to owner: its pid; the function is imported; it is called; it reports; its result; its error."""
 
 LAST_GRACE = 1.0
-"""Seconds that functions which still run are given when the owner closes the pool."""
+"""Seconds that running functions have when the owner closes the pool."""
 GIVE_UP_AFTER = 5.0
-"""Seconds after which the keeper leaves alone what even SIGKILL does not end."""
+"""Seconds after which the keeper no longer waits for a process that SIGKILL does not end."""

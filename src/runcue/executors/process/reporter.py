@@ -1,4 +1,4 @@
-"""What a function in another process can say of its work while it runs: progress, charges, rate-limit headers."""
+"""Reports of a function in another process about its unit while it runs: progress, charges, rate-limit headers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from runcue.errors import Permanent
 from runcue.executors.process.answer import plain
 
 PROGRESS_EVERY = 0.1
-"""Seconds that lie between two reports of progress at least."""
+"""Seconds between two reports of progress, at least."""
 LONGEST_TEXT = 64 * 1024
 FIELDS = Work.__struct_fields__
 
 Send = Callable[[str, tuple[object, ...]], None]
-"""Brings a report to the owner: the name of a method of the work there, and its arguments."""
+"""Sends a report to the owner: the name of a method of the Work there, and its arguments."""
 
 
 class Reporter:
@@ -33,7 +33,7 @@ class Reporter:
         self._sent_at = float("-inf")
 
     def progress(self, fraction: float | None, text: str | None) -> None:
-        """Report progress, unless the latest report is very young."""
+        """Report progress, unless the last report was a moment ago."""
         now = time.monotonic()
         if now - self._sent_at >= PROGRESS_EVERY:
             self._sent_at = now
@@ -50,7 +50,7 @@ class Reporter:
 
 
 class PoolWork(Work, frozen=True, dict=True):
-    """A work unit in the hands of a function in another process: a `Work` that reports to its owner.
+    """The `Work` that a function in another process gets: its methods report to the owner.
 
     The one class here that derives from another: handlers may ask for `isinstance(work, Work)`, and type checkers do.
     """
@@ -61,17 +61,17 @@ class PoolWork(Work, frozen=True, dict=True):
             reporter.progress(fraction, text)
 
     def charge(self, **amounts: float) -> None:
-        """Say what was really used of each quantity; may be called from any thread."""
+        """Report what was really used of each quantity; may be called from any thread."""
         if (reporter := self._reporter()) is not None:
             reporter.charge(checked(amounts))
 
     def observe(self, headers: Mapping[str, Any], service: str | None = None) -> None:
-        """Learn from the headers of a response how much the service will still take, and until when."""
+        """Report the headers of a response, which say how much the service still accepts, and until when."""
         if (reporter := self._reporter()) is not None:
             reporter.observe(texts(headers), None if service is None else plain(str(service)))
 
     def _reporter(self) -> Reporter | None:
-        """None in a copy, which reports to nobody."""
+        """The reporter; a copy of the unit has none."""
         return self.__dict__.get("reporter")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -96,7 +96,7 @@ def pool_work(values: Sequence[Any], reporter: Reporter) -> PoolWork:
 
 
 def forward(work: Any, verb: str, words: Sequence[Any]) -> None:
-    """Hand a report, as `Send` brought it, to the work at the owner's."""
+    """Apply a report that `Send` brought to the owner's Work."""
     if verb == "progress":
         work.progress(*words)
     elif verb == "charge":

@@ -1,4 +1,4 @@
-"""One SSH connection, the keys of hosts that the user knows, and why a connection cannot be opened."""
+"""One SSH connection, the host keys that the user knows, and the reasons why a connection cannot be opened."""
 
 from __future__ import annotations
 

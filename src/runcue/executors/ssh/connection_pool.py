@@ -23,7 +23,7 @@ SESSIONS = 10
 TRIES = 5
 MOST_JUMPS = 8
 ALIVE_EVERY = 15.0
-"""Seconds of silence after which the host is asked whether it is there; after three questions it is given up."""
+"""Seconds of silence after which the host is asked for a sign of life; the third one in vain ends the connection."""
 CLOSE_PATIENCE = 2.0
 """Seconds that connections have to close."""
 BATCH: Mapping[str, Any] = {"config": (), "password_auth": False, "kbdint_auth": False}
@@ -111,7 +111,7 @@ class ConnectionPool:
                         return await remote.follow(self._grace)
                 finally:
                     self._give_back(remote.link)
-            raise Unreachable(f"{remote.place.given}: it opens no session. Let fewer works use it at once.")
+            raise Unreachable(f"{remote.place.given}: it opens no session. Let fewer units use it at once.")
         finally:
             self._jobs -= 1
             if self._is_closing:
@@ -140,7 +140,7 @@ class ConnectionPool:
         if link.is_retired and link.has_served:
             return False  # the connection died while it was idle
         if link.in_use > 1 and not link.is_retired:
-            # So many sessions the host allows on one connection.
+            # The host allows no more sessions on one connection than are open now.
             self._limits[link.place] = max(1, link.running)
             return False
         raise Unreachable(f"{name}: it opens no session ({spoken(error)}). Check its sshd settings.")
@@ -169,7 +169,7 @@ class ConnectionPool:
         return link
 
     def _give_back(self, link: Connection) -> None:
-        """Count one command less on a connection; close it after a while without any."""
+        """End the use of a connection by one command; an idle connection is closed after a while."""
         link.in_use -= 1
         link.has_served = True
         if link.in_use:
@@ -180,7 +180,7 @@ class ConnectionPool:
             link.timer = self.loop.call_later(self._keep_idle, self._retire, link)
 
     def _retire(self, link: Connection) -> None:
-        """Give a connection to no other command, and close it when it is idle."""
+        """Give a connection to no more commands, and close it when it is idle."""
         if not link.is_retired:
             link.is_retired = True
             links = self._links[link.place]
