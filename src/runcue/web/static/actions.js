@@ -1,6 +1,6 @@
-// What a person can do to units: to one, to a group, to all that a filter finds.
+// Actions on units: on one, on a group, on all that match a filter.
 //
-// Whatever acts on more than one work first asks the server how many it would be, and shows some of them.
+// An action on several units first asks the server how many there are, and shows some of them.
 
 import { at, post } from "./api.js";
 import { h } from "./dom.js";
@@ -15,12 +15,12 @@ export const VERBS = {
   purge: { word: "Discard", done: "Discarded", icon: "discard", states: ["failed"], isBad: true },
 };
 
-/** True when the page may not change anything. */
+/** Whether the dashboard is read-only. */
 export function isReadOnly() {
   return Boolean(live.status?.queue.read_only);
 }
 
-/** Buttons for what can be done to one work. */
+/** Buttons for the actions on one unit. */
 export function buttons(work, changed) {
   if (isReadOnly()) return h("span.note", null, "read-only");
   return Object.entries(VERBS)
@@ -40,7 +40,7 @@ export function buttons(work, changed) {
     );
 }
 
-/** Do something to one work; discarding and cancelling ask first. */
+/** Run an action on one unit; discarding and cancelling ask for confirmation. */
 export function one(name, work, changed) {
   const verb = VERBS[name];
   const act = async () => {
@@ -70,7 +70,7 @@ export function one(name, work, changed) {
   });
 }
 
-/** Do something to all that a filter finds, after showing how many and which. */
+/** Run an action on all units that match a filter, after showing how many and which. */
 export async function many(name, filter, about, changed = () => {}) {
   const verb = VERBS[name];
   let found;
@@ -117,13 +117,13 @@ export async function many(name, filter, about, changed = () => {}) {
   });
 }
 
-/** What an action on many left for the next one; the server may not know how many that is. */
+/** How many units an action left for the next one, in words; the server may not know the number. */
 function rest(left, isMore) {
   if (left) return ` ${number(left)} ${left === 1 ? "remains" : "remain"}: do it again to go on.`;
   return isMore && left !== 0 ? " Others remain: do it again to go on." : "";
 }
 
-/** Hold a service or a queue back, or let it go on. */
+/** Pause or resume a service or a queue. */
 export async function hold(kind, name, isPaused) {
   await attempt(
     () => post(`${at(kind, name)}/${isPaused ? "pause" : "resume"}`),

@@ -1,6 +1,6 @@
-// Talks to the server, with addresses relative to the page: it may be mounted anywhere.
+// Sends requests to the server, at addresses relative to the page, because the dashboard may be mounted anywhere.
 
-/** An answer that was an error: its one line, and its status (0: no answer at all). */
+/** An error answer: its line of text and its status (0: no answer came). */
 class Refused extends Error {
   constructor(message, status) {
     super(message);
@@ -8,7 +8,7 @@ class Refused extends Error {
   }
 }
 
-/** The object at `path`; `query` is left out where it is empty. */
+/** GET the object at `path`; empty values of `query` are left out. */
 export function get(path, query = {}) {
   const given = Object.entries(query).filter(
     ([, value]) => value !== undefined && value !== null && value !== "",
@@ -17,17 +17,17 @@ export function get(path, query = {}) {
   return call("GET", text ? `${path}?${text}` : path);
 }
 
-/** Do something; what the server answers. */
+/** POST to `path`, and return the answer. */
 export function post(path, body = {}) {
   return call("POST", path, body);
 }
 
-/** Change something; what the server answers. */
+/** PATCH `path`, and return the answer. */
 export function patch(path, body) {
   return call("PATCH", path, body);
 }
 
-/** A path of these parts, each safe whatever it contains. */
+/** A path made of these parts, each of them encoded. */
 export function at(...parts) {
   return parts.map(encodeURIComponent).join("/");
 }

@@ -1,4 +1,4 @@
-// Starts the page: its frame, its addresses, its keys.
+// Starts the page: its frame, its addresses, its keyboard.
 //
 // Addresses stand behind the #, so that the page works wherever it is mounted: #/ #/works?state=failed
 // #/works/<id> #/services #/workers.
@@ -33,7 +33,7 @@ const LINES = {
 let isAsked = false;
 let address = null;
 
-/** Draw the page again, with the next frame; asking often costs nothing. */
+/** Draw the page again with the next animation frame; several calls draw once. */
 function changed() {
   if (isAsked || document.hidden) return;
   isAsked = true;
@@ -43,7 +43,7 @@ function changed() {
   });
 }
 
-/** What the address asks for: a place, what follows it, and its query. */
+/** The parts of the address: the place, the rest of the path, and the query. */
 function route() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const [name, ...rest] = path.split("/");

@@ -1,4 +1,4 @@
-// Draws what happened: bars for what ended, an area for what is there, a line for one work's life.
+// Charts: bars for units that ended, an area for those that wait, a bar for the history of one unit.
 
 import { h } from "./dom.js";
 import { clock, number, pace, span } from "./format.js";
@@ -8,13 +8,13 @@ const WIDE = 600;
 const HIGH = 72;
 const WINDOWS = [60, 300, 600];
 
-/** The shortest window that holds the history: a young page shows a minute, an old one ten. */
+/** The shortest window that holds the history: a minute at first, ten at most. */
 function windowOf(history) {
   const seconds = history.pending.length * history.step;
   return WINDOWS.find((size) => seconds <= size) ?? WINDOWS.at(-1);
 }
 
-/** What a series says in each of the bins, oldest first; null where nothing is known. */
+/** The values of a series by bins, oldest first; null in bins without data. */
 function binned(history, name, fold) {
   const values = history[name];
   const size = windowOf(history) / BINS;
@@ -30,7 +30,7 @@ function binned(history, name, fold) {
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-/** Bars of what ended each second, failures on top. */
+/** Bars of the units that ended in each second, failures on top. */
 export function throughput(history) {
   const rate = (values) => mean(values) / history.step;
   const done = binned(history, "completed", rate);
@@ -113,7 +113,7 @@ function frame(label, shapes, peak, seconds) {
   );
 }
 
-/** A bar of how much of a limit is used. */
+/** A bar that shows how much of a limit is used. */
 export function meter(used, limit, label) {
   const part = limit ? Math.min(1, used / limit) : 0;
   const level = part >= 1 ? "is-full" : part >= 0.8 ? "is-high" : "";
@@ -131,7 +131,7 @@ export function meter(used, limit, label) {
   );
 }
 
-/** What a work did with its time: waiting, running, waiting to be tried again. */
+/** The phases of a unit: waiting, running, waiting for a retry. */
 function phases(work, now) {
   const found = [];
   let from = work.created_at;
@@ -167,7 +167,7 @@ function phases(work, now) {
   return found;
 }
 
-/** Those phases as one bar, in proportion. */
+/** The phases of a unit as one bar, in proportion. */
 export function timeline(work, now) {
   const found = phases(work, now);
   if (!found.length) return null;

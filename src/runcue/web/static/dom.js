@@ -1,7 +1,7 @@
-// Builds and updates the page. Views say how it should look; what differs from how it looks is changed.
+// Builds and updates the page. Views describe the elements; only nodes that differ from the description are changed.
 //
 // Rules:
-// - Texts become text nodes, never markup: whatever a queue contains, none of it is HTML here.
+// - Texts become text nodes, never markup: nothing in a queue is treated as HTML.
 // - Nodes are kept as long as their tag and key stay, so that focus, selection and scroll position stay, too.
 // - Styles are set through the CSSOM, because the page's policy refuses style attributes.
 
@@ -35,7 +35,7 @@ export function table(names, rows) {
   return h("table", null, h("thead", null, h("tr", null, heads)), h("tbody", null, rows));
 }
 
-/** Make the children of `parent` look as described. */
+/** Make the children of `parent` as described. */
 export function render(parent, ...children) {
   place(parent, flat(children, []), parent.namespaceURI === SVG);
 }
@@ -98,7 +98,7 @@ function set(node, name, value, before) {
   if (name.startsWith("on")) node[name] = value ?? null;
   else if (name === "style") restyle(node.style, value ?? {}, before ?? {});
   else if (name === "value" || name === "checked") {
-    // What a person types stays until the description itself changes.
+    // Text that a person types stays until the description changes.
     if (value !== before && node[name] !== value) node[name] = value ?? "";
   } else if (value === undefined || value === null || value === false) node.removeAttribute(name);
   else if (value !== before) node.setAttribute(name, value === true ? "" : value);

@@ -40,7 +40,7 @@ export function span(seconds) {
   return whole(seconds);
 }
 
-/** The same without parts of a second, for countdowns and ages. */
+/** A length of time without fractions of a second, for countdowns and ages. */
 export function whole(seconds) {
   const rest = Math.max(0, Math.round(seconds));
   const first = UNITS.findIndex(([, size]) => rest >= size);

@@ -1,4 +1,4 @@
-// Draws what a work waits for and what waits for it: layers from left to right, each work after all that it needs.
+// Draws the graph around a unit in layers from left to right, each unit to the right of those it depends on.
 
 import { h } from "./dom.js";
 
@@ -10,7 +10,7 @@ const SWEEPS = 4;
 const LONGEST = 20;
 const SHORT = 12;
 
-/** Which layer each work stands in: one after the last of what it needs. */
+/** The layer of each unit: one after the last layer of those it depends on. */
 function layersOf(nodes, edges) {
   const known = new Set(nodes.map((node) => node.id));
   const needs = new Map(nodes.map((node) => [node.id, []]));
@@ -31,7 +31,7 @@ function layersOf(nodes, edges) {
   return rows.filter(Boolean);
 }
 
-/** Order each layer by where its neighbours stand, a few times, so that few lines cross. */
+/** Order each layer by the positions of its neighbours, a few times, so that few lines cross. */
 function untangle(layers, edges) {
   const place = new Map();
   const note = () =>

@@ -28,7 +28,7 @@ const PATHS = {
   check: "M3 8.4l3.3 3.3L13 5",
 };
 
-/** The picture of that name; it says nothing to a screen reader, the word beside it does. */
+/** The picture of that name; screen readers skip it and read the word beside it. */
 export function icon(name, extra = "") {
   return h(
     "svg.icon",
@@ -37,7 +37,7 @@ export function icon(name, extra = "") {
   );
 }
 
-/** The mark of runcue: work that waits, and work that is let go. */
+/** The mark of runcue: units that wait, and units that have started. */
 export function mark() {
   return h(
     "svg.mark",

@@ -1,4 +1,4 @@
-// The keyboard: the keys that people know from other such pages.
+// Keyboard shortcuts, the usual ones of such pages.
 
 import { h } from "./dom.js";
 import { freeze, live } from "./live.js";
@@ -22,12 +22,12 @@ const KEYS = [
 
 let gone = -Infinity;
 
-/** Listen to keys from now on. */
+/** Start to listen to keys. */
 export function keys() {
   addEventListener("keydown", press);
 }
 
-/** Show which keys there are. */
+/** Show the list of keys. */
 export function help() {
   if (document.querySelector("dialog[open]")) return;
   dialog("Keys", () =>

@@ -1,10 +1,10 @@
-// Keeps the latest status, by server-sent events, and says how the connection is.
+// Holds the latest status, which server-sent events bring, and the state of the connection.
 //
 // Rules:
-// - What the server sends is kept at once and drawn at most once a frame: a busy queue cannot busy the page.
-// - Hidden pages let go of their stream; frozen ones keep it and show what they had.
+// - A message of the server is stored at once and drawn at most once a frame, so that a busy queue does not load the page.
+// - Hidden pages close their stream; frozen ones keep it and show what they had.
 // - `line` is one of: connecting, live, lost (the stream ended; tried again), unavailable (the queue cannot be read),
-//   refused (the token is no longer good).
+//   refused (the token is no longer valid).
 
 import { get } from "./api.js";
 
@@ -32,14 +32,14 @@ export function now() {
   return Date.now() / 1000 + skew;
 }
 
-/** Begin, and go on for as long as the page is open. */
+/** Open the stream, and keep it open as long as the page is. */
 export function begin(changed) {
   live.changed = changed;
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   if (!document.hidden) open();
 }
 
-/** Stop the picture, or let it run again. */
+/** Freeze the page, or let it go on. */
 export function freeze(isFrozen) {
   held = isFrozen ? { at: now() } : null;
   live.isFrozen = isFrozen;
@@ -47,7 +47,7 @@ export function freeze(isFrozen) {
   live.changed();
 }
 
-/** Ask for everything anew: after an action, so that its outcome is seen at once. */
+/** Ask for the whole status again, after an action, so that its outcome is seen at once. */
 export async function refresh() {
   try {
     const status = await get("status");

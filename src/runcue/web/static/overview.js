@@ -1,4 +1,4 @@
-// The first page: what runs, what waits and why, what ended, what failed.
+// The first page: the units that run, wait (and why), ended, failed.
 
 import { isReadOnly, many } from "./actions.js";
 import { depth, throughput } from "./charts.js";
@@ -132,7 +132,7 @@ function waiting(status, changed) {
   );
 }
 
-/** The reasons, with all that waits for other units as one: their ids would make a line for each. */
+/** The reasons for waiting. All units that wait for other units count as one reason, whatever the ids. */
 function folded(reasons) {
   const others = reasons.filter((one) => one.text.startsWith("after "));
   if (others.length < 2) return reasons;

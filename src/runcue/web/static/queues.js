@@ -1,4 +1,4 @@
-// Queues: which are held back, and the buttons that hold them back or let them go on.
+// Queues: which are paused, and the buttons that pause and resume them.
 
 import { hold, isReadOnly } from "./actions.js";
 import { h } from "./dom.js";
@@ -29,7 +29,7 @@ export function pauser(name, isQuiet = false) {
   );
 }
 
-/** The queues that are held back, at most so many. */
+/** The paused queues, at most so many. */
 export function pausedQueues(most) {
   const paused = live.status.paused;
   if (!paused.length) return null;
@@ -60,7 +60,7 @@ export function pausedQueues(most) {
   );
 }
 
-/** The queues that this page came across and that are not held back. */
+/** The queues that this page has seen and that are not paused. */
 export function queues() {
   if (isReadOnly()) return null;
   const { paused, services, waiting, running, recent, workers } = live.status;

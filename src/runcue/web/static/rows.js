@@ -1,4 +1,4 @@
-// Lists of units, the same everywhere, and calm: while the pointer is on a list nothing in it changes place.
+// Lists of units. While the pointer is on a list, no row in it moves.
 
 import { h } from "./dom.js";
 import { ago, clock, span, whole } from "./format.js";
@@ -7,7 +7,7 @@ import { now } from "./live.js";
 
 const held = new Map();
 
-/** The address of a work's page. */
+/** The address of a unit's page. */
 export function linkTo(id) {
   return `#/works/${encodeURIComponent(id)}`;
 }
@@ -18,7 +18,7 @@ export function listOf(filter) {
   return given.length ? `#/works?${new URLSearchParams(given)}` : "#/works";
 }
 
-/** These rows in the order in which they stood when the pointer came; what left meanwhile stays, greyed. */
+/** The rows in the order that they had when the pointer came; rows that left since stay, greyed. */
 function calm(name, rows) {
   const before = held.get(name);
   if (!before?.isHeld) {
@@ -31,7 +31,7 @@ function calm(name, rows) {
   return { rows: kept, isHeld: true, fresh: rows.filter((row) => !known.has(row.id)).length };
 }
 
-/** What makes a list hold still while somebody points at it. */
+/** The handlers that keep a list still while the pointer is on it. */
 function holding(name, changed) {
   const hold = (isHeld) => () => {
     const found = held.get(name);
@@ -43,13 +43,13 @@ function holding(name, changed) {
   return { onpointerenter: hold(true), onpointerleave: hold(false) };
 }
 
-/** Seconds that are left until a work's reason ends; null when nobody can know. */
+/** Seconds until a unit's reason for waiting ends; null when that is unknown. */
 export function left(why) {
   if (!why || why.until === null || why.until === undefined) return null;
   return Math.max(0, why.until - now());
 }
 
-/** Why a work waits, with the time that is left. */
+/** Why a unit waits, with the time that is left. */
 export function reason(why) {
   const seconds = left(why);
   return h(
@@ -77,7 +77,7 @@ function times(row) {
 
 const span1 = (seconds) => (seconds < 10 ? span(Math.max(0, seconds)) : whole(seconds));
 
-/** One work as a line that leads to its page. */
+/** One unit as a row that links to its page. */
 export function row(work) {
   const [time, meaning] = times(work);
   const word = work.skipped ? "skipped" : work.state;

@@ -18,7 +18,7 @@ const CIRCUITS = {
   half_open: "circuit half open, one is tried",
 };
 
-/** What keeps a service from taking work now, in words. */
+/** What keeps a service from starting units now, in words. */
 function blockade(service) {
   if (service.paused) return h("span.flag.is-paused", null, icon("pause"), "paused");
   if (!service.blocked) return null;
@@ -54,7 +54,7 @@ function per(quantity) {
   return `/${window}`;
 }
 
-/** The bars of a service. */
+/** The bars for the limits of a service. */
 function bars(service) {
   const width = service.adaptive;
   return [
@@ -173,12 +173,12 @@ const NUMBERS = {
   circuit_timeout: ["Circuit stays open for", /^\d+(\.\d+)?$/, "a number of seconds such as 30 or 2.5"],
 };
 
-/** The same text with 1,000 as 1000; a comma that stands between two limits stays. */
+/** A text with 1,000 written as 1000; a comma between two limits stays. */
 function plain(text) {
   return text.replace(/(?<![\d./])\d{1,3}(,\d{3})+(?![\d,])/g, (found) => found.replaceAll(",", ""));
 }
 
-/** What the dialog says: only what differs from what it showed; or what is wrong with it, and nothing is sent. */
+/** The limits that differ from those that the dialog showed; or an error, and nothing is sent. */
 function difference(service, form) {
   const body = {};
   const told = (name, before) => {

@@ -1,4 +1,4 @@
-// What the page asks before it acts, and what it says afterwards.
+// Dialogs before an action, and messages after it.
 
 import { h, render } from "./dom.js";
 import { icon } from "./icons.js";
@@ -7,7 +7,7 @@ const STAYS = 6000;
 
 let timer = 0;
 
-/** Say how something went: seen for a moment, read out by screen readers. */
+/** Show a message for a moment; screen readers read it out. */
 export function say(text, isBad = false) {
   const place = document.getElementById("said");
   render(
@@ -23,7 +23,7 @@ export function say(text, isBad = false) {
   timer = setTimeout(() => render(place), STAYS);
 }
 
-/** Do something and say how it went; false when it was refused. */
+/** Run an action and show its outcome; false when it was refused. */
 export async function attempt(action, done) {
   try {
     const answer = await action();
@@ -35,7 +35,7 @@ export async function attempt(action, done) {
   }
 }
 
-/** Open a dialog; `body(close)` describes its inside, and is asked again by the function that this returns. */
+/** Open a dialog; `body(close)` describes its content. Returns a function that draws the content again. */
 export function dialog(title, body) {
   const frame = document.createElement("dialog");
   frame.setAttribute("aria-label", title);
@@ -61,7 +61,7 @@ export function dialog(title, body) {
   return draw;
 }
 
-/** A dialog with one question: what happens, and the button that does it. */
+/** A dialog that asks for confirmation: a text, and the button that acts. */
 export function confirm({ title, body, yes, isBad = false, act }) {
   let isBusy = false;
   const draw = dialog(title, (close) =>

@@ -1,14 +1,14 @@
-// Light, dark, or what the system says; kept in this browser.
+// Light, dark, or as the system is set; stored in this browser.
 
 const NAME = "runcue-theme";
 const ORDER = ["system", "light", "dark"];
 
-/** The choice that holds. */
+/** The present choice. */
 export function theme() {
   return document.documentElement.dataset.theme ?? "system";
 }
 
-/** Go on to the next choice. */
+/** Switch to the next choice. */
 export function nextTheme() {
   keep(ORDER[(ORDER.indexOf(theme()) + 1) % ORDER.length]);
 }
@@ -18,7 +18,7 @@ function keep(choice) {
   try {
     localStorage.setItem(NAME, choice);
   } catch {
-    // a browser that keeps nothing shows the choice until the page is left
+    // without storage the choice holds until the page is closed
   }
 }
 

@@ -1,4 +1,4 @@
-// One work: what it is, why it stands where it stands, what it did with its time, what it said.
+// The page of one unit: its fields, why it has its state, its phases, its output.
 
 import { buttons } from "./actions.js";
 import { at, get } from "./api.js";
@@ -75,7 +75,7 @@ async function tail(id) {
 
 const isMoving = (work) => work.state === "running" || work.state === "pending";
 
-/** The page of a work. */
+/** The page of a unit. */
 export function work(id, changed) {
   const isOther = shown.id !== id;
   const pause = shown.found && !isMoving(shown.found.work) ? FRESH_AT_REST : FRESH;
@@ -163,7 +163,7 @@ async function copy(text) {
 
 const pretty = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
-/** Why it stands where it stands, as a sentence. */
+/** Why the unit has its state, as a sentence. */
 function sentence(one) {
   const why = one.why;
   if (one.state === "failed")
@@ -210,7 +210,7 @@ function sentence(one) {
   );
 }
 
-/** What follows "It waits": the reason in plain words, or in those of the server. */
+/** The reason after "It waits": in plain words, or in those of the server. */
 function because(why) {
   const details = why.details ? `: ${why.details}` : "";
   switch (why.reason) {

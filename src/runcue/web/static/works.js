@@ -1,4 +1,4 @@
-// The list of units: filter, search, page by page, and actions on all that the filter finds.
+// The list of units: filter, search, pages, and actions on all units that match.
 
 import { isReadOnly, many, VERBS } from "./actions.js";
 import { get } from "./api.js";
@@ -31,7 +31,7 @@ const shown = {
 };
 let timer = 0;
 
-/** The filter that an address holds. */
+/** The filter in an address. */
 function filterOf(query) {
   return Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""]).filter(([, value]) => value));
 }
@@ -49,7 +49,7 @@ async function newest(filter, most) {
   return { works, next };
 }
 
-/** Ask, and keep the answer unless something else was asked for meanwhile. */
+/** Ask for a list, and keep the answer unless the page asked for another list meanwhile. */
 async function load(ask, keep, changed) {
   const turn = ++shown.turn;
   const began = Date.now();
@@ -65,7 +65,7 @@ async function load(ask, keep, changed) {
   changed();
 }
 
-/** All pages that are shown, anew. */
+/** Load all pages again that are shown. */
 function again(filter, changed) {
   const key = JSON.stringify(filter);
   if (shown.key !== key) Object.assign(shown, { key, works: [], next: null, pages: 1, error: "" });
@@ -77,7 +77,7 @@ function again(filter, changed) {
   );
 }
 
-/** One page more. */
+/** Load one more page. */
 function further(filter, changed) {
   const before = shown.next;
   shown.isExtending = true;
@@ -93,7 +93,7 @@ function further(filter, changed) {
   changed();
 }
 
-/** Let the next drawing ask the server again. */
+/** Have the next drawing ask the server again. */
 export function stale() {
   shown.at = 0;
 }
