@@ -399,7 +399,7 @@ def test_the_reaper_that_comes_when_there_is_room_again_knows_everything(
         raise BlockingIOError(errno.EAGAIN, "no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(reaper_module, "Popen", refuse)
+        patch.setattr("subprocess.Popen", refuse)
         reaper.register(groups[1].pid)
     assert reaper.pid is None
     reaper.start()
