@@ -74,7 +74,7 @@ class Hand:
         self.posts: Sequence[Post] = ()
         """The posts of others that the last turn took."""
         self.received: Received | None = None
-        """What the last turn received from other deciders."""
+        """What the last turn received from other deciding processes."""
         self._head = NO_HEAD
 
     @property
@@ -181,7 +181,8 @@ class Hand:
         numbers = [record.seq for record in plan.records.values()]
         tokens = [record.token for record in plan.records.values()]
         counts |= {"seq": max([head.seq, *numbers]), "token": max([head.token, *tokens])}
-        return replace(head, decider=None, **counts)  # nobody is named: who took the turn goes on
+        # No successor is named: the process that took the turn goes on.
+        return replace(head, decider=None, **counts)
 
     async def look(self, question: Callable[[Turn], Any]) -> Any:
         """Read in a turn that writes nothing."""

@@ -244,7 +244,7 @@ class Access:
 
 
 def _is_address(name: str) -> bool:
-    """Whether this is an IP address, which nobody can point to another machine, as a name."""
+    """Whether this is an IP address: unlike a name, it cannot be made to resolve to another machine."""
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:

@@ -308,7 +308,7 @@ class Status(Shape):
     sample: Sample | UnsetType = UNSET
 
 
-# what is asked --------------------------------------------------------------------------------------------
+# queries and bodies ---------------------------------------------------------------------------------------
 
 
 class WorksQuery(Given):
@@ -386,7 +386,7 @@ class Limits(Given):
     quantities: Annotated[dict[str, str | None], Meta(max_length=50)] | UnsetType = UNSET
 
 
-# what an action answers -----------------------------------------------------------------------------------
+# answers of actions ---------------------------------------------------------------------------------------
 
 
 class Changed(Shape):

@@ -1,4 +1,4 @@
-"""One command on another host: what is sent, what it prints, and how it ends."""
+"""One command on another host: sends it, collects its output, and ends it when the unit is given up."""
 
 from __future__ import annotations
 
