@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from runcue.cli.home import Home
+from runcue.cli.lookup import queues
+from runcue.cli.settings import KEYS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,8 +45,6 @@ def _from_queue(ask: Callable[[runcue.Reader], Iterable[str]]) -> Completer:
 
 
 def _queues(reader: runcue.Reader) -> set[str]:
-    from runcue.cli.lookup import queues
-
     return queues(reader)
 
 
@@ -73,6 +73,4 @@ queue_or_service = _from_queue(lambda reader: [*_queues(reader), *(one["name"] f
 
 def setting(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The names of settings."""
-    from runcue.cli.settings import KEYS
-
     return [name for name in KEYS if name.startswith(incomplete.replace("-", "_"))]

@@ -18,6 +18,7 @@ from runcue.cli.failure import BRING_UP_TO_DATE, BUSY, CONFIGURATION, STORAGE, i
 from runcue.cli.home import DATABASE, Home
 from runcue.cli.reasons import Crew
 from runcue.cli.screen import clean, counted, quoted, shown, span, typed
+from runcue.cli.settings import KEYS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -234,8 +235,6 @@ def services(reader: runcue.Reader) -> Iterator[Finding]:
 
 def settings(reader: runcue.Reader) -> Iterator[Finding]:
     """Settings that cannot be read and count as not set."""
-    from runcue.cli.settings import KEYS
-
     for name, text in reader.config().items():
         try:
             if name in KEYS:

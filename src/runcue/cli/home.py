@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from runcue.cli.failure import Failure, bad_input, misconfigured, not_found
+from runcue.cli.fields import job_id
+from runcue.cli.place import hiding
+from runcue.cli.screen import quoted, shown
 from runcue.cli.words import QUEUECTL
 from runcue.host.address import file_in, is_address, is_postgres, plain
 
@@ -82,8 +85,6 @@ class Home:
 
     def complaints(self) -> list[Failure]:
         """What is wrong with the home as it is there: nothing while it is missing."""
-        from runcue.cli.screen import quoted, shown
-
         found = []
         place = self.place()
         for path, is_directory in ((place, True), (place / DATABASE, False)):
@@ -123,8 +124,6 @@ class Home:
 
     def make(self) -> None:
         """Create the directory, for its owner alone, when it is missing."""
-        from runcue.cli.screen import shown
-
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -147,8 +146,6 @@ class Home:
         except (FileNotFoundError, NotADirectoryError):
             return file.is_symlink()
         except OSError as error:
-            from runcue.cli.screen import shown
-
             raise misconfigured(f"{shown(self.database)} cannot be looked at: {_reason(error)}.") from error
 
     def reader(self) -> runcue.Reader:
@@ -165,8 +162,6 @@ class Home:
 
     def nothing(self) -> Failure:
         """There is no queue yet, so there is nothing that could be meant."""
-        from runcue.cli.screen import shown
-
         return not_found(
             f"There are no jobs in {shown(self.path)} yet. {self.words.add.replace('a job', 'one')}"
         )
@@ -174,8 +169,6 @@ class Home:
     @staticmethod
     def check_id(text: str) -> str:
         """The id of a job that is asked for."""
-        from runcue.cli.fields import job_id
-
         return job_id(text)
 
     @staticmethod
@@ -195,8 +188,6 @@ class Home:
         raw: bool = False,
     ) -> list[dict[str, Any]]:
         """Rows of the jobs view, newest first; secrets in commands and errors are hidden unless asked for."""
-        from runcue.cli.place import hiding
-
         hide = hiding(raw)
         return [
             {**job, "command": hide(job["command"]), "last_error": hide(job["last_error"])}
@@ -213,8 +204,6 @@ def home_of(context: click.Context) -> Home:
 
 def _no_folder(address: str, source: str) -> Failure:
     """The home that was given is an address."""
-    from runcue.cli.screen import quoted
-
     path = file_in(address)
     if path is not None:
         instead = f"Say {source}{'=' if source == VARIABLE else ' '}{quoted(path)}"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import msgspec
 
+from runcue.cli import place
 from runcue.cli.failure import bad_input
 from runcue.cli.fields import check, said
 from runcue.cli.settings import Settings, settings_of
@@ -240,8 +241,6 @@ def command_of(home: str, work: Work) -> Command:
 
 def ask(home: Home, question: Callable[[Cue, Settings], Awaitable[T]], *, may_create: bool = False) -> T:
     """Put a question to the queue of a home, with its settings; one that is not there is made if it may be."""
-    from runcue.cli import place
-
     if not home.exists:
         if not may_create:
             raise home.nothing()

@@ -15,6 +15,7 @@ import click
 
 from runcue.cli.failure import bad_input, conflict
 from runcue.cli.groups import F, declared
+from runcue.cli.screen import note
 
 T = TypeVar("T")
 
@@ -103,7 +104,5 @@ class Pages(Generic[T]):
 
     def note(self, shown: int) -> None:
         """Say that there are more, if there are."""
-        from runcue.cli.screen import note
-
         if self.is_cut:
             note(f"There are more than these {shown:,}: use --limit or --all.")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import click
 
+from runcue.cli.application import check
+from runcue.cli.fields import unicode
 from runcue.cli.groups import verb
+from runcue.cli.lines import Lines
+from runcue.cli.supervisor import Supervisor
 from runcue.cli.worker import MOST_WORKERS, Orders
 
 
@@ -43,10 +47,5 @@ def command(context: click.Context, name: str, count: int, queues: tuple[str, ..
     Exit codes: 2 when there is no such Cue, 4 when it cannot be run or the application itself raises while it is
     imported (RUNCUE_DEBUG=1 shows its traceback).
     """
-    from runcue.cli.application import check
-    from runcue.cli.fields import unicode
-    from runcue.cli.lines import Lines
-    from runcue.cli.supervisor import Supervisor
-
     orders = Orders(app=check(name), queues=sorted({unicode("queue", one) for one in queues}) or None)
     context.exit(Supervisor(orders, count, Lines(is_quiet=quiet)).run_or_raise())

@@ -7,6 +7,8 @@ import click
 from runcue.cli.completion import setting
 from runcue.cli.groups import HELP, Verb, family
 from runcue.cli.home import Home
+from runcue.cli.screen import note, say, show_json, table
+from runcue.cli.settings import KEYS, Settings, check, key_of, settings_of
 
 
 @family(
@@ -28,9 +30,6 @@ def command() -> None:
 @click.pass_obj
 def list_all(home: Home, as_json: bool) -> None:
     """Show all settings, and which were changed."""
-    from runcue.cli.screen import show_json, table
-    from runcue.cli.settings import KEYS, Settings, settings_of
-
     settings, defaults = settings_of(home), Settings()
     if as_json:
         show_json({name: {"value": settings.number(name), "default": defaults.number(name)} for name in KEYS})
@@ -47,9 +46,6 @@ def list_all(home: Home, as_json: bool) -> None:
 @click.pass_obj
 def get(home: Home, key: str, as_json: bool) -> None:
     """Print one setting."""
-    from runcue.cli.screen import say, show_json
-    from runcue.cli.settings import key_of, settings_of
-
     name = key_of(key)
     settings = settings_of(home)
     if as_json:
@@ -74,8 +70,6 @@ def change(home: Home, key: str, value: str) -> None:
     that fails from then on, retention and log_limit for workers that are started later.
     """
     from runcue.cli.jobs import ask
-    from runcue.cli.screen import note
-    from runcue.cli.settings import Settings, check, key_of
 
     name = key_of(key)
     text = None if value.strip().lower() == "default" else check(name, value)

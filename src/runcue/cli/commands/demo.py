@@ -13,7 +13,9 @@ from pathlib import Path
 from runcue.cli.failure import CLOSED_PIPE, INTERNAL, INTERRUPTED, TIMED_OUT, Failure
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+from runcue.cli.jobs import Job, ask, options_of
 from runcue.cli.screen import clean, say, styled
+from runcue.cli.supervisor import ending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,8 +66,6 @@ def _typed(text: str) -> None:
 
 
 def _enqueue(home: Home) -> None:
-    from runcue.cli.jobs import Job, ask, options_of
-
     jobs = [
         Job(id="hello", command="echo hello"),
         Job(id="build", command="sleep 0.6"),
@@ -139,8 +139,6 @@ def _errors(home: Home) -> Path:
 
 def _ended(code: int, home: Home) -> Exception:
     """Why the workers ended before the demo did."""
-    from runcue.cli.supervisor import ending
-
     if code in {CLOSED_PIPE, -signal.SIGPIPE}:
         return BrokenPipeError("nobody reads what the workers say")
     if code == 0:

@@ -13,8 +13,9 @@ from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home
 from runcue.cli.pages import Pages, by_id, limited, most_of
 from runcue.cli.place import MANY, ask, end, reading
+from runcue.cli.reasons import told, tries
 from runcue.cli.retries import complaint, confirm, each, retried, summed, tell_skipped
-from runcue.cli.screen import counted
+from runcue.cli.screen import counted, in_table, note, say, show_json, show_json_array, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ def command() -> None:
 @click.pass_obj
 def list_dead(home: Home, limit: int, everything: bool, as_json: bool) -> None:
     """List dead jobs, newest first, and why they died."""
-    from runcue.cli.reasons import told, tries
-    from runcue.cli.screen import in_table, note, show_json, show_json_array, table
-
     most = most_of(limit, everything)
     if not home.exists:
         if as_json:
@@ -76,8 +74,6 @@ def retry(home: Home, ids: tuple[str, ...], everything: bool) -> None:
 
     The jobs that one of them runs after have to exist still, or to be retried with it.
     """
-    from runcue.cli.screen import say
-
     if bool(ids) is everything:
         raise bad_input("Say which: ids, or --all." if not ids else "Give ids or --all, not both.")
     wanted = [job_id(one) for one in dict.fromkeys(ids)]
@@ -106,8 +102,6 @@ def retry(home: Home, ids: tuple[str, ...], everything: bool) -> None:
 @click.pass_obj
 def purge(home: Home, ids: tuple[str, ...], everything: bool, yes: bool, dry_run: bool) -> None:
     """Delete dead jobs and what they printed, for good."""
-    from runcue.cli.screen import say
-
     if ids and everything:
         raise bad_input("Give ids or --all, not both.")
     wanted = [job_id(one) for one in dict.fromkeys(ids)]

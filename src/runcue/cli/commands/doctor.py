@@ -8,8 +8,11 @@ from typing import Any
 
 import click
 
+from runcue.cli import diagnosis as look
+from runcue.cli.failure import bad_input, not_found
 from runcue.cli.groups import verb
 from runcue.cli.home import Home, home_of
+from runcue.cli.screen import clean, note, say, show_json, shown, styled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +44,6 @@ def command(context: click.Context, recover: bool, yes: bool, as_json: bool) -> 
 
 def _examine(home: Home) -> tuple[dict[str, Any], list[Finding]]:
     from runcue import RuncueError
-    from runcue.cli import diagnosis as look
 
     facts: dict[str, Any] = look.versions()
     findings = [*look.old_versions(facts), *look.place(home)]
@@ -65,8 +67,6 @@ def _examine(home: Home) -> tuple[dict[str, Any], list[Finding]]:
 
 
 def _tell_json(home: Home, facts: dict[str, Any], findings: list[Finding], code: int) -> None:
-    from runcue.cli.screen import show_json
-
     versions = {name: facts.get(name) for name in ("runcue", "python", "sqlite", "schema")}
     show_json(
         {
@@ -82,8 +82,6 @@ def _tell_json(home: Home, facts: dict[str, Any], findings: list[Finding], code:
 
 
 def _tell(home: Home, facts: dict[str, Any], findings: list[Finding], code: int) -> None:
-    from runcue.cli.screen import say, shown, styled
-
     schema = f" · schema {facts['schema']}" if "schema" in facts else ""
     say(f"runcue {facts['runcue']} · Python {facts['python']} · SQLite {facts['sqlite']}{schema}")
     say(f"home {shown(home.place())}")
@@ -107,9 +105,6 @@ def _tell(home: Home, facts: dict[str, Any], findings: list[Finding], code: int)
 
 def _recover(home: Home, yes: bool, as_json: bool) -> None:
     import sys
-
-    from runcue.cli.failure import bad_input, not_found
-    from runcue.cli.screen import clean, note, say, show_json, shown
 
     if not home.exists:
         raise not_found(f"There is no queue in {shown(home.path)}: nothing to recover.")
@@ -145,8 +140,6 @@ def _has_problems(home: Home) -> bool:
 
 
 def _numbers(rows: Mapping[str, int]) -> str:
-    from runcue.cli.screen import clean
-
     names = {"work_units": "jobs", "head": None, "shelves": None, "circuit_state": None}
     told = {names.get(name, name): number for name, number in rows.items() if number}
     return (

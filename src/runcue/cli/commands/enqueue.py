@@ -25,6 +25,7 @@ from runcue.cli.home import Home, home_of
 from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job, was_ended
 from runcue.cli.lookup import no_job
 from runcue.cli.place import reading
+from runcue.cli.reasons import Crew
 from runcue.cli.screen import (
     counted,
     flush,
@@ -153,8 +154,6 @@ def command(
         text = f"Enqueued {listed(ids)}, but that could not be printed: {error.strerror}."
         raise Failure(text, STORAGE) from error
     if not quiet and is_terminal():
-        from runcue.cli.reasons import Crew
-
         with home.reader() as reader:
             crew = Crew(reader.workers())
         if not all(map(crew.serves, {job.queue for _, job in jobs})):

@@ -7,12 +7,15 @@ from typing import Any
 
 import click
 
+from runcue.cli.commands.why import explained
 from runcue.cli.completion import queue, service
 from runcue.cli.fields import unicode
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.pages import Pages, by_id, limited, most_of
 from runcue.cli.place import File, hiding, on_file, row_of
+from runcue.cli.reasons import Crew, told, tries, waits
+from runcue.cli.screen import cut, is_terminal, moment, note, show_json, show_json_array, table
 from runcue.cli.words import QUEUECTL, RUNCUE, Words
 
 TYPE_CHECKING = False
@@ -53,9 +56,6 @@ def command(
     In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as
     ***, in JSON as well, unless --raw asks for them.
     """
-    from runcue.cli.reasons import Crew
-    from runcue.cli.screen import note, show_json, show_json_array, table
-
     most = most_of(limit, everything)
     if queue is not None:
         unicode("queue", queue)
@@ -110,9 +110,6 @@ def list_file(
     In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as
     ***, in JSON as well, unless --raw asks for them.
     """
-    from runcue.cli.reasons import Crew
-    from runcue.cli.screen import note, show_json_array, table
-
     most = most_of(limit, everything)
     for name, value in wanted.items():
         if value is not None:
@@ -144,8 +141,6 @@ def _summaries(
     reader: runcue.Reader, works: Sequence[runcue.Work], crew: Crew, words: Words, *, raw: bool
 ) -> Iterator[dict[str, Any]]:
     """Units of a list as data, and why each waits."""
-    from runcue.cli.reasons import waits
-
     now = reader.now()
     told = waits(reader, [row_of(work, raw=raw) for work in works], now, crew, words)
     for work in works:
@@ -154,8 +149,6 @@ def _summaries(
 
 def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
     """A unit in a list, as data: everything but params, result and history."""
-    from runcue.cli.screen import moment
-
     hide = hiding(raw)
     return {
         "id": work.id,
@@ -179,8 +172,6 @@ def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
 
 
 def _why(told: tuple[runcue.Explanation, str] | None, now: float) -> dict[str, Any] | None:
-    from runcue.cli.commands.why import explained
-
     return None if told is None else {**explained(told[0], now), "text": told[1]}
 
 
@@ -192,17 +183,12 @@ def _rows(
     reader: runcue.Reader, jobs: Sequence[Mapping[str, Any]], crew: Crew, words: Words
 ) -> Iterator[tuple[str, ...]]:
     """Jobs as rows of a table, and why each waits."""
-    from runcue.cli.reasons import waits
-
     told = waits(reader, jobs, reader.now(), crew, words)
     for job in jobs:
         yield _row(job, told[job["id"]][1] if job["id"] in told else "")
 
 
 def _row(job: Mapping[str, Any], said: str) -> tuple[str, ...]:
-    from runcue.cli.reasons import told, tries
-    from runcue.cli.screen import cut, is_terminal
-
     command, error = job["command"], told(job["last_error"]) if job["last_error"] else ""
     if error == job["state"]:
         error = ""

@@ -22,6 +22,7 @@ from runcue.cli.completion import any_job, any_work
 from runcue.cli.failure import bad_input, not_found
 from runcue.cli.groups import F, declared, verb
 from runcue.cli.home import Home
+from runcue.cli.lookup import the_job
 from runcue.cli.place import File, Place, on_file
 from runcue.cli.screen import clean, counted, is_terminal, note, say, styled
 
@@ -96,8 +97,6 @@ def logs(place: File, id: str, **flags: Any) -> None:
 def _logs(
     place: Place, id: str, follow: bool, stream: str | None, attempt: int | None, lines: int | None, raw: bool
 ) -> None:
-    from runcue.cli.lookup import the_job
-
     if follow and attempt is not None:
         raise bad_input(
             f"--follow goes with the {place.words.one} from attempt to attempt. Leave --attempt out."

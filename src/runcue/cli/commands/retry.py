@@ -7,6 +7,7 @@ import click
 from runcue.cli.completion import failed_work
 from runcue.cli.failure import bad_input
 from runcue.cli.place import MANY, File, ask, end, on_file, reading
+from runcue.cli.retries import confirm, retried, summed, tell_skipped
 from runcue.cli.screen import clean, counted, say
 
 
@@ -30,8 +31,6 @@ def retry(
 
     The units that one of them runs after have to exist still, or to be retried with it.
     """
-    from runcue.cli.retries import confirm, retried, summed, tell_skipped
-
     if bool(ids) is everything:
         raise bad_input(
             "Say which: ids, or --all-failed." if not ids else "Give ids or --all-failed, not both."

@@ -11,6 +11,9 @@ from runcue.cli.fields import name as checked_name
 from runcue.cli.groups import Verb, family
 from runcue.cli.home import Home
 from runcue.cli.limits import limit_options, read, refused
+from runcue.cli.place import asked
+from runcue.cli.screen import is_terminal, note, say, show_json, table
+from runcue.cli.services import as_table, limits_of, services
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,9 +50,6 @@ def change(home: Home, /, name: str, **flags: Any) -> None:
     What is not given stays as it is; `none` takes a limit away.
     """
     from runcue import UnknownService
-    from runcue.cli.place import asked
-    from runcue.cli.screen import say
-    from runcue.cli.services import limits_of
 
     name, given = checked_name("service", name), read(**flags)
 
@@ -72,9 +72,6 @@ def change(home: Home, /, name: str, **flags: Any) -> None:
 @click.pass_obj
 def list_all(home: Home, as_json: bool) -> None:
     """List services: their limits, how much of them is used, and what holds them back."""
-    from runcue.cli.screen import is_terminal, note, show_json, table
-    from runcue.cli.services import as_table, services
-
     found: list[dict[str, Any]] = []
     if home.exists:
         with home.reader() as reader:

@@ -9,10 +9,15 @@ from typing import Any
 
 import click
 
+from runcue.cli.commands.listing import summary
 from runcue.cli.completion import any_job, any_work
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+from runcue.cli.lookup import the_job
 from runcue.cli.place import File, Place, hiding, on_file
+from runcue.cli.reasons import Crew, again, sentence, tries
+from runcue.cli.screen import STATE_COLORS, aligned, clean, moment, reason_of, say, show_json, span, styled
+from runcue.cli.settings import Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +55,6 @@ def show(place: File, id: str, as_json: bool, raw: bool) -> None:
 
 
 def _show(place: Place, id: str, as_json: bool, raw: bool) -> None:
-    from runcue.cli.screen import show_json
-
     found, facts = page(place, id, raw)
     if as_json:
         show_json(found)
@@ -61,9 +64,6 @@ def _show(place: Place, id: str, as_json: bool, raw: bool) -> None:
 
 def page(place: Place, id: str, raw: bool = False) -> tuple[dict[str, Any], dict[str, str | None]]:
     """Everything about one job as data, and the facts to show, by name."""
-    from runcue.cli.lookup import the_job
-    from runcue.cli.reasons import Crew, again, sentence
-
     with the_job(place, id, raw=raw) as (reader, work, job):
         settings = _settings(reader, work)
         why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
@@ -79,15 +79,12 @@ def page(place: Place, id: str, raw: bool = False) -> tuple[dict[str, Any], dict
 def _settings(reader: runcue.Reader, work: runcue.Work) -> Settings | None:
     """The settings that decide how long a job's retries wait; None where the job has its own."""
     from runcue.cli.jobs import keeps_to_settings
-    from runcue.cli.settings import Settings
 
     return Settings.of(reader.config()) if keeps_to_settings(work) else None
 
 
 def _details(work: runcue.Work, settings: Settings | None, raw: bool) -> dict[str, Any]:
     """The facts about a job that the jobs view does not have."""
-    from runcue.cli.screen import moment
-
     hide = hiding(raw)
     params, retry = work.params, work.retry
     result = work.result if isinstance(work.result, dict) else {}
@@ -124,8 +121,6 @@ def _argv(argv: object) -> object:
 
 
 def _history(work: runcue.Work, raw: bool) -> list[dict[str, Any]]:
-    from runcue.cli.screen import moment
-
     hide = hiding(raw)
     return [
         {
@@ -145,9 +140,6 @@ def _names(env: object) -> list[object]:
 
 def _facts(job: dict[str, Any]) -> dict[str, str | None]:
     """What people are shown of a job, by name."""
-    from runcue.cli.reasons import tries
-    from runcue.cli.screen import reason_of, span
-
     return {
         "command": job["command"],
         "folder": job["cwd"],
@@ -172,8 +164,6 @@ def _facts(job: dict[str, Any]) -> dict[str, str | None]:
 
 def _work_details(work: runcue.Work, raw: bool) -> dict[str, Any]:
     """Everything about a unit; secrets are hidden unless they are asked for."""
-    from runcue.cli.commands.listing import summary
-
     hide = hiding(raw)
     return {
         **summary(work, raw=raw),
@@ -191,8 +181,6 @@ def _work_details(work: runcue.Work, raw: bool) -> dict[str, Any]:
 
 def _work_facts(work: dict[str, Any]) -> dict[str, str | None]:
     """What people are shown of a unit, by name."""
-    from runcue.cli.screen import reason_of, span
-
     most = "" if work["retry"] is None else f" of {work['retry']['max_attempts']}"
     failed = f", {work['failures']}{most} failed" if work["failures"] else ""
     waits = work["state"] == "pending"
@@ -225,8 +213,6 @@ def _json(value: object) -> str:
 
 
 def _tell(found: dict[str, Any], facts: dict[str, str | None]) -> None:
-    from runcue.cli.screen import STATE_COLORS, aligned, clean, say, styled
-
     state = found["state"]
     say(f"{styled(clean(found['id']), bold=True)}  {styled(state, fg=STATE_COLORS.get(state))}")
     say(clean(found["why"]))
@@ -248,8 +234,6 @@ def _tell(found: dict[str, Any], facts: dict[str, str | None]) -> None:
 
 def attempts(found: dict[str, Any]) -> list[list[str]]:
     """The failed attempts as rows: number, when, how long it took, why."""
-    from runcue.cli.screen import reason_of, span
-
     return [
         [
             str(one["attempt"]),

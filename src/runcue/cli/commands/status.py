@@ -10,7 +10,23 @@ import click
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.place import File, Place, on_file
-from runcue.cli.screen import moment
+from runcue.cli.reasons import Crew, label, told, tries, waits
+from runcue.cli.screen import (
+    STATE_COLORS,
+    aligned,
+    clean,
+    fitted,
+    flush,
+    is_dumb,
+    is_terminal,
+    live,
+    moment,
+    say,
+    show_json,
+    span,
+    styled,
+)
+from runcue.cli.services import as_table, services
 from runcue.cli.words import Words
 
 TYPE_CHECKING = False
@@ -53,8 +69,6 @@ def status(place: File, watch: bool, as_json: bool) -> None:
 
 
 def _status(place: Place, watch: bool, as_json: bool) -> None:
-    from runcue.cli.screen import say, show_json
-
     if watch:
         _watch(place, as_json)
         return
@@ -75,8 +89,6 @@ def _look(place: Place) -> dict[str, Any]:
 
 def _watch(place: Place, as_json: bool) -> None:
     import time
-
-    from runcue.cli.screen import flush, is_dumb, is_terminal, live, say, show_json
 
     if not as_json and is_terminal() and not is_dumb():
         with live() as draw:
@@ -124,8 +136,6 @@ def _nothing(words: Words) -> dict[str, Any]:
 
 def _overview(place: Place, reader: runcue.Reader) -> dict[str, Any]:
     """How a queue stands."""
-    from runcue.cli.services import services
-
     workers = [one for one in reader.workers() if one["serving"]]
     now = reader.now()
     counts = place.counts(reader)
@@ -146,7 +156,6 @@ def waiting(
     words = place.words
     if not sum(counts[state] for state in words.waiting):
         return []
-    from runcue.cli.reasons import Crew, label, waits
 
     jobs = [job for state in words.waiting for job in place.rows(reader, state, limit=MOST_EXPLAINED)]
     numbers: Counter[str] = Counter()
@@ -204,15 +213,11 @@ def lines_of(found: dict[str, Any], words: Words) -> list[str]:
 
 def _lines(name: str, parts: list[str]) -> list[str]:
     """The parts after their name, on as many lines as the terminal needs."""
-    from runcue.cli.screen import fitted, styled
-
     heads = (styled(f"{name:<7}", bold=True), " " * 7)
     return [f"{heads[number > 0]} {line}" for number, line in enumerate(fitted(parts, " · ", indent=8))]
 
 
 def _jobs(counts: dict[str, int]) -> list[str]:
-    from runcue.cli.screen import STATE_COLORS, styled
-
     shown = []
     for state, number in counts.items():
         text = f"{number:,} {state}"
@@ -221,8 +226,6 @@ def _jobs(counts: dict[str, int]) -> list[str]:
 
 
 def _workers(workers: list[dict[str, Any]]) -> list[str]:
-    from runcue.cli.screen import styled
-
     states = Counter(one["state"] for one in workers)
     gone = states.pop("gone", 0)
     shown = [f"{number} {state}" for state, number in states.items()] or [styled("none", dim=True)]
@@ -233,14 +236,10 @@ def _workers(workers: list[dict[str, Any]]) -> list[str]:
 
 
 def _paused(queues: list[str]) -> list[str]:
-    from runcue.cli.screen import clean, styled
-
     return [styled(f"queue {clean(queue)}", fg="yellow") for queue in queues]
 
 
 def _reason(one: dict[str, Any], words: Words) -> str:
-    from runcue.cli.screen import clean, span
-
     if one["reason"] == OLDER:
         return f"{one[words.many]:,} older ones ({words.do('list', '--all')} tells why)"
     left = "" if one["seconds"] is None else f" (next in {span(one['seconds'])})"
@@ -248,23 +247,15 @@ def _reason(one: dict[str, Any], words: Words) -> str:
 
 
 def _services(found: list[dict[str, Any]]) -> list[str]:
-    from runcue.cli.screen import aligned
-    from runcue.cli.services import as_table
-
     return aligned(*as_table(found, all_columns=False))
 
 
 def _failed(jobs: list[dict[str, Any]]) -> list[str]:
-    from runcue.cli.reasons import told, tries
-    from runcue.cli.screen import aligned, clean
-
     rows = [(clean(job["id"]), job["state"], tries(job), told(job["last_error"])) for job in jobs]
     return aligned(("LAST FAILURES", "STATE", "TRIES", "ERROR"), rows)
 
 
 def _advice(found: dict[str, Any], words: Words) -> str:
-    from runcue.cli.screen import styled
-
     counts = found[words.many]
     waits = sum(counts[state] for state in words.waiting)
     if not any(counts.values()):

@@ -21,6 +21,7 @@ from runcue.cli.home import Home
 from runcue.cli.jobs import was_ended
 from runcue.cli.lookup import no_job
 from runcue.cli.place import MANY, ask, end
+from runcue.cli.reasons import Crew
 from runcue.cli.screen import STATE_COLORS, counted, is_terminal, note, reason_of, say, span, styled
 
 TYPE_CHECKING = False
@@ -169,8 +170,6 @@ class _Watch:
     def _hint(self) -> None:
         """Say once, to people, that nobody runs anything."""
         if not self._has_hinted:
-            from runcue.cli.reasons import Crew
-
             self._has_hinted = True
             if not Crew(self._reader.workers()).serves(None):
                 note("No worker is running. Start one elsewhere: queuectl worker start")

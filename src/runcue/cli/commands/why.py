@@ -10,7 +10,10 @@ import click
 from runcue.cli.completion import any_job, any_work
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+from runcue.cli.lookup import the_job
 from runcue.cli.place import File, Place, on_file
+from runcue.cli.reasons import Crew, again, sentence
+from runcue.cli.screen import moment, say, show_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,10 +43,6 @@ def explain(place: File, id: str, as_json: bool) -> None:
 
 
 def _explain(place: Place, id: str, as_json: bool) -> None:
-    from runcue.cli.lookup import the_job
-    from runcue.cli.reasons import Crew, again, sentence
-    from runcue.cli.screen import say, show_json
-
     with the_job(place, id) as (reader, work, job):
         why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
         way = again(reader, work, place.words)
@@ -57,7 +56,6 @@ def _explain(place: Place, id: str, as_json: bool) -> None:
 def explained(why: runcue.Explanation, now: float) -> dict[str, Any]:
     """An explanation as data: `until` as a time, `seconds` from now until then."""
     from runcue import mask
-    from runcue.cli.screen import moment
 
     left = None if why.until is None else max(0.0, why.until - now)
     return {
