@@ -28,21 +28,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
-def _write_help(
-    command: click.Command, examples: Sequence[str], ctx: click.Context, formatter: click.HelpFormatter
-) -> None:
-    """What it does, examples, usage, and then what click would show."""
-    command.format_help_text(ctx, formatter)
-    if examples:
-        with formatter.section("Examples"):
-            for example in examples:
-                formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
-    formatter.write_paragraph()
-    command.format_usage(ctx, formatter)
-    command.format_options(ctx, formatter)
-    command.format_epilog(ctx, formatter)
-
-
 class Verb(click.Command):
     """A command whose help shows examples before options."""
 
@@ -52,25 +37,26 @@ class Verb(click.Command):
         self.examples = tuple(examples)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What it does, examples, usage, options."""
-        _write_help(self, self.examples, ctx, formatter)
+        """What it does, examples, usage, and then what click would show."""
+        self.format_help_text(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+        formatter.write_paragraph()
+        self.format_usage(ctx, formatter)
+        self.format_options(ctx, formatter)
+        self.format_epilog(ctx, formatter)
 
 
-class Family(click.Group):
-    """A group whose help shows examples first, and which suggests the nearest name for a wrong one."""
+class Family(Verb, click.Group):
+    """A group of verbs, which suggests the nearest name for a wrong one."""
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
-        more.setdefault("context_settings", HELP)
-        super().__init__(*args, **more)
-        self.examples = tuple(examples)
+    command_class = Verb
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs in the order in which they were declared."""
         return list(self.commands)
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What it does, examples, usage, commands, options."""
-        _write_help(self, self.examples, ctx, formatter)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs before the options: they are what most people look for."""
@@ -122,7 +108,7 @@ def verb(name: str, *, examples: Sequence[str] = (), **more: Any) -> Callable[[C
 
 
 def family(name: str, *, examples: Sequence[str] = (), **more: Any) -> Callable[[Callable[..., Any]], Family]:
-    """Declare a group of verbs: `@command.command("list", cls=Verb, examples=[…])` adds one to it."""
+    """Declare a group of verbs: `@command.command("list", examples=[…])` adds one to it."""
     return click.group(name, cls=Family, examples=examples, **more)
 
 

@@ -12,16 +12,15 @@ from __future__ import annotations
 import os
 import sys
 
+from runcue.cli import failure as codes
+from runcue.cli.failure import Failure, bad_input, misconfigured
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any, TypeVar
+    from collections.abc import Iterable
+    from typing import Any
 
     import click
-
-    from runcue.cli.failure import Failure
-
-    F = TypeVar("F", bound=Callable[..., Any])
 
 DEBUG = "QUEUECTL_DEBUG"
 ALSO_DEBUG = "RUNCUE_DEBUG"
@@ -78,6 +77,14 @@ RUNCUE = {
     },
 }
 
+PURPOSE = {
+    "queuectl": "A queue of shell commands that survives everything.",
+    "runcue": "Look at queues, operate them, and run the applications that work on them.",
+}
+EXAMPLES = {
+    "queuectl": ("queuectl enqueue -- sleep 2", "queuectl worker start --count 2", "queuectl status"),
+    "runcue": ("runcue demo", "runcue top queue.db", "runcue worker app:cue --count 2"),
+}
 ENDINGS = {
     "queuectl": """\b
 Exit codes:
@@ -146,8 +153,6 @@ def _run(name: str) -> int:
 
 def _need_posix(name: str) -> None:
     if sys.platform == "win32":
-        from runcue.cli.failure import misconfigured
-
         raise misconfigured(f"{name} needs Linux or macOS; on Windows use WSL.")
 
 
@@ -162,8 +167,6 @@ def _invoked(name: str, args: list[str]) -> int:
         try:
             return shell_complete(group, {}, name, variable, instruction)
         except (KeyError, ValueError) as error:
-            from runcue.cli.failure import bad_input
-
             raise bad_input(
                 f"{variable} is set, but not by a shell that completes: {error} is wrong."
             ) from error
@@ -176,85 +179,48 @@ def _invoked(name: str, args: list[str]) -> int:
 
 
 def program(name: str) -> click.Group:
-    """The command group of that program."""
-    return _queuectl() if name == "queuectl" else _runcue()
-
-
-def _queuectl() -> click.Group:
-    import click
-
-    from runcue.cli.groups import LazyGroup
-    from runcue.cli.home import Home
-
-    @click.group(
-        "queuectl",
-        cls=LazyGroup,
-        verbs=QUEUECTL,
-        invoke_without_command=True,
-        epilog=ENDINGS["queuectl"],
-        examples=[
-            "queuectl enqueue -- sleep 2",
-            "queuectl worker start --count 2",
-            "queuectl status",
-        ],
-    )
-    @click.option(
-        "--home", metavar="DIR", help="Where the queue is (default: QUEUECTL_HOME, or ~/.queuectl)."
-    )
-    @click.option("--insecure", is_flag=True, help="Use a home that other users own or may write to.")
-    @_color_option
-    @_version_option("queuectl")
-    @click.pass_context
-    def group(context: click.Context, home: str | None, insecure: bool, color: str) -> None:
-        """A queue of shell commands that survives everything."""
-        context.color = COLORS[color]
-        context.obj = Home(home, insecure=insecure)
-        if context.invoked_subcommand is None:
-            click.echo(context.get_help())
-
-    return group
-
-
-def _runcue() -> click.Group:
-    import click
-
-    from runcue.cli.groups import LazyGroup
-
-    @click.group(
-        "runcue",
-        cls=LazyGroup,
-        verbs=RUNCUE,
-        invoke_without_command=True,
-        epilog=ENDINGS["runcue"],
-        examples=["runcue demo", "runcue top queue.db", "runcue worker app:cue --count 2"],
-    )
-    @_color_option
-    @_version_option("runcue")
-    @click.pass_context
-    def group(context: click.Context, color: str) -> None:
-        """Look at queues, operate them, and run the applications that work on them."""
-        context.color = COLORS[color]
-        if context.invoked_subcommand is None:
-            click.echo(context.get_help())
-
-    return group
-
-
-def _color_option(function: F) -> F:
-    import click
-
-    choice = click.Choice([*COLORS])
-    return click.option(
-        "--color", type=choice, default="auto", show_default=True, help="When to use colour."
-    )(function)
-
-
-def _version_option(name: str) -> Callable[[F], F]:
+    """The command group of `queuectl` or `runcue`."""
     import click
 
     from runcue import __version__
+    from runcue.cli.groups import LazyGroup
+    from runcue.cli.home import Home
 
-    return click.version_option(__version__, "--version", prog_name=name, message="%(prog)s %(version)s")
+    is_queuectl = name == "queuectl"
+
+    def start(color: str, **place: Any) -> None:
+        context = click.get_current_context()
+        context.color = COLORS[color]
+        if is_queuectl:
+            context.obj = Home(place["home"], insecure=place["insecure"])
+        if context.invoked_subcommand is None:
+            click.echo(context.get_help())
+
+    where = "Where the queue is (default: QUEUECTL_HOME, or ~/.queuectl)."
+    trust = "Use a home that other users own or may write to."
+    home = [
+        click.Option(["--home"], metavar="DIR", help=where),
+        click.Option(["--insecure"], is_flag=True, help=trust),
+    ]
+    color = click.Option(
+        ["--color"],
+        type=click.Choice([*COLORS]),
+        default="auto",
+        show_default=True,
+        help="When to use colour.",
+    )
+    group = LazyGroup(
+        name,
+        callback=start,
+        params=[*(home if is_queuectl else ()), color],
+        help=PURPOSE[name],
+        examples=EXAMPLES[name],
+        epilog=ENDINGS[name],
+        verbs=QUEUECTL if is_queuectl else RUNCUE,
+        invoke_without_command=True,
+    )
+    version = click.version_option(__version__, "--version", prog_name=name, message="%(prog)s %(version)s")
+    return version(group)
 
 
 # errors ---------------------------------------------------------------------------------------------------
@@ -302,54 +268,40 @@ def failure_of(error: Exception, name: str = "queuectl") -> Failure:
     """What any error means to a user: one line and an exit code."""
     import click
 
-    from runcue.cli.failure import (
-        BAD_INPUT,
-        BRING_UP_TO_DATE,
-        BUSY,
-        CONFIGURATION,
-        CONFLICT,
-        INTERNAL,
-        INTERRUPTED,
-        STORAGE,
-        Failure,
-        is_old,
-        saving,
-    )
-
     if isinstance(error, Failure):
         return error
     if isinstance(error, click.Abort):
-        return Failure("Aborted.", INTERRUPTED)
+        return Failure("Aborted.", codes.INTERRUPTED)
     if isinstance(error, click.UsageError):
         text = error.format_message()
         if isinstance(error, click.NoSuchOption):
             text = f"No such option {error.option_name[:40]!r}.{_near(error.option_name, error.possibilities or ())}"
         path = f" See: {error.ctx.command_path} --help" if error.ctx is not None else ""
-        return Failure(f"{text.rstrip('.')}.{path}".replace("?.", "?"), BAD_INPUT)
+        return Failure(f"{text.rstrip('.')}.{path}".replace("?.", "?"), codes.BAD_INPUT)
     if isinstance(error, click.ClickException):
-        return Failure(error.format_message(), BAD_INPUT)
+        return Failure(error.format_message(), codes.BAD_INPUT)
     import runcue as library
 
-    if isinstance(error, library.StoreError) and is_old(error):
+    if isinstance(error, library.StoreError) and codes.is_old(error):
         what = str(error).partition(". ")[0]
-        return Failure(f"{what}. {BRING_UP_TO_DATE[name]}", CONFIGURATION)
+        return Failure(f"{what}. {codes.BRING_UP_TO_DATE[name]}", codes.CONFIGURATION)
     if isinstance(error, library.StorageCorrupt):
-        return Failure(saving(str(error), error.store, name), STORAGE)
+        return Failure(codes.saving(str(error), error.store, name), codes.STORAGE)
     for kinds, code in (
-        ((library.SchemaTooNew, library.StorageInsecure), CONFIGURATION),
-        (library.StorageBusy, BUSY),
-        (library.StoreError, STORAGE),
-        ((library.WorkNotFound, library.DuplicateWork, library.DependencyCycle), CONFLICT),
-        ((library.ConfigError, library.SubmitError), BAD_INPUT),
+        ((library.SchemaTooNew, library.StorageInsecure), codes.CONFIGURATION),
+        (library.StorageBusy, codes.BUSY),
+        (library.StoreError, codes.STORAGE),
+        ((library.WorkNotFound, library.DuplicateWork, library.DependencyCycle), codes.CONFLICT),
+        ((library.ConfigError, library.SubmitError), codes.BAD_INPUT),
     ):
         if isinstance(error, kinds):
             return Failure(str(error), code)
     if isinstance(error, OSError):
         where = f" {error.filename}:" if error.filename is not None else ""
-        return Failure(f"cannot go on:{where} {error.strerror or error}.", STORAGE)
+        return Failure(f"cannot go on:{where} {error.strerror or error}.", codes.STORAGE)
     what = f"{type(error).__name__}: {error}"
     variable = DEBUG if name == "queuectl" else ALSO_DEBUG
-    return Failure(f"internal error: {what[:300]}; set {variable}=1 for details", INTERNAL)
+    return Failure(f"internal error: {what[:300]}; set {variable}=1 for details", codes.INTERNAL)
 
 
 def _near(name: str, names: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from runcue.cli.completion import setting
-from runcue.cli.groups import HELP, Verb, family
+from runcue.cli.groups import HELP, family
 from runcue.cli.home import Home
 from runcue.cli.screen import note, say, show_json, table
 from runcue.cli.settings import KEYS, Settings, check, key_of, settings_of
@@ -23,7 +23,7 @@ def command() -> None:
     """Read and change settings; they hold for jobs that are enqueued, and workers that start, from then on."""
 
 
-@command.command("list", cls=Verb, examples=["queuectl config list --json"])
+@command.command("list", examples=["queuectl config list --json"])
 @click.option(
     "--json", "as_json", is_flag=True, help="Print an object: name → value and default, as numbers."
 )
@@ -40,7 +40,7 @@ def list_all(home: Home, as_json: bool) -> None:
     )
 
 
-@command.command("get", cls=Verb, examples=["queuectl config get max-retries"])
+@command.command("get", examples=["queuectl config get max-retries"])
 @click.argument("key", shell_complete=setting)
 @click.option("--json", "as_json", is_flag=True, help="Print an object: name → value.")
 @click.pass_obj
@@ -56,7 +56,6 @@ def get(home: Home, key: str, as_json: bool) -> None:
 
 @command.command(
     "set",
-    cls=Verb,
     examples=["queuectl config set max-retries 5", "queuectl config set timeout 10m"],
     context_settings={**HELP, "ignore_unknown_options": True},
 )

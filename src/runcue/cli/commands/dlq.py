@@ -9,7 +9,7 @@ import click
 from runcue.cli.completion import dead_job
 from runcue.cli.failure import Failure, bad_input, conflict
 from runcue.cli.fields import job_id
-from runcue.cli.groups import Verb, family
+from runcue.cli.groups import family
 from runcue.cli.home import Home
 from runcue.cli.pages import Pages, by_id, limited, most_of
 from runcue.cli.place import MANY, ask, end, reading
@@ -27,7 +27,7 @@ def command() -> None:
     """List, retry or purge dead jobs: those whose last attempt failed."""
 
 
-@command.command("list", cls=Verb, examples=["queuectl dlq list", "queuectl dlq list --json | jq length"])
+@command.command("list", examples=["queuectl dlq list", "queuectl dlq list --json | jq length"])
 @limited("dead jobs")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects, as in the jobs view.")
 @click.pass_obj
@@ -65,7 +65,7 @@ def list_dead(home: Home, limit: int, everything: bool, as_json: bool) -> None:
     pages.note(shown)
 
 
-@command.command("retry", cls=Verb, examples=["queuectl dlq retry job1", "queuectl dlq retry --all"])
+@command.command("retry", examples=["queuectl dlq retry job1", "queuectl dlq retry --all"])
 @click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=dead_job)
 @click.option("--all", "everything", is_flag=True, help="Retry every dead job.")
 @click.pass_obj
@@ -88,7 +88,6 @@ def retry(home: Home, ids: tuple[str, ...], everything: bool) -> None:
 
 @command.command(
     "purge",
-    cls=Verb,
     examples=[
         "queuectl dlq purge --dry-run",
         "queuectl dlq purge job1 job2",

@@ -8,7 +8,7 @@ import click
 
 from runcue.cli.completion import service
 from runcue.cli.fields import name as checked_name
-from runcue.cli.groups import Verb, family
+from runcue.cli.groups import family
 from runcue.cli.home import Home
 from runcue.cli.limits import limit_options, read, refused
 from runcue.cli.place import asked
@@ -34,7 +34,6 @@ def command() -> None:
 
 @command.command(
     "set",
-    cls=Verb,
     examples=[
         "queuectl service set openai --rate 60/min --rate 1000/day",
         "queuectl service set disk --concurrent 2",
@@ -67,7 +66,7 @@ def change(home: Home, /, name: str, **flags: Any) -> None:
     say(f"Service {name}: {limits_of(found)}")
 
 
-@command.command("list", cls=Verb, examples=["queuectl service list", "queuectl service list --json"])
+@command.command("list", examples=["queuectl service list", "queuectl service list --json"])
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects: limits, use, state.")
 @click.pass_obj
 def list_all(home: Home, as_json: bool) -> None:

@@ -8,7 +8,7 @@ import click
 
 from runcue.cli.failure import Failure
 from runcue.cli.fields import duration, unicode
-from runcue.cli.groups import Verb, family
+from runcue.cli.groups import family
 from runcue.cli.home import Home, home_of
 from runcue.cli.screen import clean, counted, in_table, moment, note, say, show_json, shown, table
 from runcue.cli.worker import MOST_WORKERS, Orders
@@ -39,7 +39,6 @@ def command() -> None:
 
 @command.command(
     "start",
-    cls=Verb,
     examples=[
         "queuectl worker start",
         "queuectl worker start --count 4 --queue mail --queue reports",
@@ -128,7 +127,6 @@ def _tail(log: Path) -> list[str]:
 
 @command.command(
     "stop",
-    cls=Verb,
     examples=["queuectl worker stop", "queuectl worker stop --timeout 60", "queuectl worker stop --now"],
 )
 @click.option("--now", is_flag=True, help="Put running jobs back instead of letting them finish.")
@@ -163,7 +161,7 @@ def stop(home: Home, now: bool, timeout: str | None) -> None:
 # list -----------------------------------------------------------------------------------------------------
 
 
-@command.command("list", cls=Verb, examples=["queuectl worker list", "queuectl worker list --json"])
+@command.command("list", examples=["queuectl worker list", "queuectl worker list --json"])
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects.")
 @click.pass_obj
 def list_workers(home: Home, as_json: bool) -> None:
