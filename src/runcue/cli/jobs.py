@@ -249,7 +249,7 @@ def ask(home: Home, question: Callable[[Cue, Settings], Awaitable[T]], *, may_cr
     async def with_settings(cue: Cue) -> T:
         return await question(cue, Settings.of(await cue.get_config()))
 
-    return place.asked(home, with_settings)
+    return place.ask_or_make(home, with_settings)
 
 
 async def was_ended(cue: Cue, work_id: str) -> bool:

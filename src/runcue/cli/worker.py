@@ -133,7 +133,7 @@ def _settings(home: Home) -> Settings:
     """The settings as they are kept; what cannot be read is half made, or is told by the Cue that opens it next."""
     from runcue import StorageBusy, StoreError
     from runcue.cli.failure import is_old
-    from runcue.cli.place import reading
+    from runcue.cli.place import migrated
     from runcue.cli.settings import Settings, settings_of
 
     try:
@@ -143,7 +143,7 @@ def _settings(home: Home) -> Settings:
     except StoreError as error:
         if not is_old(error):
             return Settings()
-    with reading(home) as reader:
+    with migrated(home) as reader:
         return Settings.of(reader.config())
 
 

@@ -24,7 +24,7 @@ from runcue.cli.groups import Verb
 from runcue.cli.home import Home, home_of
 from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job, was_ended
 from runcue.cli.lookup import no_job
-from runcue.cli.place import reading
+from runcue.cli.place import migrated
 from runcue.cli.reasons import Crew
 from runcue.cli.screen import (
     counted,
@@ -169,7 +169,7 @@ def _there(home: Home, ids: Sequence[str]) -> set[str]:
     """The ids among these that the queue already has."""
     if not ids or not home.exists:
         return set()
-    with reading(home) as reader:
+    with migrated(home) as reader:
         return {row["id"] for row in reader.jobs(ids=ids, limit=len(ids))}
 
 

@@ -1,4 +1,4 @@
-"""`queuectl list` and `runcue list`: the latest jobs, and why those that wait do so."""
+"""`queuectl list` and `runcue list`: the newest jobs, and why those that wait do so."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from runcue.cli.completion import queue, service
 from runcue.cli.fields import unicode
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.pages import Pages, by_id, limited, most_of
-from runcue.cli.place import File, hiding, on_file, row_of
+from runcue.cli.pages import Pages, by_id, limited, most_of, show_none
+from runcue.cli.place import File, hiding, look, on_file, row_of
 from runcue.cli.reasons import Crew, told, tries, waits
-from runcue.cli.screen import cut, is_terminal, moment, note, show_json, show_json_array, table
+from runcue.cli.screen import cut, is_terminal, moment, show_json_array, table
 from runcue.cli.words import QUEUECTL, RUNCUE, Words
 
 TYPE_CHECKING = False
@@ -43,13 +43,7 @@ RAW = "Show passwords, tokens and other secrets as they are."
 @click.option("--raw", is_flag=True, help=RAW)
 @click.pass_obj
 def command(
-    home: Home,
-    state: str | None,
-    queue: str | None,
-    limit: int,
-    everything: bool,
-    as_json: bool,
-    raw: bool,
+    home: Home, state: str | None, queue: str | None, limit: int, everything: bool, as_json: bool, raw: bool
 ) -> None:
     """List jobs, newest first, and why they wait.
 
@@ -60,10 +54,7 @@ def command(
     if queue is not None:
         unicode("queue", queue)
     if not home.exists:
-        if as_json:
-            show_json([])
-        else:
-            note("No jobs yet. Start with: queuectl enqueue -- echo hello")
+        show_none("No jobs yet. Start with: queuectl enqueue -- echo hello", as_json=as_json)
         return
     with home.reader() as reader:
         pages = Pages(
@@ -76,10 +67,9 @@ def command(
         else:
             crew = Crew(reader.workers())
             shown = table(HEADS, (row for page in pages for row in _rows(reader, page, crew, home.words)))
-    if not shown and not as_json:
-        chosen = state is not None or queue is not None
-        note("No such jobs." if chosen else "No jobs. Add one: queuectl enqueue -- echo hello")
-    pages.note(shown)
+    chosen = state is not None or queue is not None
+    none = "No such jobs." if chosen else "No jobs. Add one: queuectl enqueue -- echo hello"
+    pages.conclude(shown, none, as_json=as_json)
 
 
 @on_file(
@@ -114,27 +104,21 @@ def list_file(
     for name, value in wanted.items():
         if value is not None:
             unicode(f"--{name}", value)
-    if not place.exists:
-        raise place.nothing()
-    with place.reader() as reader:
+    with look(place) as reader:
         pages = Pages(
             lambda limit, before: reader.list(limit=limit, before=before, **wanted),
             most,
             lambda work: work.id,
         )
-        crew = Crew(reader.workers())
+        crew, words = Crew(reader.workers()), place.words
         if as_json:
-            shown = show_json_array(
-                one for page in pages for one in _summaries(reader, page, crew, place.words, raw=raw)
-            )
+            found = (one for page in pages for one in _summaries(reader, page, crew, words, raw=raw))
+            shown = show_json_array(found)
         else:
             rows = ([row_of(work, raw=raw) for work in page] for page in pages)
-            shown = table(
-                WORK_HEADS, (row for page in rows for row in _rows(reader, page, crew, place.words))
-            )
-    if not shown and not as_json:
-        note("No such units." if any(wanted.values()) else f"No units. {place.words.add}")
-    pages.note(shown)
+            shown = table(WORK_HEADS, (row for page in rows for row in _rows(reader, page, crew, words)))
+    none = "No such units." if any(wanted.values()) else f"No units. {place.words.add}"
+    pages.conclude(shown, none, as_json=as_json)
 
 
 def _summaries(
@@ -144,7 +128,8 @@ def _summaries(
     now = reader.now()
     told = waits(reader, [row_of(work, raw=raw) for work in works], now, crew, words)
     for work in works:
-        yield {**summary(work, raw=raw), "why": _why(told.get(work.id), now)}
+        why = {**explained(told[work.id][0], now), "text": told[work.id][1]} if work.id in told else None
+        yield {**summary(work, raw=raw), "why": why}
 
 
 def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
@@ -169,10 +154,6 @@ def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
         "skipped": work.skipped,
         "error": hide(work.error),
     }
-
-
-def _why(told: tuple[runcue.Explanation, str] | None, now: float) -> dict[str, Any] | None:
-    return None if told is None else {**explained(told[0], now), "text": told[1]}
 
 
 HEADS = ("ID", "STATE", "TRIES", "PRIO", "COMMAND", "WAITING / ERROR")

@@ -13,7 +13,7 @@ from runcue.cli.fields import said
 from runcue.cli.groups import F, declared, verb
 from runcue.cli.home import Home
 from runcue.cli.lookup import queues
-from runcue.cli.place import File, Place, asked, on_file, reading
+from runcue.cli.place import File, Place, ask_or_make, migrated, on_file
 from runcue.cli.screen import clean, say, typed
 
 TYPE_CHECKING = False
@@ -77,7 +77,7 @@ def _hold(place: Place, name: str, is_queue: bool, *, is_paused: bool) -> str:
     services: set[str] = set()
     known = {DEFAULT}
     if place.exists:
-        with reading(place) as reader:
+        with migrated(place) as reader:
             services = {one["name"] for one in reader.services()}
             known |= queues(reader)
             if place.rows(reader, queue=name, limit=1):
@@ -94,7 +94,7 @@ def _hold(place: Place, name: str, is_queue: bool, *, is_paused: bool) -> str:
 
     if isinstance(place, Home):  # a home may be yet to be made
         place.make()
-    asked(place, change)
+    ask_or_make(place, change)
     return "service" if name in services else "queue"
 
 

@@ -11,7 +11,7 @@ from runcue.cli.fields import name as checked_name
 from runcue.cli.groups import family
 from runcue.cli.home import Home
 from runcue.cli.limits import limit_options, read, refused
-from runcue.cli.place import asked
+from runcue.cli.place import ask_or_make
 from runcue.cli.screen import is_terminal, note, say, show_json, table
 from runcue.cli.services import as_table, limits_of, services
 
@@ -62,7 +62,7 @@ def change(home: Home, /, name: str, **flags: Any) -> None:
 
     home.make()
     with refused():
-        found = asked(home, declare)
+        found = ask_or_make(home, declare)
     say(f"Service {name}: {limits_of(found)}")
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
+from runcue.cli import reasons
 from runcue.cli.completion import any_job, any_work
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.lookup import the_job
 from runcue.cli.place import File, Place, on_file
-from runcue.cli.reasons import Crew, again, sentence
 from runcue.cli.screen import moment, say, show_json
 
 TYPE_CHECKING = False
@@ -44,9 +44,7 @@ def explain(place: File, id: str, as_json: bool) -> None:
 
 def _explain(place: Place, id: str, as_json: bool) -> None:
     with the_job(place, id) as (reader, work, job):
-        why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
-        way = again(reader, work, place.words)
-    text = sentence(why, job, now, crew, work.queue, way, place.words)
+        why, now, text = reasons.explained(reader, work, job, place.words)
     if as_json:
         show_json({"id": id, "state": job["state"], **explained(why, now), "text": text})
     else:
@@ -54,7 +52,7 @@ def _explain(place: Place, id: str, as_json: bool) -> None:
 
 
 def explained(why: runcue.Explanation, now: float) -> dict[str, Any]:
-    """An explanation as data: `until` as a time, `seconds` from now until then."""
+    """An explanation as data: `until` is a time, `seconds` the time left until then."""
     from runcue import mask
 
     left = None if why.until is None else max(0.0, why.until - now)
