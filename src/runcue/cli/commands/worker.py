@@ -37,7 +37,7 @@ def command() -> None:
     """Start, stop and list the processes that run jobs."""
 
 
-def crew_options(count: str, many: str, *more: Callable[[F], F]) -> Callable[[F], F]:
+def crew_options(count: str, many: str, *more: Callable[[Any], Any]) -> Callable[[F], F]:
     """The options of a verb that starts workers; `many` are what they run, `more` stand before `--quiet`."""
     return declared(
         click.option(
