@@ -1,6 +1,6 @@
-"""What the shell offers while somebody types: ids, names and states, read from the queue and never written.
+"""What the shell offers for completion: ids, names and states, read from the queue without changing it.
 
-Whatever goes wrong, nothing is offered: a shell that completes is no place for an error.
+After any error nothing is offered, because a message would disturb what is being typed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runcue.cli.place import Place
 
 MOST = 200
-"""How many of the latest jobs are looked at."""
+"""How many of the newest jobs are offered."""
 
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 

@@ -1,10 +1,10 @@
-"""Where `queuectl` and `runcue` begin and end: the verbs, and how every error becomes one line and an exit code.
+"""The entry points of `queuectl` and `runcue`: their verbs, and how errors become one line and an exit code.
 
 Rules:
-- Next to nothing is imported before `_run` catches what may happen, so that Ctrl-C is quiet from the start.
-- No traceback for anything that a user can do; QUEUECTL_DEBUG=1 shows those of our own mistakes.
-- Where stdin, stdout or stderr is closed, nothing else can come to take its place. An error that nobody can be told
-  has its exit code all the same.
+- Almost nothing is imported before `_run` catches exceptions, so that Ctrl-C never prints a traceback.
+- No error that a user can cause prints a traceback; QUEUECTL_DEBUG=1 shows those of our own mistakes.
+- Where stdin, stdout or stderr is closed, no other file may get its number. An error that cannot be printed still
+  sets the exit code.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ Exit codes:
 Environment: NO_COLOR, CLICOLOR_FORCE, RUNCUE_DEBUG=1
 """,
 }
-"""What the help of each program ends with."""
+"""The end of each program's help."""
 
 
 def queuectl() -> None:
@@ -133,20 +133,20 @@ def runcue() -> None:
 
 
 def _run(name: str) -> int:
-    """One command from its arguments to its exit code."""
+    """Run one command; returns its exit code."""
     try:
         try:
             _need_posix(name)
             _fill_streams()
             code = _invoked(name, sys.argv[1:])
             _flush()
-        except Exception as error:  # noqa: BLE001 (whatever it is, a user gets one line)
+        except Exception as error:  # noqa: BLE001 (every error is printed in one line)
             code = _ended(name, error)
     except KeyboardInterrupt:
-        _let_go_of_streams()
+        _silence_streams()
         return 130
     except BrokenPipeError:
-        _let_go_of_streams()
+        _silence_streams()
         return 141
     return code
 
@@ -227,7 +227,7 @@ def program(name: str) -> click.Group:
 
 
 def _ended(name: str, error: Exception) -> int:
-    """Say what went wrong, where it can be said; the exit code."""
+    """Print what went wrong, where that is possible; returns the exit code."""
     if _is_closed_pipe(error):
         raise BrokenPipeError from error
     from click.exceptions import NoArgsIsHelpError
@@ -244,28 +244,25 @@ def _ended(name: str, error: Exception) -> int:
     except BrokenPipeError:
         raise
     except OSError:  # a full disk behind stdout or stderr
-        _let_go_of_streams()
+        _silence_streams()
     return failure.code
 
 
 def _tell(name: str, error: Exception, failure: Failure) -> None:
-    """Say in one line on stderr what went wrong."""
+    """Print on stderr in one line what went wrong."""
     from runcue.cli.screen import clean, note
 
     if os.environ.get(DEBUG) or os.environ.get(ALSO_DEBUG):
         import traceback
 
         note("".join(traceback.format_exception(error)).rstrip())
-    whom = name
     context = getattr(error, "ctx", None)
-    if context is not None:
-        whom = context.command_path
     if failure.text:
-        note(f"{clean(whom)}: {clean(failure.text)}")
+        note(f"{clean(name if context is None else context.command_path)}: {clean(failure.text)}")
 
 
 def failure_of(error: Exception, name: str = "queuectl") -> Failure:
-    """What any error means to a user: one line and an exit code."""
+    """Turn any error into one line and an exit code."""
     import click
 
     if isinstance(error, Failure):
@@ -305,7 +302,7 @@ def failure_of(error: Exception, name: str = "queuectl") -> Failure:
 
 
 def _near(name: str, names: Iterable[str]) -> str:
-    """The option that may be meant by that one, if any is near."""
+    """The end of a message that suggests an option with a similar name, if there is one."""
     from difflib import get_close_matches  # only mistakes need it
 
     plain = {one.lstrip("-"): one for one in names}
@@ -321,9 +318,9 @@ def _is_closed_pipe(error: BaseException) -> bool:
 
 
 def _fill_streams() -> None:
-    """Put /dev/null where stdin, stdout or stderr is closed, lest a file we open takes its number.
+    """Open /dev/null where stdin, stdout or stderr is closed, so that no other file gets its number.
 
-    A shell script may have taken the number of what was closed before: nobody can be told anything there.
+    A shell may have opened its script there: an output that can only be read is replaced, too.
     """
     for number in (1, 2):
         if _is_only_read(number):
@@ -351,8 +348,8 @@ def _flush() -> None:
             stream.flush()
 
 
-def _let_go_of_streams() -> None:
-    """Nothing more is written, so that the interpreter's own flush at its end has nothing to complain about."""
+def _silence_streams() -> None:
+    """Send further output to /dev/null, so that the interpreter's flush at exit cannot fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

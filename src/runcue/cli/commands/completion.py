@@ -1,4 +1,4 @@
-"""`queuectl completion`: the script that teaches a shell our verbs, options, ids and names."""
+"""`queuectl completion`: the script with which a shell completes verbs, options, ids and names."""
 
 from __future__ import annotations
 

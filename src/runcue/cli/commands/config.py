@@ -1,4 +1,4 @@
-"""`queuectl config`: the settings that are kept with the queue."""
+"""`queuectl config`: the settings that are stored with the queue."""
 
 from __future__ import annotations
 

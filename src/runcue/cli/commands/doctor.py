@@ -1,4 +1,4 @@
-"""`queuectl doctor`: looks for trouble and says what to do; `--recover` saves what a damaged file still holds."""
+"""`queuectl doctor`: looks for trouble and says what to do; `--recover` saves what can be read of a damaged file."""
 
 from __future__ import annotations
 
@@ -53,32 +53,20 @@ def _examine(home: Home) -> tuple[dict[str, Any], list[Finding]]:
         return facts, [*findings, look.ok("There is no queue yet; the first job makes it")]
     try:
         with home.reader() as reader:
-            for part in (
-                look.storage(reader, facts),
-                look.crew(reader),
-                look.waiting(reader),
-                look.services(reader),
-                look.settings(reader),
-            ):
-                findings += part
+            findings += look.storage(reader, facts)
+            for part in (look.crew, look.waiting, look.services, look.settings):
+                findings += part(reader)
     except RuncueError as error:
         findings.append(look.damage(error))
     return facts, findings
 
 
 def _tell_json(home: Home, facts: dict[str, Any], findings: list[Finding], code: int) -> None:
+    place = os.fsencode(home.place()).decode("utf-8", "backslashreplace")
     versions = {name: facts.get(name) for name in ("runcue", "python", "sqlite", "schema")}
-    show_json(
-        {
-            "healthy": code == 0,
-            "exit_code": code,
-            "home": os.fsencode(home.place()).decode("utf-8", "backslashreplace"),
-            "versions": versions,
-            "size": facts.get("size"),
-            "log_size": facts.get("log_size"),
-            "findings": findings,
-        }
-    )
+    sizes = {name: facts.get(name) for name in ("size", "log_size")}
+    said = {"healthy": code == 0, "exit_code": code, "home": place, "versions": versions}
+    show_json({**said, **sizes, "findings": findings})
 
 
 def _tell(home: Home, facts: dict[str, Any], findings: list[Finding], code: int) -> None:
@@ -93,14 +81,9 @@ def _tell(home: Home, facts: dict[str, Any], findings: list[Finding], code: int)
             say(f"         → {found.advice}")
     say()
     warnings = sum(found.level == "warning" for found in findings)
-    if code:
-        say("This needs you: see above.")
-    elif warnings:
-        say(
-            f"The queue is sound; {warnings} {'thing waits' if warnings == 1 else 'things wait'} for somebody."
-        )
-    else:
-        say("All is well.")
+    things = "thing waits" if warnings == 1 else "things wait"
+    sound = f"The queue is sound; {warnings} {things} for somebody." if warnings else "All is well."
+    say("This needs you: see above." if code else sound)
 
 
 def _recover(home: Home, yes: bool, as_json: bool) -> None:
@@ -129,7 +112,7 @@ def _recover(home: Home, yes: bool, as_json: bool) -> None:
 
 
 def _has_problems(home: Home) -> bool:
-    """True when the file can be read and something is wrong with it all the same."""
+    """True when the file can be read, but a check finds damage."""
     from runcue import StoreError
 
     try:

@@ -1,4 +1,4 @@
-"""`pause` and `resume`: nothing more starts in a queue or on a service until it is let go on."""
+"""`pause` and `resume`: nothing starts in a paused queue or on a paused service until it is resumed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT = "default"
 
 
 def _what(one: str) -> Callable[[F], F]:
-    """What is to be paused or resumed, as arguments of a verb; `one` is what waits in a queue."""
+    """The arguments of a verb that pauses or resumes; `one` is a job or a unit."""
     text = f"The name is that of a queue, even if no {one} uses it yet."
     return declared(
         click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service),
@@ -68,11 +68,12 @@ def _pause(place: Place, name: str, is_queue: bool) -> None:
 
 
 def _resume(place: Place, name: str, is_queue: bool) -> None:
-    say(f"Resumed {_hold(place, name, is_queue, is_paused=False)} {clean(name)}")
+    kind = _hold(place, name, is_queue, is_paused=False)
+    say(f"Resumed {kind} {clean(name)}")
 
 
 def _hold(place: Place, name: str, is_queue: bool, *, is_paused: bool) -> str:
-    """Pause or resume what is meant; whether it is a service or a queue."""
+    """Pause or resume a queue or service; returns which of both it is."""
     name = checked_name("name", name)
     services: set[str] = set()
     known = {DEFAULT}
@@ -92,7 +93,7 @@ def _hold(place: Place, name: str, is_queue: bool, *, is_paused: bool) -> str:
     async def change(cue: Cue) -> None:
         await (cue.pause if is_paused else cue.resume)(name)
 
-    if isinstance(place, Home):  # a home may be yet to be made
+    if isinstance(place, Home):  # the home may not exist yet
         place.make()
     ask_or_make(place, change)
     return "service" if name in services else "queue"

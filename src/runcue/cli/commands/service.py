@@ -1,4 +1,4 @@
-"""`queuectl service`: limits that jobs share, over all workers. A job says which it keeps to by `--uses`."""
+"""`queuectl service`: limits that all workers share. A job names the services it uses with `--uses`."""
 
 from __future__ import annotations
 

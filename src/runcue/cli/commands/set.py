@@ -1,4 +1,4 @@
-"""`runcue set`: the limits of a service, changed while its program runs."""
+"""`runcue set`: changes the limits of a service while its program runs."""
 
 from __future__ import annotations
 
