@@ -450,7 +450,7 @@ def test_stop_goes_on_when_the_queue_is_damaged_while_it_waits(crew: Crew, tmp_p
     until((tmp_path / "runs").exists, "the job starts")
     with crew.begun("worker", "stop") as stopping:
         assert stopping.stderr is not None
-        assert stopping.stderr.readline() == "Waiting for 1 running: slow\n"
+        assert stopping.stderr.readline() == "Waiting for 1 running job: slow\n"
         crew.database.rename(tmp_path / "away")
         (tmp_path / "go").touch()
         out, _ = stopping.communicate(timeout=BOUND)

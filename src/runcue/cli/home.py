@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from runcue.cli.failure import Failure, bad_input, misconfigured, not_found
-from runcue.cli.fields import job_id
 from runcue.cli.place import Row, hiding
 from runcue.cli.screen import quoted, shown
 from runcue.cli.words import QUEUECTL
@@ -135,6 +134,8 @@ class Home:
     @staticmethod
     def check_id(text: str) -> str:
         """The id of a job as typed; raises when it cannot be one."""
+        from runcue.cli.fields import job_id
+
         return job_id(text)
 
     @staticmethod

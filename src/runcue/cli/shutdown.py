@@ -258,7 +258,7 @@ class Leaving:
                 what = "is stopped. Let it go on" if is_stopped(row) else "does not move. If it was stopped"
                 warn(f"Worker {row['id']} (pid {row['pid']}) {what}: kill -CONT {row['pid']}")
         if jobs and jobs != self._busy:
-            note(f"Waiting for {len(jobs)} running: {listed(jobs)}")
+            note(f"Waiting for {counted(len(jobs), 'running job')}: {listed(jobs)}")
         self._busy = jobs
 
 
