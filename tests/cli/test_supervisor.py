@@ -260,7 +260,7 @@ def test_lines_that_nobody_reads_hold_nobody_up_and_are_counted() -> None:
             stream.push()
         *lines, last = read.decode("ascii").splitlines()
         assert set(lines) == {"x" * 79 + "\\u2026"}
-        assert last == f"({20_000 - len(lines):,} lines lost: nobody read on)"
+        assert last == f"({20_000 - len(lines):,} lines lost: nobody read them)"
     finally:
         os.close(reading)
     stream.put("for nobody")

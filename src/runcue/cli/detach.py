@@ -34,9 +34,8 @@ class Child:
         """Wait until the new process is up; raises the reason and its exit code when it is not. Ctrl-C ends it."""
         try:
             if not select.select([self._ready], [], [], seconds)[0]:
-                raise Failure(
-                    f"Nothing was heard for {seconds:g} s of process {self.pid}, which goes on.", BUSY
-                )
+                text = f"Process {self.pid} has not said for {seconds:g} s whether it is up. It goes on."
+                raise Failure(text, BUSY)
             word = os.read(self._ready, LONGEST)
         except KeyboardInterrupt:
             os.kill(self.pid, signal.SIGTERM)

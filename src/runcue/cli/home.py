@@ -22,8 +22,6 @@ from runcue.host.address import file_in, is_address, is_postgres, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import click
-
     import runcue
 
 VARIABLE = "QUEUECTL_HOME"
@@ -153,13 +151,6 @@ class Home:
             {**job, "command": hide(job["command"]), "last_error": hide(job["last_error"])}
             for job in reader.jobs(state, **which)
         ]
-
-
-def home_of(context: click.Context) -> Home:
-    """The home, for commands that get their context; the others use `@click.pass_obj`."""
-    home = context.find_object(Home)
-    assert home is not None, "the top group finds the home before any command runs"
-    return home
 
 
 def _complaint(path: Path, *, is_directory: bool) -> Failure | None:

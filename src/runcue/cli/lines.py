@@ -83,7 +83,7 @@ class Stream:
                 break
             del self._left[:written]
             if self._lost and not self._left:
-                self._left += f"({counted(self._lost, 'line')} lost: nobody read on)\n".encode("ascii")
+                self._left += f"({counted(self._lost, 'line')} lost: nobody read them)\n".encode("ascii")
                 self._lost = 0
         return True
 

@@ -110,11 +110,7 @@ def short(
 
 
 def waits(
-    reader: runcue.Reader,
-    jobs: Iterable[Mapping[str, Any]],
-    now: float,
-    crew: Crew,
-    words: Words = QUEUECTL,
+    reader: runcue.Reader, jobs: Iterable[Mapping[str, Any]], now: float, crew: Crew, words: Words = QUEUECTL
 ) -> dict[str, tuple[runcue.Explanation, str]]:
     """For each job that waits, by its id: the library's explanation, and a few words."""
     wait = {job["id"]: job for job in jobs if job["state"] in words.waiting}

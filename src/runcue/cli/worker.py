@@ -76,7 +76,7 @@ class Voice:
         try:
             os.write(self._descriptor, line)
         except (BlockingIOError, BrokenPipeError):
-            return  # nobody listens, or not quickly enough
+            return  # the supervisor is gone, or reads too slowly
 
 
 def main() -> None:

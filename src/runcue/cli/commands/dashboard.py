@@ -176,7 +176,7 @@ def _refused(host: str, port: int, token: str | None) -> Iterator[None]:
             raise _no_address(host) from error
         if error.errno == EACCES:
             raise misconfigured(
-                f"Port {port} is not for you to take. Give one from 1024 up, or --port 0."
+                f"You may not listen on port {port}. Give one from 1024 up, or --port 0."
             ) from error
         if error.errno == EADDRINUSE:
             raise conflict(f"Port {port} of {clean(host)} is taken. Give another, or --port 0.") from error

@@ -60,7 +60,7 @@ def _row(job: Row) -> tuple[str, ...]:
 def retry(home: Home, ids: tuple[str, ...], everything: bool) -> None:
     """Retry dead jobs, each with all its attempts.
 
-    The jobs that one of them runs after have to exist still, or to be retried with it.
+    Each job that a retried job runs after must still exist and not be dead or cancelled, or be retried with it.
     """
     if bool(ids) is everything:
         raise bad_input("Say which: ids, or --all." if not ids else "Give ids or --all, not both.")

@@ -11,7 +11,7 @@ import click
 from runcue.cli import diagnosis as look
 from runcue.cli.failure import bad_input, not_found
 from runcue.cli.groups import verb
-from runcue.cli.home import Home, home_of
+from runcue.cli.home import Home
 from runcue.cli.screen import clean, note, say, show_json, shown, styled
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ def command(context: click.Context, recover: bool, yes: bool, as_json: bool) -> 
     Exit code 0 when the queue is sound (jobs may still wait for something), 3 when its file is damaged,
     4 when a version or a permission is wrong, 5 when others keep it busy.
     """
-    home = home_of(context)
+    home: Home = context.obj
     if recover:
         _recover(home, yes, as_json)
         return
@@ -81,9 +81,9 @@ def _tell(home: Home, facts: dict[str, Any], findings: list[Finding], code: int)
             say(f"         → {found.advice}")
     say()
     warnings = sum(found.level == "warning" for found in findings)
-    things = "thing waits" if warnings == 1 else "things wait"
-    sound = f"The queue is sound; {warnings} {things} for somebody." if warnings else "All is well."
-    say("This needs you: see above." if code else sound)
+    things = "1 thing needs" if warnings == 1 else f"{warnings} things need"
+    sound = f"The queue is sound; {things} attention." if warnings else "All is well."
+    say("There is a problem: see above." if code else sound)
 
 
 def _recover(home: Home, yes: bool, as_json: bool) -> None:
@@ -93,7 +93,7 @@ def _recover(home: Home, yes: bool, as_json: bool) -> None:
         raise not_found(f"There is no queue in {shown(home.path)}: nothing to recover.")
     if not yes:
         if sys.stdin is None or not sys.stdin.isatty():
-            raise bad_input("Nobody can be asked here. Add --yes to build the queue's file anew.")
+            raise bad_input("There is no terminal to ask on. Add --yes to build the queue's file anew.")
         click.confirm(
             "Build the queue's file anew from what can be read? The old one is kept.", abort=True, err=True
         )

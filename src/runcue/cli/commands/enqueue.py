@@ -21,7 +21,7 @@ from runcue.cli.completion import any_job, queue, service
 from runcue.cli.failure import BAD_INPUT, STORAGE, Failure, bad_input, conflict, not_found
 from runcue.cli.fields import LocalTime, check, said
 from runcue.cli.groups import Verb
-from runcue.cli.home import Home, home_of
+from runcue.cli.home import Home
 from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job, was_ended
 from runcue.cli.lookup import no_job
 from runcue.cli.place import migrated
@@ -134,7 +134,7 @@ def command(
     given = _given(flags, context.meta.get(ARGV))
     jobs = _jobs(_utf8(words), file, given)
     _say_local([job.run_at for _, job in jobs if isinstance(job.run_at, LocalTime)])
-    home = home_of(context)
+    home: Home = context.obj
     for _, job in jobs:
         if job.key is not None and job.id is None:
             job.id = _new_id()

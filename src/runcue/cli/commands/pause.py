@@ -86,7 +86,7 @@ def _hold(place: Place, name: str, is_queue: bool, *, is_paused: bool) -> str:
     elif not is_queue:
         raise place.nothing()
     if is_queue and name in services:
-        raise bad_input(f"{said(name)} is a service, which no queue can be told from. Leave --queue out.")
+        raise bad_input(f"{said(name)} is a service. No queue of that name can be paused: leave --queue out.")
     if not is_queue and name not in services | known:
         raise _unknown(name, services | known, place.words.one)
 

@@ -29,7 +29,7 @@ def retry(
 ) -> None:
     """Retry units that failed or were cancelled, each with all its attempts.
 
-    The units that one of them runs after have to exist still, or to be retried with it.
+    Each unit that a retried unit runs after must still exist and not be failed or cancelled, or be retried with it.
     """
     if bool(ids) is everything:
         raise bad_input(

@@ -37,11 +37,7 @@ LIVE = ("pending", "failed", "processing")
 
 
 @verb(
-    "wait",
-    examples=[
-        "queuectl wait job1 job2 && echo both completed",
-        "queuectl wait --all --timeout 10m",
-    ],
+    "wait", examples=["queuectl wait job1 job2 && echo both completed", "queuectl wait --all --timeout 10m"]
 )
 @click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=live_job)
 @click.option("--all", "everything", is_flag=True, help="Wait until no job is left to run.")
@@ -157,7 +153,7 @@ class _Watch:
         say(
             f"{one} completed, and is no longer kept"
             if is_known
-            else f"{one} has ended, how is no longer kept"
+            else f"{one} has ended; whether it completed is no longer known"
         )
 
     def _too_long(self, left: Iterable[str]) -> Failure:

@@ -37,7 +37,7 @@ def command(home: Home, id: str, as_json: bool) -> None:
 def explain(place: File, id: str, as_json: bool) -> None:
     """Say why a unit does not run, what is ahead of it, until when, and what to do.
 
-    What the callbacks of its program would say of it only the program knows.
+    The callbacks of its program are not called: they may have it wait for a reason that is not shown.
     """
     _explain(place, id, as_json)
 

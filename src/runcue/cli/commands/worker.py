@@ -10,7 +10,7 @@ import click
 from runcue.cli.failure import Failure
 from runcue.cli.fields import duration, unicode
 from runcue.cli.groups import F, declared, family
-from runcue.cli.home import Home, home_of
+from runcue.cli.home import Home
 from runcue.cli.screen import clean, counted, in_table, moment, note, say, show_json, shown, table
 from runcue.cli.worker import MOST_WORKERS, Orders
 
@@ -27,11 +27,7 @@ LAST_LINES = 5
 
 @family(
     "worker",
-    examples=[
-        "queuectl worker start --count 4",
-        "queuectl worker start --detach",
-        "queuectl worker stop",
-    ],
+    examples=["queuectl worker start --count 4", "queuectl worker start --detach", "queuectl worker stop"],
 )
 def command() -> None:
     """Start, stop and list the processes that run jobs."""
@@ -79,7 +75,7 @@ def start(context: click.Context, count: int, queues: tuple[str, ...], detach: b
     from runcue.cli.shutdown import Post
     from runcue.cli.supervisor import Supervisor
 
-    home = home_of(context)
+    home: Home = context.obj
     for key, text in (("the home", str(home.path)), *(("queue", one) for one in queues)):
         unicode(key, text)
     home.make()
