@@ -175,7 +175,7 @@ def test_a_job_that_may_have_been_cancelled_has_not_completed(
         forget(home)
 
     vanishing("a", end)
-    assert inside("wait", "a") == (1, "a has ended, how is no longer kept\n", "")
+    assert inside("wait", "a") == (1, "a has ended; whether it completed is no longer known\n", "")
 
 
 def test_a_job_that_is_no_longer_kept_is_not_unknown(inside: Inside, home: Path) -> None:

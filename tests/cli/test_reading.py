@@ -439,7 +439,7 @@ def test_doctor_names_what_is_stuck_and_what_to_do(invoke: Invoke, stock: Path) 
         assert said[words]["advice"]
     code, out, err = invoke(stock, "doctor")
     assert (code, err) == (0, "")
-    assert "5 things wait for somebody" in out
+    assert "5 things need attention" in out
 
 
 @pytest.mark.parametrize("name", ["home", "a home"])

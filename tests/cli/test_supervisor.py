@@ -260,7 +260,7 @@ def test_lines_that_nobody_reads_hold_nobody_up_and_are_counted() -> None:
             stream.push()
         *lines, last = read.decode("ascii").splitlines()
         assert set(lines) == {"x" * 79 + "\\u2026"}
-        assert last == f"({20_000 - len(lines):,} lines lost: nobody read on)"
+        assert last == f"({20_000 - len(lines):,} lines lost: nobody read them)"
     finally:
         os.close(reading)
     stream.put("for nobody")
@@ -450,7 +450,7 @@ def test_stop_goes_on_when_the_queue_is_damaged_while_it_waits(crew: Crew, tmp_p
     until((tmp_path / "runs").exists, "the job starts")
     with crew.begun("worker", "stop") as stopping:
         assert stopping.stderr is not None
-        assert stopping.stderr.readline() == "Waiting for 1 running: slow\n"
+        assert stopping.stderr.readline() == "Waiting for 1 running job: slow\n"
         crew.database.rename(tmp_path / "away")
         (tmp_path / "go").touch()
         out, _ = stopping.communicate(timeout=BOUND)

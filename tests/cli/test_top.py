@@ -29,7 +29,7 @@ from textual.widgets import Input
 import runcue
 from runcue.cli.home import Home
 from runcue.cli.place import File, Place
-from runcue.cli.top import lines
+from runcue.cli.top import lines, look
 from runcue.cli.top.app import PARTS, Main, Top
 from runcue.cli.top.boxes import Box, Live, Logs, Question
 from runcue.cli.top.look import Item, Look, Scene, Wish
@@ -683,6 +683,17 @@ def test_an_id_stays_whole_while_other_columns_can_be_given_up(width: int, shown
 def test_each_state_of_a_service_has_a_word(more: dict[str, Any], word: str) -> None:
     one = {"circuit": None, "paused": False, "blocked": None, "seconds": None, **more}
     assert lines.health(one)[1] == word
+
+
+@pytest.mark.parametrize(
+    ("more", "state"),
+    [({}, "ready"), ({"circuit": "closed"}, "ready"), ({"circuit": "open"}, "open"),
+     ({"circuit": "half_open"}, "half open"), ({"circuit": "closed", "paused": True}, "paused")],
+)  # fmt: skip
+def test_a_service_whose_circuit_is_closed_is_ready(more: dict[str, Any], state: str) -> None:
+    one = {"name": "api", "running": 0, "concurrent": None, "rates": [], "quantities": [], "circuit": None,
+           "paused": False, "blocked": None, "seconds": None}  # fmt: skip
+    assert look._of_service({**one, **more}).state == state
 
 
 # a real terminal --------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_stop_lets_a_job_finish_and_a_later_start_just_works(crew: Crew, tmp_pat
     with crew.begun("worker", "stop") as stopping:
         assert stopping.stderr is not None
         assert stopping.stdout is not None
-        assert stopping.stderr.readline() == "Waiting for 1 running: busy\n"
+        assert stopping.stderr.readline() == "Waiting for 1 running job: busy\n"
         supervisor.until("Stopping when busy has ended.")
         open_gate(marks)
         assert stopping.stdout.read() == "Stopped 1 worker.\n"

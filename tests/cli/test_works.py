@@ -428,7 +428,8 @@ def test_where_nothing_can_be_drawn_watching_prints(
         raise AssertionError("it would be drawn")
 
     monkeypatch.setattr(screen, "is_terminal", lambda: True)
-    monkeypatch.setattr(screen, "live", live)
+    monkeypatch.setattr("runcue.cli.commands.status.is_terminal", lambda: True)
+    monkeypatch.setattr("runcue.cli.commands.status.live", live)
     monkeypatch.setattr("time.sleep", interrupt)
     monkeypatch.setenv("TERM", "dumb")
     with pytest.raises(KeyboardInterrupt):

@@ -2,10 +2,10 @@
 
 Rules:
 - The module is imported as `python -m` would: the working directory comes first.
-- The attribute may be dotted. A function (or class) is called without arguments; a Cue must come of it.
-- A name that is not there, and what is no Cue, is bad input (2). What the application itself raises is its
-  configuration (4): its last line is shown, and all of it with RUNCUE_DEBUG=1.
-- So is a Cue that a worker cannot run: one in memory, and one that was run while it was imported.
+- The attribute may be dotted. A function (or class) is called without arguments and has to return a Cue.
+- A name that does not exist, or names no Cue, is bad input (2). An error that the application raises is one of its
+  configuration (4): its last line is shown, and with RUNCUE_DEBUG=1 the traceback.
+- A Cue that a worker cannot run is also an error of configuration: one in memory, and one that was already run.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _cues(module: object) -> str:
 
 
 def _raised(what: str, error: BaseException) -> Failure:
-    """One line for what an application raised: where, and what it says itself."""
+    """The failure about an error that an application raised: where it was raised, and its text."""
     import traceback
 
     said = error.msg if isinstance(error, SyntaxError) else str(error)

@@ -1,6 +1,6 @@
-"""What the shell offers while somebody types: ids, names and states, read from the queue and never written.
+"""What the shell offers for completion: ids, names and states, read from the queue without changing it.
 
-Whatever goes wrong, nothing is offered: a shell that completes is no place for an error.
+After any error nothing is offered, because a message would disturb what is being typed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from runcue.cli.home import Home
+from runcue.cli.lookup import queues
+from runcue.cli.settings import KEYS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from runcue.cli.place import Place
 
 MOST = 200
-"""How many of the latest jobs are looked at."""
+"""How many of the newest jobs are offered."""
 
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
@@ -43,8 +45,6 @@ def _from_queue(ask: Callable[[runcue.Reader], Iterable[str]]) -> Completer:
 
 
 def _queues(reader: runcue.Reader) -> set[str]:
-    from runcue.cli.lookup import queues
-
     return queues(reader)
 
 
@@ -73,6 +73,4 @@ queue_or_service = _from_queue(lambda reader: [*_queues(reader), *(one["name"] f
 
 def setting(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The names of settings."""
-    from runcue.cli.settings import KEYS
-
     return [name for name in KEYS if name.startswith(incomplete.replace("-", "_"))]

@@ -1,7 +1,7 @@
-"""Forks into the background: a process in a session of its own, without the terminal and files of its parent.
+"""Forks a process into the background, in a session of its own, without the terminal and files of its parent.
 
-`detached(log)` returns twice: in the parent a `Child` to wait for, in the new process a `Parent` to answer. The new
-process has nothing open but a log file, as its output, and the pipe for its answer.
+`detached(log)` returns twice: a `Child` to wait for in the old process, a `Parent` to answer in the new one. The new
+process has only the log file open, as its output, and the pipe for its answer.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ READY = 3
 MOST_DESCRIPTORS = 1 << 20
 UP = b"\0"
 LONGEST = 4096
-"""Bytes of a reason that are passed on."""
+"""Bytes of a reason that are sent at most."""
 
 
 class Child:
-    """The new process, seen by the process that made it."""
+    """The new process, as the old one sees it."""
 
     def __init__(self, pid: int, ready: int) -> None:
         self.pid = pid
         self._ready = ready
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is up; raises why it is not, with its exit code. Ctrl-C ends it."""
+        """Wait until the new process is up; raises the reason and its exit code when it is not. Ctrl-C ends it."""
         try:
             if not select.select([self._ready], [], [], seconds)[0]:
-                raise Failure(
-                    f"Nothing was heard for {seconds:g} s of process {self.pid}, which goes on.", BUSY
-                )
+                text = f"Process {self.pid} has not said for {seconds:g} s whether it is up. It goes on."
+                raise Failure(text, BUSY)
             word = os.read(self._ready, LONGEST)
         except KeyboardInterrupt:
             os.kill(self.pid, signal.SIGTERM)
@@ -47,17 +46,17 @@ class Child:
 
 
 class Parent:
-    """The process that made this one, and waits for its answer."""
+    """The old process, as the new one sees it: it waits for an answer."""
 
     def __init__(self, ready: int) -> None:
         self._ready = ready
 
     def is_up(self) -> None:
-        """Tell that all is well."""
+        """Answer that the new process is up."""
         self._answer(UP)
 
     def is_not_up(self, reason: str) -> None:
-        """Tell why it is not, unless it was told that all is well."""
+        """Answer why the new process is not up; does nothing after an answer."""
         self._answer(reason.encode()[:LONGEST])
 
     def _answer(self, word: bytes) -> None:
@@ -66,14 +65,14 @@ class Parent:
         try:
             os.write(self._ready, word)
         except BrokenPipeError:
-            return  # nobody waits any more
+            return  # the old process has stopped waiting
         finally:
             os.close(self._ready)
             self._ready = -1
 
 
 def detached(log: Path) -> Child | Parent:
-    """Make the new process."""
+    """Fork; returns in both processes."""
     output = open_log(log)
     ours, theirs = os.pipe()
     for stream in (sys.stdout, sys.stderr):

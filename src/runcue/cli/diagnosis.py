@@ -1,6 +1,6 @@
-"""What may be wrong with a queue: one function for each place to look at, each giving findings with what to do.
+"""What may be wrong with a queue: a function for each part of it, which yields findings and advice.
 
-A finding is `ok`, a `warning` (something waits for somebody) or a `problem`, which has an exit code of its own.
+A finding is `ok`, a `warning` (a person should do something) or a `problem`, which has an exit code of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from runcue.cli.failure import BRING_UP_TO_DATE, BUSY, CONFIGURATION, STORAGE, i
 from runcue.cli.home import DATABASE, Home
 from runcue.cli.reasons import Crew
 from runcue.cli.screen import clean, counted, quoted, shown, span, typed
+from runcue.cli.settings import KEYS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +29,11 @@ LARGE_LOG = 64 * 1024**2
 LITTLE_SPACE = 100 * 1024**2
 LARGE_SKEW = 60.0
 MOST_LOOKED_AT = 1000
+RECOVER = "Stop the workers, then: queuectl doctor --recover"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at: how it is, and what to do about it."""
+    """The state of one thing, and what to do about it."""
 
     level: str
     what: str
@@ -40,17 +42,22 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def ok(what: str) -> Finding:
-    """Nothing to do here."""
+    """A finding that asks for nothing."""
     return Finding("ok", what)
 
 
 def warning(what: str, advice: str) -> Finding:
-    """Something waits for somebody; the queue itself is sound."""
+    """A finding that a person should act on; the queue itself is sound."""
     return Finding("warning", what, advice)
 
 
+def problem(what: str, advice: str, code: int = STORAGE) -> Finding:
+    """A finding with an exit code of its own."""
+    return Finding("problem", what, advice, code)
+
+
 def versions() -> dict[str, str]:
-    """What is installed."""
+    """The versions of runcue, Python and SQLite."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
@@ -64,24 +71,20 @@ def versions() -> dict[str, str]:
 
 
 def old_versions(found: dict[str, str]) -> Iterator[Finding]:
-    """A SQLite with known faults."""
+    """Whether this SQLite has known faults."""
     parts = found["sqlite"].split(".")
     if all(part.isdecimal() for part in parts) and tuple(map(int, parts)) < OLDEST_SQLITE:
         least = ".".join(map(str, OLDEST_SQLITE))
-        yield Finding(
-            "problem",
-            f"SQLite {found['sqlite']} can damage files that several processes share",
-            f"Install apsw {least} or newer.",
-            CONFIGURATION,
-        )
+        what = f"SQLite {found['sqlite']} can damage files that several processes share"
+        yield problem(what, f"Install apsw {least} or newer.", CONFIGURATION)
 
 
 def place(home: Home) -> Iterator[Finding]:
-    """Whose the home is, who may read and write it, and how much room there is."""
+    """Who owns the home, who may read and write it, and how much space its disk has."""
     complaints = home.complaints()
     for complaint in complaints:
         what, _, advice = complaint.text.partition(". ")
-        yield Finding("problem", what.rstrip("."), advice, complaint.code)
+        yield problem(what.rstrip("."), advice, complaint.code)
     path = home.place()
     if complaints or not path.exists():
         return
@@ -111,16 +114,11 @@ def _space(path: Path) -> Iterator[Finding]:
 
 
 def storage(reader: runcue.Reader, facts: dict[str, Any]) -> Iterator[Finding]:
-    """Whether the file is intact, and how large its log is. Fills in the facts about it."""
+    """Whether the file is intact, and how large its log is; adds facts about the file to `facts`."""
     facts |= reader.health()
     problems = facts.pop("problems")
-    for problem in problems:
-        yield Finding(
-            "problem",
-            clean(problem.replace("\n", " ")),
-            "Stop the workers, then: queuectl doctor --recover",
-            STORAGE,
-        )
+    for one in problems:
+        yield problem(clean(one.replace("\n", " ")), RECOVER)
     if not problems:
         yield ok(f"The queue's file is intact ({size(facts['size'])})")
     if facts["log_size"] > LARGE_LOG:
@@ -138,26 +136,26 @@ def storage(reader: runcue.Reader, facts: dict[str, Any]) -> Iterator[Finding]:
 
 
 def damage(error: Exception) -> Finding:
-    """A file that could not be read at all; to recover it is advised only where it is damaged."""
+    """The finding about a file that could not be read; advises to recover it only where it is damaged."""
     import runcue as library
 
     text = clean(str(error)).rstrip(".")
     if isinstance(error, library.SchemaTooNew):
-        return Finding("problem", text, "Install a newer runcue.", CONFIGURATION)
+        return problem(text, "Install a newer runcue.", CONFIGURATION)
     if is_old(error):
-        return Finding("problem", text.partition(". ")[0], BRING_UP_TO_DATE["queuectl"], CONFIGURATION)
+        return problem(text.partition(". ")[0], BRING_UP_TO_DATE["queuectl"], CONFIGURATION)
     if isinstance(error, library.StorageInsecure):
         what, _, advice = text.partition(". ")
-        return Finding("problem", what, advice, CONFIGURATION)
+        return problem(what, advice, CONFIGURATION)
     if isinstance(error, library.StorageBusy):
-        return Finding("problem", text, "Try again in a moment.", BUSY)
+        return problem(text, "Try again in a moment.", BUSY)
     if not isinstance(error, library.StorageCorrupt) or "--recover" not in text:
-        return Finding("problem", text, "", STORAGE)
-    return Finding("problem", text, "Stop the workers, then: queuectl doctor --recover", STORAGE)
+        return problem(text, "")
+    return problem(text, RECOVER)
 
 
 def crew(reader: runcue.Reader) -> Iterator[Finding]:
-    """Workers: who lives, who does not move, and what those that are gone left behind."""
+    """Which workers live, which do not respond, and how many jobs dead ones left behind."""
     from runcue.cli.shutdown import is_stopped
 
     workers = [one for one in reader.workers() if one["serving"]]
@@ -183,7 +181,7 @@ def crew(reader: runcue.Reader) -> Iterator[Finding]:
 
 
 def waiting(reader: runcue.Reader) -> Iterator[Finding]:
-    """Jobs that wait for something that does not come by itself."""
+    """Jobs that wait for something that a person has to do."""
     counts = reader.job_counts()
     number = counts["pending"] + counts["failed"]
     works = reader.list("pending", limit=MOST_LOOKED_AT) if number else []
@@ -220,7 +218,7 @@ def waiting(reader: runcue.Reader) -> Iterator[Finding]:
 
 
 def services(reader: runcue.Reader) -> Iterator[Finding]:
-    """Services that let nothing through."""
+    """Services on which nothing starts."""
     for one in reader.services():
         name = clean(one["name"])
         if one["circuit"] not in {None, "closed"}:
@@ -233,9 +231,7 @@ def services(reader: runcue.Reader) -> Iterator[Finding]:
 
 
 def settings(reader: runcue.Reader) -> Iterator[Finding]:
-    """Settings that cannot be read and count as not set."""
-    from runcue.cli.settings import KEYS
-
+    """Damaged settings, in place of which defaults are used."""
     for name, text in reader.config().items():
         try:
             if name in KEYS:
@@ -248,7 +244,7 @@ def settings(reader: runcue.Reader) -> Iterator[Finding]:
 
 
 def size(number: float) -> str:
-    """Bytes for people."""
+    """A number of bytes in words: 12 KiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:
             return f"{number:.0f} {unit}" if unit == "B" or number >= 10 else f"{number:.1f} {unit}"

@@ -1,8 +1,8 @@
-"""What a command raises to end with one line on stderr and an exit code.
+"""The exception that ends a command with one line on stderr and an exit code.
 
     raise not_found(f"No job {id}. See them: queuectl list")
 
-The text says what, which one, and what to do. It is cleaned before it reaches a terminal.
+The text says what is wrong, with which thing, and what to do. It is cleaned before it is printed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ CLOSED_PIPE = 141
 
 
 OLD = "was made by an older runcue"
-"""How the library's message marks a file that has to be migrated before it can be read."""
+"""The words in the library's message about a file that has to be migrated before it can be read."""
 BRING_UP_TO_DATE = {
     "queuectl": "Bring it up to date: queuectl worker start, or any command that changes something",
     "runcue": "Bring it up to date: start its program, or use any command that changes something",
 }
 DAMAGED = "(runcue.recover, queuectl doctor --recover)"
-"""How the library's message names the two ways to recover a damaged file."""
+"""The words in the library's message that name the ways to recover a damaged file."""
 
 
 class Failure(Exception):
@@ -61,7 +61,7 @@ def saving(text: str, file: str | None, name: str) -> str:
 def advice(
     name: str, known: Sequence[str], spelled: Callable[[str], str] = str, cutoff: float = 0.6, most: int = 99
 ) -> str:
-    """What to tell somebody who typed an unknown name: the nearest known one, or all that are known."""
+    """Advice on an unknown name: the nearest known one, or else all known names."""
     from difflib import get_close_matches  # only mistakes need it
 
     near = get_close_matches(name[:80], known, n=1, cutoff=cutoff)
@@ -73,20 +73,20 @@ def advice(
 
 
 def bad_input(text: str) -> Failure:
-    """What was typed or piped in cannot be used (2)."""
+    """The failure about input that cannot be used (2)."""
     return Failure(text, BAD_INPUT)
 
 
 def misconfigured(text: str) -> Failure:
-    """The home, its permissions, its version or its settings are in the way (4)."""
+    """The failure about a home, permissions, a version or settings (4)."""
     return Failure(text, CONFIGURATION)
 
 
 def not_found(text: str) -> Failure:
-    """What was named does not exist (6)."""
+    """The failure about something that does not exist (6)."""
     return Failure(text, CONFLICT)
 
 
 def conflict(text: str) -> Failure:
-    """Something exists already, or its state does not allow this (6)."""
+    """The failure about something that exists already, or whose state does not allow this (6)."""
     return Failure(text, CONFLICT)

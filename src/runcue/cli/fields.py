@@ -1,7 +1,7 @@
-"""The keys of a job: what each may be, and how it becomes exact.
+"""The keys of a job, and how each value is checked.
 
 A check is a function of the key (for the message) and the value as it came from JSON or from a flag. It returns the
-value as it is kept, or refuses it with one line that names the key and the rule.
+value in the form that is stored, or refuses it with one line that names the key and the rule.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_LIMIT = 0.0
 
 
 class LocalTime(float):
-    """Epoch seconds of a time that named no zone, and was taken as local."""
+    """Epoch seconds of a time that was given without a zone, and taken as local time."""
 
     __slots__ = ()
 
@@ -39,24 +39,24 @@ _is_number = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?", re.ASCII).fullmatch
 
 
 def check(key: str, value: object) -> Any:
-    """One field of a job, checked and made exact."""
+    """Check one field of a job; returns the value to store."""
     if key not in CHECKS:
         raise bad_input(f"There is no key {said(key)}. {advice(key, [*CHECKS])}")
     return CHECKS[key](key, value)
 
 
 def job_id(text: str) -> str:
-    """The id of a job that is asked for."""
+    """Check the id of a job that was typed."""
     return _id("id", text)
 
 
 def duration(key: str, text: str, *, low: float = 0) -> float:
-    """A length of time that an option gives."""
+    """Read the length of time that an option was given."""
     return _span(low)(key, text)
 
 
 def said(value: object) -> str:
-    """What was given, short and as it is spelled in JSON."""
+    """A value that was given, shortened, as it is spelled in JSON."""
     if isinstance(value, str):
         return f"'{cut(clean(value[:60]), 40)}'"
     if isinstance(value, (list, tuple)):
@@ -71,7 +71,7 @@ def said(value: object) -> str:
 
 
 def refuse(key: str, value: object, rule: str) -> NoReturn:
-    """Refuse a value with the key and the rule."""
+    """Raise the error about a value, with its key and the rule."""
     raise bad_input(f"{key} cannot be {said(value)}: expected {rule}.")
 
 
@@ -79,7 +79,7 @@ def refuse(key: str, value: object, rule: str) -> NoReturn:
 
 
 def unicode(key: str, value: object) -> str:
-    """Text that can be stored and passed on to other processes, which take Unicode only."""
+    """Check that a value is text that can be stored and passed to other processes."""
     if not isinstance(value, str):
         refuse(key, value, "text")
     if "\0" in value:
@@ -165,7 +165,7 @@ def _moment(key: str, value: object) -> float:
 
 
 def name(key: str, value: object) -> str:
-    """The name of a queue or a service."""
+    """Check the name of a queue or a service."""
     if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_NAME or not value.isprintable():
         refuse(key, value, f"a name of 1 to {LONGEST_NAME} printable characters")
     return value

@@ -1,6 +1,6 @@
 """How verbs are declared, found and explained.
 
-A verb is a click command made by `@verb`, a family of verbs (`dlq list`, `dlq retry`) a group made by `family`:
+A verb is a click command made by `@verb`, a family of verbs (`dlq list`, `dlq retry`) a group made by `@family`:
 
     @verb("list", examples=["queuectl list --state failed"])
     @click.option("--limit", …)
@@ -9,9 +9,9 @@ A verb is a click command made by `@verb`, a family of verbs (`dlq list`, `dlq r
         \"\"\"List jobs, newest first.\"\"\"
 
 Rules:
-- A program's table names for each verb its module and one line; the module is imported when the verb is used. Where
-  the command is not named `command` there, its name follows after a colon.
-- Help shows one line, then examples, then options. A wrong name gets the nearest right one.
+- A program's table has a line for each verb: its module, which is imported only when the verb is used, and its help.
+  Where the command is not named `command` in the module, its name follows after a colon.
+- Help shows what a verb does, then examples, then options. A wrong name gets the nearest right one.
 """
 
 from __future__ import annotations
@@ -28,21 +28,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
-def _write_help(
-    command: click.Command, examples: Sequence[str], ctx: click.Context, formatter: click.HelpFormatter
-) -> None:
-    """What it does, examples, usage, and then what click would show."""
-    command.format_help_text(ctx, formatter)
-    if examples:
-        with formatter.section("Examples"):
-            for example in examples:
-                formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
-    formatter.write_paragraph()
-    command.format_usage(ctx, formatter)
-    command.format_options(ctx, formatter)
-    command.format_epilog(ctx, formatter)
-
-
 class Verb(click.Command):
     """A command whose help shows examples before options."""
 
@@ -52,35 +37,36 @@ class Verb(click.Command):
         self.examples = tuple(examples)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What it does, examples, usage, options."""
-        _write_help(self, self.examples, ctx, formatter)
+        """Write what the command does, examples, usage, and then what click would show."""
+        self.format_help_text(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+        formatter.write_paragraph()
+        self.format_usage(ctx, formatter)
+        self.format_options(ctx, formatter)
+        self.format_epilog(ctx, formatter)
 
 
-class Family(click.Group):
-    """A group whose help shows examples first, and which suggests the nearest name for a wrong one."""
+class Family(Verb, click.Group):
+    """A group of verbs, which suggests the nearest name for a wrong one."""
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
-        more.setdefault("context_settings", HELP)
-        super().__init__(*args, **more)
-        self.examples = tuple(examples)
+    command_class = Verb
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs in the order in which they were declared."""
         return list(self.commands)
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What it does, examples, usage, commands, options."""
-        _write_help(self, self.examples, ctx, formatter)
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The verbs before the options: they are what most people look for."""
+        """Write the verbs before the options, as most people look for those."""
         self.format_commands(ctx, formatter)
         click.Command.format_options(self, ctx, formatter)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb that was typed, or an error with the one that was meant."""
+        """The verb that was typed; raises an error that suggests the nearest one."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             known = self.list_commands(ctx)
             nearest = advice(args[0], known, repr, cutoff=0.5)
@@ -89,7 +75,7 @@ class Family(click.Group):
 
 
 class LazyGroup(Family):
-    """A program: its verbs are imported when they are used. `verbs`: heading → name → (module, one line)."""
+    """A program, which imports a verb when it is used. `verbs`: heading → name → (module, one line of help)."""
 
     def __init__(self, *args: Any, verbs: Mapping[str, Mapping[str, tuple[str, str]]], **more: Any) -> None:
         super().__init__(*args, **more)
@@ -100,7 +86,7 @@ class LazyGroup(Family):
         return [name for table in self.verbs.values() for name in table]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb, its module imported now."""
+        """Import the verb of that name."""
         for table in self.verbs.values():
             if cmd_name in table:
                 module, _, name = table[cmd_name][0].partition(":")
@@ -110,7 +96,7 @@ class LazyGroup(Family):
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table, one line for each verb; nothing is imported for that."""
+        """Write the table, one line for each verb, without importing any."""
         for heading, table in self.verbs.items():
             with formatter.section(heading):
                 formatter.write_dl([(name, line) for name, (_, line) in table.items()])
@@ -122,12 +108,12 @@ def verb(name: str, *, examples: Sequence[str] = (), **more: Any) -> Callable[[C
 
 
 def family(name: str, *, examples: Sequence[str] = (), **more: Any) -> Callable[[Callable[..., Any]], Family]:
-    """Declare a group of verbs: `@command.command("list", cls=Verb, examples=[…])` adds one to it."""
+    """Declare a group of verbs: `@command.command("list", examples=[…])` adds one to it."""
     return click.group(name, cls=Family, examples=examples, **more)
 
 
 def declared(*parts: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options and arguments as one decorator, for verbs that share them; help shows them in this order."""
+    """One decorator for several options and arguments that verbs share; help shows them in this order."""
 
     def declare(function: F) -> F:
         for part in reversed(parts):

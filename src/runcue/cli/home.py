@@ -1,28 +1,27 @@
 """The directory that holds a queue: where it is, and whether it is safe to use.
 
 Rules:
-- `--home`, else `QUEUECTL_HOME`, else `~/.queuectl`. Looking creates nothing; `make()` makes it for its owner alone.
-- Commands in the queue run with their owner's rights. So a home, or a queue in it, that somebody else owns or may
-  write to is refused unless `--insecure` is given.
-- Modes do not hang on the umask, which stays what it was: jobs inherit it.
+- It is `--home`, else `QUEUECTL_HOME`, else `~/.queuectl`. Only `make()` creates it, for its owner alone.
+- Jobs run with the rights of the user who starts the workers. So a home, or a queue in it, that another user owns or
+  may write to is refused unless `--insecure` is given.
+- The modes of files do not depend on the umask, and the umask is not changed, because jobs inherit it.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from runcue.cli.failure import Failure, bad_input, misconfigured, not_found
+from runcue.cli.place import Row, hiding
+from runcue.cli.screen import quoted, shown
 from runcue.cli.words import QUEUECTL
 from runcue.host.address import file_in, is_address, is_postgres, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import click
-
     import runcue
 
 VARIABLE = "QUEUECTL_HOME"
@@ -32,7 +31,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Home:
-    """Where one queue lives. Whoever asks it for a path gets one whose permissions were looked at."""
+    """The directory of one queue. Its paths are given out only after their permissions were checked."""
 
     words = QUEUECTL
 
@@ -43,11 +42,11 @@ class Home:
 
     @property
     def path(self) -> Path:
-        """The directory; checked at the first use, so that help is given whatever the home is like."""
+        """The directory; checked at the first use, so that `--help` works with a bad home, too."""
         return self._checked or self.check()
 
     def check(self) -> Path:
-        """The directory, or the first complaint about it."""
+        """The directory; raises the first complaint about it."""
         place = self.place()
         for complaint in () if self.insecure else self.complaints():
             raise complaint
@@ -61,11 +60,11 @@ class Home:
 
     @property
     def log(self) -> Path:
-        """What detached workers say."""
+        """The log file of detached workers."""
         return self.path / LOG
 
     def place(self) -> Path:
-        """The directory, not looked at yet."""
+        """The directory, unchecked."""
         if self._name == "":
             raise bad_input("--home is empty. Name a directory, or leave it out.")
         name = self._name or os.environ.get(VARIABLE) or "~/.queuectl"
@@ -81,58 +80,21 @@ class Home:
             ) from error
 
     def complaints(self) -> list[Failure]:
-        """What is wrong with the home as it is there: nothing while it is missing."""
-        from runcue.cli.screen import quoted, shown
-
-        found = []
+        """What is wrong with the home and its queue; nothing while they are missing."""
         place = self.place()
-        for path, is_directory in ((place, True), (place / DATABASE, False)):
-            try:
-                status = path.stat()
-            except (FileNotFoundError, NotADirectoryError) as error:
-                if isinstance(error, NotADirectoryError):
-                    found.append(misconfigured(f"{shown(path)} lies below a file. Choose another --home."))
-                continue
-            except PermissionError:
-                found.append(misconfigured(f"{shown(path)} cannot be looked at: permission denied."))
-                continue
-            except (OSError, ValueError) as error:
-                found.append(bad_input(f"{shown(path)} is no usable path: {_reason(error)}."))
-                continue
-            is_kind = stat.S_ISDIR if is_directory else stat.S_ISREG
-            if not is_kind(status.st_mode):
-                kind = "directory" if is_directory else "file"
-                found.append(
-                    misconfigured(f"{shown(path)} is no {kind}. Move it away, or choose another --home.")
-                )
-            elif status.st_uid != os.geteuid():
-                found.append(
-                    misconfigured(
-                        f"{shown(path)} belongs to another user (uid {status.st_uid}), who could make you run "
-                        "anything. Use a home of your own, or --insecure."
-                    )
-                )
-            elif status.st_mode & OTHERS_WRITE:
-                found.append(
-                    misconfigured(
-                        f"Others may write to {shown(path)} and could make you run anything. "
-                        f"Do: chmod go-w {quoted(str(path))}, or use --insecure."
-                    )
-                )
-        return found
+        found = (_complaint(place, is_directory=True), _complaint(place / DATABASE, is_directory=False))
+        return [one for one in found if one is not None]
 
     def make(self) -> None:
-        """Create the directory, for its owner alone, when it is missing."""
-        from runcue.cli.screen import shown
-
+        """Create the directory where it is missing, for its owner alone."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 self.path.mkdir(mode=0o700)
             except FileExistsError:
-                self.check()  # whoever made it, and when
+                self.check()  # another user may have created it since
             else:
-                self.path.chmod(0o700)  # the umask may have taken away even our own rights
+                self.path.chmod(0o700)  # the umask may have taken away even the owner's rights
         except OSError as error:
             raise misconfigured(
                 f"{shown(self.path)} cannot be created: {_reason(error)}. Set QUEUECTL_HOME, or use --home."
@@ -140,81 +102,87 @@ class Home:
 
     @property
     def exists(self) -> bool:
-        """True when there is a queue to look at; an empty file is one that somebody is just making."""
+        """True when there is a queue to look at; an empty file belongs to a process that is creating it."""
         file = Path(self.database)
         try:
             return file.stat().st_size > 0
         except (FileNotFoundError, NotADirectoryError):
             return file.is_symlink()
         except OSError as error:
-            from runcue.cli.screen import shown
-
             raise misconfigured(f"{shown(self.database)} cannot be looked at: {_reason(error)}.") from error
 
     def reader(self) -> runcue.Reader:
-        """The queue, to look at: `with home.reader() as reader`. Only when it exists."""
+        """Open the queue to look at it: `with home.reader() as reader`. Only when it exists."""
         from runcue import Reader
 
         return Reader(self.database, insecure=self.insecure)
 
     def cue(self) -> runcue.Cue:
-        """The queue, to change something; nothing is started or deleted by that."""
+        """Open the queue to change it; that alone starts and deletes nothing."""
         from runcue.cli.jobs import KEEPING, open_cue
 
         return open_cue(self, KEEPING)
 
     def nothing(self) -> Failure:
-        """There is no queue yet, so there is nothing that could be meant."""
-        from runcue.cli.screen import shown
-
+        """The failure where there is no queue yet."""
         return not_found(
             f"There are no jobs in {shown(self.path)} yet. {self.words.add.replace('a job', 'one')}"
         )
 
     @staticmethod
     def check_id(text: str) -> str:
-        """The id of a job that is asked for."""
+        """The id of a job as typed; raises when it cannot be one."""
         from runcue.cli.fields import job_id
 
         return job_id(text)
 
     @staticmethod
     def counts(reader: runcue.Reader) -> dict[str, int]:
-        """How many jobs there are in each state."""
+        """The number of jobs in each state."""
         return reader.job_counts()
 
     @staticmethod
     def rows(
-        reader: runcue.Reader,
-        state: str | None = None,
-        *,
-        queue: str | None = None,
-        ids: Iterable[str] | None = None,
-        limit: int = 100,
-        before: str | None = None,
-        raw: bool = False,
-    ) -> list[dict[str, Any]]:
-        """Rows of the jobs view, newest first; secrets in commands and errors are hidden unless asked for."""
-        from runcue.cli.place import hiding
-
+        reader: runcue.Reader, state: str | None = None, *, raw: bool = False, **which: Any
+    ) -> list[Row]:
+        """The newest jobs, as rows of the jobs view."""
         hide = hiding(raw)
         return [
             {**job, "command": hide(job["command"]), "last_error": hide(job["last_error"])}
-            for job in reader.jobs(state, queue=queue, ids=ids, limit=limit, before=before)
+            for job in reader.jobs(state, **which)
         ]
 
 
-def home_of(context: click.Context) -> Home:
-    """The home that the global options named, for commands that want their context; others have `@click.pass_obj`."""
-    home = context.find_object(Home)
-    assert home is not None, "the top group finds the home before any command runs"
-    return home
+def _complaint(path: Path, *, is_directory: bool) -> Failure | None:
+    """Why a home, or the file in it, may not be used; None when it may, or is missing."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        return misconfigured(f"{shown(path)} lies below a file. Choose another --home.")
+    except PermissionError:
+        return misconfigured(f"{shown(path)} cannot be looked at: permission denied.")
+    except (OSError, ValueError) as error:
+        return bad_input(f"{shown(path)} is no usable path: {_reason(error)}.")
+    kind, is_kind = ("directory", stat.S_ISDIR) if is_directory else ("file", stat.S_ISREG)
+    if not is_kind(status.st_mode):
+        return misconfigured(f"{shown(path)} is no {kind}. Move it away, or choose another --home.")
+    if status.st_uid != os.geteuid():
+        return misconfigured(
+            f"{shown(path)} belongs to another user (uid {status.st_uid}), who could make you run "
+            "anything. Use a home of your own, or --insecure."
+        )
+    if status.st_mode & OTHERS_WRITE:
+        return misconfigured(
+            f"Others may write to {shown(path)} and could make you run anything. "
+            f"Do: chmod go-w {quoted(str(path))}, or use --insecure."
+        )
+    return None
 
 
 def _no_folder(address: str, source: str) -> Failure:
-    """The home that was given is an address."""
-    from runcue.cli.screen import quoted
-
+    """The failure where an address was given as the home."""
     path = file_in(address)
     if path is not None:
         instead = f"Say {source}{'=' if source == VARIABLE else ' '}{quoted(path)}"

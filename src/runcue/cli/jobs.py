@@ -1,11 +1,11 @@
-"""Jobs: what `enqueue` takes, checked; the one task that runs them; and the Cue that all verbs share.
+"""Jobs: reading them from JSON, submitting them, the task that runs them, and the Cue that all verbs use.
 
 Rules:
 - Nothing is guessed. A key that is unknown or given twice, a wrong type or a value out of range is refused with one
   line that names the key and the rule.
-- What hangs on the moment is settled when a job is enqueued and kept with it: its folder, how often it is tried, its
-  timeout. How long a retry waits is settled when the job fails, by what the settings say then.
-- No path is made from an id, and no text of a job reaches a shell but its command.
+- The folder, the number of attempts and the timeout of a job are fixed and stored when it is enqueued. How long a
+  retry waits is decided when the job fails, by the settings of that time.
+- No path is made from an id, and no text of a job but its command reaches a shell.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import msgspec
 
+from runcue.cli import place
 from runcue.cli.failure import bad_input
 from runcue.cli.fields import check, said
 from runcue.cli.settings import Settings, settings_of
@@ -32,15 +33,15 @@ T = TypeVar("T")
 TASK = "shell"
 """The name of the task that runs commands."""
 MOST_PARAMS = 16 * 1024 * 1024
-"""Bytes that a job takes at most where it is kept; a line of input is shorter anyway."""
+"""Bytes that a stored job may take; a line of input is always shorter."""
 BACKOFF: Final = "power"
 """The kind of delays that all jobs have: `backoff_base ** attempts`."""
 KEEPING = Settings(retention=None)
-"""What a Cue is opened with before the settings are known: it deletes nothing."""
+"""The settings of a Cue that is opened before the stored ones are known: it deletes nothing."""
 
 
 class Job(msgspec.Struct, kw_only=True):
-    """One job as it was asked for, checked; what is None was left out. Times are seconds."""
+    """One job as it was given, checked; a field that is None was left out. Times are seconds."""
 
     command: str
     argv: list[str] | None = None
@@ -62,7 +63,7 @@ class Job(msgspec.Struct, kw_only=True):
 
 
 def parse_job(text: str | bytes, more: Mapping[str, Any] | None = None) -> Job:
-    """The job of a JSON object; `more` are checked fields that it may leave out, but not contradict."""
+    """Make a job of a JSON object and of `more`, checked fields that the object must not contradict."""
     fields = {key: check(key, value) for key, value in _object(text).items()}
     for key, value in (more or {}).items():
         if key == "env" and key in fields:
@@ -76,7 +77,7 @@ def parse_job(text: str | bytes, more: Mapping[str, Any] | None = None) -> Job:
 
 
 def make_job(fields: Mapping[str, Any]) -> Job:
-    """The job of fields that are checked one by one."""
+    """Make a job of checked fields."""
     for one, other in (("command", "argv"), ("delay", "run_at")):
         if one in fields and other in fields:
             raise bad_input(f"{one} and {other} are both given. Give one of them.")
@@ -138,9 +139,9 @@ def _merged(inside: dict[str, str], beside: dict[str, str]) -> dict[str, str]:
 
 
 def options_of(job: Job, settings: Settings) -> dict[str, Any]:
-    """The arguments of `Cue.submit` for that job; what it leaves open is settled now.
+    """The arguments of `Cue.submit` for a job; settings fill in what it leaves out.
 
-    Its delays are those of a worker that cannot read the settings when the job fails.
+    The delays of retries are only for a worker that cannot read the settings when the job fails.
     """
     params: dict[str, Any] = {"command": job.command}
     if job.argv is not None:
@@ -175,7 +176,7 @@ def _retry(attempts: int, base: float, longest: float) -> Retry:
 
 
 def here() -> str:
-    """The folder that jobs run in unless they say otherwise."""
+    """The current folder, in which jobs run that name no other."""
     try:
         folder = os.getcwd()  # noqa: PTH109 (a Path would only be made to be turned back)
     except FileNotFoundError:
@@ -187,7 +188,7 @@ def here() -> str:
 
 
 def open_cue(home: Home, settings: Settings, **more: Any) -> Cue:
-    """The queue of that home, with the task that runs commands. Nothing is opened before it is first used."""
+    """A Cue on the queue of a home, with the task that runs commands. The file is opened at its first use."""
     from runcue import Cue
 
     cue = Cue(
@@ -207,7 +208,7 @@ def open_cue(home: Home, settings: Settings, **more: Any) -> Cue:
 
 
 def delay_of(home: Home, work: Work) -> float | None:
-    """How long a job that has just failed waits, by the settings of now; None when it has retries of its own."""
+    """How long a job that has just failed waits, by the present settings; None when it has delays of its own."""
     if not keeps_to_settings(work):
         return None
     settings = settings_of(home)
@@ -218,7 +219,7 @@ def delay_of(home: Home, work: Work) -> float | None:
 
 
 def keeps_to_settings(work: Work) -> bool:
-    """True for a job that was enqueued here; what another program submitted may have retries of its own."""
+    """True for a job of queuectl; one that another program submitted may have delays of its own."""
     return work.retry is not None and work.retry.backoff == BACKOFF and not work.retry.jitter
 
 
@@ -228,7 +229,7 @@ def _uses(work: Work) -> list[str]:
 
 
 def command_of(home: str, work: Work) -> Command:
-    """What a worker runs for that job, which can tell from its environment which one it is."""
+    """The command that a worker runs for a job; environment variables tell the command which job it is."""
     from runcue import Command
 
     params = work.params
@@ -239,9 +240,7 @@ def command_of(home: str, work: Work) -> Command:
 
 
 def ask(home: Home, question: Callable[[Cue, Settings], Awaitable[T]], *, may_create: bool = False) -> T:
-    """Put a question to the queue of a home, with its settings; one that is not there is made if it may be."""
-    from runcue.cli import place
-
+    """Call a function with the queue of a home and its settings; `may_create` allows making a missing queue."""
     if not home.exists:
         if not may_create:
             raise home.nothing()
@@ -250,11 +249,11 @@ def ask(home: Home, question: Callable[[Cue, Settings], Awaitable[T]], *, may_cr
     async def with_settings(cue: Cue) -> T:
         return await question(cue, Settings.of(await cue.get_config()))
 
-    return place.asked(home, with_settings)
+    return place.ask_or_make(home, with_settings)
 
 
 async def was_ended(cue: Cue, work_id: str) -> bool:
-    """Of a job that is not there: True when it ended and is no longer kept, False when nobody ever knew it."""
+    """For an id without a job: True when the job ended and is no longer kept, False when there never was one."""
     from runcue import WorkNotFound
 
     try:

@@ -19,7 +19,7 @@ TAKEN = frozenset({"rate", "concurrent", "circuit_threshold", "circuit_timeout",
 
 
 def limit_options(what: str) -> Callable[[F], F]:
-    """The options of a command that sets limits; `what` is what runs: jobs, units."""
+    """The options of a verb that sets limits; `what` are jobs or units."""
     return declared(
         click.option(
             "--rate",
@@ -43,7 +43,7 @@ def read(
     circuit_timeout: str | None,
     quantities: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """What `Cue.set_limits` takes: only what was given; None is a limit that is taken away."""
+    """The arguments of `Cue.set_limits`: only the options that were given; None takes a limit away."""
     given: dict[str, Any] = {}
     if rates:
         given["rate"] = _rates(rates)
@@ -65,7 +65,7 @@ def read(
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """A rate that cannot be is told in the words of a command line."""
+    """Turn the error about an invalid rate into one that speaks of a command line."""
     from runcue import InvalidRate
 
     try:

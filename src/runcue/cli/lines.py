@@ -1,11 +1,11 @@
-"""Where a supervisor's lines go: to the terminal or pipe it was started on, or to a log file.
+"""The output of a supervisor: to the terminal or pipe it was started on, or to a log file.
 
 Rules:
-- The supervisor never waits for a reader. Lines that a pipe or terminal does not take are buffered; when the buffer
-  is full, whole lines are dropped, and their number is written once there is room again.
+- The supervisor never waits for a reader. Lines for which a pipe or terminal has no room are buffered. When the
+  buffer is full, whole lines are dropped, and their number is written once there is room again.
 - A pipe without a reader is no error here: `is_closed` says so.
 - A log file is private and appended to. When it is full it is renamed to `….1`. Several supervisors may write to it:
-  one of them renames it, and the others reopen it. Lines that could not be written are counted as well.
+  one of them renames it, and the others reopen it. Lines that could not be written are counted, too.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from runcue.cli.screen import counted, styled
 
 MOST_KEPT = 256 * 1024
 PIECE = 512
-"""Bytes written at once: as many as go into any pipe that has room, in one piece."""
+"""Bytes written at once: POSIX writes as many into a pipe with room in one piece."""
 LOG_LIMIT = 4 * 1024 * 1024
 CLOSED = {errno.EPIPE, errno.EIO, errno.EBADF}
-"""Nobody reads a pipe any more, or a terminal is gone."""
+"""Errors that mean that a pipe has no reader, or a terminal is gone."""
 LAST_WORDS = 1.0
-"""Seconds that the last lines are given."""
+"""Seconds for which `finish` waits for a reader."""
 
 
 class Sink(Protocol):
-    """Takes whole lines."""
+    """A place that whole lines are written to."""
 
     is_closed: bool
 
@@ -45,7 +45,7 @@ class Sink(Protocol):
 
 
 class Stream:
-    """A terminal, a pipe or a file that was there already."""
+    """A terminal, a pipe or a file that the process was started with."""
 
     def __init__(self, descriptor: int, encoding: str) -> None:
         self._descriptor = descriptor
@@ -83,7 +83,7 @@ class Stream:
                 break
             del self._left[:written]
             if self._lost and not self._left:
-                self._left += f"({counted(self._lost, 'line')} lost: nobody read on)\n".encode("ascii")
+                self._left += f"({counted(self._lost, 'line')} lost: nobody read them)\n".encode("ascii")
                 self._lost = 0
         return True
 
@@ -128,14 +128,14 @@ class Log:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return  # somebody else is about to move it: we follow with our next line
+            return  # another supervisor is renaming it: our next line reopens it
         try:
             if self._is_there():
                 self._path.rename(f"{self._path}.1")
             fresh = open_log(self._path)
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        for number in (self._descriptor, 1, 2):  # what else is written to our own streams follows
+        for number in (self._descriptor, 1, 2):  # stdout and stderr write to the new file, too
             os.dup2(fresh, number, inheritable=number in {1, 2})
         os.close(fresh)
 
@@ -143,7 +143,7 @@ class Log:
         return os.fstat(self._descriptor).st_size < self._limit
 
     def _is_there(self) -> bool:
-        """True while the file that we have open is the one of that name."""
+        """True while the open file still has that name."""
         ours = os.fstat(self._descriptor)
         try:
             there = self._path.lstat()
@@ -158,7 +158,7 @@ def open_log(path: Path) -> int:
 
 
 class Lines:
-    """What a supervisor says: `job` what becomes of jobs, `note` what else there is to know."""
+    """Writes the lines of a supervisor: `job` about jobs, `note` about anything else."""
 
     def __init__(self, log: Path | None = None, *, is_quiet: bool = False) -> None:
         self._is_quiet = is_quiet
@@ -172,30 +172,30 @@ class Lines:
 
     @property
     def is_closed(self) -> bool:
-        """True when nobody will read any more what becomes of jobs."""
+        """True when the lines about jobs have no reader any more."""
         return self._said.is_closed
 
     @property
     def is_terminal(self) -> bool:
-        """True when somebody sits there who could press Ctrl-C."""
+        """True when the supervisor has a terminal, on which Ctrl-C can be pressed."""
         return os.isatty(self._noted.fileno())
 
     def job(self, number: int, job: str, text: str) -> None:
-        """What became of a job; nothing when quiet."""
+        """Write what became of a job; nothing when quiet."""
         if not self._is_quiet:
             self._said.put(f"{self._now()} worker {number}  {job}  {_painted(text)}")
 
     def note(self, text: str, *, is_important: bool = True) -> None:
-        """Something else; when quiet only what is important."""
+        """Write anything else; when quiet only what is important."""
         if is_important or not self._is_quiet:
             self._noted.put(f"{self._now()} {text}")
 
     def waiting(self) -> list[int]:
-        """The descriptors that something is left for."""
+        """The descriptors for which lines are buffered."""
         return [sink.fileno() for sink in (self._said, self._noted) if not sink.push()]
 
     def finish(self) -> None:
-        """Give what is left a moment to be read."""
+        """Write what is buffered, waiting a moment for a reader."""
         until = time.monotonic() + LAST_WORDS
         while (left := self.waiting()) and time.monotonic() < until:
             select.select([], left, [], 0.05)
@@ -207,7 +207,7 @@ class Lines:
 def _standard(stream: object, descriptor: int) -> Stream:
     flush = getattr(stream, "flush", None)
     if flush is not None:
-        flush()  # what was said before comes first
+        flush()  # what was written before comes first
     return Stream(descriptor, getattr(stream, "encoding", None) or "utf-8")
 
 

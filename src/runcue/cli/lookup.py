@@ -1,4 +1,4 @@
-"""Finds by its name what a queue holds, a job or a queue, and says so where there is none."""
+"""Finds a job by its id, and the names of the queues; suggests the nearest id where there is no such job."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import lru_cache
 from typing import Any
 
 from runcue.cli.failure import Failure, not_found
+from runcue.cli.place import Place, look
 from runcue.cli.screen import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import runcue
-    from runcue.cli.place import Place
 
 SOME = 1000
-"""How many of the latest jobs are looked at for a name that is like another, or for their queues."""
+"""How many of the newest jobs are searched for a similar id, or for the names of queues."""
 
 
 @contextmanager
@@ -25,9 +25,7 @@ def the_job(
 ) -> Iterator[tuple[runcue.Reader, runcue.Work, dict[str, Any]]]:
     """The queue, one job in it, and its row, with its secrets if `raw`; exit code 6 when there is no such job."""
     place.check_id(id)
-    if not place.exists:
-        raise place.nothing()
-    with place.reader() as reader:
+    with look(place) as reader:
         work, rows = reader.get(id), place.rows(reader, ids=[id], limit=1, raw=raw)
         if work is None or not rows:
             raise no_job(place, id)
@@ -35,7 +33,7 @@ def the_job(
 
 
 def no_job(place: Place, id: str, purpose: str = "") -> Failure:
-    """There is no job of that id: the nearest one, if any is near."""
+    """The failure where no job has that id; it names a job with a similar id, if there is one."""
     from difflib import get_close_matches  # only mistakes need it
 
     near = get_close_matches(id, _latest(place), n=1)
@@ -45,7 +43,7 @@ def no_job(place: Place, id: str, purpose: str = "") -> Failure:
 
 @lru_cache(maxsize=1)
 def _latest(place: Place) -> list[str]:
-    """The ids of the latest jobs; many names may be wrong at once."""
+    """The ids of the newest jobs; cached, as a command may name many wrong ids."""
     if not place.exists:
         return []
     with place.reader() as reader:
@@ -53,6 +51,6 @@ def _latest(place: Place) -> list[str]:
 
 
 def queues(reader: runcue.Reader) -> set[str]:
-    """The queues that are known: those of the latest jobs and of workers, and what is paused."""
+    """The names of known queues: of the newest jobs, of workers, and of paused queues."""
     served = [name for worker in reader.workers() for name in worker["queues"] or ()]
     return {*served, *(work.queue for work in reader.list(limit=SOME)), *reader.paused()}

@@ -1,10 +1,10 @@
-"""Where `queuectl` and `runcue` begin and end: the verbs, and how every error becomes one line and an exit code.
+"""The entry points of `queuectl` and `runcue`: their verbs, and how errors become one line and an exit code.
 
 Rules:
-- Next to nothing is imported before `_run` catches what may happen, so that Ctrl-C is quiet from the start.
-- No traceback for anything that a user can do; QUEUECTL_DEBUG=1 shows those of our own mistakes.
-- Where stdin, stdout or stderr is closed, nothing else can come to take its place. An error that nobody can be told
-  has its exit code all the same.
+- Almost nothing is imported before `_run` catches exceptions, so that Ctrl-C never prints a traceback.
+- No error that a user can cause prints a traceback; QUEUECTL_DEBUG=1 shows those of our own mistakes.
+- Where stdin, stdout or stderr is closed, no other file may get its number. An error that cannot be printed still
+  sets the exit code.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from __future__ import annotations
 import os
 import sys
 
+from runcue.cli import failure as codes
+from runcue.cli.failure import Failure, bad_input, misconfigured
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any, TypeVar
+    from collections.abc import Iterable
+    from typing import Any
 
     import click
-
-    from runcue.cli.failure import Failure
-
-    F = TypeVar("F", bound=Callable[..., Any])
 
 DEBUG = "QUEUECTL_DEBUG"
 ALSO_DEBUG = "RUNCUE_DEBUG"
@@ -78,6 +77,14 @@ RUNCUE = {
     },
 }
 
+PURPOSE = {
+    "queuectl": "A queue of shell commands that survives everything.",
+    "runcue": "Look at queues, operate them, and run the applications that work on them.",
+}
+EXAMPLES = {
+    "queuectl": ("queuectl enqueue -- sleep 2", "queuectl worker start --count 2", "queuectl status"),
+    "runcue": ("runcue demo", "runcue top queue.db", "runcue worker app:cue --count 2"),
+}
 ENDINGS = {
     "queuectl": """\b
 Exit codes:
@@ -112,7 +119,7 @@ Exit codes:
 Environment: NO_COLOR, CLICOLOR_FORCE, RUNCUE_DEBUG=1
 """,
 }
-"""What the help of each program ends with."""
+"""The end of each program's help."""
 
 
 def queuectl() -> None:
@@ -126,28 +133,26 @@ def runcue() -> None:
 
 
 def _run(name: str) -> int:
-    """One command from its arguments to its exit code."""
+    """Run one command; returns its exit code."""
     try:
         try:
             _need_posix(name)
             _fill_streams()
             code = _invoked(name, sys.argv[1:])
             _flush()
-        except Exception as error:  # noqa: BLE001 (whatever it is, a user gets one line)
+        except Exception as error:  # noqa: BLE001 (every error is printed in one line)
             code = _ended(name, error)
     except KeyboardInterrupt:
-        _let_go_of_streams()
+        _silence_streams()
         return 130
     except BrokenPipeError:
-        _let_go_of_streams()
+        _silence_streams()
         return 141
     return code
 
 
 def _need_posix(name: str) -> None:
     if sys.platform == "win32":
-        from runcue.cli.failure import misconfigured
-
         raise misconfigured(f"{name} needs Linux or macOS; on Windows use WSL.")
 
 
@@ -162,8 +167,6 @@ def _invoked(name: str, args: list[str]) -> int:
         try:
             return shell_complete(group, {}, name, variable, instruction)
         except (KeyError, ValueError) as error:
-            from runcue.cli.failure import bad_input
-
             raise bad_input(
                 f"{variable} is set, but not by a shell that completes: {error} is wrong."
             ) from error
@@ -176,92 +179,55 @@ def _invoked(name: str, args: list[str]) -> int:
 
 
 def program(name: str) -> click.Group:
-    """The command group of that program."""
-    return _queuectl() if name == "queuectl" else _runcue()
-
-
-def _queuectl() -> click.Group:
-    import click
-
-    from runcue.cli.groups import LazyGroup
-    from runcue.cli.home import Home
-
-    @click.group(
-        "queuectl",
-        cls=LazyGroup,
-        verbs=QUEUECTL,
-        invoke_without_command=True,
-        epilog=ENDINGS["queuectl"],
-        examples=[
-            "queuectl enqueue -- sleep 2",
-            "queuectl worker start --count 2",
-            "queuectl status",
-        ],
-    )
-    @click.option(
-        "--home", metavar="DIR", help="Where the queue is (default: QUEUECTL_HOME, or ~/.queuectl)."
-    )
-    @click.option("--insecure", is_flag=True, help="Use a home that other users own or may write to.")
-    @_color_option
-    @_version_option("queuectl")
-    @click.pass_context
-    def group(context: click.Context, home: str | None, insecure: bool, color: str) -> None:
-        """A queue of shell commands that survives everything."""
-        context.color = COLORS[color]
-        context.obj = Home(home, insecure=insecure)
-        if context.invoked_subcommand is None:
-            click.echo(context.get_help())
-
-    return group
-
-
-def _runcue() -> click.Group:
-    import click
-
-    from runcue.cli.groups import LazyGroup
-
-    @click.group(
-        "runcue",
-        cls=LazyGroup,
-        verbs=RUNCUE,
-        invoke_without_command=True,
-        epilog=ENDINGS["runcue"],
-        examples=["runcue demo", "runcue top queue.db", "runcue worker app:cue --count 2"],
-    )
-    @_color_option
-    @_version_option("runcue")
-    @click.pass_context
-    def group(context: click.Context, color: str) -> None:
-        """Look at queues, operate them, and run the applications that work on them."""
-        context.color = COLORS[color]
-        if context.invoked_subcommand is None:
-            click.echo(context.get_help())
-
-    return group
-
-
-def _color_option(function: F) -> F:
-    import click
-
-    choice = click.Choice([*COLORS])
-    return click.option(
-        "--color", type=choice, default="auto", show_default=True, help="When to use colour."
-    )(function)
-
-
-def _version_option(name: str) -> Callable[[F], F]:
+    """The command group of `queuectl` or `runcue`."""
     import click
 
     from runcue import __version__
+    from runcue.cli.groups import LazyGroup
+    from runcue.cli.home import Home
 
-    return click.version_option(__version__, "--version", prog_name=name, message="%(prog)s %(version)s")
+    is_queuectl = name == "queuectl"
+
+    def start(color: str, **place: Any) -> None:
+        context = click.get_current_context()
+        context.color = COLORS[color]
+        if is_queuectl:
+            context.obj = Home(place["home"], insecure=place["insecure"])
+        if context.invoked_subcommand is None:
+            click.echo(context.get_help())
+
+    where = "Where the queue is (default: QUEUECTL_HOME, or ~/.queuectl)."
+    trust = "Use a home that other users own or may write to."
+    home = [
+        click.Option(["--home"], metavar="DIR", help=where),
+        click.Option(["--insecure"], is_flag=True, help=trust),
+    ]
+    color = click.Option(
+        ["--color"],
+        type=click.Choice([*COLORS]),
+        default="auto",
+        show_default=True,
+        help="When to use colour.",
+    )
+    group = LazyGroup(
+        name,
+        callback=start,
+        params=[*(home if is_queuectl else ()), color],
+        help=PURPOSE[name],
+        examples=EXAMPLES[name],
+        epilog=ENDINGS[name],
+        verbs=QUEUECTL if is_queuectl else RUNCUE,
+        invoke_without_command=True,
+    )
+    version = click.version_option(__version__, "--version", prog_name=name, message="%(prog)s %(version)s")
+    return version(group)
 
 
 # errors ---------------------------------------------------------------------------------------------------
 
 
 def _ended(name: str, error: Exception) -> int:
-    """Say what went wrong, where it can be said; the exit code."""
+    """Print what went wrong, where that is possible; returns the exit code."""
     if _is_closed_pipe(error):
         raise BrokenPipeError from error
     from click.exceptions import NoArgsIsHelpError
@@ -278,82 +244,65 @@ def _ended(name: str, error: Exception) -> int:
     except BrokenPipeError:
         raise
     except OSError:  # a full disk behind stdout or stderr
-        _let_go_of_streams()
+        _silence_streams()
     return failure.code
 
 
 def _tell(name: str, error: Exception, failure: Failure) -> None:
-    """Say in one line on stderr what went wrong."""
+    """Print on stderr in one line what went wrong."""
     from runcue.cli.screen import clean, note
 
     if os.environ.get(DEBUG) or os.environ.get(ALSO_DEBUG):
         import traceback
 
         note("".join(traceback.format_exception(error)).rstrip())
-    whom = name
     context = getattr(error, "ctx", None)
-    if context is not None:
-        whom = context.command_path
     if failure.text:
-        note(f"{clean(whom)}: {clean(failure.text)}")
+        note(f"{clean(name if context is None else context.command_path)}: {clean(failure.text)}")
 
 
 def failure_of(error: Exception, name: str = "queuectl") -> Failure:
-    """What any error means to a user: one line and an exit code."""
+    """Turn any error into one line and an exit code."""
     import click
-
-    from runcue.cli.failure import (
-        BAD_INPUT,
-        BRING_UP_TO_DATE,
-        BUSY,
-        CONFIGURATION,
-        CONFLICT,
-        INTERNAL,
-        INTERRUPTED,
-        STORAGE,
-        Failure,
-        is_old,
-        saving,
-    )
 
     if isinstance(error, Failure):
         return error
     if isinstance(error, click.Abort):
-        return Failure("Aborted.", INTERRUPTED)
+        return Failure("Aborted.", codes.INTERRUPTED)
     if isinstance(error, click.UsageError):
         text = error.format_message()
         if isinstance(error, click.NoSuchOption):
             text = f"No such option {error.option_name[:40]!r}.{_near(error.option_name, error.possibilities or ())}"
         path = f" See: {error.ctx.command_path} --help" if error.ctx is not None else ""
-        return Failure(f"{text.rstrip('.')}.{path}".replace("?.", "?"), BAD_INPUT)
+        return Failure(f"{text.rstrip('.')}.{path}".replace("?.", "?"), codes.BAD_INPUT)
     if isinstance(error, click.ClickException):
-        return Failure(error.format_message(), BAD_INPUT)
+        return Failure(error.format_message(), codes.BAD_INPUT)
     import runcue as library
 
-    if isinstance(error, library.StoreError) and is_old(error):
+    if isinstance(error, library.StoreError) and codes.is_old(error):
         what = str(error).partition(". ")[0]
-        return Failure(f"{what}. {BRING_UP_TO_DATE[name]}", CONFIGURATION)
+        return Failure(f"{what}. {codes.BRING_UP_TO_DATE[name]}", codes.CONFIGURATION)
     if isinstance(error, library.StorageCorrupt):
-        return Failure(saving(str(error), error.store, name), STORAGE)
+        return Failure(codes.saving(str(error), error.store, name), codes.STORAGE)
     for kinds, code in (
-        ((library.SchemaTooNew, library.StorageInsecure), CONFIGURATION),
-        (library.StorageBusy, BUSY),
-        (library.StoreError, STORAGE),
-        ((library.WorkNotFound, library.DuplicateWork, library.DependencyCycle), CONFLICT),
-        ((library.ConfigError, library.SubmitError), BAD_INPUT),
+        ((library.SchemaTooNew, library.StorageInsecure), codes.CONFIGURATION),
+        (library.StorageBusy, codes.BUSY),
+        (library.StoreError, codes.STORAGE),
+        ((library.WorkNotFound, library.DuplicateWork, library.DependencyCycle), codes.CONFLICT),
+        ((library.ConfigError, library.SubmitError), codes.BAD_INPUT),
     ):
         if isinstance(error, kinds):
             return Failure(str(error), code)
     if isinstance(error, OSError):
         where = f" {error.filename}:" if error.filename is not None else ""
-        return Failure(f"cannot go on:{where} {error.strerror or error}.", STORAGE)
+        return Failure(f"cannot go on:{where} {error.strerror or error}.", codes.STORAGE)
     what = f"{type(error).__name__}: {error}"
     variable = DEBUG if name == "queuectl" else ALSO_DEBUG
-    return Failure(f"internal error: {what[:300]}; set {variable}=1 for details", INTERNAL)
+    return Failure(f"internal error: {what[:300]}; set {variable}=1 for details", codes.INTERNAL)
 
 
 def _near(name: str, names: Iterable[str]) -> str:
-    """The option that may be meant by that one, if any is near."""
+    """The end of a message that suggests an option with a similar name, if there is one."""
     from difflib import get_close_matches  # only mistakes need it
 
     plain = {one.lstrip("-"): one for one in names}
@@ -369,9 +318,9 @@ def _is_closed_pipe(error: BaseException) -> bool:
 
 
 def _fill_streams() -> None:
-    """Put /dev/null where stdin, stdout or stderr is closed, lest a file we open takes its number.
+    """Open /dev/null where stdin, stdout or stderr is closed, so that no other file gets its number.
 
-    A shell script may have taken the number of what was closed before: nobody can be told anything there.
+    A shell may have opened its script there: an output that can only be read is replaced, too.
     """
     for number in (1, 2):
         if _is_only_read(number):
@@ -399,8 +348,8 @@ def _flush() -> None:
             stream.flush()
 
 
-def _let_go_of_streams() -> None:
-    """Nothing more is written, so that the interpreter's own flush at its end has nothing to complain about."""
+def _silence_streams() -> None:
+    """Send further output to /dev/null, so that the interpreter's flush at exit cannot fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

@@ -1,9 +1,10 @@
-"""Long lists: how many rows are wanted, and how they are read.
+"""Long lists, read page by page.
 
 Rules:
-- A list that `--limit` cuts says so on stderr, as a table and as JSON. `--all`, or `--limit 0`, shows everything.
-- Rows are read a page at a time, so that a list of any length takes little memory. Rows that are added meanwhile are
-  newer than the list, and are not shown.
+- Where `--limit` cuts a list, a line on stderr says so, for a table and for JSON. `--all`, or `--limit 0`, lists
+  everything.
+- Rows are read a page at a time, so that a list of any length takes little memory. Rows that are added while it is
+  printed are newer, and are not shown.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ import click
 
 from runcue.cli.failure import bad_input, conflict
 from runcue.cli.groups import F, declared
+from runcue.cli.screen import note, show_json
 
 T = TypeVar("T")
 
 PAGE = 1000
 SHOWN = 50
-"""How many rows there are unless somebody says how many."""
+"""How many rows are listed without `--limit`."""
 MOST = 1_000_000_000
 
 
 def limited(many: str) -> Callable[[F], F]:
-    """The options of a verb that lists these; it gets `limit` and `everything`, and reads them by `most_of`."""
+    """The options `--limit` and `--all` of a verb that lists; it passes their values to `most_of`."""
     return declared(
         click.option(
             "--limit", metavar="N", type=click.IntRange(0, MOST), default=SHOWN, show_default=True,
@@ -36,7 +38,7 @@ def limited(many: str) -> Callable[[F], F]:
 
 
 def most_of(limit: int, everything: bool) -> int | None:
-    """How many rows are wanted; None is all of them."""
+    """How many rows to list; None is all of them."""
     source = click.get_current_context().get_parameter_source("limit")
     if everything and limit and source is not click.core.ParameterSource.DEFAULT:
         raise bad_input("Give --limit or --all, not both.")
@@ -49,9 +51,9 @@ def by_id(row: Mapping[str, Any]) -> str:
 
 
 class Pages(Generic[T]):
-    """The rows of a list, page by page; `is_cut` tells in the end whether there are more than were wanted.
+    """The rows of a list, page by page; at the end `is_cut` says whether there are more than `most`.
 
-    `find(limit, before)` gives the newest rows that are older than the one with that id.
+    `find(limit, before)` returns the newest rows that are older than the one with the id `before`.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Pages(Generic[T]):
                 return
 
     def _after(self, page: list[T], limit: int) -> list[T]:
-        """What comes next. Of the page before, some may have been deleted since."""
+        """The rows behind that page. Some rows of the page may have been deleted since it was read."""
         if not page:
             return self._find(limit, None)
         from runcue import WorkNotFound
@@ -97,13 +99,21 @@ class Pages(Generic[T]):
         raise conflict("What was listed last was deleted meanwhile. List again.")
 
     def rows(self) -> Iterator[T]:
-        """One row after the other."""
+        """The rows one by one."""
         for page in self:
             yield from page
 
-    def note(self, shown: int) -> None:
-        """Say that there are more, if there are."""
-        from runcue.cli.screen import note
-
+    def conclude(self, shown: int, empty: str, *, as_json: bool) -> None:
+        """Say at the end of the list that there are more, or, with the text `empty`, that there are none."""
+        if not shown and not as_json:
+            note(empty)
         if self.is_cut:
             note(f"There are more than these {shown:,}: use --limit or --all.")
+
+
+def show_none(text: str, *, as_json: bool) -> None:
+    """Print an empty list: that text, or as JSON."""
+    if as_json:
+        show_json([])
+    else:
+        note(text)

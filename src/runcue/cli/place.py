@@ -1,16 +1,16 @@
-"""Where a queue is, as verbs see it: the home of queuectl, or the file or address that a verb of runcue was given.
+"""Where a queue is: the home of queuectl, or the file or address that a verb of runcue was given.
 
 Rules:
-- A queue that is not there is never made: exit code 3.
-- The password in an address is shown nowhere.
-- A row is a dict in the words of queuectl's jobs view (`attempts` failed, of `max_retries`), whatever the place.
-- Secrets in it are `***`, unless somebody asks for them by `--raw`.
+- A file that a verb of runcue names is never created: exit code 3 where it is missing.
+- The password in an address is never shown.
+- A row is a dict with the columns of queuectl's jobs view (`attempts` failed, of `max_retries`), whatever the place.
+- Secrets in a row are `***`, unless `--raw` is given.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import runcue
 
 T = TypeVar("T")
+Row = dict[str, Any]
 MANY = 1_000_000_000
 """The limit of a list that is not limited."""
 DEFAULT = "default"
@@ -46,34 +47,26 @@ class Place(Protocol):
     @property
     def exists(self) -> bool: ...
     def reader(self) -> runcue.Reader:
-        """The queue, to look at; only when it exists."""
+        """Open the queue to look at it; only when it exists."""
 
     def cue(self) -> runcue.Cue:
-        """The queue, to change something; nothing is started or deleted by that."""
+        """Open the queue to change it; that alone starts and deletes nothing."""
 
     def nothing(self) -> Failure:
-        """What to say where there is no queue."""
+        """The failure where there is no queue."""
 
     def check_id(self, text: str) -> str:
-        """The id of something that is asked for."""
+        """The id that was typed; raises when it cannot be one."""
 
     def counts(self, reader: runcue.Reader) -> dict[str, int]:
-        """How many there are in each state."""
+        """The number of units in each state."""
 
     def rows(
-        self,
-        reader: runcue.Reader,
-        state: str | None = None,
-        *,
-        queue: str | None = None,
-        ids: Iterable[str] | None = None,
-        limit: int = 100,
-        before: str | None = None,
-        raw: bool = False,
-    ) -> list[dict[str, Any]]:
-        """The latest of that state, queue and these ids, newest first; with their secrets if `raw`.
+        self, reader: runcue.Reader, state: str | None = None, *, raw: bool = False, **which: Any
+    ) -> list[Row]:
+        """The newest units of that state, newest first; with their secrets if `raw`.
 
-        The next page is what comes `before` the last id of this one.
+        `which` may hold `ids`, `queue`, `limit`, and `before`, the id of the last row of the page before.
         """
 
 
@@ -100,11 +93,11 @@ class File:
 
     @property
     def exists(self) -> bool:
-        """True; raises what is in the way, as there is nothing to do without a queue."""
+        """True; raises the reason where the queue cannot be reached, as no verb can do anything without it."""
         return self._is_there() if self.is_postgres else self._is_file()
 
     def _is_there(self) -> bool:
-        """True once the database has answered: it is asked once, and a later failure is told where it happens."""
+        """True once the database has answered. Only the first call asks it."""
         from runcue import StoreError
 
         if not self._is_reached:
@@ -135,7 +128,7 @@ class File:
         raise self.nothing()
 
     def reader(self) -> runcue.Reader:
-        """The queue, to look at."""
+        """Open the queue to look at it."""
         from runcue import ConfigError, Reader
 
         try:
@@ -146,20 +139,20 @@ class File:
             raise
 
     def cue(self) -> runcue.Cue:
-        """The queue, to change something."""
+        """Open the queue to change it."""
         from runcue import Cue
 
         return Cue(self.address, name=self.name, retention=None)
 
     def nothing(self) -> Failure:
-        """There is no such file, or nothing in it yet."""
+        """The failure where there is no such file, or nothing in it yet."""
         path = Path(self.database)
         what = "is empty: it is no queue yet" if path.is_file() else "is not there"
         return Failure(f"{shown(self.database)} {what}. Give the file of a queue{self._near(path)}", STORAGE)
 
     @staticmethod
     def _near(path: Path) -> str:
-        """The end of a sentence: the file that may be meant, if one beside it has a name like that."""
+        """The end of a sentence that suggests a file in the same directory with a similar name, if there is one."""
         from difflib import get_close_matches  # only mistakes need it
 
         try:
@@ -173,41 +166,32 @@ class File:
 
     @staticmethod
     def check_id(text: str) -> str:
-        """The id as given: the library knows what may be one."""
+        """The id as typed: the library checks it."""
         return text
 
     @staticmethod
     def counts(reader: runcue.Reader) -> dict[str, int]:
-        """How many units there are in each state."""
+        """The number of units in each state."""
         return {str(state): number for state, number in reader.count().items()}
 
     @staticmethod
     def rows(
-        reader: runcue.Reader,
-        state: str | None = None,
-        *,
-        queue: str | None = None,
-        ids: Iterable[str] | None = None,
-        limit: int = 100,
-        before: str | None = None,
-        raw: bool = False,
-    ) -> list[dict[str, Any]]:
-        """The latest units, newest first."""
-        if ids is not None:
-            found = [work for one in ids if (work := reader.get(one)) is not None]
-        else:
-            found = reader.list(state, limit=limit, queue=queue, before=before)
-        return [row_of(work, raw=raw) for work in found]
+        reader: runcue.Reader, state: str | None = None, *, raw: bool = False, **which: Any
+    ) -> list[Row]:
+        """The newest units as rows."""
+        ids: list[str] | None = which.pop("ids", None)
+        found = reader.list(state, **which) if ids is None else map(reader.get, ids)
+        return [row_of(work, raw=raw) for work in found if work is not None]
 
 
 def hiding(raw: bool) -> Callable[[Any], Any]:
-    """The function that masks secrets in a value before it is shown; with `raw` it masks nothing."""
+    """The function that masks the secrets in a value before it is shown; with `raw` it changes nothing."""
     from runcue import mask
 
     return (lambda value: value) if raw else mask
 
 
-def row_of(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
+def row_of(work: runcue.Work, *, raw: bool = False) -> Row:
     """A unit as a row."""
     hide = hiding(raw)
     ended = work.completed_at or work.started_at or work.created_at
@@ -233,7 +217,7 @@ def on_file(
 ) -> Callable[[Callable[..., Any]], Verb]:
     """Declare a verb of `runcue` whose first argument is the file or the address of a queue; it gets a `File`.
 
-    The options say which of the queues at that address is meant.
+    `options` are the names of the option that picks one of the queues at an address.
     """
 
     def declare(function: Callable[..., Any]) -> Verb:
@@ -241,17 +225,14 @@ def on_file(
             "place", metavar="QUEUE.DB", type=click.Path(readable=False), callback=_place_of
         )
         made = verb(name, examples=examples, **more)(place(function))
-        made.params.append(_name_option(options))
+        which = click.Option(
+            [*options, "namespace"], metavar="NAME", expose_value=False, is_eager=True,
+            callback=_keep_name, help="Which queue of a PostgreSQL database, whose address QUEUE.DB is then.",
+        )  # fmt: skip
+        made.params.append(which)
         return made
 
     return declare
-
-
-def _name_option(options: Sequence[str]) -> click.Option:
-    return click.Option(
-        [*options, "namespace"], metavar="NAME", expose_value=False, is_eager=True,
-        callback=_keep_name, help="Which queue of a PostgreSQL database, whose address QUEUE.DB is then.",
-    )  # fmt: skip
 
 
 def _keep_name(context: click.Context, _: click.Parameter, name: str | None) -> None:
@@ -263,25 +244,45 @@ def _place_of(context: click.Context, _: click.Parameter, where: str) -> File:
     return File(where, context.meta.get(_NAME))
 
 
-# changing -------------------------------------------------------------------------------------------------
+# opening --------------------------------------------------------------------------------------------------
+
+
+def look(place: Place) -> runcue.Reader:
+    """Open the queue to look at it; raises where there is none."""
+    if not place.exists:
+        raise place.nothing()
+    return place.reader()
+
+
+def migrated(place: Place) -> runcue.Reader:
+    """Open the queue to look at it, in a verb that changes it: the file of an older version is migrated first."""
+    from runcue import StoreError
+
+    try:
+        return look(place)
+    except StoreError as error:
+        if not is_old(error):
+            raise
+    ask(place, lambda cue: cue.count())
+    return place.reader()
 
 
 def ask(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
-    """Put a question to the queue, or have it change something; nothing is started by that.
+    """Call a function with the queue, to change it; raises where there is none.
 
-    A file that an older version made is brought up to date.
+    A file that an older version made is migrated.
     """
     if not place.exists:
         raise place.nothing()
-    return asked(place, question)
+    return ask_or_make(place, question)
 
 
-def asked(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
-    """Put a question to a queue that may not exist yet: the question creates it."""
+def ask_or_make(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
+    """Call a function with the queue, which is created where there is none; no unit is started."""
     import asyncio
     import logging
 
-    # What went wrong is said in one line, at the end.
+    # The command prints one line about what went wrong; the library's log would repeat it.
     logging.getLogger("runcue").addHandler(logging.NullHandler())
 
     async def answer() -> T:
@@ -292,19 +293,6 @@ def asked(place: Place, question: Callable[[runcue.Cue], Awaitable[T]]) -> T:
             await cue.close()
 
     return asyncio.run(answer())
-
-
-def reading(place: Place) -> runcue.Reader:
-    """Open the queue for reading in a verb that changes it: a file of an older version is migrated first."""
-    from runcue import StoreError
-
-    try:
-        return place.reader()
-    except StoreError as error:
-        if not is_old(error):
-            raise
-    ask(place, lambda cue: cue.count())
-    return place.reader()
 
 
 def end(place: Place, failures: Sequence[Failure]) -> None:

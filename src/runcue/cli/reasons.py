@@ -1,7 +1,7 @@
 """Why a job waits, in the words of queuectl or of runcue: a few for a column, a sentence or two for `why`.
 
-runcue tells what holds a job back and until when. Whether there is a worker to take it is told here: a process that
-only submits or looks serves nobody, and a worker may serve some queues only.
+The library explains what holds a job back and until when. This module adds whether any worker can run it: a process
+that only submits or looks runs nothing, and a worker may serve certain queues only.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ NOT_GONE = frozenset({"alive", "unresponsive", "unknown"})
 TRIED = frozenset({"processing", "running", "completed"})
 """The states of jobs whose latest attempt did not fail."""
 IN_LINE = frozenset({"ready", "inbox", "order", "not_started", "max_running", "threads", "unknown_task"})
-"""Reasons that mean: the job is ready, and waits for a worker only."""
+"""Reasons of jobs that are ready, and wait only for a worker."""
 
 
 class Crew:
-    """The workers that serve: who takes which queue, and who is free. None stands for any queue."""
+    """The workers that run jobs: which queues they serve, and which are free. A queue of None is any queue."""
 
     def __init__(self, workers: Iterable[Mapping[str, Any]]) -> None:
         self.members = [one for one in workers if one.get("serving") and one["state"] in NOT_GONE]
 
     def of(self, queue: str | None) -> list[Mapping[str, Any]]:
-        """The workers that take jobs of that queue."""
+        """The workers that serve that queue."""
         return [
             one for one in self.members if queue is None or one["queues"] is None or queue in one["queues"]
         ]
 
     def serves(self, queue: str | None) -> bool:
-        """True when some worker takes jobs of that queue."""
+        """True when a worker serves that queue."""
         return bool(self.of(queue))
 
     def is_free(self, queue: str | None) -> bool:
-        """True when a worker of that queue runs nothing."""
+        """True when a worker that serves that queue runs nothing."""
         return any(not one["running"] for one in self.of(queue))
 
     @property
     def is_choosy(self) -> bool:
-        """True when some workers take jobs of certain queues only."""
+        """True when some workers serve certain queues only."""
         return any(one["queues"] is not None for one in self.members)
 
 
 def tries(job: Mapping[str, Any]) -> str:
-    """Attempts so far, the one under way included, of those a job has: 1/3; just 1 where only its program knows."""
+    """Attempts so far, with the running one, and the most there can be: 1/3; only 1 where the most is unknown."""
     has_more = job["state"] in TRIED and not job.get("skipped")
     return _of(job["attempts"] + has_more, job["max_retries"])
 
@@ -60,7 +60,7 @@ def _of(number: int, most: int | None) -> str:
 
 
 def told(error: str | None) -> str:
-    """Why a job failed, on one line: for people in words, in a pipe as it is stored."""
+    """Why a job failed, on one line: in words on a terminal, as stored in a pipe."""
     return in_words(error) if is_terminal() else reason_of(error)
 
 
@@ -68,6 +68,14 @@ def in_words(error: str | None) -> str:
     """Why a job failed, on one line, in words."""
     text = reason_of(error)
     return ENDS[text][0] if text in ENDS else text
+
+
+def explained(
+    reader: runcue.Reader, work: runcue.Work, job: Mapping[str, Any], words: Words
+) -> tuple[runcue.Explanation, float, str]:
+    """Why a job stands where it does: the library's explanation, the queue's time, and the sentence for people."""
+    why, now, crew = reader.explain(work.id), reader.now(), Crew(reader.workers())
+    return why, now, sentence(why, job, now, crew, work.queue, again(reader, work, words), words)
 
 
 def _left(why: runcue.Explanation, now: float) -> str:
@@ -82,7 +90,7 @@ def short(
     queue: str | None = None,
     words: Words = QUEUECTL,
 ) -> str:
-    """What a job waits for, and how long: `rate openai, 12 s`, `retry 2/3 in 8 s`, `after 2/5`, `no worker`."""
+    """What a job waits for, and how long, for a column: `rate openai, 12 s`, `retry 2/3 in 8 s`, `no worker`."""
     left = _left(why, now)
     match why.reason:
         case "retry":
@@ -102,13 +110,9 @@ def short(
 
 
 def waits(
-    reader: runcue.Reader,
-    jobs: Iterable[Mapping[str, Any]],
-    now: float,
-    crew: Crew,
-    words: Words = QUEUECTL,
+    reader: runcue.Reader, jobs: Iterable[Mapping[str, Any]], now: float, crew: Crew, words: Words = QUEUECTL
 ) -> dict[str, tuple[runcue.Explanation, str]]:
-    """For each job that waits: runcue's explanation, and the same in few words."""
+    """For each job that waits, by its id: the library's explanation, and a few words."""
     wait = {job["id"]: job for job in jobs if job["state"] in words.waiting}
     if not wait:
         return {}
@@ -119,7 +123,7 @@ def waits(
 
 
 def label(text: str, words: Words = QUEUECTL) -> str:
-    """The reason without its numbers, so that equal reasons are counted together."""
+    """The result of `short` without its numbers, so that jobs are counted by reason."""
     what, _, _ = text.partition(",")
     if what.startswith("after "):
         return f"after other {words.many}"
@@ -127,7 +131,7 @@ def label(text: str, words: Words = QUEUECTL) -> str:
 
 
 def again(reader: runcue.Reader, work: runcue.Work, words: Words = QUEUECTL) -> str:
-    """How a dead job is run again: with all that it runs after and is dead too; nothing for any other job."""
+    """How to run a dead job again, together with the dead jobs that it runs after; "" for a job that is not dead."""
     if work.state != "failed":
         return ""
     left, found = [work], {work.id: work}
@@ -156,7 +160,7 @@ def sentence(
     again: str = "",
     words: Words = QUEUECTL,
 ) -> str:
-    """Why a job does not run, what is ahead of it, until when, and what to do; of a dead one how it is run again."""
+    """Why a job does not run, until when, what is ahead of it, and what to do; `again` says how to run a dead one."""
     if why.reason == "failed":
         return f"{clean(job['id'])} {words.is_dead}: {_end(job, words)}. {again}".rstrip()
     text = _told(why, job, now, crew, queue, words)
@@ -181,14 +185,14 @@ ENDS = {
     "worker_lost": ("every worker that ran it died", "every worker that ran it died"),
     "dropped": ("dropped: the queue was full", "dropped"),
 }
-"""Ends that are not the doing of the job's command: in few words for a column, and as part of a sentence."""
+"""Errors that the job's command did not cause: in few words for a column, and as part of a sentence."""
 NEVER_RAN = frozenset(name for name in ENDS if name.startswith("prerequisite"))
 NAMED = 10
 """How many jobs are named in a command that is advised."""
 
 
 def _end(job: Mapping[str, Any], words: Words) -> str:
-    """How a job died."""
+    """How a job died, as part of a sentence."""
     error, failures = reason_of(job["last_error"]).rstrip("."), job["attempts"]
     tried = "its only attempt" if failures == 1 else f"the last of {failures} attempts"
     if error in ENDS:

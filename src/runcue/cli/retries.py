@@ -1,4 +1,4 @@
-"""Retries many dead jobs in one go: prerequisites first, and with a reason for each that cannot be retried."""
+"""Retries dead jobs: those that others depend on first, and with a reason for each that cannot be retried."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 from runcue.cli.failure import Failure, bad_input, conflict
 from runcue.cli.jobs import was_ended
 from runcue.cli.lookup import no_job
-from runcue.cli.place import Place
-from runcue.cli.screen import clean, counted, note
+from runcue.cli.place import Place, ask, end
+from runcue.cli.screen import clean, counted, note, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,13 +21,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NAMED = 10
-"""How many skipped jobs are named after a retry of all."""
+"""How many of the skipped jobs are named after all were to be retried."""
 AT_ONCE = 500
-"""How many jobs are retried together, so that they share a commit."""
+"""How many jobs are changed at once, so that they share a commit."""
 
 
-async def retried(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure]:
-    """Retry these jobs, prerequisites first; returns why for each that could not be retried."""
+def requeue(place: Place, ids: Sequence[str], *, everything: bool) -> None:
+    """Retry these jobs and print how many were; raises, or with `everything` prints, why others were not."""
+    failures = ask(place, lambda cue: _retried(place, cue, ids)) if ids else []
+    say(summed("Requeued", len(ids) - len(failures), len(failures), place.words.one))
+    if not everything:
+        end(place, failures)
+    for failure in failures[:NAMED]:
+        note(clean(failure.text))
+    if len(failures) > NAMED:
+        note(f"and {len(failures) - NAMED:,} more")
+
+
+async def _retried(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure]:
+    """Retry these jobs, prerequisites first; returns the reason for each that could not be retried."""
     from graphlib import TopologicalSorter
 
     works = dict(zip(ids, await each(cue.get, ids), strict=True))
@@ -56,7 +68,7 @@ def complaint(place: Place, one: str, work: Work | None) -> Failure | None:
 
 
 async def each(question: Callable[[str], Awaitable[T]], ids: Sequence[str]) -> list[T]:
-    """The answers to a question about each of these ids, in their order; many are asked at a time."""
+    """The results of a coroutine function for each of these ids, in their order; many run at a time."""
     import asyncio
 
     answers: list[T] = []
@@ -66,7 +78,7 @@ async def each(question: Callable[[str], Awaitable[T]], ids: Sequence[str]) -> l
 
 
 async def _lost(place: Place, cue: Cue, ids: set[str]) -> dict[str, str]:
-    """Why nothing can run after some of these jobs: they are dead, cancelled, or purged."""
+    """The jobs among these after which nothing can run, and why: dead, cancelled, or no longer there."""
     works = dict(zip(ids, await each(cue.get, [*ids]), strict=True))
     missing = [one for one, work in works.items() if work is None]
     ended = await each(lambda one: was_ended(cue, one), missing)
@@ -108,11 +120,3 @@ def summed(verb: str, done: int, skipped: int, one: str) -> str:
     """A summary such as `Requeued 2 jobs, skipped 1`."""
     text = f"{verb} {counted(done, one)}"
     return f"{text}, skipped {skipped:,}" if skipped else text
-
-
-def tell_skipped(failures: Sequence[Failure]) -> None:
-    """Say why jobs were skipped by an action on all, naming the first few."""
-    for failure in failures[:NAMED]:
-        note(clean(failure.text))
-    if len(failures) > NAMED:
-        note(f"and {len(failures) - NAMED:,} more")

@@ -1,12 +1,13 @@
-"""Everything that reaches a terminal, a pipe or a file from a command.
+"""Everything that a command writes to a terminal, a pipe or a file.
 
 Rules:
-- Data goes to stdout, what is said to people to stderr.
-- Text from jobs passes `clean`: nothing in it can move a cursor, ring, set a title or turn the writing round.
-- Colour only where a terminal shows it (NO_COLOR, CLICOLOR_FORCE, `--color`), and never alone: a word says the same.
-- On a terminal tables are aligned and fit: what a line is about stays whole, and other columns give way to it. In a
-  pipe they are tab-separated, without a heading.
-- JSON is UTF-8 whatever the locale. Other text is spelled in what the locale can show.
+- Data goes to stdout, messages for people to stderr.
+- Text from jobs passes `clean`: it cannot move a cursor, ring, set a title or change the direction of writing.
+- Colour only where a terminal shows it (NO_COLOR, CLICOLOR_FORCE, `--color`), and always beside a word that says the
+  same.
+- On a terminal tables are aligned and fit: the first column stays whole as long as other columns can be shortened. In
+  a pipe they are tab-separated, without a heading.
+- JSON is UTF-8 in every locale. In other text, characters that the locale cannot show are spelled out.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ import msgspec
 
 GAP = "  "
 SMALL = 10
-"""A column this narrow is shown whole or not at all."""
+"""A column of at most this width is shown whole or left out."""
 NARROWEST = 8
-"""How far a wider column is shortened before whole columns are left out."""
+"""The width to which wider columns are shortened before columns are left out."""
 LONGEST_NAME = 40
-"""How much of the first column is kept by leaving out other columns."""
+"""The width of the first column that is kept by leaving out other columns."""
 LESS = ("PRIO", "TRIES", "PID", "SINCE", "TOOK", "DIED", "CIRCUIT", "RATE", "COMMAND", "TASK", "QUEUES")
 """The columns that are left out first, in this order; after them the last column."""
 
 PIECE = 65536
-"""How many characters of a long document are written at once."""
+"""Characters of a long document that are written at once."""
 FEW = 3
 """How many jobs are named where there may be many."""
 
 FIRST_ODD = "\u0300"
-"""The first character that may take no column, or two."""
+"""The first character whose width may be other than one column."""
 
 STATE_COLORS = {
     "pending": "cyan",
@@ -57,7 +58,7 @@ _ESCAPES = (
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*(?:[@-~]|$)|(?:\x1b[\]PX^_]|[\x9d\x90])[^\x07\x1b\n]*(?:\x07|\x1b\\|$)"
     r"|\x1b[ -/]*[0-~]|\x1b$"
 )
-"""An escape sequence as a whole, even one that was cut off at the end of the text."""
+"""A whole escape sequence, or one that the end of the text cuts off."""
 _SIGNAL = r"signal:([A-Z0-9+-]+)"
 _SPELLED = {"…": "...", "·": "-", "→": "->", "×": "x", "–": "-", "—": "-", "≤": "<=", "≥": ">="}
 _HIDDEN = {*range(0x7F, 0xA0), *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF}
@@ -68,7 +69,7 @@ _JSON_SAFE = {code: f"\\u{code:04x}" for code in sorted(_HIDDEN)}
 
 
 def clean(text: str) -> str:
-    """The text on one line, with everything that a terminal would obey or hide spelled out."""
+    """The text on one line, with characters that a terminal would obey or hide spelled out."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else _spelled(character) for character in text)
@@ -166,17 +167,17 @@ def span(seconds: float) -> str:
 
 
 def typed(name: str) -> str:
-    """A name as it has to be typed as an argument of a command."""
+    """A name, quoted for a shell, as an argument of a command."""
     return f"-- {quoted(name)}" if name.startswith("-") else quoted(name)
 
 
 def typed_with(name: str, options: str) -> str:
-    """A name and options behind it, as they have to be typed; a name that starts with - has to come last."""
+    """A name and options, quoted for a shell; a name that starts with - comes last."""
     return f"{options} {typed(name)}" if name.startswith("-") else f"{typed(name)} {options}"
 
 
 def quoted(name: str) -> str:
-    """A name as it has to be typed behind an option."""
+    """A name, quoted for a shell, as the value of an option."""
     from shlex import quote
 
     return quote(clean(name))
@@ -188,7 +189,7 @@ def counted(number: int, what: str) -> str:
 
 
 def listed(jobs: Sequence[str]) -> str:
-    """The first few of some jobs, and how many more there are."""
+    """The first few of these jobs, and how many more there are."""
     first = ", ".join(clean(job) for job in jobs[:FEW])
     return first if len(jobs) <= FEW else f"{first} and {len(jobs) - FEW:,} more"
 
@@ -227,30 +228,29 @@ def _is_terminal(stream: IO[str] | None) -> bool:
 
 
 def is_dumb() -> bool:
-    """True when the terminal only takes lines (TERM=dumb), so that nothing can be redrawn."""
+    """True when the terminal can only print lines (TERM=dumb)."""
     return os.environ.get("TERM") == "dumb"
 
 
 def columns() -> int:
-    """How wide the terminal is."""
+    """The width of the terminal."""
     try:
         given = int(os.environ.get("COLUMNS", "0"))
     except ValueError:
         given = 0
-    if given > 0:
-        return given
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    except (AttributeError, OSError, ValueError):
-        return 80
+    return given if given > 0 else _size().columns or 80
 
 
 def lines() -> int:
-    """How many lines the terminal has."""
+    """The height of the terminal."""
+    return _size().lines or 24
+
+
+def _size() -> os.terminal_size:
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).lines or 24
+        return os.get_terminal_size(sys.stdout.fileno())
     except (AttributeError, OSError, ValueError):
-        return 24
+        return os.terminal_size((0, 0))
 
 
 def has_color(stream: IO[str] | None) -> bool:
@@ -276,29 +276,23 @@ def _write(text: str, *, err: bool = False, end: str = "\n") -> None:
 
 
 def _spell(text: str, encoding: str) -> str:
-    try:
-        text.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        for sign, plain in _SPELLED.items():
-            text = text.replace(sign, plain)
-        return text.encode("ascii" if _is_unknown(encoding) else encoding, "backslashreplace").decode(
-            "ascii" if _is_unknown(encoding) else encoding
-        )
-    return text
-
-
-def _is_unknown(encoding: str) -> bool:
     from codecs import lookup
 
     try:
         lookup(encoding)
     except LookupError:
-        return True
-    return False
+        encoding = "ascii"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        for sign, plain in _SPELLED.items():
+            text = text.replace(sign, plain)
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    return text
 
 
 def reason_of(error: str | None) -> str:
-    """Why a job failed, on one line and in its own words, without what it would have done to a terminal."""
+    """The first line of a job's error, without anything that a terminal would obey."""
     text = re.sub(_ESCAPES, "", error or "").removeprefix("CommandFailed: ").strip()
     if found := re.match(_SIGNAL, text):
         name = f"signal {found[1]}" if found[1].isdigit() else f"SIG{found[1]}"
@@ -307,7 +301,7 @@ def reason_of(error: str | None) -> str:
 
 
 def say(text: str = "") -> None:
-    """A line of data or a result, on stdout. Foreign text in it has to be cleaned by the caller."""
+    """Print a line of data or a result. The caller has to clean text from elsewhere."""
     _write(text)
 
 
@@ -318,12 +312,12 @@ def flush() -> None:
 
 
 def note(text: str) -> None:
-    """Something for people, on stderr."""
+    """Print a message for people on stderr."""
     _write(text, err=True)
 
 
 def warn(text: str) -> None:
-    """A warning, on stderr."""
+    """Print a warning on stderr."""
     word = click.style("Warning:", fg="yellow", bold=True) if has_color(sys.stderr) else "Warning:"
     _write(f"{word} {text}", err=True)
 
@@ -345,9 +339,9 @@ def styled(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = 
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
-    """Rows of text, cleaned here: aligned under a heading on a terminal, tab-separated in a pipe. How many there are.
+    """Clean and print rows: aligned under a heading on a terminal, tab-separated in a pipe. Returns their number.
 
-    In a pipe each is written as it comes: there may be any number of them.
+    In a pipe each row is written as soon as it is read, as there may be any number of them.
     """
     cells = ([clean(cell) for cell in row] for row in rows)
     if is_terminal():
@@ -363,7 +357,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
 
 
 def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
-    """The lines of a table that fits the terminal: all columns give way to the first. In a pipe all is shown."""
+    """The lines of a table that fits the terminal: other columns give way to the first. In a pipe nothing is cut."""
     room = max(1, columns() - len(indent)) if is_terminal() else sys.maxsize
     widths = fitting(heads, [max(map(width_of, column)) for column in zip(heads, *rows, strict=True)], room)
     found = []
@@ -379,7 +373,7 @@ def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "
 
 
 def fitting(heads: Sequence[str], wanted: Sequence[int], room: int) -> dict[int, int]:
-    """The width of each column that fits, by its position; later columns give way to the first."""
+    """The width of each column that is shown, by its position, so that all fit into `room`."""
     least = [
         min(width, LONGEST_NAME if place == 0 else width if width <= SMALL else NARROWEST)
         for place, width in enumerate(wanted)
@@ -435,12 +429,12 @@ def live() -> Iterator[Callable[[Sequence[str]], None]]:
 
 
 def show_json(value: object, *, pretty: bool = True) -> None:
-    """One JSON document: on one line in a pipe, indented on a terminal; nothing in it that a terminal obeys."""
+    """Print a JSON document that no terminal obeys: on one line in a pipe, indented on a terminal."""
     _write_json(_json_of(value, pretty=pretty and is_terminal()) + "\n")
 
 
 def show_json_array(values: Iterable[object]) -> int:
-    """Write a JSON array of any length, element by element; returns how many elements it has."""
+    """Print a JSON array of any length, element by element; returns the number of elements."""
     pretty, number, text = is_terminal(), 0, "["
     for value in values:
         one = _json_of(value, pretty=pretty)

@@ -1,4 +1,4 @@
-"""Services as people and programs see them: their limits, how much of them is used, what holds them back."""
+"""Services in lists: their limits, how much of them is used, and what holds a service back."""
 
 from __future__ import annotations
 
@@ -16,36 +16,30 @@ CIRCUIT = HEADS.index("CIRCUIT")
 
 
 def services(reader: runcue.Reader) -> list[dict[str, Any]]:
-    """Every service, with the `seconds` it is still held back in place of a moment of queue time."""
-    now = reader.now()
-    return [_timed(one, now) for one in reader.services()]
-
-
-def _timed(one: dict[str, Any], now: float) -> dict[str, Any]:
-    left = None if one["until"] is None else round(max(0.0, one["until"] - now), 3)
-    return {**{name: value for name, value in one.items() if name != "until"}, "seconds": left}
+    """Every service as data, with `seconds`, the time that it is still held back, in place of `until`."""
+    now, found = reader.now(), reader.services()
+    for one in found:
+        until = one.pop("until")
+        one["seconds"] = None if until is None else round(max(0.0, until - now), 3)
+    return found
 
 
 def as_table(
     found: list[dict[str, Any]], *, all_columns: bool
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Heads and rows; without the circuits where no service has one, unless all columns are wanted."""
+    """Heads and rows of a table; without the column of circuits where no service has one, unless `all_columns`."""
     rows = [_row(one) for one in found]
     if all_columns or any(one["circuit"] for one in found):
         return HEADS, rows
-    return _cut(HEADS), [_cut(row) for row in rows]
+    return _without_circuit(HEADS), [*map(_without_circuit, rows)]
 
 
-HELD = {
-    "rate": "rate used up",
-    "concurrency": "all places taken",
-    "throttled": "asked for a pause",
-}
-"""What holds a service back, in words."""
+HELD = {"rate": "rate used up", "concurrency": "all places taken", "throttled": "asked for a pause"}
+"""What holds a service back, in words; other reasons are shown as they are."""
 
 
 def standing(one: dict[str, Any]) -> str:
-    """How a service is now, and how long that lasts: `ready`, `paused`, `rate used up, 53 s`."""
+    """The state of a service, and how long it lasts: `ready`, `paused`, `rate used up, 53 s`."""
     if one["paused"] or not one["blocked"]:
         return "paused" if one["paused"] else "ready"
     circuit = str(one["circuit"]).replace("_", " ")
@@ -64,7 +58,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _cut(row: tuple[str, ...]) -> tuple[str, ...]:
+def _without_circuit(row: tuple[str, ...]) -> tuple[str, ...]:
     return row[:CIRCUIT] + row[CIRCUIT + 1 :]
 
 

@@ -1,7 +1,7 @@
-"""The settings of a queue: their names, what they may be, and what they are when nobody set them.
+"""The settings of a queue: names, rules and defaults.
 
-They are kept in the queue's file as text, and checked when they are written and again when they are read: a row
-that somebody damaged gives the default and a warning, and stops nobody.
+They are stored in the queue's file as text, and checked when they are written and again when they are read. A damaged
+row causes a warning, and the default is used instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s?([A-Za-z]{0,3})", re.ASC
 
 
 class Key(msgspec.Struct, frozen=True):
-    """One setting: how its text is read (ValueError: what it may be), how a value is written, what it means."""
+    """One setting: how its text is read (a ValueError says what is allowed), how a value is written, and its help."""
 
     read: Callable[[str], Any]
     write: Callable[[Any], str]
@@ -39,7 +39,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 def seconds(text: str) -> float:
-    """A length of time as people write it: 90, 0.5s, 5m, 2h, 7d. ValueError when it is none."""
+    """Read a length of time such as 90, 0.5s, 5m, 2h, 7d; raises ValueError for any other text."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None or found[2].lower() not in UNITS:
         raise ValueError("a duration such as 90, 90s, 5m, 2h or 7d")
@@ -55,14 +55,19 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def _number(low: float, high: float) -> Callable[[str], float]:
+def _amount(units: Mapping[str, float], low: float, high: float, rule: str) -> Callable[[str], float]:
     def read(text: str) -> float:
         found = _NUMBER.fullmatch(text.strip())
-        if found is None or found[2] or not low <= float(found[1]) <= high:
-            raise ValueError(f"a number from {low:g} to {high:,.0f}")
-        return float(found[1])
+        amount = -1.0 if found is None else float(found[1]) * units.get(found[2].lower(), -1)
+        if not low <= amount <= high:
+            raise ValueError(rule)
+        return amount
 
     return read
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    return _amount({"": 1}, low, high, f"a number from {low:g} to {high:,.0f}")
 
 
 def _duration(low: float, *, optional: bool) -> Callable[[str], float | None]:
@@ -82,14 +87,9 @@ def _duration(low: float, *, optional: bool) -> Callable[[str], float | None]:
 
 
 def _size(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        found = _NUMBER.fullmatch(text.strip())
-        size = -1.0 if found is None else float(found[1]) * SIZES.get(found[2].lower(), -1)
-        if not low <= size <= high:
-            raise ValueError(f"a size such as 512k or 10M, from {_size_text(low)} to {_size_text(high)}")
-        return int(size)
-
-    return read
+    rule = f"a size such as 512k or 10M, from {_size_text(low)} to {_size_text(high)}"
+    read = _amount(SIZES, low, high, rule)
+    return lambda text: int(read(text))
 
 
 def _plain(value: float | None) -> str:
@@ -136,7 +136,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, stored: Mapping[str, str]) -> Settings:
-        """What is stored, and defaults for the rest; a damaged row is warned about and counts as not set."""
+        """The stored settings, and defaults for the rest; warns about a damaged row, and uses its default."""
         found: dict[str, Any] = {}
         for name, text in stored.items():
             if name not in KEYS:
@@ -154,13 +154,13 @@ class Settings(msgspec.Struct, frozen=True):
         return KEYS[name].write(getattr(self, name))
 
     def number(self, name: str) -> int | float | None:
-        """One value as a number: seconds, bytes, times; None where there is no limit."""
+        """One value as a number (seconds, bytes or a count); None where there is no limit."""
         value: int | float | None = getattr(self, name)
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def settings_of(home: Home) -> Settings:
-    """The settings that are kept with the queue; the defaults while there is none."""
+    """The stored settings of a queue; the defaults while the queue does not exist."""
     if not home.exists:
         return Settings()
     with home.reader() as reader:
@@ -168,7 +168,7 @@ def settings_of(home: Home) -> Settings:
 
 
 def key_of(name: str) -> str:
-    """The setting that is meant, `-` and `_` alike; exit code 2 when there is none."""
+    """The name of a setting as typed, with `-` or `_`; exit code 2 when there is no such setting."""
     found = name.replace("-", "_")
     if found in KEYS:
         return found
@@ -176,7 +176,7 @@ def key_of(name: str) -> str:
 
 
 def check(key: str, text: str) -> str:
-    """The text to store for a setting; exit code 2, naming key and rule, when it cannot be that."""
+    """The text to store for a setting; exit code 2, with the key and the rule, when the value is not allowed."""
     name = key_of(key)
     try:
         return KEYS[name].write(KEYS[name].read(text))

@@ -1,11 +1,11 @@
-"""The supervisors and workers of a home, and how they are told to leave.
+"""Finds the supervisors and workers of a home, and tells them to leave.
 
 Rules:
-- A supervisor holds a lock on a file of its own below the home. The lock alone says whether it lives; the file says
-  who it is. What is left of dead ones is removed by whoever looks.
-- Supervisors are told first, so that they replace no worker; then every worker on this host, whoever started it. Each
-  is told once, and so are those that appear while we wait.
-- Supervisors are found without the queue: where it cannot be read, they and their workers leave all the same.
+- Each supervisor holds the lock of a file of its own below the home. The lock says that it lives, the file which
+  process it is. Files of dead supervisors are removed by whichever process looks at them.
+- Supervisors are told first, so that they replace no worker; then every worker on this host, whoever started it, and
+  those that appear while we wait. Each is told once.
+- Supervisors are found without the queue, so they and their workers can be stopped when it cannot be read.
 - Interrupting the wait changes nothing: the workers still leave.
 - A pid may belong to another process by the time it is used. So we open the process first (pidfd), then check that
   the one we mean still lives, and only then send the signal.
@@ -39,7 +39,7 @@ LOOK_EVERY = 0.1
 """Seconds between two looks at who is left."""
 
 
-# who is there ---------------------------------------------------------------------------------------------
+# finding --------------------------------------------------------------------------------------------
 
 
 class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -55,7 +55,7 @@ class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Post:
-    """The lock of this process's own supervisor, from `with` to its end."""
+    """The lock that says that a supervisor runs in this process, held inside `with`."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / FOLDER
@@ -89,7 +89,7 @@ def standing(home: Path) -> list[Standing]:
             try:
                 facts = msgspec.json.decode(path.read_bytes(), type=Standing)
             except (FileNotFoundError, msgspec.MsgspecError):
-                continue  # it has just ended, or somebody else's file lies here
+                continue  # it has just ended, or the file is none of ours
             found.append(msgspec.structs.replace(facts, path=str(path)))
         else:
             path.unlink(missing_ok=True)
@@ -111,7 +111,7 @@ def _is_held(path: Path) -> bool:
 
 
 def workers(reader: Reader) -> list[dict[str, Any]]:
-    """The workers that live, or are dead and still have jobs in their name; `jobs` are what each runs."""
+    """The workers that live, and dead ones that still have running jobs; `jobs` are the ids of what each runs."""
     running: dict[str, list[str]] = {}
     for row in reader.jobs("processing", limit=1000):
         running.setdefault(str(row["worker_id"]), []).append(str(row["id"]))
@@ -124,7 +124,7 @@ def workers(reader: Reader) -> list[dict[str, Any]]:
 
 
 def is_stopped(row: dict[str, Any]) -> bool:
-    """True for a worker on this host that somebody stopped, as by SIGSTOP; False where that cannot be told."""
+    """True for a worker on this host that is suspended, as by SIGSTOP; False where that is unknown."""
     if row["host"] != os.uname().nodename or row["state"] == "gone":
         return False
     try:
@@ -134,11 +134,11 @@ def is_stopped(row: dict[str, Any]) -> bool:
     return facts.rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"])
 
 
-# having them leave ----------------------------------------------------------------------------------------
+# stopping -------------------------------------------------------------------------------------
 
 
 class Leaving:
-    """One order to leave, from giving it to its being obeyed."""
+    """Tells the supervisors and workers of a home to leave, and waits until they have."""
 
     def __init__(self, home: Home, *, at_once: bool) -> None:
         self._home = home
@@ -156,7 +156,7 @@ class Leaving:
         """Why the queue could not be read, so that only supervisors were told."""
 
     def wait(self, seconds: float | None) -> None:
-        """Tell them all, and wait until all have left; raises when that takes too long."""
+        """Tell all to leave, and return when all have; raises after that many seconds."""
         until = None if seconds is None else time.monotonic() + seconds
         with ExitStack() as stack:
             self._open(stack)
@@ -221,7 +221,7 @@ class Leaving:
             self._tell(row["id"], row["pid"], number, partial(self._lives, row["id"]))
 
     def _lives(self, worker_id: str) -> bool:
-        """True while that worker does; where that cannot be read any more it is left to its supervisor."""
+        """True while that worker lives; False also when the queue cannot be read: then its supervisor stops it."""
         from runcue import StoreError
 
         if self._reader is None:
@@ -251,14 +251,14 @@ class Leaving:
         return False
 
     def _say(self, jobs: list[str], stuck: list[dict[str, Any]]) -> None:
-        """Who is still busy, whenever that has changed."""
+        """Name the running jobs whenever they have changed, and each suspended or unresponsive worker once."""
         for row in stuck:
             if f"stuck {row['id']}" not in self._told:
                 self._told.add(f"stuck {row['id']}")
                 what = "is stopped. Let it go on" if is_stopped(row) else "does not move. If it was stopped"
                 warn(f"Worker {row['id']} (pid {row['pid']}) {what}: kill -CONT {row['pid']}")
         if jobs and jobs != self._busy:
-            note(f"Waiting for {len(jobs)} running: {listed(jobs)}")
+            note(f"Waiting for {counted(len(jobs), 'running job')}: {listed(jobs)}")
         self._busy = jobs
 
 

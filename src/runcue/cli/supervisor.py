@@ -1,17 +1,16 @@
-"""Keeps N worker processes alive, and stops them gracefully.
+"""Keeps a number of worker processes running, and stops them gracefully.
 
 Rules:
-- Workers are processes started anew, each in a session of its own: Ctrl-C reaches the supervisor alone. Each holds a
-  pipe from it, which ends when the supervisor dies in whatever way: then they leave by themselves.
-- A worker that leaves with 0, or by SIGTERM, was told to: it is not replaced. One that dies is, after a pause that
-  grows while it goes on dying. One that cannot even start makes the supervisor give up, with its reason.
-- SIGINT, SIGTERM: let them finish what they run. A second one: put back what runs. A third: kill. SIGUSR1 and SIGHUP
-  are always graceful, SIGUSR2 and SIGQUIT always at once. Signals in a row within a moment count as one: `timeout`
-  and others send theirs to the process and to its group.
-- What whoever started us wants to have ignored (`nohup`, a job in the background) stays ignored, except for what
-  `worker stop` sends. Once all workers have left no signal means anything any more: all that is left to do is to
-  end, with the code that was earned.
-- Nothing here ever waits for anything but the next thing to happen.
+- Each worker is a new process in a session of its own, so Ctrl-C reaches the supervisor alone. Each holds the read
+  end of a pipe from the supervisor, which closes when the supervisor dies in any way; then the worker leaves.
+- A worker that exits with 0, or by SIGTERM, was told to leave, and is not replaced. One that dies is replaced after a
+  pause, which grows while workers go on dying. When workers cannot even start, the supervisor gives up and says why.
+- The first SIGINT or SIGTERM lets workers finish what they run, the second puts it back, the third kills them.
+  SIGUSR1 and SIGHUP always mean the first, SIGUSR2 and SIGQUIT the second. Signals within ONE_SIGNAL seconds count as
+  one, because `timeout` and others send each signal to the process and to its group.
+- A signal that was ignored when the supervisor started (`nohup`, a background job) stays ignored, except for those
+  that `worker stop` sends. After all workers have left, all signals are ignored.
+- The supervisor blocks only in `Signals.wait`.
 """
 
 from __future__ import annotations
@@ -29,17 +28,8 @@ from typing import Self
 
 import msgspec
 
-from runcue.cli.failure import (
-    BAD_INPUT,
-    BUSY,
-    CLOSED_PIPE,
-    CONFIGURATION,
-    CONFLICT,
-    INTERNAL,
-    INTERRUPTED,
-    STORAGE,
-    Failure,
-)
+from runcue.cli import failure as codes
+from runcue.cli.failure import Failure
 from runcue.cli.lines import Lines
 from runcue.cli.screen import clean, counted, listed, span
 from runcue.cli.shutdown import Post
@@ -48,27 +38,27 @@ from runcue.cli.worker import BEGAN, BROKEN, ENDED, NOTE, UP, Orders, Word
 FIRST_PAUSE = 0.25
 LONGEST_PAUSE = 30.0
 STEADY = 30.0
-"""A worker that lived this many seconds had started well: its death does not lengthen the pause."""
+"""The death of a worker that lived this many seconds does not lengthen the pause."""
 FALSE_STARTS = 5
 PATIENT_STARTS = 10
-"""How many starts in a row may fail before the supervisor gives up: at the beginning, and when all had worked."""
+"""How many starts in a row may fail before the supervisor gives up: at first, and once all workers had been up."""
 ONE_SIGNAL = 0.3
 """Seconds within which signals count as one."""
 
 COUNTED = (signal.SIGINT, signal.SIGTERM)
-"""Signals of which a second one means more than the first."""
+"""Signals whose second and third mean more than the first."""
 ORDERS = (signal.SIGUSR1, signal.SIGUSR2)
-"""What `worker stop` sends, and no terminal does."""
+"""Signals that `worker stop` sends, and no terminal."""
 HEEDED = (*COUNTED, signal.SIGHUP, signal.SIGQUIT, *ORDERS)
 
-HOPELESS = {BAD_INPUT, STORAGE, CONFIGURATION, CONFLICT}
-"""Exit codes of a first start that need not be tried again: the worker said what somebody has to mend."""
+HOPELESS = {codes.BAD_INPUT, codes.STORAGE, codes.CONFIGURATION, codes.CONFLICT}
+"""Exit codes after which a first start is not repeated: a person has to mend what the worker said."""
 GRACEFUL, AT_ONCE, KILL = 1, 2, 3
 TELLS = {GRACEFUL: signal.SIGTERM, AT_ONCE: signal.SIGQUIT, KILL: signal.SIGKILL}
 
 
 class Signals:
-    """The signals that a supervisor heeds, as something that can be waited for."""
+    """Turns signals into something that a supervisor can wait for."""
 
     def __enter__(self) -> Self:
         self._ours, self._theirs = os.pipe()
@@ -88,7 +78,7 @@ class Signals:
         os.close(self._theirs)
 
     def wait(self, readable: list[int], writable: list[int], seconds: float | None) -> None:
-        """Until a signal comes, something can be read or written, or so much time has passed."""
+        """Return when a signal came, a descriptor is ready, or that many seconds have passed."""
         poll = select.poll()
         for descriptor in (self._ours, *readable):
             if descriptor != -1:
@@ -98,7 +88,7 @@ class Signals:
         poll.poll(None if seconds is None else seconds * 1000 + 1)
 
     def take(self) -> bytes:
-        """The numbers of the signals that came."""
+        """The numbers of the signals that came since the last call."""
         try:
             return os.read(self._ours, 1024)
         except BlockingIOError:
@@ -106,11 +96,11 @@ class Signals:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the wakeup pipe has the number already."""
+    """Do nothing: the number is in the wakeup pipe already."""
 
 
 class Seat:
-    """The place of one worker: its process, what it said, and what became of those before it."""
+    """The place of one worker: its process, its messages, and how often workers died here."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -155,7 +145,7 @@ class Seat:
             os.close(lifeline)
 
     def words(self) -> list[Word]:
-        """What the worker has said since the last time."""
+        """The messages that the worker sent since the last call."""
         while self.voice != -1:
             try:
                 data = os.read(self.voice, 65536)
@@ -175,7 +165,7 @@ class Seat:
             self.process.send_signal(number)
 
     def bury(self) -> None:
-        """Forget a worker that has ended."""
+        """Forget the worker, whose process has ended."""
         self.process = None
         self._close()
 
@@ -187,7 +177,7 @@ class Seat:
 
 
 class Supervisor:
-    """Runs `count` workers with the same orders until they have left."""
+    """Runs `count` workers with the same orders until all have left."""
 
     def __init__(
         self,
@@ -209,10 +199,10 @@ class Supervisor:
         self._done = self._dead = 0
         self.code = 0
         self.reason = ""
-        """Why it gave up."""
+        """Why the supervisor gave up."""
 
     def run(self) -> int:
-        """Start the workers, and return when all have left: the exit code."""
+        """Start the workers; returns the exit code when all have left."""
         with Signals() as signals, self._post:
             for seat in self._seats:
                 self._start(seat)
@@ -221,7 +211,7 @@ class Supervisor:
                 for number in signals.take():
                     self._heed(number)
                 if self._lines.is_closed and not self._level:
-                    self.code = CLOSED_PIPE
+                    self.code = codes.CLOSED_PIPE
                     self._stop(GRACEFUL)
                 for seat in self._seats:
                     self._look_after(seat)
@@ -230,7 +220,7 @@ class Supervisor:
         return self.code
 
     def run_or_raise(self) -> int:
-        """Start the workers, and return when all have left; raises why it gave up."""
+        """Start the workers; returns the exit code when all have left, or raises the reason for giving up."""
         code = self.run()
         if self.reason:
             raise Failure(self.reason, code)
@@ -241,7 +231,7 @@ class Supervisor:
             seat.start(self._orders)
         except OSError as error:  # no processes, memory or descriptors left
             seat.reason = f"A worker cannot be started: {error.strerror or error}."
-            self._after_death(seat, BUSY, "failed")
+            self._after_death(seat, codes.BUSY, "failed")
 
     def _patience(self) -> float | None:
         due = [seat.again_at for seat in self._seats if seat.again_at is not None]
@@ -261,18 +251,18 @@ class Supervisor:
                 self._stop(min(self._level + 1, KILL))
 
     def _stop(self, level: int) -> None:
-        """Have all workers leave, more urgently than before."""
+        """Tell all workers to leave, unless they were told as urgently before."""
         if level <= self._level:
             return
         self._level = level
         if level >= AT_ONCE:
-            self.code = self.code or INTERRUPTED
+            self.code = self.code or codes.INTERRUPTED
         for seat in self._seats:
             seat.again_at = None
             seat.tell(TELLS[level])
         jobs = [job for seat in self._seats for job in seat.jobs]
         if self.reason:
-            return  # which will be said
+            return  # run_or_raise will say it
         if level == KILL:
             self._lines.note("Killing the workers; their jobs will run again.")
         elif level == AT_ONCE:
@@ -333,30 +323,30 @@ class Supervisor:
             self._on_up()
 
     def _lost(self, seat: Seat, code: int) -> None:
-        """A worker has ended."""
+        """Handle the end of a worker: report it, and have a dead one replaced."""
         if code in {0, -signal.SIGTERM, -signal.SIGINT}:
             if not self._level:
                 self._lines.note(f"worker {seat.number} was told to leave, and left.", is_important=False)
         elif self._level:
             was_meant = self._level > GRACEFUL and code in {-TELLS[AT_ONCE], -TELLS[KILL]}
             if not was_meant and not self.reason:
-                self.code = self.code or (code if code > 0 else INTERNAL)
+                self.code = self.code or (code if code > 0 else codes.INTERNAL)
                 self._lines.note(f"worker {seat.number} {ending(code)} instead of leaving{_because(seat)}")
         else:
             self._after_death(seat, code, ending(code))
 
     def _after_death(self, seat: Seat, code: int, ending: str) -> None:
-        """Start another worker in place of a dead one a little later, or give up."""
+        """Plan the start of a worker in place of a dead one, or give up."""
         if not seat.is_up:
             seat.false_starts += 1
             is_hopeless = code in HOPELESS and bool(seat.reason) and not self._was_up
             if is_hopeless or seat.false_starts >= (PATIENT_STARTS if self._was_up else FALSE_STARTS):
-                self.code = code if code in {*HOPELESS, BUSY} else INTERNAL
+                self.code = code if code in {*HOPELESS, codes.BUSY} else codes.INTERNAL
                 self.reason = seat.reason or f"Workers cannot start: the last one {ending}."
                 self._stop(GRACEFUL)
                 return
         if self._orders.home is not None and not os.path.isdir(self._orders.home):  # noqa: PTH112 (text as it came)
-            self.code = STORAGE
+            self.code = codes.STORAGE
             self.reason = f"The home is gone{_because(seat)}"
             self._stop(GRACEFUL)
             return
@@ -378,7 +368,7 @@ class Supervisor:
 
 
 def ending(code: int) -> str:
-    """How a process ended, by its exit code."""
+    """How a process ended, in words, from its exit code."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

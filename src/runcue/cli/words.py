@@ -1,6 +1,6 @@
-"""What `queuectl` and `runcue` call things: a verb is written once, and these words are its data.
+"""The words that differ between `queuectl` and `runcue`, so that the code of a verb is written once.
 
-queuectl knows jobs in a home; runcue knows units in any file or database. `do` is how a command has to be typed.
+queuectl has jobs in a home; runcue has units in a file or a database. `Words.do` writes a command as it is typed.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ class Words(msgspec.Struct, frozen=True):
     program: str
     one: str
     states: tuple[str, ...]
-    """All states, in the order in which they are told."""
+    """All states, in the order in which they are listed."""
     waiting: tuple[str, ...]
-    """The states of what waits."""
+    """The states of units that wait."""
     names: Mapping[str, str] = {}
-    """States that the library calls otherwise."""
+    """The library's names of states that have another name here."""
     retrying: str = "pending"
-    """The state of what failed and waits for its next attempt."""
+    """The state of a unit that failed and waits for its next attempt."""
     dead: str = "failed"
     is_dead: str = "has failed"
     may_retry: frozenset[str] = frozenset({"failed"})
-    """What may be tried again by hand, in the library's words."""
+    """The states, as the library calls them, in which a unit can be retried by hand."""
     verbs: Mapping[str, str] = {}
-    """Verbs that have another name."""
+    """The names of verbs that are called otherwise in the other program."""
     everything: str = "--all"
-    """The option that retries all that failed."""
+    """The option that retries all failed units."""
     has_programs: bool = False
-    """True where workers are programs that run what they see fit, False where each runs one command at a time."""
+    """True where a worker is a program that runs many units at once, False where it runs one command at a time."""
     busy: str = "workers busy"
     start: str = ""
-    """How a worker is started."""
+    """The command that starts a worker."""
     give: str = "enqueue"
-    """What is done to have something run."""
+    """The verb for adding a unit."""
     add: str = ""
-    """How to begin where there is nothing."""
+    """What to do in an empty queue."""
     place: str = ""
-    """What stands behind every verb: the file or the address, as it has to be typed."""
+    """The argument behind every verb, quoted for a shell: the file or the address."""
 
     @property
     def many(self) -> str:
@@ -53,12 +53,12 @@ class Words(msgspec.Struct, frozen=True):
         return f"{self.one}s"
 
     def do(self, verb: str, *args: str) -> str:
-        """The command that does this."""
+        """The command that does this, as it is typed."""
         parts = (self.program, self.verbs.get(verb, verb), self.place, *args)
         return " ".join(part for part in parts if part)
 
     def do_start(self, queue: str | None = None) -> str:
-        """The command that starts a worker, of that queue alone if one is given."""
+        """The command that starts a worker, for that queue alone if one is given."""
         from shlex import quote
 
         return self.start if queue is None else f"{self.start} --queue {quote(queue)}"

@@ -1,14 +1,14 @@
-"""One worker process: a Cue on a home, or one of an application's, until it is told to leave.
+"""One worker process: runs a Cue, of a home or of an application, until it is told to leave.
 
 Rules:
-- A supervisor starts it with its orders as the only argument, and two pipes: on its *voice* it says what happens, one
-  JSON line each; its *lifeline* ends when the supervisor does.
-- SIGTERM, SIGINT and the end of the lifeline: finish what runs, then leave with 0; more of them change nothing.
-  SIGQUIT: put back what runs, without counting an attempt, and leave with 0.
-- Secrets in what went wrong are said as `***`: where its lines go, others may read them.
-- Nobody who does not listen holds it up: what the voice cannot take is lost.
-- A job that ended and whose result could not be kept is said, and the exit code is 3: it will run again.
-- Storage that broke for good, and whatever else ends it, is said in one line, with the exit code of every command.
+- A supervisor starts it with `Orders` as its only argument and two pipes. To the *voice* it writes messages, one JSON
+  line each; the *lifeline* closes when the supervisor dies.
+- SIGTERM, SIGINT and the end of the lifeline: finish what runs, then exit with 0; repeating them changes nothing.
+  SIGQUIT: put back what runs, without counting an attempt, and exit with 0.
+- Secrets in errors are masked as `***`, because others may read the supervisor's log.
+- The worker never waits for a reader of its voice: a message for which the pipe has no room is lost.
+- A job whose result could not be stored is reported, and the exit code is 3: it will run again.
+- Broken storage, and any other error, is reported in one line, and the exit code is that of other commands.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ BROKEN = "broken"
 MOST_WORKERS = 64
 """How many workers one supervisor runs."""
 LONGEST = 600
-"""Characters of a text that are passed on: a line must go through a pipe in one piece."""
+"""Characters of a text that are sent: a message must fit through a pipe in one piece."""
 
 
 class Orders(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a worker process is to do. Either `home` or `app` is given."""
+    """What a worker process is to run: the queue of `home`, or the Cue that `app` names."""
 
     number: int = 1
     voice: int = -1
@@ -76,15 +76,15 @@ class Voice:
         try:
             os.write(self._descriptor, line)
         except (BlockingIOError, BrokenPipeError):
-            return  # nobody listens, or not quickly enough
+            return  # the supervisor is gone, or reads too slowly
 
 
 def main() -> None:
-    """Be a worker; the supervisor's orders are the first argument."""
+    """Run a worker; the supervisor's orders are the first argument."""
     import signal
 
-    # These mean to leave: until there is somebody to heed them, at once. The supervisor says so once, and may have
-    # been started to ignore some of them.
+    # Until `_serve` handles these signals they end the process at once. The supervisor sends each only once, and it
+    # may itself have been started with some of them ignored, which processes inherit.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     orders = msgspec.json.decode(sys.argv[1], type=Orders)
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def work(orders: Orders, voice: Voice) -> int:
-    """Work until told to leave; the exit code."""
+    """Run jobs until told to leave; returns the exit code."""
     from runcue import mask
     from runcue.cli.main import ALSO_DEBUG, DEBUG, failure_of
     from runcue.cli.screen import clean
@@ -102,7 +102,7 @@ def work(orders: Orders, voice: Voice) -> int:
 
         cue, teller = _cue(orders, voice)
         asyncio.run(_serve(cue, orders, voice, teller))
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is said in one line)
+    except Exception as error:  # noqa: BLE001 (every error is reported in one line)
         if os.environ.get(DEBUG) or os.environ.get(ALSO_DEBUG):
             import traceback
 
@@ -130,10 +130,10 @@ def _cue(orders: Orders, voice: Voice) -> tuple[Cue, _Teller | None]:
 
 
 def _settings(home: Home) -> Settings:
-    """The settings as they are kept; what cannot be read is half made, or is told by the Cue that opens it next."""
+    """The stored settings; defaults for a file that cannot be read, as the Cue that opens it next says why."""
     from runcue import StorageBusy, StoreError
     from runcue.cli.failure import is_old
-    from runcue.cli.place import reading
+    from runcue.cli.place import migrated
     from runcue.cli.settings import Settings, settings_of
 
     try:
@@ -143,11 +143,11 @@ def _settings(home: Home) -> Settings:
     except StoreError as error:
         if not is_old(error):
             return Settings()
-    with reading(home) as reader:
+    with migrated(home) as reader:
         return Settings.of(reader.config())
 
 
-# living ---------------------------------------------------------------------------------------------------
+# running --------------------------------------------------------------------------------------------------
 
 
 async def _serve(cue: Cue, orders: Orders, voice: Voice, teller: _Teller | None) -> None:
@@ -165,7 +165,7 @@ async def _serve(cue: Cue, orders: Orders, voice: Voice, teller: _Teller | None)
     _watch_for_errors(loop, doubt)
 
     cue.start(orders.queues)
-    await cue.services()  # by then it is entered as a worker, for all to see
+    await cue.services()  # when this returns, the worker is registered in the queue
     voice.tell(UP)
     await _until_told(cue, leave, doubt)
     graceful = loop.create_task(cue.stop())
@@ -181,7 +181,7 @@ async def _serve(cue: Cue, orders: Orders, voice: Voice, teller: _Teller | None)
 
 
 async def _until_told(cue: Cue, leave: asyncio.Event, doubt: asyncio.Event) -> None:
-    """Wait for the word to leave; raises the reason when no more turns will be taken."""
+    """Wait until told to leave; raises the error after which the Cue takes no more turns."""
     import asyncio
 
     from runcue import ForkedConnection, SchemaTooNew, StorageReplaced, StoreError
@@ -198,7 +198,7 @@ async def _until_told(cue: Cue, leave: asyncio.Event, doubt: asyncio.Event) -> N
             except (StorageReplaced, SchemaTooNew, ForkedConnection):
                 raise
             except StoreError:
-                continue  # a full disk, a lock: that passes, and is logged
+                continue  # a full disk or a lock passes, and runcue logs it
 
 
 def _both(leave: asyncio.Event, now: asyncio.Event) -> None:
@@ -207,44 +207,44 @@ def _both(leave: asyncio.Event, now: asyncio.Event) -> None:
 
 
 def _cut(loop: asyncio.AbstractEventLoop, lifeline: int, leave: asyncio.Event) -> None:
-    """The supervisor is gone: nothing is ever written to a lifeline."""
+    """Leave, as the supervisor is gone: nothing is ever written to a lifeline, so only its end can be read."""
     loop.remove_reader(lifeline)
     leave.set()
 
 
-# saying ---------------------------------------------------------------------------------------------------
+# messages -------------------------------------------------------------------------------------------------
 
 
 class _Teller:
-    """Says what becomes of the jobs that this worker runs."""
+    """Reports what becomes of the jobs that this worker runs."""
 
     def __init__(self, cue: Cue, voice: Voice) -> None:
         self._voice = voice
         self._running: set[str] = set()
         self._last: tuple[str, int] | None = None
-        """The job and the attempt whose start was told last."""
+        """The job and the attempt whose start was reported last."""
         cue.on_start(self.began)
         cue.on_complete(self.completed)
         cue.on_failure(self.failed)
         cue.on_cancel(self.cancelled)
 
     def began(self, work: Work) -> None:
-        """A job starts."""
+        """Report the start of a job."""
         if self._last == (work.id, work.attempt):
-            return  # a start that had to be granted anew is told again
+            return  # runcue reports a start again when it had to be granted anew
         self._last = work.id, work.attempt
         self._running.add(work.id)
         again = f", attempt {work.attempt}" if work.attempt > 1 else ""
         self._voice.tell(BEGAN, f"started{again}", work.id)
 
     def completed(self, work: Work, result: object, duration: float) -> None:
-        """A job ended well."""
+        """Report a job that completed."""
         from runcue.cli.screen import span
 
         self._ended(work, f"completed in {span(duration)}")
 
     def failed(self, work: Work, error: BaseException, will_retry: bool) -> None:
-        """An attempt ended badly."""
+        """Report a failed attempt."""
         import time
 
         from runcue import mask
@@ -259,11 +259,11 @@ class _Teller:
         self._ended(work, f"failed: {reason}; retry {work.failures + 1}{most} in {span(pause)}")
 
     def cancelled(self, work: Work) -> None:
-        """A job was cancelled."""
+        """Report a job that was cancelled."""
         self._ended(work, "cancelled")
 
     def conclude(self, *, was_graceful: bool) -> None:
-        """What was still running when all had to end at once waits again; otherwise its result could not be kept."""
+        """Report jobs that were put back, or whose result could not be stored before a graceful stop."""
         left = sorted(self._running)
         what = "ended, but its result could not be kept" if was_graceful else "put back"
         for job in left:
@@ -277,7 +277,7 @@ class _Teller:
 
 
 def _listen(voice: Voice, *, is_app: bool) -> None:
-    """Pass on what runcue logs: all of it on a home; for an application only if it set up no logging itself."""
+    """Send what runcue logs to the supervisor: on a home, or for an application that set up no logging of its own."""
     import logging
 
     from runcue import mask
@@ -300,7 +300,7 @@ def _listen(voice: Voice, *, is_app: bool) -> None:
 
 
 def _watch_for_errors(loop: asyncio.AbstractEventLoop, doubt: asyncio.Event) -> None:
-    """Whenever runcue or the loop logs an error, have somebody ask whether the queue still works."""
+    """Set `doubt` whenever runcue or the loop logs an error, so that `_until_told` checks the queue."""
     import logging
 
     class Doubting(logging.Handler):

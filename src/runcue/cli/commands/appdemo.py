@@ -1,4 +1,4 @@
-"""`runcue demo`: a queue at work for a few seconds, with pretended services, in a file that is gone afterwards."""
+"""`runcue demo`: runs units against simulated services for a few seconds, in a temporary file."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ LIMIT = "8/s"
 LONGEST = 86_400.0
 
 
-@verb(
-    "demo",
-    examples=["runcue demo", "runcue demo --keep demo --busy 120"],
-)
+@verb("demo", examples=["runcue demo", "runcue demo --keep demo --busy 120"])
 @click.option("--keep", metavar="DIR", help=f"Leave the queue there, as {FILE}.")
 @click.option(
     "--busy", metavar="SECONDS", type=click.FloatRange(1, LONGEST), help="Keep it lively, to be looked at."
@@ -53,9 +50,8 @@ def command(keep: str | None, busy: float | None) -> None:
         path = folder / FILE
         say(f"A queue in {shown(path)}.")
         if busy is not None:
-            say(
-                f"Busy for {span(busy)}. In another terminal: {styled(f'runcue top {quoted(str(path))}', bold=True)}"
-            )
+            watch = styled(f"runcue top {quoted(str(path))}", bold=True)
+            say(f"Busy for {span(busy)}. In another terminal: {watch}")
         say()
         told = asyncio.run(_play(str(path), busy))
         say()
@@ -92,10 +88,10 @@ def _folder(keep: str | None) -> Iterator[Path]:
 
 
 class _World:
-    """What is outside of the queue: services that answer slowly, fail now and then, or are down for a while."""
+    """Simulated services: they answer slowly, fail now and then, or are down for a while."""
 
     def __init__(self) -> None:
-        self._chance = random.Random(7)  # the same story every time
+        self._chance = random.Random(7)  # every demo runs alike
         self.is_depot_down = True
         self.calls = 0
 
@@ -136,7 +132,7 @@ def _declare(cue: Cue, world: _World) -> None:
 
 
 async def _play(path: str, busy: float | None) -> list[str]:
-    """The story from beginning to end; what is to be told of it."""
+    """Run the demo; returns the lines of its summary."""
     import asyncio
 
     from runcue import Cue
@@ -146,14 +142,14 @@ async def _play(path: str, busy: float | None) -> list[str]:
     try:
         async with asyncio.timeout(PATIENCE + (busy or 0.0)):
             async with cue:
-                teller = _Teller()
-                telling = asyncio.create_task(teller.tell(cue))
+                narrator = _Narrator()
+                telling = asyncio.create_task(narrator.tell(cue))
                 await _submit(cue)
                 if busy is not None:
                     await _keep_busy(cue, world, busy)
                 await cue.join()
-            await telling  # it ends with the events, when all are told
-            return await _summary(cue, teller.seen, time.monotonic() - began)
+            await telling  # it ends when all events are printed
+            return await _summary(cue, narrator.seen, time.monotonic() - began)
     except TimeoutError:
         raise too_long() from None
     finally:
@@ -174,7 +170,7 @@ def _page(page: int) -> dict[str, Any]:
 
 
 async def _keep_busy(cue: Cue, world: _World, seconds: float) -> None:
-    """Go on submitting for that long; the depot is down every now and then."""
+    """Submit more for that many seconds; the depot goes down now and then."""
     import asyncio
 
     until, page, pause = time.monotonic() + seconds, PAGES, 1 / PACE
@@ -188,8 +184,8 @@ async def _keep_busy(cue: Cue, world: _World, seconds: float) -> None:
         await asyncio.sleep(pause)
 
 
-class _Teller:
-    """Tells what happens as it happens, and counts it."""
+class _Narrator:
+    """Prints what happens, and counts events."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
@@ -197,14 +193,14 @@ class _Teller:
         self._began = time.monotonic()
 
     async def tell(self, cue: Cue) -> None:
-        """Tell until there is nothing more to tell."""
+        """Print lines about events until there are no more events."""
         async for event in cue.events():
             self.seen[event.type] += 1
             if line := self._line(event):
                 say(f"{time.monotonic() - self._began:5.1f} s  {line}")
 
     def _line(self, event: Event) -> str:
-        """What is worth a line: what goes wrong and how it goes on; of what goes well a little."""
+        """A line about an event that is worth one, else ""."""
         id, done = event.work_id or "", self.seen["completed"]
         match event.type:
             case "failed":
@@ -225,7 +221,7 @@ class _Teller:
 
 
 async def _summary(cue: Cue, seen: Counter[str], seconds: float) -> list[str]:
-    """What happened, in ten lines of figures."""
+    """Ten lines of figures about what happened."""
     counts = {str(state): number for state, number in (await cue.count()).items()}
     works = {work.id: work for work in await cue.list(limit=100_000)}
     pages = [work for work in works.values() if work.task == "read"]

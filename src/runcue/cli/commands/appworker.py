@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import click
 
+from runcue.cli.application import check
+from runcue.cli.commands.worker import crew_options
+from runcue.cli.fields import unicode
 from runcue.cli.groups import verb
-from runcue.cli.worker import MOST_WORKERS, Orders
+from runcue.cli.lines import Lines
+from runcue.cli.supervisor import Supervisor
+from runcue.cli.worker import Orders
 
 
 @verb(
@@ -17,18 +22,7 @@ from runcue.cli.worker import MOST_WORKERS, Orders
     ],
 )
 @click.argument("name", metavar="MODULE:ATTRIBUTE")
-@click.option(
-    "--count",
-    "-n",
-    type=click.IntRange(1, MOST_WORKERS),
-    default=1,
-    show_default=True,
-    help="How many processes.",
-)
-@click.option(
-    "--queue", "queues", multiple=True, metavar="NAME", help="Only units of this queue; may be repeated."
-)
-@click.option("--quiet", "-q", is_flag=True, help="Say only what went wrong.")
+@crew_options("How many processes.", "units")
 @click.pass_context
 def command(context: click.Context, name: str, count: int, queues: tuple[str, ...], quiet: bool) -> None:
     """Run the units of a Cue, in processes of their own, until told to stop.
@@ -43,10 +37,5 @@ def command(context: click.Context, name: str, count: int, queues: tuple[str, ..
     Exit codes: 2 when there is no such Cue, 4 when it cannot be run or the application itself raises while it is
     imported (RUNCUE_DEBUG=1 shows its traceback).
     """
-    from runcue.cli.application import check
-    from runcue.cli.fields import unicode
-    from runcue.cli.lines import Lines
-    from runcue.cli.supervisor import Supervisor
-
     orders = Orders(app=check(name), queues=sorted({unicode("queue", one) for one in queues}) or None)
     context.exit(Supervisor(orders, count, Lines(is_quiet=quiet)).run_or_raise())

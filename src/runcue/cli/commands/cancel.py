@@ -1,4 +1,4 @@
-"""`queuectl cancel` and `runcue cancel`: what waits never runs, and what runs is told to stop."""
+"""`queuectl cancel` and `runcue cancel`: waiting jobs never run, and running ones are told to stop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _cancel(place: Place, ids: tuple[str, ...]) -> None:
 
 
 async def _cancelled(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure]:
-    """Cancel these; returns why for each that could not be cancelled."""
+    """Cancel these; returns a failure for each that could not be cancelled."""
     failures = []
     for one in ids:
         before = await cue.get(one)
@@ -56,8 +56,6 @@ async def _cancelled(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure
             say(f"Cancelled {clean(one)}{stop}")
             continue
         work = await cue.get(one)
-        if work is None:
-            failures.append(no_job(place, one))
-        else:
-            failures.append(conflict(f"{clean(one)} is {place.words.state_of(work)} already."))
+        ended = work and conflict(f"{clean(one)} is {place.words.state_of(work)} already.")
+        failures.append(ended or no_job(place, one))
     return failures

@@ -1,10 +1,11 @@
-"""`queuectl completion`: the script that teaches a shell our verbs, options, ids and names."""
+"""`queuectl completion`: the script with which a shell completes verbs, options, ids and names."""
 
 from __future__ import annotations
 
 import click
 
 from runcue.cli.groups import verb
+from runcue.cli.screen import say
 
 
 @verb(
@@ -23,8 +24,6 @@ def command(context: click.Context, shell: str) -> None:
     Verbs and options are completed, and from the queue the ids of jobs and the names of queues and services.
     """
     from click.shell_completion import get_completion_class
-
-    from runcue.cli.screen import say
 
     found = get_completion_class(shell)
     assert found is not None, "the choices are the shells that click knows"

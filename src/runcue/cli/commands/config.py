@@ -1,12 +1,14 @@
-"""`queuectl config`: the settings that are kept with the queue."""
+"""`queuectl config`: the settings that are stored with the queue."""
 
 from __future__ import annotations
 
 import click
 
 from runcue.cli.completion import setting
-from runcue.cli.groups import HELP, Verb, family
+from runcue.cli.groups import HELP, family
 from runcue.cli.home import Home
+from runcue.cli.screen import note, say, show_json, table
+from runcue.cli.settings import KEYS, Settings, check, key_of, settings_of
 
 
 @family(
@@ -21,16 +23,13 @@ def command() -> None:
     """Read and change settings; they hold for jobs that are enqueued, and workers that start, from then on."""
 
 
-@command.command("list", cls=Verb, examples=["queuectl config list --json"])
+@command.command("list", examples=["queuectl config list --json"])
 @click.option(
     "--json", "as_json", is_flag=True, help="Print an object: name → value and default, as numbers."
 )
 @click.pass_obj
 def list_all(home: Home, as_json: bool) -> None:
     """Show all settings, and which were changed."""
-    from runcue.cli.screen import show_json, table
-    from runcue.cli.settings import KEYS, Settings, settings_of
-
     settings, defaults = settings_of(home), Settings()
     if as_json:
         show_json({name: {"value": settings.number(name), "default": defaults.number(name)} for name in KEYS})
@@ -41,15 +40,12 @@ def list_all(home: Home, as_json: bool) -> None:
     )
 
 
-@command.command("get", cls=Verb, examples=["queuectl config get max-retries"])
+@command.command("get", examples=["queuectl config get max-retries"])
 @click.argument("key", shell_complete=setting)
 @click.option("--json", "as_json", is_flag=True, help="Print an object: name → value.")
 @click.pass_obj
 def get(home: Home, key: str, as_json: bool) -> None:
     """Print one setting."""
-    from runcue.cli.screen import say, show_json
-    from runcue.cli.settings import key_of, settings_of
-
     name = key_of(key)
     settings = settings_of(home)
     if as_json:
@@ -60,7 +56,6 @@ def get(home: Home, key: str, as_json: bool) -> None:
 
 @command.command(
     "set",
-    cls=Verb,
     examples=["queuectl config set max-retries 5", "queuectl config set timeout 10m"],
     context_settings={**HELP, "ignore_unknown_options": True},
 )
@@ -74,8 +69,6 @@ def change(home: Home, key: str, value: str) -> None:
     that fails from then on, retention and log_limit for workers that are started later.
     """
     from runcue.cli.jobs import ask
-    from runcue.cli.screen import note
-    from runcue.cli.settings import Settings, check, key_of
 
     name = key_of(key)
     text = None if value.strip().lower() == "default" else check(name, value)

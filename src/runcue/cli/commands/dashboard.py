@@ -1,6 +1,6 @@
-"""`runcue dashboard` and `queuectl dashboard`: a queue in the browser, served to this machine alone unless told.
+"""`runcue dashboard` and `queuectl dashboard`: a queue in the browser, by default for this machine alone.
 
-What a token has to be, where one is needed, and what has to be installed `runcue.web` knows: it is told from there.
+`runcue.web` checks the token and what is installed, and raises errors about them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runcue.cli.failure import INTERRUPTED, Failure, bad_input, conflict, miscon
 from runcue.cli.fields import said
 from runcue.cli.groups import declared, verb
 from runcue.cli.home import Home
-from runcue.cli.place import File, Place, on_file
+from runcue.cli.place import File, Place, look, on_file
 from runcue.cli.screen import clean, flush, note, say
 
 LONGEST_NAME = 253
@@ -29,7 +29,7 @@ EXTRA = "runcue[web]"
 
 
 def _names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The host names as given; a scheme, a port or a path is refused, as no Host header has one."""
+    """The host names as given; raises for one with a scheme, a port or a path."""
     for name in names:
         if len(name) > LONGEST_NAME or _is_name(name) is None:
             raise bad_input(
@@ -39,7 +39,7 @@ def _names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tup
 
 
 def _address(_: click.Context, __: click.Parameter, host: str) -> str:
-    """The address to listen on as given; refused when no resolver could take it."""
+    """The address to listen on as given; raises for one that cannot be looked up."""
     try:
         host.encode("idna")
     except UnicodeError as error:
@@ -116,9 +116,7 @@ def _serve(
     read_only: bool,
     no_browser: bool,
 ) -> None:
-    if not place.exists:
-        raise place.nothing()
-    with place.reader() as reader:  # what is wrong with the file is told here, not on a page
+    with look(place) as reader:  # a damaged file is an error here, not a page in the browser
         reader.count()
     try:
         from runcue import web
@@ -142,7 +140,7 @@ def _serve(
 
 @contextmanager
 def _ended_at_once() -> Iterator[None]:
-    """Exit at once at a second signal, whatever hangs; the first one ends `web.serve`."""
+    """Exit at once at a second signal, even when a request hangs; the first one ends `web.serve`."""
 
     def end(number: int, frame: FrameType | None) -> None:
         os._exit(INTERRUPTED)
@@ -160,7 +158,7 @@ def _ended_at_once() -> Iterator[None]:
 
 @contextmanager
 def _refused(host: str, port: int, token: str | None) -> Iterator[None]:
-    """Turn errors about address, port or token into failures; without --token it is a matter of configuration."""
+    """Turn errors about address, port or token into failures."""
     from socket import gaierror
 
     from runcue import ConfigError
@@ -178,7 +176,7 @@ def _refused(host: str, port: int, token: str | None) -> Iterator[None]:
             raise _no_address(host) from error
         if error.errno == EACCES:
             raise misconfigured(
-                f"Port {port} is not for you to take. Give one from 1024 up, or --port 0."
+                f"You may not listen on port {port}. Give one from 1024 up, or --port 0."
             ) from error
         if error.errno == EADDRINUSE:
             raise conflict(f"Port {port} of {clean(host)} is taken. Give another, or --port 0.") from error

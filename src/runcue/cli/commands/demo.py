@@ -1,4 +1,4 @@
-"""`queuectl demo`: a few seconds of a queue at work, with real processes, in a home that is gone afterwards."""
+"""`queuectl demo`: runs a few jobs in a temporary home, with real workers, and says what happened."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from runcue.cli.failure import CLOSED_PIPE, INTERNAL, INTERRUPTED, TIMED_OUT, Failure
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+from runcue.cli.jobs import Job, ask, options_of
 from runcue.cli.screen import clean, say, styled
+from runcue.cli.supervisor import ending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from runcue.cli.settings import Settings
 
 PATIENCE = 60.0
-"""Seconds after which something is wrong with a demo; it takes three to five."""
+"""Seconds that a demo may take; it usually takes three to five."""
 BACKOFF = 0.8
 RATE = "2/s"
 
@@ -37,12 +40,12 @@ def command() -> None:
         say("A queue in a temporary home, for a few seconds. These commands are what you would type:")
         say()
         _enqueue(home)
-        _typed("worker start --count 2")
+        _show("worker start --count 2")
         with _workers(home) as workers:
             _until_all_ended(home, workers)
         say()
         with home.reader() as reader:
-            _tell(reader)
+            _summarize(reader)
     your_turn("queuectl", ("enqueue -- echo hello", "worker start", "status"))
 
 
@@ -59,13 +62,11 @@ def too_long() -> Failure:
     return Failure(f"The demo has not ended within {PATIENCE:g} s: is the machine busy?", TIMED_OUT)
 
 
-def _typed(text: str) -> None:
-    say(styled(f"$ queuectl {text}", bold=True))
+def _show(command: str) -> None:
+    say(styled(f"$ queuectl {command}", bold=True))
 
 
 def _enqueue(home: Home) -> None:
-    from runcue.cli.jobs import Job, ask, options_of
-
     jobs = [
         Job(id="hello", command="echo hello"),
         Job(id="build", command="sleep 0.6"),
@@ -80,37 +81,22 @@ def _enqueue(home: Home) -> None:
         await cue.set_config({"backoff_base": str(BACKOFF)})
         await cue.submit_many(options_of(job, settings) for job in jobs)
 
-    _typed(f"service set api --rate {RATE}")
+    _show(f"service set api --rate {RATE}")
     for job in jobs:
-        _typed(f"enqueue {_flags(job)}")
+        after = "".join(f" --after {name}" for name in job.after)
+        uses = "".join(f" --uses {name}" for name in job.uses)
+        most = "" if job.max_retries is None else f" --max-retries {job.max_retries}"
+        _show(f"enqueue --id {job.id}{after}{uses}{most} --command {quote(job.command)}")
     ask(home, submit, may_create=True)
-
-
-def _flags(job: Job) -> str:
-    from shlex import quote
-
-    after = "".join(f" --after {name}" for name in job.after)
-    uses = "".join(f" --uses {name}" for name in job.uses)
-    most = "" if job.max_retries is None else f" --max-retries {job.max_retries}"
-    return f"--id {job.id}{after}{uses}{most} --command {quote(job.command)}"
 
 
 @contextmanager
 def _workers(home: Home) -> Iterator[subprocess.Popen[bytes]]:
-    """Run two workers on that home; they are stopped at the end, however it comes."""
+    """Run two workers on that home, and stop them at the end, also after an error."""
+    queuectl = (sys.executable, "-P", "-m", "runcue.cli", "--home", str(home.path))
     with _errors(home).open("wb") as errors:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "runcue.cli",
-                "--home",
-                home.path,
-                *["worker", "start", "--count", "2"],
-            ],
-            stdin=subprocess.DEVNULL,
-            stderr=errors,
+            [*queuectl, "worker", "start", "--count", "2"], stdin=subprocess.DEVNULL, stderr=errors
         )
     number = signal.SIGUSR2  # at once
     try:
@@ -139,8 +125,6 @@ def _errors(home: Home) -> Path:
 
 def _ended(code: int, home: Home) -> Exception:
     """Why the workers ended before the demo did."""
-    from runcue.cli.supervisor import ending
-
     if code in {CLOSED_PIPE, -signal.SIGPIPE}:
         return BrokenPipeError("nobody reads what the workers say")
     if code == 0:
@@ -152,7 +136,7 @@ def _ended(code: int, home: Home) -> Exception:
     return Failure(whole, code if code > 0 else INTERNAL)
 
 
-def _tell(reader: Reader) -> None:
+def _summarize(reader: Reader) -> None:
     works = {work.id: work for work in reader.list()}
     completed = sum(work.state == "completed" for work in works.values())
     broken = works["broken"]

@@ -1,4 +1,4 @@
-"""`queuectl dlq`: the dead jobs, which had their last attempt. They stay until they are retried or purged."""
+"""`queuectl dlq`: dead jobs, whose last attempt failed. They are kept until they are retried or purged."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import click
 from runcue.cli.completion import dead_job
 from runcue.cli.failure import Failure, bad_input, conflict
 from runcue.cli.fields import job_id
-from runcue.cli.groups import Verb, family
+from runcue.cli.groups import family
 from runcue.cli.home import Home
-from runcue.cli.pages import Pages, by_id, limited, most_of
-from runcue.cli.place import MANY, ask, end, reading
-from runcue.cli.retries import complaint, confirm, each, retried, summed, tell_skipped
-from runcue.cli.screen import counted
+from runcue.cli.pages import Pages, by_id, limited, most_of, show_none
+from runcue.cli.place import MANY, Row, ask, end, migrated
+from runcue.cli.reasons import told, tries
+from runcue.cli.retries import complaint, confirm, each, requeue, summed
+from runcue.cli.screen import counted, in_table, say, show_json_array, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,21 +27,15 @@ def command() -> None:
     """List, retry or purge dead jobs: those whose last attempt failed."""
 
 
-@command.command("list", cls=Verb, examples=["queuectl dlq list", "queuectl dlq list --json | jq length"])
+@command.command("list", examples=["queuectl dlq list", "queuectl dlq list --json | jq length"])
 @limited("dead jobs")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects, as in the jobs view.")
 @click.pass_obj
 def list_dead(home: Home, limit: int, everything: bool, as_json: bool) -> None:
     """List dead jobs, newest first, and why they died."""
-    from runcue.cli.reasons import told, tries
-    from runcue.cli.screen import in_table, note, show_json, show_json_array, table
-
     most = most_of(limit, everything)
     if not home.exists:
-        if as_json:
-            show_json([])
-        else:
-            note("No dead jobs.")
+        show_none("No dead jobs.", as_json=as_json)
         return
     with home.reader() as reader:
         pages = Pages(
@@ -49,50 +44,34 @@ def list_dead(home: Home, limit: int, everything: bool, as_json: bool) -> None:
         if as_json:
             shown = show_json_array(pages.rows())
         else:
-            shown = table(
-                ("ID", "TRIES", "DIED", "COMMAND", "ERROR"),
-                (
-                    (
-                        job["id"],
-                        tries(job),
-                        in_table(str(job["updated_at"])),
-                        job["command"],
-                        told(job["last_error"]),
-                    )
-                    for job in pages.rows()
-                ),
-            )
-    if not shown and not as_json:
-        note("No dead jobs.")
-    pages.note(shown)
+            shown = table(("ID", "TRIES", "DIED", "COMMAND", "ERROR"), map(_row, pages.rows()))
+    pages.conclude(shown, "No dead jobs.", as_json=as_json)
 
 
-@command.command("retry", cls=Verb, examples=["queuectl dlq retry job1", "queuectl dlq retry --all"])
+def _row(job: Row) -> tuple[str, ...]:
+    died = in_table(str(job["updated_at"]))
+    return job["id"], tries(job), died, job["command"], told(job["last_error"])
+
+
+@command.command("retry", examples=["queuectl dlq retry job1", "queuectl dlq retry --all"])
 @click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=dead_job)
 @click.option("--all", "everything", is_flag=True, help="Retry every dead job.")
 @click.pass_obj
 def retry(home: Home, ids: tuple[str, ...], everything: bool) -> None:
     """Retry dead jobs, each with all its attempts.
 
-    The jobs that one of them runs after have to exist still, or to be retried with it.
+    Each job that a retried job runs after must still exist and not be dead or cancelled, or be retried with it.
     """
-    from runcue.cli.screen import say
-
     if bool(ids) is everything:
         raise bad_input("Say which: ids, or --all." if not ids else "Give ids or --all, not both.")
     wanted = [job_id(one) for one in dict.fromkeys(ids)]
     if everything:
         wanted = _dead(home)
-    failures = ask(home, lambda cue: retried(home, cue, wanted)) if home.exists or wanted else []
-    say(summed("Requeued", len(wanted) - len(failures), len(failures), "job"))
-    if not everything:
-        end(home, failures)
-    tell_skipped(failures)
+    requeue(home, wanted, everything=everything)
 
 
 @command.command(
     "purge",
-    cls=Verb,
     examples=[
         "queuectl dlq purge --dry-run",
         "queuectl dlq purge job1 job2",
@@ -106,8 +85,6 @@ def retry(home: Home, ids: tuple[str, ...], everything: bool) -> None:
 @click.pass_obj
 def purge(home: Home, ids: tuple[str, ...], everything: bool, yes: bool, dry_run: bool) -> None:
     """Delete dead jobs and what they printed, for good."""
-    from runcue.cli.screen import say
-
     if ids and everything:
         raise bad_input("Give ids or --all, not both.")
     wanted = [job_id(one) for one in dict.fromkeys(ids)]
@@ -135,20 +112,18 @@ def _dead(home: Home) -> list[str]:
     """The ids of all dead jobs, oldest first."""
     if not home.exists:
         return []
-    with reading(home) as reader:
+    with migrated(home) as reader:
         return [job["id"] for job in reversed(reader.jobs("dead", limit=MANY))]
 
 
 def _not_dead(home: Home, ids: Sequence[str]) -> list[Failure]:
-    if not home.exists:
-        raise home.nothing()
-    with reading(home) as reader:
+    with migrated(home) as reader:
         found = ((one, reader.get(one)) for one in ids)
         return [failure for one, work in found if (failure := complaint(home, one, work)) is not None]
 
 
 async def _purged(cue: Cue, ids: Sequence[str]) -> list[Failure]:
-    """Purge these jobs; returns why for each that was no longer dead."""
+    """Purge these jobs; returns a failure for each that was no longer dead."""
     answers = await each(cue.purge, ids)
     return [
         conflict(f"{one} is no longer dead: somebody else has just retried or purged it.")

@@ -1,4 +1,4 @@
-"""`queuectl doctor`: looks for trouble and says what to do; `--recover` saves what a damaged file still holds."""
+"""`queuectl doctor`: looks for trouble and says what to do; `--recover` saves what can be read of a damaged file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 
 import click
 
+from runcue.cli import diagnosis as look
+from runcue.cli.failure import bad_input, not_found
 from runcue.cli.groups import verb
-from runcue.cli.home import Home, home_of
+from runcue.cli.home import Home
+from runcue.cli.screen import clean, note, say, show_json, shown, styled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ def command(context: click.Context, recover: bool, yes: bool, as_json: bool) -> 
     Exit code 0 when the queue is sound (jobs may still wait for something), 3 when its file is damaged,
     4 when a version or a permission is wrong, 5 when others keep it busy.
     """
-    home = home_of(context)
+    home: Home = context.obj
     if recover:
         _recover(home, yes, as_json)
         return
@@ -41,7 +44,6 @@ def command(context: click.Context, recover: bool, yes: bool, as_json: bool) -> 
 
 def _examine(home: Home) -> tuple[dict[str, Any], list[Finding]]:
     from runcue import RuncueError
-    from runcue.cli import diagnosis as look
 
     facts: dict[str, Any] = look.versions()
     findings = [*look.old_versions(facts), *look.place(home)]
@@ -51,39 +53,23 @@ def _examine(home: Home) -> tuple[dict[str, Any], list[Finding]]:
         return facts, [*findings, look.ok("There is no queue yet; the first job makes it")]
     try:
         with home.reader() as reader:
-            for part in (
-                look.storage(reader, facts),
-                look.crew(reader),
-                look.waiting(reader),
-                look.services(reader),
-                look.settings(reader),
-            ):
-                findings += part
+            findings += look.storage(reader, facts)
+            for part in (look.crew, look.waiting, look.services, look.settings):
+                findings += part(reader)
     except RuncueError as error:
         findings.append(look.damage(error))
     return facts, findings
 
 
 def _tell_json(home: Home, facts: dict[str, Any], findings: list[Finding], code: int) -> None:
-    from runcue.cli.screen import show_json
-
+    place = os.fsencode(home.place()).decode("utf-8", "backslashreplace")
     versions = {name: facts.get(name) for name in ("runcue", "python", "sqlite", "schema")}
-    show_json(
-        {
-            "healthy": code == 0,
-            "exit_code": code,
-            "home": os.fsencode(home.place()).decode("utf-8", "backslashreplace"),
-            "versions": versions,
-            "size": facts.get("size"),
-            "log_size": facts.get("log_size"),
-            "findings": findings,
-        }
-    )
+    sizes = {name: facts.get(name) for name in ("size", "log_size")}
+    said = {"healthy": code == 0, "exit_code": code, "home": place, "versions": versions}
+    show_json({**said, **sizes, "findings": findings})
 
 
 def _tell(home: Home, facts: dict[str, Any], findings: list[Finding], code: int) -> None:
-    from runcue.cli.screen import say, shown, styled
-
     schema = f" · schema {facts['schema']}" if "schema" in facts else ""
     say(f"runcue {facts['runcue']} · Python {facts['python']} · SQLite {facts['sqlite']}{schema}")
     say(f"home {shown(home.place())}")
@@ -95,27 +81,19 @@ def _tell(home: Home, facts: dict[str, Any], findings: list[Finding], code: int)
             say(f"         → {found.advice}")
     say()
     warnings = sum(found.level == "warning" for found in findings)
-    if code:
-        say("This needs you: see above.")
-    elif warnings:
-        say(
-            f"The queue is sound; {warnings} {'thing waits' if warnings == 1 else 'things wait'} for somebody."
-        )
-    else:
-        say("All is well.")
+    things = "1 thing needs" if warnings == 1 else f"{warnings} things need"
+    sound = f"The queue is sound; {things} attention." if warnings else "All is well."
+    say("There is a problem: see above." if code else sound)
 
 
 def _recover(home: Home, yes: bool, as_json: bool) -> None:
     import sys
 
-    from runcue.cli.failure import bad_input, not_found
-    from runcue.cli.screen import clean, note, say, show_json, shown
-
     if not home.exists:
         raise not_found(f"There is no queue in {shown(home.path)}: nothing to recover.")
     if not yes:
         if sys.stdin is None or not sys.stdin.isatty():
-            raise bad_input("Nobody can be asked here. Add --yes to build the queue's file anew.")
+            raise bad_input("There is no terminal to ask on. Add --yes to build the queue's file anew.")
         click.confirm(
             "Build the queue's file anew from what can be read? The old one is kept.", abort=True, err=True
         )
@@ -134,7 +112,7 @@ def _recover(home: Home, yes: bool, as_json: bool) -> None:
 
 
 def _has_problems(home: Home) -> bool:
-    """True when the file can be read and something is wrong with it all the same."""
+    """True when the file can be read, but a check finds damage."""
     from runcue import StoreError
 
     try:
@@ -145,8 +123,6 @@ def _has_problems(home: Home) -> bool:
 
 
 def _numbers(rows: Mapping[str, int]) -> str:
-    from runcue.cli.screen import clean
-
     names = {"work_units": "jobs", "head": None, "shelves": None, "circuit_state": None}
     told = {names.get(name, name): number for name, number in rows.items() if number}
     return (

@@ -1,9 +1,9 @@
 """`queuectl enqueue`: one job from JSON, flags or a command line, or many from lines of JSON, in one commit.
 
 Rules:
-- Everything is read and checked before anything is stored: all jobs of a batch are accepted, or none.
-- Input is read in pieces and has a bound; what is wrong with it is said with the number of its line.
-- Flags beside JSON give what it leaves out.
+- All input is read and checked before anything is stored: all jobs of a batch are accepted, or none.
+- Input is read in pieces and its size is limited; errors name the line.
+- Flags beside JSON fill in keys that it leaves out.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from runcue.cli.completion import any_job, queue, service
 from runcue.cli.failure import BAD_INPUT, STORAGE, Failure, bad_input, conflict, not_found
 from runcue.cli.fields import LocalTime, check, said
 from runcue.cli.groups import Verb
-from runcue.cli.home import Home, home_of
+from runcue.cli.home import Home
 from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job, was_ended
 from runcue.cli.lookup import no_job
-from runcue.cli.place import reading
+from runcue.cli.place import migrated
+from runcue.cli.reasons import Crew
 from runcue.cli.screen import (
     counted,
     flush,
@@ -52,12 +53,12 @@ MOST_JOBS = 100_000
 TOLD_EVERY = 2_000
 """Lines between two signs of progress."""
 LONGEST_ADVICE = 200
-"""Characters of a command that is repeated in advice."""
+"""Characters of a command that advice repeats at most."""
 ARGV = "runcue.cli.argv"
 STDIN = "-"
 
 Numbered = tuple[int, Job]
-"""A job and the number of its line; 0 when it was not read from lines."""
+"""The number of a line, 0 where there are no lines, and its job."""
 
 _item = re.compile(r"items\[([0-9]+)\]: ").match
 
@@ -66,7 +67,7 @@ class Enqueue(Verb):
     """A verb that takes everything after `--` as a command line."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """What is before `--` is ours."""
+        """Parse what stands before `--` as options."""
         if "--" in args:
             at = args.index("--")
             ctx.meta[ARGV] = args[at + 1 :]
@@ -74,7 +75,7 @@ class Enqueue(Verb):
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """All the ways to say what is to be run."""
+        """The usage line: all ways to give what is to be run."""
         return ["[OPTIONS]", "[JSON | - | -- PROGRAM ARGUMENT…]"]
 
 
@@ -133,7 +134,7 @@ def command(
     given = _given(flags, context.meta.get(ARGV))
     jobs = _jobs(_utf8(words), file, given)
     _say_local([job.run_at for _, job in jobs if isinstance(job.run_at, LocalTime)])
-    home = home_of(context)
+    home: Home = context.obj
     for _, job in jobs:
         if job.key is not None and job.id is None:
             job.id = _new_id()
@@ -153,8 +154,6 @@ def command(
         text = f"Enqueued {listed(ids)}, but that could not be printed: {error.strerror}."
         raise Failure(text, STORAGE) from error
     if not quiet and is_terminal():
-        from runcue.cli.reasons import Crew
-
         with home.reader() as reader:
             crew = Crew(reader.workers())
         if not all(map(crew.serves, {job.queue for _, job in jobs})):
@@ -162,7 +161,7 @@ def command(
 
 
 def _new_id() -> str:
-    """An id for a job with a key: if another comes back, some job had the key before."""
+    """An id for a job with a key: when submitting returns another id, an earlier job has the key."""
     return f"{int(time.time() * 1000):011x}-{os.urandom(6).hex()}"
 
 
@@ -170,12 +169,12 @@ def _there(home: Home, ids: Sequence[str]) -> set[str]:
     """The ids among these that the queue already has."""
     if not ids or not home.exists:
         return set()
-    with reading(home) as reader:
+    with migrated(home) as reader:
         return {row["id"] for row in reader.jobs(ids=ids, limit=len(ids))}
 
 
 def _tell(jobs: Sequence[Numbered], ids: Sequence[str], there: set[str], spent: float) -> None:
-    """Say what was enqueued; `there` are the ids that the queue had before."""
+    """Print what was enqueued; `there` are the ids that the queue had before."""
     pairs = [(one, job) for one, (_, job) in zip(ids, jobs, strict=True) if job.key is not None]
     old = [one for one, job in pairs if one != job.id or one in there]
     if len(ids) == 1:

@@ -1,4 +1,4 @@
-"""`queuectl list` and `runcue list`: the latest jobs, and why those that wait do so."""
+"""`queuectl list` and `runcue list`: the newest jobs, and why those that wait do so."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any
 
 import click
 
+from runcue.cli.commands.why import explained
 from runcue.cli.completion import queue, service
 from runcue.cli.fields import unicode
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.pages import Pages, by_id, limited, most_of
-from runcue.cli.place import File, hiding, on_file, row_of
+from runcue.cli.pages import Pages, by_id, limited, most_of, show_none
+from runcue.cli.place import File, hiding, look, on_file, row_of
+from runcue.cli.reasons import Crew, told, tries, waits
+from runcue.cli.screen import cut, is_terminal, moment, show_json_array, table
 from runcue.cli.words import QUEUECTL, RUNCUE, Words
 
 TYPE_CHECKING = False
@@ -40,30 +43,18 @@ RAW = "Show passwords, tokens and other secrets as they are."
 @click.option("--raw", is_flag=True, help=RAW)
 @click.pass_obj
 def command(
-    home: Home,
-    state: str | None,
-    queue: str | None,
-    limit: int,
-    everything: bool,
-    as_json: bool,
-    raw: bool,
+    home: Home, state: str | None, queue: str | None, limit: int, everything: bool, as_json: bool, raw: bool
 ) -> None:
     """List jobs, newest first, and why they wait.
 
     In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as
     ***, in JSON as well, unless --raw asks for them.
     """
-    from runcue.cli.reasons import Crew
-    from runcue.cli.screen import note, show_json, show_json_array, table
-
     most = most_of(limit, everything)
     if queue is not None:
         unicode("queue", queue)
     if not home.exists:
-        if as_json:
-            show_json([])
-        else:
-            note("No jobs yet. Start with: queuectl enqueue -- echo hello")
+        show_none("No jobs yet. Start with: queuectl enqueue -- echo hello", as_json=as_json)
         return
     with home.reader() as reader:
         pages = Pages(
@@ -76,10 +67,9 @@ def command(
         else:
             crew = Crew(reader.workers())
             shown = table(HEADS, (row for page in pages for row in _rows(reader, page, crew, home.words)))
-    if not shown and not as_json:
-        chosen = state is not None or queue is not None
-        note("No such jobs." if chosen else "No jobs. Add one: queuectl enqueue -- echo hello")
-    pages.note(shown)
+    chosen = state is not None or queue is not None
+    none = "No such jobs." if chosen else "No jobs. Add one: queuectl enqueue -- echo hello"
+    pages.conclude(shown, none, as_json=as_json)
 
 
 @on_file(
@@ -110,52 +100,40 @@ def list_file(
     In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as
     ***, in JSON as well, unless --raw asks for them.
     """
-    from runcue.cli.reasons import Crew
-    from runcue.cli.screen import note, show_json_array, table
-
     most = most_of(limit, everything)
     for name, value in wanted.items():
         if value is not None:
             unicode(f"--{name}", value)
-    if not place.exists:
-        raise place.nothing()
-    with place.reader() as reader:
+    with look(place) as reader:
         pages = Pages(
             lambda limit, before: reader.list(limit=limit, before=before, **wanted),
             most,
             lambda work: work.id,
         )
-        crew = Crew(reader.workers())
+        crew, words = Crew(reader.workers()), place.words
         if as_json:
-            shown = show_json_array(
-                one for page in pages for one in _summaries(reader, page, crew, place.words, raw=raw)
-            )
+            found = (one for page in pages for one in _summaries(reader, page, crew, words, raw=raw))
+            shown = show_json_array(found)
         else:
             rows = ([row_of(work, raw=raw) for work in page] for page in pages)
-            shown = table(
-                WORK_HEADS, (row for page in rows for row in _rows(reader, page, crew, place.words))
-            )
-    if not shown and not as_json:
-        note("No such units." if any(wanted.values()) else f"No units. {place.words.add}")
-    pages.note(shown)
+            shown = table(WORK_HEADS, (row for page in rows for row in _rows(reader, page, crew, words)))
+    none = "No such units." if any(wanted.values()) else f"No units. {place.words.add}"
+    pages.conclude(shown, none, as_json=as_json)
 
 
 def _summaries(
     reader: runcue.Reader, works: Sequence[runcue.Work], crew: Crew, words: Words, *, raw: bool
 ) -> Iterator[dict[str, Any]]:
     """Units of a list as data, and why each waits."""
-    from runcue.cli.reasons import waits
-
     now = reader.now()
     told = waits(reader, [row_of(work, raw=raw) for work in works], now, crew, words)
     for work in works:
-        yield {**summary(work, raw=raw), "why": _why(told.get(work.id), now)}
+        why = {**explained(told[work.id][0], now), "text": told[work.id][1]} if work.id in told else None
+        yield {**summary(work, raw=raw), "why": why}
 
 
 def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
     """A unit in a list, as data: everything but params, result and history."""
-    from runcue.cli.screen import moment
-
     hide = hiding(raw)
     return {
         "id": work.id,
@@ -178,12 +156,6 @@ def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
     }
 
 
-def _why(told: tuple[runcue.Explanation, str] | None, now: float) -> dict[str, Any] | None:
-    from runcue.cli.commands.why import explained
-
-    return None if told is None else {**explained(told[0], now), "text": told[1]}
-
-
 HEADS = ("ID", "STATE", "TRIES", "PRIO", "COMMAND", "WAITING / ERROR")
 WORK_HEADS = (*HEADS[:4], "TASK", HEADS[-1])
 
@@ -192,17 +164,12 @@ def _rows(
     reader: runcue.Reader, jobs: Sequence[Mapping[str, Any]], crew: Crew, words: Words
 ) -> Iterator[tuple[str, ...]]:
     """Jobs as rows of a table, and why each waits."""
-    from runcue.cli.reasons import waits
-
     told = waits(reader, jobs, reader.now(), crew, words)
     for job in jobs:
         yield _row(job, told[job["id"]][1] if job["id"] in told else "")
 
 
 def _row(job: Mapping[str, Any], said: str) -> tuple[str, ...]:
-    from runcue.cli.reasons import told, tries
-    from runcue.cli.screen import cut, is_terminal
-
     command, error = job["command"], told(job["last_error"]) if job["last_error"] else ""
     if error == job["state"]:
         error = ""

@@ -1,10 +1,10 @@
-"""`queuectl logs` and `runcue logs`: what a job printed, as it is kept in files beside the queue.
+"""`queuectl logs` and `runcue logs`: what a job printed, from the files beside the queue.
 
 Rules:
-- What a job printed to stdout goes to our stdout, what it printed to stderr to our stderr; one stream that was asked
-  for goes to stdout. So a pipe gets what the job would have put into it.
-- A terminal is never handed what a job printed as it is: colours are taken out, everything else that a terminal would
-  obey is spelled out, and a carriage return ends a line, lest it hides one. A pipe gets the same, unless `--raw`.
+- What a job printed to stdout goes to our stdout, what it printed to stderr to our stderr. A stream that `--stdout`
+  or `--stderr` selects goes to stdout. So a pipe gets what the job would have written into it.
+- Output is made safe for a terminal: colours are removed, other control characters are spelled out, and a carriage
+  return ends a line, because it could hide one. A pipe gets the same, unless `--raw` is given.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from runcue.cli.completion import any_job, any_work
 from runcue.cli.failure import bad_input, not_found
 from runcue.cli.groups import F, declared, verb
 from runcue.cli.home import Home
+from runcue.cli.lookup import the_job
 from runcue.cli.place import File, Place, on_file
 from runcue.cli.screen import clean, counted, is_terminal, note, say, styled
 
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
 
 PIECE = 1024 * 1024
 LONGEST_LINE = 64 * 1024
-"""Bytes of an unfinished line that are held back at most."""
+"""Bytes of a line without an end that are held back at most."""
 SHORTEST = 0.05
 LONGEST = 0.25
 """Seconds between two looks at a job that is followed."""
 TELL_EVERY = 1.0
-"""Seconds between two words about what is missing."""
+"""Seconds between two messages about missing output."""
 
 _sequence = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _breaks = re.compile(rb"\r\n|\n|\r")
@@ -96,8 +97,6 @@ def logs(place: File, id: str, **flags: Any) -> None:
 def _logs(
     place: Place, id: str, follow: bool, stream: str | None, attempt: int | None, lines: int | None, raw: bool
 ) -> None:
-    from runcue.cli.lookup import the_job
-
     if follow and attempt is not None:
         raise bad_input(
             f"--follow goes with the {place.words.one} from attempt to attempt. Leave --attempt out."
@@ -118,7 +117,7 @@ def _logs(
 
 
 def _followed(reader: Reader, work: Work, printed: _Printed) -> Work:
-    """The job once it has ended, all that it printed in the meantime being shown."""
+    """Show what a job prints until it has ended; returns the ended job."""
     pause = SHORTEST
     while not work.state.is_final:
         time.sleep(pause)
@@ -135,7 +134,7 @@ def _followed(reader: Reader, work: Work, printed: _Printed) -> Work:
 
 
 def _elsewhere(reader: Reader, work: Work) -> str:
-    """Where it may lie besides: of a queue that hosts share, each has what its own commands printed."""
+    """Where else output may be: each host that shares a queue keeps what its own commands printed."""
     host = next((one["host"] for one in reader.workers() if one["id"] == work.worker), None)
     return ", or it lies on the host that ran it" if host is None else f", or it lies on {clean(host)}"
 
@@ -148,7 +147,7 @@ def _nothing(work: Work, attempt: int | None, where: str) -> str:
 
 
 class _Printed:
-    """The streams of a job, shown piece by piece."""
+    """Shows the streams of a job piece by piece."""
 
     def __init__(self, reader: Reader, id: str, stream: str | None, raw: bool) -> None:
         self._reader = reader
@@ -159,14 +158,14 @@ class _Printed:
         self._at: dict[str, int] = {}
         self._left: dict[str, bytes] = {}
         self._lost: dict[str, int] = {}
-        """Bytes of a stream that were no longer kept when we came to them, and how many of them were told."""
+        """Bytes of a stream that were deleted before they were read; `_told` is how many of them were reported."""
         self._told: dict[str, int] = {}
         self._tell_at = 0.0
         self._last = ""
         self.has_shown = False
 
     def show(self, attempt: int, lines: int | None = None) -> bool:
-        """Show what is new of that attempt, or only its last lines; True when there was something."""
+        """Show what is new of that attempt, or only its last lines; returns True when there was anything."""
         if attempt != self._attempt:
             self._attempt, self._at = attempt, {}
         is_new = False
@@ -178,7 +177,7 @@ class _Printed:
         return is_new
 
     def finish(self) -> None:
-        """Show what was held back because its line has no end, and tell what is missing."""
+        """Show what was held back because its line has no end, and report missing output."""
         for name in self._names:
             if rest := self._left.pop(name, b""):
                 self._write(name, rest)
@@ -199,7 +198,7 @@ class _Printed:
             yield found.data
 
     def _tell_lost(self, name: str, *, is_last: bool = False) -> None:
-        """How much of a stream is missing so far, now and then."""
+        """Report how much of a stream is missing, at most every `TELL_EVERY` seconds."""
         now = time.monotonic()
         if name in self._lost and (is_last or now >= self._tell_at):
             verb = "is" if self._lost[name] == 1 else "are"
@@ -212,7 +211,7 @@ class _Printed:
             self._write_raw(name, piece)
             return
         data = self._left.pop(name, b"") + piece
-        end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1  # the other half of a last \r may follow
+        end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1  # a last \r may be half of \r\n
         if len(data) - end > LONGEST_LINE:
             end = len(data)
         if end:
@@ -233,7 +232,7 @@ class _Printed:
             stream.buffer.flush()
 
     def _head(self, name: str) -> None:
-        """Where both streams meet on one terminal, say whose turn it is."""
+        """Print the name of the stream where both go to one terminal."""
         if name != self._last and len(self._names) > 1 and is_terminal():
             if self._last or name == "stderr":
                 note(styled(f"--- {name} ---", dim=True))
@@ -241,7 +240,7 @@ class _Printed:
 
 
 def safe(line: bytes) -> str:
-    """A line as a terminal may have it."""
+    """A line of output that no terminal obeys."""
     text = line.decode("utf-8", "backslashreplace")
     if text.isprintable():
         return text
@@ -249,7 +248,7 @@ def safe(line: bytes) -> str:
 
 
 def _last_lines(pieces: Iterator[bytes], number: int) -> Iterator[bytes]:
-    """The end of a stream; no more of it is held than that."""
+    """The last lines of a stream; no more than those are kept in memory."""
     kept: deque[bytes] = deque(maxlen=number)
     rest = b""
     for piece in pieces:

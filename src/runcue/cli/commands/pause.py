@@ -1,4 +1,4 @@
-"""`pause` and `resume`: nothing more starts in a queue or on a service until it is let go on."""
+"""`pause` and `resume`: nothing starts in a paused queue or on a paused service until it is resumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runcue.cli.fields import said
 from runcue.cli.groups import F, declared, verb
 from runcue.cli.home import Home
 from runcue.cli.lookup import queues
-from runcue.cli.place import File, Place, asked, on_file, reading
+from runcue.cli.place import File, Place, ask_or_make, migrated, on_file
 from runcue.cli.screen import clean, say, typed
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ DEFAULT = "default"
 
 
 def _what(one: str) -> Callable[[F], F]:
-    """What is to be paused or resumed, as arguments of a verb; `one` is what waits in a queue."""
+    """The arguments of a verb that pauses or resumes; `one` is a job or a unit."""
     text = f"The name is that of a queue, even if no {one} uses it yet."
     return declared(
         click.argument("name", metavar="QUEUE|SERVICE", shell_complete=queue_or_service),
@@ -68,16 +68,17 @@ def _pause(place: Place, name: str, is_queue: bool) -> None:
 
 
 def _resume(place: Place, name: str, is_queue: bool) -> None:
-    say(f"Resumed {_hold(place, name, is_queue, is_paused=False)} {clean(name)}")
+    kind = _hold(place, name, is_queue, is_paused=False)
+    say(f"Resumed {kind} {clean(name)}")
 
 
 def _hold(place: Place, name: str, is_queue: bool, *, is_paused: bool) -> str:
-    """Pause or resume what is meant; whether it is a service or a queue."""
+    """Pause or resume a queue or service; returns which of both it is."""
     name = checked_name("name", name)
     services: set[str] = set()
     known = {DEFAULT}
     if place.exists:
-        with reading(place) as reader:
+        with migrated(place) as reader:
             services = {one["name"] for one in reader.services()}
             known |= queues(reader)
             if place.rows(reader, queue=name, limit=1):
@@ -85,16 +86,16 @@ def _hold(place: Place, name: str, is_queue: bool, *, is_paused: bool) -> str:
     elif not is_queue:
         raise place.nothing()
     if is_queue and name in services:
-        raise bad_input(f"{said(name)} is a service, which no queue can be told from. Leave --queue out.")
+        raise bad_input(f"{said(name)} is a service. No queue of that name can be paused: leave --queue out.")
     if not is_queue and name not in services | known:
         raise _unknown(name, services | known, place.words.one)
 
     async def change(cue: Cue) -> None:
         await (cue.pause if is_paused else cue.resume)(name)
 
-    if isinstance(place, Home):  # a home may be yet to be made
+    if isinstance(place, Home):  # the home may not exist yet
         place.make()
-    asked(place, change)
+    ask_or_make(place, change)
     return "service" if name in services else "queue"
 
 

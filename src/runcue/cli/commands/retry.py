@@ -1,4 +1,4 @@
-"""`runcue retry`: retries units that failed or were cancelled, each with all its attempts."""
+"""`runcue retry`: runs units again that failed or were cancelled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import click
 
 from runcue.cli.completion import failed_work
 from runcue.cli.failure import bad_input
-from runcue.cli.place import MANY, File, ask, end, on_file, reading
+from runcue.cli.place import MANY, File, migrated, on_file
+from runcue.cli.retries import confirm, requeue
 from runcue.cli.screen import clean, counted, say
 
 
@@ -28,10 +29,8 @@ def retry(
 ) -> None:
     """Retry units that failed or were cancelled, each with all its attempts.
 
-    The units that one of them runs after have to exist still, or to be retried with it.
+    Each unit that a retried unit runs after must still exist and not be failed or cancelled, or be retried with it.
     """
-    from runcue.cli.retries import confirm, retried, summed, tell_skipped
-
     if bool(ids) is everything:
         raise bad_input(
             "Say which: ids, or --all-failed." if not ids else "Give ids or --all-failed, not both."
@@ -46,16 +45,10 @@ def retry(
     if everything and wanted:
         what = counted(len(wanted), "failed unit") + (f" of {clean(task)}" if task is not None else "")
         confirm(f"Retry {what}?", f"This would retry {what}.", "Nothing was retried.", yes=yes)
-    failures = ask(place, lambda cue: retried(place, cue, wanted)) if wanted else []
-    say(summed("Requeued", len(wanted) - len(failures), len(failures), "unit"))
-    if not everything:
-        end(place, failures)
-    tell_skipped(failures)
+    requeue(place, wanted, everything=everything)
 
 
 def _failed(place: File, task: str | None) -> list[str]:
     """The ids of all that failed, oldest first."""
-    if not place.exists:
-        raise place.nothing()
-    with reading(place) as reader:
+    with migrated(place) as reader:
         return [work.id for work in reversed(reader.list("failed", task, MANY))]

@@ -1,4 +1,4 @@
-"""`queuectl service`: limits that jobs share, over all workers. A job says which it keeps to by `--uses`."""
+"""`queuectl service`: limits that all workers share. A job names the services it uses with `--uses`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import click
 
 from runcue.cli.completion import service
 from runcue.cli.fields import name as checked_name
-from runcue.cli.groups import Verb, family
+from runcue.cli.groups import family
 from runcue.cli.home import Home
 from runcue.cli.limits import limit_options, read, refused
+from runcue.cli.place import ask_or_make
+from runcue.cli.screen import is_terminal, note, say, show_json, table
+from runcue.cli.services import as_table, limits_of, services
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +34,6 @@ def command() -> None:
 
 @command.command(
     "set",
-    cls=Verb,
     examples=[
         "queuectl service set openai --rate 60/min --rate 1000/day",
         "queuectl service set disk --concurrent 2",
@@ -47,9 +49,6 @@ def change(home: Home, /, name: str, **flags: Any) -> None:
     What is not given stays as it is; `none` takes a limit away.
     """
     from runcue import UnknownService
-    from runcue.cli.place import asked
-    from runcue.cli.screen import say
-    from runcue.cli.services import limits_of
 
     name, given = checked_name("service", name), read(**flags)
 
@@ -63,18 +62,15 @@ def change(home: Home, /, name: str, **flags: Any) -> None:
 
     home.make()
     with refused():
-        found = asked(home, declare)
+        found = ask_or_make(home, declare)
     say(f"Service {name}: {limits_of(found)}")
 
 
-@command.command("list", cls=Verb, examples=["queuectl service list", "queuectl service list --json"])
+@command.command("list", examples=["queuectl service list", "queuectl service list --json"])
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects: limits, use, state.")
 @click.pass_obj
 def list_all(home: Home, as_json: bool) -> None:
     """List services: their limits, how much of them is used, and what holds them back."""
-    from runcue.cli.screen import is_terminal, note, show_json, table
-    from runcue.cli.services import as_table, services
-
     found: list[dict[str, Any]] = []
     if home.exists:
         with home.reader() as reader:

@@ -1,4 +1,4 @@
-"""`runcue set`: the limits of a service, changed while its program runs."""
+"""`runcue set`: changes the limits of a service while its program runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from runcue.cli.fields import said
 from runcue.cli.limits import limit_options, read, refused
 from runcue.cli.place import File, ask, on_file
 from runcue.cli.screen import clean, note, say
+from runcue.cli.services import limits_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ def set_limits(place: File, name: str, **flags: Any) -> None:
     What is not given stays as it is; `none` takes a limit away. It holds until the program declares other limits
     than it did before.
     """
-    from runcue.cli.services import limits_of
-
     given = read(**flags)
     if not given:
         raise bad_input(

@@ -1,6 +1,6 @@
 """`queuectl show` and `runcue show`: everything about one job.
 
-Values of a job's environment are never shown, and any other secret only when `--raw` asks for it.
+Values of a job's environment are never shown, other secrets only with `--raw`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ from typing import Any
 
 import click
 
+from runcue.cli.commands.listing import summary
 from runcue.cli.completion import any_job, any_work
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+from runcue.cli.lookup import the_job
 from runcue.cli.place import File, Place, hiding, on_file
+from runcue.cli.reasons import explained, tries
+from runcue.cli.screen import STATE_COLORS, aligned, clean, moment, reason_of, say, show_json, span, styled
+from runcue.cli.settings import Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,25 +55,34 @@ def show(place: File, id: str, as_json: bool, raw: bool) -> None:
 
 
 def _show(place: Place, id: str, as_json: bool, raw: bool) -> None:
-    from runcue.cli.screen import show_json
-
     found, facts = page(place, id, raw)
     if as_json:
         show_json(found)
-    else:
-        _tell(found, facts)
+        return
+    state = found["state"]
+    say(f"{styled(clean(found['id']), bold=True)}  {styled(state, fg=STATE_COLORS.get(state))}")
+    say(clean(found["why"]))
+    say()
+    for name, value in facts.items():
+        if value:
+            say(f"{styled(f'{name:<12}', dim=True)}{clean(value)}")
+    if found["history"]:
+        say()
+        say(styled("Failed attempts", bold=True))
+        for line in aligned(("", "AT", "TOOK", "ERROR"), attempts(found), indent="  "):
+            say(line)
+    if found.get("traceback"):
+        say()
+        say(styled("Traceback of the last attempt", bold=True))
+        for line in found["traceback"].rstrip("\n").splitlines():
+            say(f"  {clean(line)}")
 
 
 def page(place: Place, id: str, raw: bool = False) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """Everything about one job as data, and the facts to show, by name."""
-    from runcue.cli.lookup import the_job
-    from runcue.cli.reasons import Crew, again, sentence
-
+    """Everything about one job as data, and what people are shown of it, by name."""
     with the_job(place, id, raw=raw) as (reader, work, job):
         settings = _settings(reader, work)
-        why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
-        way = again(reader, work, place.words)
-    text = sentence(why, job, now, crew, work.queue, way, place.words)
+        _, _, text = explained(reader, work, job, place.words)
     if isinstance(place, File):
         found = {**_work_details(work, raw), "why": text}
         return found, _work_facts(found)
@@ -77,26 +91,24 @@ def page(place: Place, id: str, raw: bool = False) -> tuple[dict[str, Any], dict
 
 
 def _settings(reader: runcue.Reader, work: runcue.Work) -> Settings | None:
-    """The settings that decide how long a job's retries wait; None where the job has its own."""
+    """The settings, if they decide how long the job's retries wait; None where the job has delays of its own."""
     from runcue.cli.jobs import keeps_to_settings
-    from runcue.cli.settings import Settings
 
     return Settings.of(reader.config()) if keeps_to_settings(work) else None
 
 
 def _details(work: runcue.Work, settings: Settings | None, raw: bool) -> dict[str, Any]:
-    """The facts about a job that the jobs view does not have."""
-    from runcue.cli.screen import moment
-
+    """What `show --json` prints of a job beside the columns of the jobs view."""
     hide = hiding(raw)
     params, retry = work.params, work.retry
+    env = params.get("env")
     result = work.result if isinstance(work.result, dict) else {}
     return {
         "queue": work.queue,
         "task": work.task,
         "argv": params.get("argv") if raw else _argv(params.get("argv")),
         "cwd": params.get("cwd"),
-        "env": {str(name): MASK for name in _names(params.get("env"))},
+        "env": {str(name): MASK for name in env} if isinstance(env, dict) else {},
         "uses": list(work.services),
         "after": list(work.depends_on),
         "key": hide(work.idempotency_key),
@@ -112,7 +124,7 @@ def _details(work: runcue.Work, settings: Settings | None, raw: bool) -> dict[st
 
 
 def _argv(argv: object) -> object:
-    """The arguments without secrets: one that follows an option such as --password is hidden whole."""
+    """The arguments without secrets: an argument behind an option such as --password is masked as a whole."""
     from runcue import mask
 
     if not isinstance(argv, list):
@@ -124,8 +136,6 @@ def _argv(argv: object) -> object:
 
 
 def _history(work: runcue.Work, raw: bool) -> list[dict[str, Any]]:
-    from runcue.cli.screen import moment
-
     hide = hiding(raw)
     return [
         {
@@ -139,15 +149,8 @@ def _history(work: runcue.Work, raw: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _names(env: object) -> list[object]:
-    return list(env) if isinstance(env, dict) else []
-
-
 def _facts(job: dict[str, Any]) -> dict[str, str | None]:
-    """What people are shown of a job, by name."""
-    from runcue.cli.reasons import tries
-    from runcue.cli.screen import reason_of, span
-
+    """What `show` prints of a job, by name."""
     return {
         "command": job["command"],
         "folder": job["cwd"],
@@ -171,9 +174,7 @@ def _facts(job: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _work_details(work: runcue.Work, raw: bool) -> dict[str, Any]:
-    """Everything about a unit; secrets are hidden unless they are asked for."""
-    from runcue.cli.commands.listing import summary
-
+    """What `show --json` prints of a unit; secrets are masked unless `raw`."""
     hide = hiding(raw)
     return {
         **summary(work, raw=raw),
@@ -190,9 +191,7 @@ def _work_details(work: runcue.Work, raw: bool) -> dict[str, Any]:
 
 
 def _work_facts(work: dict[str, Any]) -> dict[str, str | None]:
-    """What people are shown of a unit, by name."""
-    from runcue.cli.screen import reason_of, span
-
+    """What `show` prints of a unit, by name."""
     most = "" if work["retry"] is None else f" of {work['retry']['max_attempts']}"
     failed = f", {work['failures']}{most} failed" if work["failures"] else ""
     waits = work["state"] == "pending"
@@ -224,32 +223,8 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value, enc_hook=repr).decode()
 
 
-def _tell(found: dict[str, Any], facts: dict[str, str | None]) -> None:
-    from runcue.cli.screen import STATE_COLORS, aligned, clean, say, styled
-
-    state = found["state"]
-    say(f"{styled(clean(found['id']), bold=True)}  {styled(state, fg=STATE_COLORS.get(state))}")
-    say(clean(found["why"]))
-    say()
-    for name, value in facts.items():
-        if value:
-            say(f"{styled(f'{name:<12}', dim=True)}{clean(value)}")
-    if found["history"]:
-        say()
-        say(styled("Failed attempts", bold=True))
-        for line in aligned(("", "AT", "TOOK", "ERROR"), attempts(found), indent="  "):
-            say(line)
-    if found.get("traceback"):
-        say()
-        say(styled("Traceback of the last attempt", bold=True))
-        for line in found["traceback"].rstrip("\n").splitlines():
-            say(f"  {clean(line)}")
-
-
 def attempts(found: dict[str, Any]) -> list[list[str]]:
     """The failed attempts as rows: number, when, how long it took, why."""
-    from runcue.cli.screen import reason_of, span
-
     return [
         [
             str(one["attempt"]),

@@ -10,7 +10,23 @@ import click
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.place import File, Place, on_file
-from runcue.cli.screen import moment
+from runcue.cli.reasons import Crew, label, told, tries, waits
+from runcue.cli.screen import (
+    STATE_COLORS,
+    aligned,
+    clean,
+    fitted,
+    flush,
+    is_dumb,
+    is_terminal,
+    live,
+    moment,
+    say,
+    show_json,
+    span,
+    styled,
+)
+from runcue.cli.services import as_table, services
 from runcue.cli.words import Words
 
 TYPE_CHECKING = False
@@ -18,9 +34,9 @@ if TYPE_CHECKING:
     import runcue
 
 MOST_EXPLAINED = 250
-"""How many waiting jobs are asked for their reason, the newest; of the rest only the number is told."""
+"""How many waiting jobs, the newest, are explained; of the older ones only the number is shown."""
 OLDER = "older"
-"""What stands in place of a reason for those."""
+"""The reason of the waiting jobs that are not explained."""
 LAST_FAILURES = 5
 INTERVAL = 0.25
 """Seconds between two looks of `--watch`."""
@@ -53,8 +69,6 @@ def status(place: File, watch: bool, as_json: bool) -> None:
 
 
 def _status(place: Place, watch: bool, as_json: bool) -> None:
-    from runcue.cli.screen import say, show_json
-
     if watch:
         _watch(place, as_json)
         return
@@ -76,8 +90,6 @@ def _look(place: Place) -> dict[str, Any]:
 def _watch(place: Place, as_json: bool) -> None:
     import time
 
-    from runcue.cli.screen import flush, is_dumb, is_terminal, live, say, show_json
-
     if not as_json and is_terminal() and not is_dumb():
         with live() as draw:
             while True:
@@ -98,34 +110,24 @@ def _watch(place: Place, as_json: bool) -> None:
 
 
 def _still(shown: object) -> object:
-    """What is shown without the seconds that pass by themselves."""
+    """What is shown, without the numbers of seconds, which change all the time."""
     if not isinstance(shown, dict):
         return shown
-    workers = [{**one, "silent_for": None} for one in shown["workers"]]
-    waiting = [{**one, "seconds": None} for one in shown["waiting"]]
-    services = [{**one, "seconds": None} for one in shown["services"]]
-    return {**shown, "workers": workers, "waiting": waiting, "services": services}
+    parts = (("workers", "silent_for"), ("waiting", "seconds"), ("services", "seconds"))
+    return {**shown, **{part: [{**one, name: None} for one in shown[part]] for part, name in parts}}
 
 
 # as data ------------------------------------------------------------------------------------------------
 
 
 def _nothing(words: Words) -> dict[str, Any]:
-    """How a queue stands that nobody has made yet."""
-    return {
-        words.many: dict.fromkeys(words.states, 0),
-        "workers": [],
-        "services": [],
-        "paused": [],
-        "waiting": [],
-        "failures": [],
-    }
+    """The status of a queue that does not exist yet."""
+    lists = ("workers", "services", "paused", "waiting", "failures")
+    return {words.many: dict.fromkeys(words.states, 0), **{name: [] for name in lists}}
 
 
 def _overview(place: Place, reader: runcue.Reader) -> dict[str, Any]:
-    """How a queue stands."""
-    from runcue.cli.services import services
-
+    """The status of a queue."""
     workers = [one for one in reader.workers() if one["serving"]]
     now = reader.now()
     counts = place.counts(reader)
@@ -142,32 +144,28 @@ def _overview(place: Place, reader: runcue.Reader) -> dict[str, Any]:
 def waiting(
     place: Place, reader: runcue.Reader, counts: dict[str, int], workers: list[dict[str, Any]], now: float
 ) -> list[dict[str, Any]]:
-    """Why jobs wait, each reason with its number and the shortest time left, most frequent first."""
+    """Why jobs wait: each reason with the number of jobs and the shortest time left, most frequent first."""
     words = place.words
     if not sum(counts[state] for state in words.waiting):
         return []
-    from runcue.cli.reasons import Crew, label, waits
 
     jobs = [job for state in words.waiting for job in place.rows(reader, state, limit=MOST_EXPLAINED)]
     numbers: Counter[str] = Counter()
-    soonest: dict[str, float] = {}
+    soonest: dict[str, float] = {}  # the shortest time left
     for why, text in waits(reader, jobs, now, Crew(workers), words).values():
         reason = label(text, words)
         numbers[reason] += 1
         if why.until is not None:
-            soonest[reason] = min(soonest.get(reason, why.until), why.until)
+            left = round(max(0.0, why.until - now), 3)
+            soonest[reason] = min(soonest.get(reason, left), left)
     found: list[dict[str, Any]] = [
-        {"reason": reason, words.many: number, "seconds": _seconds(soonest.get(reason), now)}
+        {"reason": reason, words.many: number, "seconds": soonest.get(reason)}
         for reason, number in numbers.most_common()
     ]
     rest = sum(counts[state] for state in words.waiting) - sum(numbers.values())
     if rest > 0:
         found.append({"reason": OLDER, words.many: rest, "seconds": None})
     return found
-
-
-def _seconds(until: float | None, now: float) -> float | None:
-    return None if until is None else round(max(0.0, until - now), 3)
 
 
 def _failures(place: Place, reader: runcue.Reader, counts: dict[str, int]) -> list[dict[str, Any]]:
@@ -186,33 +184,30 @@ def _failures(place: Place, reader: runcue.Reader, counts: dict[str, int]) -> li
 
 
 def lines_of(found: dict[str, Any], words: Words) -> list[str]:
-    """The screen, line by line."""
+    """The lines of the screen."""
     heading = words.many.capitalize()
     lines = [*_lines(heading, _jobs(found[words.many])), *_lines("Workers", _workers(found["workers"]))]
     if found["paused"]:
-        lines += _lines("Paused", _paused(found["paused"]))
+        lines += _lines("Paused", [styled(f"queue {clean(queue)}", fg="yellow") for queue in found["paused"]])
     if found["waiting"]:
         lines += _lines("Waiting", [_reason(one, words) for one in found["waiting"]])
     if found["services"]:
-        lines += ["", *_services(found["services"])]
+        lines += ["", *aligned(*as_table(found["services"], all_columns=False))]
     if found["failures"]:
-        lines += ["", *_failed(found["failures"])]
+        rows = [_failed(job) for job in found["failures"]]
+        lines += ["", *aligned(("LAST FAILURES", "STATE", "TRIES", "ERROR"), rows)]
     if advice := _advice(found, words):
         lines += ["", advice]
     return lines
 
 
 def _lines(name: str, parts: list[str]) -> list[str]:
-    """The parts after their name, on as many lines as the terminal needs."""
-    from runcue.cli.screen import fitted, styled
-
+    """A name and its parts, on as many lines as the terminal needs."""
     heads = (styled(f"{name:<7}", bold=True), " " * 7)
     return [f"{heads[number > 0]} {line}" for number, line in enumerate(fitted(parts, " · ", indent=8))]
 
 
 def _jobs(counts: dict[str, int]) -> list[str]:
-    from runcue.cli.screen import STATE_COLORS, styled
-
     shown = []
     for state, number in counts.items():
         text = f"{number:,} {state}"
@@ -221,8 +216,6 @@ def _jobs(counts: dict[str, int]) -> list[str]:
 
 
 def _workers(workers: list[dict[str, Any]]) -> list[str]:
-    from runcue.cli.screen import styled
-
     states = Counter(one["state"] for one in workers)
     gone = states.pop("gone", 0)
     shown = [f"{number} {state}" for state, number in states.items()] or [styled("none", dim=True)]
@@ -232,39 +225,18 @@ def _workers(workers: list[dict[str, Any]]) -> list[str]:
     return [*shown, f"{gone} died (what {what} ran is run again)"] if gone else shown
 
 
-def _paused(queues: list[str]) -> list[str]:
-    from runcue.cli.screen import clean, styled
-
-    return [styled(f"queue {clean(queue)}", fg="yellow") for queue in queues]
-
-
 def _reason(one: dict[str, Any], words: Words) -> str:
-    from runcue.cli.screen import clean, span
-
     if one["reason"] == OLDER:
         return f"{one[words.many]:,} older ones ({words.do('list', '--all')} tells why)"
     left = "" if one["seconds"] is None else f" (next in {span(one['seconds'])})"
     return f"{one[words.many]:,} {clean(one['reason'])}{left}"
 
 
-def _services(found: list[dict[str, Any]]) -> list[str]:
-    from runcue.cli.screen import aligned
-    from runcue.cli.services import as_table
-
-    return aligned(*as_table(found, all_columns=False))
-
-
-def _failed(jobs: list[dict[str, Any]]) -> list[str]:
-    from runcue.cli.reasons import told, tries
-    from runcue.cli.screen import aligned, clean
-
-    rows = [(clean(job["id"]), job["state"], tries(job), told(job["last_error"])) for job in jobs]
-    return aligned(("LAST FAILURES", "STATE", "TRIES", "ERROR"), rows)
+def _failed(job: dict[str, Any]) -> tuple[str, ...]:
+    return clean(job["id"]), job["state"], tries(job), told(job["last_error"])
 
 
 def _advice(found: dict[str, Any], words: Words) -> str:
-    from runcue.cli.screen import styled
-
     counts = found[words.many]
     waits = sum(counts[state] for state in words.waiting)
     if not any(counts.values()):

@@ -7,7 +7,7 @@ import click
 from runcue.cli.failure import bad_input, misconfigured
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
-from runcue.cli.place import File, Place, on_file
+from runcue.cli.place import File, Place, look, on_file
 from runcue.cli.screen import is_dumb, is_terminal
 
 NEEDED = frozenset({"textual", "rich"})
@@ -29,16 +29,13 @@ def top(place: File) -> None:
 def _top(place: Place) -> None:
     import sys
 
-    if not place.exists:
-        raise place.nothing()
-    with place.reader() as reader:  # what is wrong with the file is told here, while there is no screen yet
+    with look(place) as reader:  # a damaged file is an error here, before the screen is drawn
         reader.count()
+    instead = place.words.do("status", "--watch")
     if not is_terminal() or sys.stdin is None or not sys.stdin.isatty():
-        raise bad_input(f"top needs a terminal. In a pipe: {place.words.do('status', '--watch')}")
+        raise bad_input(f"top needs a terminal. In a pipe: {instead}")
     if is_dumb():
-        raise bad_input(
-            f"top needs a terminal that can be drawn on, and TERM is dumb. Try: {place.words.do('status', '--watch')}"
-        )
+        raise bad_input(f"top needs a terminal that can be drawn on, and TERM is dumb. Try: {instead}")
     try:
         from runcue.cli.top.app import run
     except ModuleNotFoundError as error:

@@ -1,7 +1,6 @@
-"""`queuectl wait`: until jobs have ended, whoever runs them.
+"""`queuectl wait`: returns when jobs have ended, whoever runs them.
 
-The queue is only looked at, a few times a second and never all of a long list at once: waiting costs next to nothing
-and disturbs nobody.
+It only reads the queue, a few times a second and a few jobs at a time, so waiting takes little time from the workers.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from runcue.cli.home import Home
 from runcue.cli.jobs import was_ended
 from runcue.cli.lookup import no_job
 from runcue.cli.place import MANY, ask, end
+from runcue.cli.reasons import Crew
 from runcue.cli.screen import STATE_COLORS, counted, is_terminal, note, reason_of, say, span, styled
 
 TYPE_CHECKING = False
@@ -29,19 +29,15 @@ if TYPE_CHECKING:
 
 SHORTEST = 0.02
 LONGEST = 0.25
-"""Seconds between two looks: soon after something happened, and after a while in which nothing did."""
+"""Seconds between two looks: the first after a job ended, growing to the second while none ends."""
 SOME = 64
-"""How many jobs one look is at."""
+"""How many jobs are read in one look."""
 NAMED = 5
 LIVE = ("pending", "failed", "processing")
 
 
 @verb(
-    "wait",
-    examples=[
-        "queuectl wait job1 job2 && echo both completed",
-        "queuectl wait --all --timeout 10m",
-    ],
+    "wait", examples=["queuectl wait job1 job2 && echo both completed", "queuectl wait --all --timeout 10m"]
 )
 @click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=live_job)
 @click.option("--all", "everything", is_flag=True, help="Wait until no job is left to run.")
@@ -78,7 +74,7 @@ def _missing(home: Home, reader: Reader, one: str) -> Failure:
 
 
 def _is_noted(reader: Reader, one: str) -> bool:
-    """Of a job that is not there: True when it is noted that there was such a one."""
+    """For an id without a job: True when the queue still knows that the job ended."""
     from runcue import WorkNotFound
 
     try:
@@ -93,7 +89,7 @@ def _unfinished(reader: Reader) -> list[str]:
 
 
 class _Watch:
-    """Looks at jobs until they have ended, and counts those that did not end well."""
+    """Reads jobs until they have ended, and counts those that did not complete."""
 
     def __init__(self, home: Home, reader: Reader, limit: float) -> None:
         self._home = home
@@ -105,7 +101,7 @@ class _Watch:
         self.failed = 0
 
     def wait_for(self, ids: Iterable[str], *, may_have_ended: bool) -> None:
-        """Return when all of these have ended; where some may have already, all are looked at before any pause."""
+        """Return when all of these have ended; `may_have_ended` has all of them read once before any pause."""
         left, pause = deque(ids), SHORTEST
         unseen = len(left) if may_have_ended else 0
         while left:
@@ -144,10 +140,10 @@ class _Watch:
         say(text)
 
     def _vanished(self, one: str) -> None:
-        """Tell what is known of a job that ended between two looks and is no longer kept."""
-        if _is_noted(self._reader, one):  # it completed or was cancelled
+        """Print what is known of a job that ended between two looks and is no longer kept."""
+        if _is_noted(self._reader, one):  # completed or cancelled: cancelled if the count of those grew
             is_known = self._reader.job_counts()["cancelled"] == self._cancelled
-        elif ask(self._home, lambda cue: was_ended(cue, one)):  # of those only what completed is not noted
+        elif ask(self._home, lambda cue: was_ended(cue, one)):  # the Cue knows of jobs that completed, too
             is_known = True
         else:
             self.failed += 1
@@ -157,7 +153,7 @@ class _Watch:
         say(
             f"{one} completed, and is no longer kept"
             if is_known
-            else f"{one} has ended, how is no longer kept"
+            else f"{one} has ended; whether it completed is no longer known"
         )
 
     def _too_long(self, left: Iterable[str]) -> Failure:
@@ -167,10 +163,8 @@ class _Watch:
         return Failure(f"Not ended after {span(self._limit)}: {shown}{more}. See: queuectl list", TIMED_OUT)
 
     def _hint(self) -> None:
-        """Say once, to people, that nobody runs anything."""
+        """Say once, on a terminal, that no worker is running."""
         if not self._has_hinted:
-            from runcue.cli.reasons import Crew
-
             self._has_hinted = True
             if not Crew(self._reader.workers()).serves(None):
                 note("No worker is running. Start one elsewhere: queuectl worker start")

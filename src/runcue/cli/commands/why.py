@@ -7,10 +7,13 @@ from typing import Any
 
 import click
 
+from runcue.cli import reasons
 from runcue.cli.completion import any_job, any_work
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
+from runcue.cli.lookup import the_job
 from runcue.cli.place import File, Place, on_file
+from runcue.cli.screen import moment, say, show_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,20 +37,14 @@ def command(home: Home, id: str, as_json: bool) -> None:
 def explain(place: File, id: str, as_json: bool) -> None:
     """Say why a unit does not run, what is ahead of it, until when, and what to do.
 
-    What the callbacks of its program would say of it only the program knows.
+    The callbacks of its program are not called: they may have it wait for a reason that is not shown.
     """
     _explain(place, id, as_json)
 
 
 def _explain(place: Place, id: str, as_json: bool) -> None:
-    from runcue.cli.lookup import the_job
-    from runcue.cli.reasons import Crew, again, sentence
-    from runcue.cli.screen import say, show_json
-
     with the_job(place, id) as (reader, work, job):
-        why, now, crew = reader.explain(id), reader.now(), Crew(reader.workers())
-        way = again(reader, work, place.words)
-    text = sentence(why, job, now, crew, work.queue, way, place.words)
+        why, now, text = reasons.explained(reader, work, job, place.words)
     if as_json:
         show_json({"id": id, "state": job["state"], **explained(why, now), "text": text})
     else:
@@ -55,9 +52,8 @@ def _explain(place: Place, id: str, as_json: bool) -> None:
 
 
 def explained(why: runcue.Explanation, now: float) -> dict[str, Any]:
-    """An explanation as data: `until` as a time, `seconds` from now until then."""
+    """An explanation as data: `until` is a time, `seconds` the time left until then."""
     from runcue import mask
-    from runcue.cli.screen import moment
 
     left = None if why.until is None else max(0.0, why.until - now)
     return {

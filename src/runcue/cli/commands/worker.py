@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from runcue.cli.failure import Failure
 from runcue.cli.fields import duration, unicode
-from runcue.cli.groups import Verb, family
-from runcue.cli.home import Home, home_of
+from runcue.cli.groups import F, declared, family
+from runcue.cli.home import Home
 from runcue.cli.screen import clean, counted, in_table, moment, note, say, show_json, shown, table
 from runcue.cli.worker import MOST_WORKERS, Orders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from runcue.cli.detach import Child
 
 START_PATIENCE = 120.0
 """Seconds that detached workers are given to come up."""
@@ -24,14 +27,24 @@ LAST_LINES = 5
 
 @family(
     "worker",
-    examples=[
-        "queuectl worker start --count 4",
-        "queuectl worker start --detach",
-        "queuectl worker stop",
-    ],
+    examples=["queuectl worker start --count 4", "queuectl worker start --detach", "queuectl worker stop"],
 )
 def command() -> None:
     """Start, stop and list the processes that run jobs."""
+
+
+def crew_options(count: str, many: str, *more: Callable[[Any], Any]) -> Callable[[F], F]:
+    """The options of a verb that starts workers; `many` are what they run, `more` stand before `--quiet`."""
+    return declared(
+        click.option(
+            "--count", "-n", type=click.IntRange(1, MOST_WORKERS), default=1, show_default=True, help=count
+        ),
+        click.option(
+            "--queue", "queues", multiple=True, metavar="NAME", help=f"Only {many} of this queue; may be repeated."
+        ),
+        *more,
+        click.option("--quiet", "-q", is_flag=True, help="Say only what went wrong."),
+    )  # fmt: skip
 
 
 # start ----------------------------------------------------------------------------------------------------
@@ -39,26 +52,17 @@ def command() -> None:
 
 @command.command(
     "start",
-    cls=Verb,
     examples=[
         "queuectl worker start",
         "queuectl worker start --count 4 --queue mail --queue reports",
         "queuectl worker start --count 2 --detach",
     ],
 )
-@click.option(
-    "--count",
-    "-n",
-    type=click.IntRange(1, MOST_WORKERS),
-    default=1,
-    show_default=True,
-    help="How many workers; each runs one job at a time.",
+@crew_options(
+    "How many workers; each runs one job at a time.",
+    "jobs",
+    click.option("--detach", "-d", is_flag=True, help="Go on in the background, with a log file."),
 )
-@click.option(
-    "--queue", "queues", multiple=True, metavar="NAME", help="Only jobs of this queue; may be repeated."
-)
-@click.option("--detach", "-d", is_flag=True, help="Go on in the background, with a log file.")
-@click.option("--quiet", "-q", is_flag=True, help="Say only what went wrong.")
 @click.pass_context
 def start(context: click.Context, count: int, queues: tuple[str, ...], detach: bool, quiet: bool) -> None:
     """Run jobs, in processes of their own, until told to stop.
@@ -66,52 +70,43 @@ def start(context: click.Context, count: int, queues: tuple[str, ...], detach: b
     Ctrl-C (or SIGTERM) lets every worker finish its job and ends with 0. A second one puts running jobs back, without
     counting an attempt; a third one kills them. A worker that dies is replaced. Several starts run side by side.
     """
-    home = home_of(context)
-    for key, text in (("the home", str(home.path)), *(("queue", one) for one in queues)):
-        unicode(key, text)
-    home.make()
-    orders = Orders(home=str(home.path), insecure=home.insecure, queues=sorted(set(queues)) or None)
-    if detach:
-        context.exit(_detached(home, orders, count, is_quiet=quiet))
-    context.exit(_supervised(home, orders, count, is_quiet=quiet))
-
-
-def _supervised(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> int:
-    from runcue.cli.lines import Lines
-    from runcue.cli.shutdown import Post
-    from runcue.cli.supervisor import Supervisor
-
-    return Supervisor(orders, count, Lines(is_quiet=is_quiet), post=Post(home.path)).run_or_raise()
-
-
-def _detached(home: Home, orders: Orders, count: int, *, is_quiet: bool) -> int:
-    """Start a supervisor in the background; returns when its workers are up, or raises why they are not."""
     from runcue.cli.detach import Parent, detached
     from runcue.cli.lines import Lines
     from runcue.cli.shutdown import Post
     from runcue.cli.supervisor import Supervisor
 
+    home: Home = context.obj
+    for key, text in (("the home", str(home.path)), *(("queue", one) for one in queues)):
+        unicode(key, text)
+    home.make()
+    orders = Orders(home=str(home.path), insecure=home.insecure, queues=sorted(set(queues)) or None)
+    if not detach:
+        context.exit(Supervisor(orders, count, Lines(is_quiet=quiet), post=Post(home.path)).run_or_raise())
     other = detached(home.log)
     if isinstance(other, Parent):
-        lines = Lines(home.log, is_quiet=is_quiet)
+        lines = Lines(home.log, is_quiet=quiet)
         supervisor = Supervisor(orders, count, lines, on_up=other.is_up, post=Post(home.path))
         code = supervisor.run()
         if supervisor.reason:
             lines.note(clean(supervisor.reason))
             other.is_not_up(supervisor.reason)
-        return code
+        context.exit(code)
+    _wait(other, home)
+    if not quiet:
+        say(f"Started {counted(count, 'worker')} in the background, supervised by process {other.pid}.")
+        note(f"Log: {shown(home.log)}\nStop: queuectl worker stop")
+
+
+def _wait(supervisor: Child, home: Home) -> None:
+    """Wait until the workers of a supervisor in the background are up; raises the reason why they are not."""
     try:
-        other.wait(START_PATIENCE)
+        supervisor.wait(START_PATIENCE)
     except Failure as failure:
         if failure.text:
             raise
         for line in _tail(home.log):
             note(clean(line))
         raise Failure(f"The workers did not start. Log: {shown(home.log)}", failure.code) from None
-    if not is_quiet:
-        say(f"Started {counted(count, 'worker')} in the background, supervised by process {other.pid}.")
-        note(f"Log: {shown(home.log)}\nStop: queuectl worker stop")
-    return 0
 
 
 def _tail(log: Path) -> list[str]:
@@ -128,7 +123,6 @@ def _tail(log: Path) -> list[str]:
 
 @command.command(
     "stop",
-    cls=Verb,
     examples=["queuectl worker stop", "queuectl worker stop --timeout 60", "queuectl worker stop --now"],
 )
 @click.option("--now", is_flag=True, help="Put running jobs back instead of letting them finish.")
@@ -163,7 +157,7 @@ def stop(home: Home, now: bool, timeout: str | None) -> None:
 # list -----------------------------------------------------------------------------------------------------
 
 
-@command.command("list", cls=Verb, examples=["queuectl worker list", "queuectl worker list --json"])
+@command.command("list", examples=["queuectl worker list", "queuectl worker list --json"])
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects.")
 @click.pass_obj
 def list_workers(home: Home, as_json: bool) -> None:
@@ -175,40 +169,27 @@ def list_workers(home: Home, as_json: bool) -> None:
         with home.reader() as reader:
             rows = workers(reader)
     if as_json:
-        show_json(
-            [
-                {
-                    "id": row["id"],
-                    "pid": row["pid"],
-                    "host": row["host"],
-                    "state": _state(row),
-                    "since": moment(row["started_at"]),
-                    "queues": row["queues"],
-                    "job": row["jobs"][0] if row["jobs"] else None,
-                }
-                for row in rows
-            ]
-        )
+        show_json([*map(_facts, rows)])
     elif rows:
-        heads = ("ID", "PID", "STATE", "SINCE", "QUEUES", "JOB")
-        table(
-            heads,
-            [
-                (
-                    row["id"],
-                    str(row["pid"]),
-                    _state(row),
-                    in_table(moment(row["started_at"])),
-                    "all" if row["queues"] is None else ", ".join(row["queues"]),
-                    ", ".join(row["jobs"]) or "-",
-                )
-                for row in rows
-            ],
-        )
+        table(("ID", "PID", "STATE", "SINCE", "QUEUES", "JOB"), map(_row, rows))
         for row in filter(is_stopped, rows):
             note(f"Worker {row['id']} is stopped. Let it go on: kill -CONT {row['pid']}")
     else:
         note("No worker is running. Start one: queuectl worker start")
+
+
+def _facts(row: dict[str, Any]) -> dict[str, Any]:
+    """A worker as data."""
+    since, job = moment(row["started_at"]), row["jobs"][0] if row["jobs"] else None
+    facts = {name: row[name] for name in ("id", "pid", "host")}
+    return {**facts, "state": _state(row), "since": since, "queues": row["queues"], "job": job}
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    """A worker as a row of a table."""
+    queues = "all" if row["queues"] is None else ", ".join(row["queues"])
+    since, jobs = in_table(moment(row["started_at"])), ", ".join(row["jobs"]) or "-"
+    return row["id"], str(row["pid"]), _state(row), since, queues, jobs
 
 
 def _state(row: dict[str, Any]) -> str:

@@ -1,11 +1,11 @@
-"""The live screen: how a queue stands, what runs, what waits and why, and keys to act on it.
+"""The live screen: counts, services, units and why they wait, and keys to act on them.
 
 Rules:
-- Looking and acting happen in the background: a slow disk or a locked file never freezes it. While the queue
-  cannot be read the last picture stays, with a line that says why; it goes on by itself.
+- The queue is read and changed in the background, so a slow disk or a locked file never freezes the screen. While the
+  queue cannot be read the last picture stays, with a line that says why, and reading is tried again.
 - At most two pictures a second. 80 columns and 24 lines are enough. NO_COLOR and terminals without Unicode are
   respected.
-- What cannot be taken back asks first, by name.
+- Before anything that cannot be undone the screen asks, and names the unit.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from runcue import Cue
 
 EVERY = 0.5
-"""Seconds between two looks."""
+"""Seconds between two reads of the queue."""
 SLOW = 2.0
-"""Seconds after which a look that has not ended is reported."""
+"""Seconds after which a read that has not ended is reported."""
 KEEP_WORDS = 6.0
 """Seconds for which the result of a key is shown."""
 PARTS = ("#queue", "#queue-box", "#services-box", "#services", "#tabs", "#said")
-"""The widgets that show a snapshot. When the screen closes, some are removed before others."""
+"""The widgets that show a snapshot; when the screen closes they are removed one by one."""
 
 
 class Tabs(Static):
@@ -143,7 +143,7 @@ class Main(Screen[None]):
         self.run_worker(self._go_on(), exclusive=True)
 
     def _title(self) -> str:
-        """The program and its file, or the end of a long path."""
+        """The title: the program and the file, or the end of a long path."""
         name = f"{self.place.words.program} top   "
         path, room = shown(self.place.database), max(8, self.size.width - len(name) - 8)
         return name + (path if len(path) <= room else f"…{path[1 - room :]}")
@@ -161,7 +161,7 @@ class Main(Screen[None]):
                 self._show()
 
     async def look(self) -> None:
-        """Look once, unless a look is under way: then once more after it."""
+        """Read the queue; where it is being read, read it once more afterwards."""
         if self._since is not None:
             self._again = True
             return
@@ -182,12 +182,12 @@ class Main(Screen[None]):
         wish = replace(self.wish, keep=chosen.id if table.is_held and chosen is not None else None)
         try:
             scene = await in_background(lambda: self._look.look(wish))
-        except Exception as error:  # noqa: BLE001 (whatever is in the way is shown, and the next look begins anew)
+        except Exception as error:  # noqa: BLE001 (every error is shown, and the next look opens the queue anew)
             self.trouble = self._one_line(error)
         else:
             self.trouble = ""
             self.scene = scene
-            if replace(scene.wish, keep=None) == self.wish:  # else it is no longer what is wanted
+            if replace(scene.wish, keep=None) == self.wish:  # else the user has chosen another view since
                 table.put(scene.wish.view, scene.items, scene.kept)
         self._show()
 
@@ -207,7 +207,7 @@ class Main(Screen[None]):
         self._show_words(scene)
 
     def _show_words(self, scene: Scene | None) -> None:
-        """Show an error, else what a key did, else the filter and the order."""
+        """Show an error, or else what a key did, or else the filter and the order."""
         if self.trouble:
             what = self.trouble.partition(". ")[0].rstrip(".")
             stale = "" if scene is None else f" (this was at {scene.at} UTC)"
@@ -231,7 +231,7 @@ class Main(Screen[None]):
         return Text(lines.spelled(words, self.is_unicode))
 
     def _one_line(self, error: Exception) -> str:
-        """An error in one line; the file by its name alone, as the title has its path."""
+        """An error in one line; with the file's name alone, because the title has its path."""
         from runcue.cli.main import failure_of
 
         text = clean(failure_of(error, self.place.words.program).text)
@@ -295,7 +295,7 @@ class Main(Screen[None]):
         self.query_one(Table).focus()
 
     async def action_back(self) -> None:
-        """One step back: out of the filter's field, the filter, the chosen line."""
+        """Go one step back: close the filter and clear it, or put the cursor back on the first line."""
         if self.query_one("#filter").display or self.wish.text:
             self._close_filter()
             await self._wish(replace(self.wish, text=""))
@@ -305,7 +305,7 @@ class Main(Screen[None]):
     # acting -----------------------------------------------------------------------------------------------
 
     def _chosen(self) -> Item | None:
-        """The unit under the cursor; None, after saying so, where there is none."""
+        """The unit under the cursor; where there is none, says so and returns None."""
         item = self.query_one(Table).chosen
         if item is None or self.wish.view == "services":
             self.say(f"Choose a {self.place.words.one} first: 1, 2 or 3 shows them.")
@@ -363,7 +363,7 @@ class Main(Screen[None]):
         self.app.push_screen(Question(text, "cancel it", is_unicode=self.is_unicode), answered)
 
     def action_pause(self) -> None:
-        """Pause the service of the chosen line, or let it go on."""
+        """Pause or resume the service of the chosen line."""
         item = self.query_one(Table).chosen
         name = None if item is None else item.service
         found = (
@@ -379,7 +379,7 @@ class Main(Screen[None]):
             )
 
     def _do(self, change: Callable[[Cue], Awaitable[object]], done: str, undone: str = "") -> None:
-        """Change the queue in the background, and show what came of it."""
+        """Change the queue in the background, and show the result."""
 
         async def do() -> None:
             try:
@@ -397,7 +397,7 @@ class Main(Screen[None]):
         self.app.push_screen(Box("Keys", HELP, is_unicode=self.is_unicode))
 
     def action_leave(self) -> None:
-        """Leave."""
+        """Quit."""
         self.app.exit()
 
 

@@ -1,4 +1,4 @@
-"""Runs slow functions in a daemon thread, which nobody has to wait for when the program ends."""
+"""Runs slow functions in a daemon thread, so that the program can end while they still run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 async def in_background(work: Callable[[], T]) -> T:
     """Call a function in a thread of its own; returns what it returns, raises what it raises.
 
-    The thread of an executor would be waited for when the program ends, however long the disk takes.
+    The thread of an executor would keep the program from ending, however long the disk takes.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
@@ -24,7 +24,7 @@ async def in_background(work: Callable[[], T]) -> T:
         if error is not None:
             answer.set_exception(error)
         else:
-            answer.set_result(result)  # type: ignore[arg-type]  # a result of None is one of that type
+            answer.set_result(result)  # type: ignore[arg-type]  # None is a T here
 
     def run() -> None:
         result, raised = None, None

@@ -28,7 +28,7 @@ enter d      all about a unit: fields, attempts, why it waits
 l            what its command printed, and follow it
 r            try it again once it has failed or was cancelled
 c            cancel it, after a question
-p            pause its service, or let it go on
+p            pause its service, or resume it
 s            sort: as it comes, by task, by tries, by age
 q            leave; esc closes this"""
 
@@ -91,13 +91,13 @@ class Live(Box):
         self.set_interval(EVERY, self.ask)
 
     async def ask(self) -> None:
-        """Ask once more, unless the last answer has yet to come."""
+        """Ask once more, unless the last answer has not come yet."""
         if self._is_busy:
             return
         self._is_busy = True
         try:
             text = await in_background(self._ask)
-        except Exception as error:  # noqa: BLE001 (whatever is in the way of looking is shown where it would be)
+        except Exception as error:  # noqa: BLE001 (every error is shown in the box)
             text = clean(str(error)) or type(error).__name__
         finally:
             self._is_busy = False

@@ -1,4 +1,4 @@
-"""The text of a box about one unit: everything about it, or what it printed."""
+"""The texts of the boxes about one unit: everything about it, and what it printed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What the live screen shows, as lines of words and tones: no terminal, only text.
+"""What the live screen shows, as lines of words and tones, independent of any terminal.
 
 Rules:
-- A line is never wider than the room it is given, and columns stand below each other.
-- No meaning is in colour or in a special sign alone: a word says the same. Without Unicode everything is ASCII.
-- Names and errors come from others: nothing in them reaches the terminal that it would obey.
+- A line is never wider than the given width, and columns are aligned.
+- Nothing is said by colour or by a special sign alone: a word says it, too. Without Unicode everything is ASCII.
+- Names and errors come from elsewhere: they are cleaned of everything that a terminal would obey.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Piece = tuple[str, str]
 Row = list[Piece]
 BARS = "▁▂▃▄▅▆▇█"
 LONGEST_TASK = 34
-"""How many characters of a task are shown, so that there is room for why it waits."""
+"""How many characters of a task are shown, to leave room for the reason why it waits."""
 HEADS = {"services": ("SERVICE", "STATE", "RUNS", "NOW", "USED")}
 TONES = {
     "running": "good", "processing": "good", "failed": "warn", "dead": "bad", "gone": "soft", "completed": "good",
-    "cancelled": "soft", "open": "bad", "half_open": "warn", "paused": "warn",
+    "cancelled": "soft", "open": "bad", "half open": "warn", "paused": "warn",
 }  # fmt: skip
 PLAIN = str.maketrans(
     {"█": "#", "░": ".", "●": "*", "◐": "o", "○": "x", "·": "-", "▸": ">", "…": ".", "–": "-", "×": "x"}
@@ -34,7 +34,7 @@ PLAIN = str.maketrans(
 
 
 def overview(scene: Scene, width: int, dead: str) -> list[Row]:
-    """Three lines: counts and workers, throughput and backlog, why units wait."""
+    """Three lines: counts and workers; throughput and backlog; why units wait."""
     first: Row = []
     for state, number in scene.counts.items():
         tone = "bad" if state == dead and number else "strong" if number else "soft"
@@ -60,7 +60,7 @@ def _reason(one: Mapping[str, Any]) -> str:
 
 
 def spark(numbers: Sequence[float], width: int) -> str:
-    """The latest numbers as a line of bars, the newest at the right; nought is the lowest."""
+    """The latest numbers as a line of bars, the newest at the right; zero is the lowest bar."""
     shown = list(numbers[-width:])
     most = max(shown, default=0.0)
     if not most:
@@ -112,7 +112,7 @@ def health(one: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def widths(items: Sequence[Item], width: int, heads: Sequence[str]) -> list[int]:
-    """How wide the columns are, 0 for one that is left out; the last takes the room that the others leave."""
+    """The widths of the columns, 0 for one that is left out; the last takes the room that the others leave."""
     rows = [(one.id, one.state, one.tries, one.what[:LONGEST_TASK], one.said) for one in items]
     shown = fitting(heads, [max(map(width_of, column)) for column in zip(heads, *rows, strict=True)], width)
     last = len(heads) - 1

@@ -1,8 +1,8 @@
-"""What the live screen knows of a queue: one look at a time, made in a thread of its own, as plain values.
+"""Snapshots of a queue for the live screen, as plain values; they are taken in a thread in the background.
 
 Rules:
-- A look takes what a screen can show and no more: the newest few hundred of what was asked for.
-- Whatever the file does (locked, gone, exchanged, damaged), a look raises and the next one begins anew.
+- A snapshot has no more units than a screen can show: the newest few hundred of the chosen view.
+- Whatever happens to the file (locked, deleted, replaced, damaged), `look` raises, and the next call opens it anew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST = 200
 MOST_SEARCHED = 1000
 SAMPLES = 240
-"""How many looks the charts go back: two minutes."""
+"""How many snapshots the charts show: two minutes."""
 VIEWS = ("active", "failed", "recent", "services")
 ENDED = ("completed", "failed", "cancelled")
 ORDERS = ("as it comes", "task", "tries", "age")
@@ -52,14 +52,14 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What the user asked to see."""
+    """What the user wants to see."""
 
     view: str = "active"
     text: str = ""
-    """What has to occur in a line; with `!` before it, what must not."""
+    """A text that lines have to contain; with `!` before it, must not contain."""
     order: str = ORDERS[0]
     keep: str | None = None
-    """The line under the cursor: it stays, whatever becomes of it."""
+    """The id of the line under the cursor, which is shown even when the view no longer has it."""
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -75,9 +75,9 @@ class Scene(msgspec.Struct, frozen=True):
     waiting: Sequence[dict[str, Any]]
     workers: int
     depth: Sequence[int]
-    """How many units waited at each of the last looks."""
+    """How many units waited at each of the last snapshots."""
     pace: Sequence[float]
-    """How many units ended per second between two looks."""
+    """How many units ended per second between snapshots."""
     is_cut: bool = False
     at: str = ""
 
@@ -94,18 +94,17 @@ class Look:
         self._ended: tuple[float, int] | None = None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
 
     def look(self, wish: Wish) -> Scene:
-        """The queue as it is now; raises what is in the way."""
+        """Take a snapshot; raises an error when the queue cannot be read."""
         try:
             if not self._place.exists:
                 raise self._place.nothing()
-            if self._reader is None:
-                self._reader = self._place.reader()
+            self._reader = self._reader or self._place.reader()
             return self._scene(self._reader, wish)
         except Exception:
             self.close()
@@ -145,7 +144,7 @@ class Look:
         )
 
     def _works(self, reader: runcue.Reader, wish: Wish) -> tuple[list[runcue.Work], bool]:
-        """The units of that view in the order of their lines, and whether there are more."""
+        """The units of a view in the order of their lines, and whether there are more."""
         states = {"active": ("running", "pending"), "failed": ("failed",)}.get(wish.view, ENDED)
         limit = MOST_SEARCHED if wish.text else MOST
         parts = [reader.list(state, limit=limit) for state in states]
@@ -196,7 +195,7 @@ class Look:
 
 
 def _said(work: runcue.Work, now: float) -> str:
-    """A remark on a unit that does not wait: how long it runs, or how long it took."""
+    """A remark on a unit that does not wait: how long it has been running, or how long it took."""
     if work.state == "running":
         return "" if work.started_at is None else f"for {span(max(0.0, now - work.started_at))}"
     if work.skipped:
@@ -211,9 +210,10 @@ def _of_service(one: dict[str, Any]) -> Item:
     if one.get("declared"):
         used.append(f"set by hand; declared: {one['declared']}")
     limit = "" if one["concurrent"] is None else f"/{one['concurrent']}"
+    circuit = "ready" if one["circuit"] in {None, "closed"} else str(one["circuit"]).replace("_", " ")
     return Item(
         id=one["name"],
-        state="paused" if one["paused"] else one["circuit"] or "ready",
+        state="paused" if one["paused"] else circuit,
         tries=f"{one['running']}{limit}",
         what=standing(one),
         said=", ".join(used),
@@ -222,7 +222,7 @@ def _of_service(one: dict[str, Any]) -> Item:
 
 
 def _chosen(items: list[Item], text: str) -> list[Item]:
-    """The lines that the filter lets through."""
+    """The lines that match the filter."""
     wanted = text.lower()
     if wanted.startswith("!"):
         return [one for one in items if len(wanted) < 2 or not one.matches(wanted[1:])]
@@ -230,7 +230,7 @@ def _chosen(items: list[Item], text: str) -> list[Item]:
 
 
 def _sorted(items: list[Item], order: str) -> list[Item]:
-    """The lines in that order; equal ones stay as they come."""
+    """The lines in that order."""
     if order == "task":
         return sorted(items, key=lambda one: one.what)
     if order == "tries":

@@ -1,8 +1,8 @@
 """The table of the live screen: a line for each unit, a cursor that stays on its unit, keys and mouse.
 
 Rules:
-- Whatever comes and goes, the chosen line stays where it is on the screen, until somebody moves the cursor.
-- Until the cursor is moved for the first time it stays on the first line, whichever that is.
+- While other lines come and go, the chosen line keeps its place on the screen, until the cursor is moved.
+- Until it is moved for the first time, the cursor stays on the first line, whichever unit that is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STYLES = {
 
 
 def text_of(rows: Sequence[Row], *, is_unicode: bool) -> Text:
-    """Rows of words and tones as a text for the terminal."""
+    """Turn rows of words and tones into text for the terminal."""
     text = Text(no_wrap=True, overflow="crop")
     for number, row in enumerate(rows):
         if number:
@@ -52,7 +52,7 @@ class Table(Widget, can_focus=True):
         super().__init__(id="table")
         self.items: Sequence[Item] = ()
         self.is_held = False
-        """True once the cursor was moved: from then on its line is kept."""
+        """True once the cursor was moved: from then on it stays on its unit."""
         self._is_unicode = is_unicode
         self._view = ""
         self._kept: str | None = None
@@ -81,7 +81,7 @@ class Table(Widget, can_focus=True):
         self._bound()
 
     def let_go(self) -> bool:
-        """Put the cursor back on the first line; False when it was not moved before."""
+        """Put the cursor back on the first line; returns False when it had not been moved."""
         was_held, self.is_held, self._index, self._top = self.is_held, False, 0, 0
         self._bound()
         return was_held
