@@ -23,6 +23,7 @@ from runcue.host.loops import post_to_loop
 from runcue.host.shortage import start_thread
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, translate
+from runcue.stores.postgres.statements import BEAT, SEEN
 from runcue.stores.presence.peer_monitor import Trouble
 
 FIRST_PAUSE: Final = 0.1
@@ -34,20 +35,11 @@ LOOK: Final = 0.5
 """Seconds between two looks at who else is there."""
 PATIENCE: Final = 10.0
 """Seconds that a beat or a look may take before the connection counts as dead."""
-BEAT: Final = (
-    "INSERT INTO beats VALUES (?, extract(epoch FROM clock_timestamp())) "
-    "ON CONFLICT (worker) DO UPDATE SET at = excluded.at"
-)
 ONLY: Final = ">"
 ALL: Final = "*"
 """In a note, which begins with who sends it: that those who follow are meant alone, and that it is urgent to all."""
 LONGEST_NOTE: Final = 7000
 """Bytes; PostgreSQL takes 8,000."""
-SEEN: Final = (
-    "SELECT workers.id, coalesce(beats.at, 0)::float8 FROM workers LEFT JOIN beats ON worker = workers.id "
-    "WHERE boot != ?"
-)
-"""Everybody elsewhere, with the last sign of life."""
 
 
 class Signs:

@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL that takes the statements of sql/tables.py, which are written for SQLite.
+"""A connection to PostgreSQL, used as one to SQLite is (sql/connection.py).
 
 Rules:
 - Within `piped()` statements are sent without waiting for their answers; reading an answer waits for all that was
@@ -13,14 +13,11 @@ Rules:
 from __future__ import annotations
 
 import os
-import re
 import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
-from itertools import count
 from typing import Any, Final
 
 import psycopg
@@ -31,7 +28,7 @@ from psycopg.types.string import TextLoader
 from runcue.errors import RuncueError, StorageBusy, StorageFull, StorageReplaced, StoreError
 from runcue.host.shortage import no_files
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.bulk import BULKS
+from runcue.stores.postgres.bulk import Bulk
 from runcue.stores.postgres.texts import escaped, unescaped
 from runcue.stores.postgres.watch import Watch
 
@@ -66,8 +63,6 @@ ENDED: Final = ("08", "57P0", "25P03", "25P04")
 NOT_YET: Final = ("starting up", "shutting down", "recovery mode", "not yet accepting")
 CROWDED: Final = ("too many clients", "too many connections", "remaining connection slots")
 """What a server says that refuses a connection; psycopg tells no code of it."""
-_PLACE: Final = re.compile(r"\?(\d*)")
-_HINT: Final = re.compile(r" INDEXED BY \w+")
 
 
 class Link:
@@ -82,8 +77,7 @@ class Link:
         self._sent_since = 0
         """How much was sent in the transaction under way."""
         self._piping = ExitStack()
-        self._prepared: dict[str, str] = {}
-        self._numbers = count()
+        self._prepared: set[str] = set()
         try:
             self.raw = psycopg.connect(
                 address.url,
@@ -165,17 +159,16 @@ class Link:
 
     def execute(self, statement: str, bindings: Sequence[Any] = ()) -> RawCursor[Row]:
         """Send a statement."""
-        return self._sent(translated(statement), [_plain(value) for value in bindings])
+        return self._sent(statement, [_plain(value) for value in bindings])
 
-    def executemany(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Send a statement for each of these rows."""
-        bulk = BULKS.get(statement)
-        if bulk is None:
+    def executemany(self, statement: str | Bulk, rows: Iterable[Sequence[Any]]) -> None:
+        """Send a statement for each of these rows, or one for all of them."""
+        if isinstance(statement, str):
             for row in rows:
                 self.execute(statement, row)
         elif some := list(rows):
-            statement, bindings = bulk.sent(some)
-            self._sent(statement, list(bindings))
+            text, bindings = statement.sent(some)
+            self._sent(text, list(bindings))
 
     def _sent(self, statement: str, bindings: list[Any]) -> RawCursor[Row]:
         cursor: RawCursor[Row] = RawCursor(self.raw)
@@ -224,13 +217,11 @@ class Link:
                 except psycopg.Error:  # what mattered was answered before, or has raised by itself
                     self.close()
 
-    def prepared(self, statement: str, bindings: Sequence[Any]) -> str:
-        """A short statement that does the same as that one, which is prepared the first time."""
-        name = self._prepared.get(statement)
-        if name is None:
-            name = f"runcue_{next(self._numbers)}"
+    def prepared(self, name: str, statement: str, bindings: Sequence[Any]) -> str:
+        """A short statement that stands for this one, which is prepared under that name the first time."""
+        if name not in self._prepared:
             self.execute(f"PREPARE {name} AS {statement}")
-            self._prepared[statement] = name
+            self._prepared.add(name)
         return f"EXECUTE {name}({', '.join(sql.Literal(value).as_string() for value in bindings)})"
 
     def begin_with(self, *statements: str, locked: float = LOCKED) -> Row:
@@ -316,17 +307,6 @@ def _plain(value: Any) -> Any:
     if value is True or value is False:
         return int(value)
     return escaped(value) if isinstance(value, str) else value
-
-
-@cache
-def translated(statement: str) -> str:
-    """A statement in PostgreSQL's way: its placeholders have numbers, and it chooses its indexes by itself."""
-    numbers = iter(range(1, 10_000))
-
-    def place(found: re.Match[str]) -> str:
-        return f"${found[1] or next(numbers)}"
-
-    return _PLACE.sub(place, _HINT.sub("", statement))
 
 
 # --- What a complaint means -----------------------------------------------------------------------

@@ -234,7 +234,9 @@ MIGRATIONS: Final[tuple[str, ...]] = (
 )
 
 VERSION: Final = len(MIGRATIONS)
-HEAD_INSERT: Final = "INSERT INTO head VALUES (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, ?, NULL, NULL, 0)"
+HEAD_INSERT: Final = (
+    "INSERT INTO head VALUES (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, $1, NULL, NULL, 0)"
+)
 SERVER: Final = (
     "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(), "
     "current_setting('transaction_read_only') = 'on', current_setting('fsync'), pg_backend_pid(), "
@@ -242,16 +244,16 @@ SERVER: Final = (
 )
 FOUND: Final = (
     "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = n.oid), (SELECT count(*) FROM pg_class "
-    "WHERE relnamespace = n.oid AND relname = 'about') FROM pg_namespace AS n WHERE nspname = ?"
+    "WHERE relnamespace = n.oid AND relname = 'about') FROM pg_namespace AS n WHERE nspname = $1"
 )
 """How many relations a schema has, if there is such a schema, and whether it says whose it is."""
 END_STANDSTILL: Final = (
     "SELECT pg_terminate_backend(a.pid) FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid "
     "WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() "
-    "AND ((l.classid::bigint << 32) | l.objid::bigint) = hashtextextended(?, 0) AND a.wait_event = 'ClientRead' "
-    "AND clock_timestamp() - greatest(a.state_change, a.query_start) > make_interval(secs => ?)"
+    "AND ((l.classid::bigint << 32) | l.objid::bigint) = hashtextextended($1, 0) AND a.wait_event = 'ClientRead' "
+    "AND clock_timestamp() - greatest(a.state_change, a.query_start) > make_interval(secs => $2)"
 )
-TABLES: Final = "SELECT count(*) FROM pg_class WHERE relnamespace = ?::regnamespace AND relkind = 'r'"
+TABLES: Final = "SELECT count(*) FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r'"
 
 
 def check_server(link: Link, *, to_read: bool = False) -> list[str]:
@@ -351,9 +353,9 @@ def migrate(link: Link) -> None:
             link.raw.execute(step)
         if not version:
             link.execute(HEAD_INSERT, (secrets.token_hex(16),))
-            link.execute("INSERT INTO about VALUES (?, ?)", (APPLICATION, VERSION))
+            link.execute("INSERT INTO about VALUES ($1, $2)", (APPLICATION, VERSION))
         elif version < VERSION:
-            link.execute("UPDATE about SET version = ?", (VERSION,))
+            link.execute("UPDATE about SET version = $1", (VERSION,))
         link.commit()
     except BaseException:
         link.undo()

@@ -41,7 +41,7 @@ except ImportError:
 
 FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.02
-DOOR_PATIENCE = 3.0
+DIRECTORY_PATIENCE = 3.0
 KEPT_WAKES = 64
 NEWS, URGENT = b".", b"!"
 """What a poke says: that something changed, or that something was left for whom it wakes."""
@@ -159,7 +159,7 @@ def _take(descriptor: int, timeout: float) -> bool:
 
 
 @contextmanager
-def _door(directory: Path, patience: float) -> Iterator[bool]:
+def _directory_lock(directory: Path, patience: float) -> Iterator[bool]:
     """Be the only one who makes or sweeps files of workers; False when others are at it for too long."""
     descriptor = _open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -311,7 +311,7 @@ class Presence:
         self._lock = self._wake = -1
         self._wakes: dict[str, int] = {}  # peer → its FIFO, the longest unused first
         try:
-            self._move_in()
+            self._make_files()
         except OSError as error:
             raise _failure("make", self._path, error) from error
         finally:
@@ -322,13 +322,15 @@ class Presence:
         state = "forked" if self.is_forked else "open" if self._is_open else "closed"
         return f"<Presence {self.worker_id} {state}>"
 
-    def _move_in(self) -> None:
+    def _make_files(self) -> None:
         new = self.directory / f"{self.worker_id}.new"
-        with _door(self.directory, DOOR_PATIENCE) as is_ours:
+        with _directory_lock(self.directory, DIRECTORY_PATIENCE) as is_ours:
             if not is_ours:
                 name = quoted(str(self.directory))
                 advice = "Look for a stopped process that has it open."
-                raise StorageBusy(f"{name} was locked for {DOOR_PATIENCE:g} s. {advice}", str(self.directory))
+                raise StorageBusy(
+                    f"{name} was locked for {DIRECTORY_PATIENCE:g} s. {advice}", str(self.directory)
+                )
             if _is_held(str(self._path)):
                 message = f"Worker {quoted(self.worker_id)} is at work already. Give every worker its own id."
                 raise StoreError(message, str(self._path))
@@ -443,7 +445,7 @@ class Presence:
         _check_open(self._is_open, self._pid, self._path)
         swept = []
         try:
-            with _door(self.directory, 0.0) as is_ours:
+            with _directory_lock(self.directory, 0.0) as is_ours:
                 for worker_id in dead_ids if is_ours else ():
                     if worker_id != self.worker_id and not is_alive(self.directory, worker_id):
                         self._remove(worker_id)

@@ -19,7 +19,6 @@ import msgspec
 from msgspec.structs import astuple
 
 from runcue import errors
-from runcue.core.limits.meter import Cost
 from runcue.core.model.events import EventDraft, News
 from runcue.core.model.failure import Failure
 from runcue.core.model.record import Attempt, Record, Spec
@@ -53,6 +52,7 @@ from runcue.core.schedule.plan import (
 )
 from runcue.errors import RuncueError, StorageCorrupt, quoted
 from runcue.stores.sql import codec
+from runcue.stores.sql.columns import COLUMNS
 
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 Given = list[tuple[str, int]]
@@ -74,28 +74,15 @@ class _Retry(msgspec.Struct, array_like=True, frozen=True):
     jitter: bool
 
 
-class _Spec(msgspec.Struct, array_like=True, gc=False):
-    id: str
-    task: str
-    params: msgspec.Raw
-    services: tuple[str, ...]
-    queue: str
-    target: str | None
-    depends_on: tuple[str, ...]
-    priority: float
-    run_at: float | None
-    delay: float | None
-    timeout: float | None
-    dependency_timeout: float | None
-    idempotency_key: str | None
-    on_failed: str
-    is_named: bool
-    retry: _Retry | None
-    cost: Cost
+_SPEC: Final = get_type_hints(Spec) | {"params": msgspec.Raw, "retry": _Retry | None}
+_Spec: Final = msgspec.defstruct("_Spec", [*_SPEC.items()], array_like=True, gc=False)
+_PARAMS, _RETRY = (Spec.__struct_fields__.index(name) for name in ("params", "retry"))
+_NAMES: Final = [Spec.__struct_fields__.index(name) for name in ("task", "queue", "on_failed")]
+_SERVICES: Final = Spec.__struct_fields__.index("services")
 
 
 class _Submit(msgspec.Struct, omit_defaults=True):
-    specs: list[_Spec]
+    specs: list[_Spec]  # type: ignore[valid-type] # it is made above
     is_plain: bool
     may_wait: bool = False
     services: frozenset[str] = frozenset()
@@ -143,19 +130,23 @@ def _retry_in(retry: _Retry) -> Retry:
     return Retry(*astuple(retry))
 
 
-def _spec_out(spec: Spec) -> _Spec:
-    retry = None if spec.retry is None else _retry_out(spec.retry)
-    id, task, params, *others, _, cost = astuple(spec)
-    return _Spec(id, task, msgspec.Raw(params), *others, retry, cost)  # type: ignore[call-arg] # they are as many
+def _spec_out(spec: Spec) -> Any:
+    values: list[Any] = [*astuple(spec)]
+    values[_PARAMS] = msgspec.Raw(spec.params)
+    if spec.retry is not None:
+        values[_RETRY] = _retry_out(spec.retry)
+    return _Spec(*values)
 
 
-def _spec_in(spec: _Spec) -> Spec:
-    (id, task, params, services, queue, target, depends_on, priority, run_at, delay, timeout, dependency_timeout, key,
-     on_failed, is_named, retry, cost) = astuple(spec)  # fmt: skip
-    same = codec.same_name
-    return Spec(id, same(task), bytes(params), codec.same_names(services), same(queue), target, depends_on, priority,
-                run_at, delay, timeout, dependency_timeout, key, same(on_failed), is_named,
-                None if retry is None else _retry_in(retry), cost)  # fmt: skip
+def _spec_in(spec: Any) -> Spec:
+    values = [*astuple(spec)]
+    values[_PARAMS] = bytes(spec.params)
+    values[_SERVICES] = codec.same_names(spec.services)
+    for place in _NAMES:
+        values[place] = codec.same_name(values[place])
+    if spec.retry is not None:
+        values[_RETRY] = _retry_in(spec.retry)
+    return Spec(*values)
 
 
 def _submit_out(item: Submit) -> _Submit:
@@ -473,7 +464,7 @@ def _news_in(said: list[Any]) -> News:
 
 
 def _record_out(record: Record) -> list[Any]:
-    row = codec.insert_row(record, 0.0)[: len(codec.COLUMNS)]
+    row = codec.insert_row(record, 0.0)[: len(COLUMNS)]
     lines = [list(line[1:]) for line in codec.attempt_rows(record)]
     return [[int(value) if isinstance(value, bool) else value for value in row], lines]
 

@@ -38,20 +38,20 @@ class ReadConnection:
         self._make_tables = tables
         self._disk = disk
         self._tables: Tables | None = None
-        self._errands = StoreThread("runcue-looking")
+        self._thread = StoreThread("runcue-looking")
         self._guard = threading.Lock()
         self._is_closed = False
 
     async def ask(self, look: Callable[[Tables], T]) -> T:
         """What that finds in the tables."""
-        return await self._errands.do(lambda: self._looked(look))
+        return await self._thread.do(lambda: self._looked(look))
 
     def close(self) -> None:
         """Let go of the file, once nobody looks into it. From any thread."""
         with self._guard:
             self._is_closed = True
             self._let_go()
-        self._errands.close()
+        self._thread.close()
 
     def _looked(self, look: Callable[[Tables], T]) -> T:
         with self._guard:

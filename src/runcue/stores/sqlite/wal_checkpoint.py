@@ -36,7 +36,7 @@ class Log:
         self._identity = identity
         self._trouble = trouble
         self._disk = disk
-        self._errands = StoreThread("runcue-log")
+        self._thread = StoreThread("runcue-log")
         self._connection: apsw.Connection | None = None
         self._guard = threading.Lock()
         self._is_closed = False
@@ -53,7 +53,7 @@ class Log:
         with self._guard:
             self._is_closed = True
             self._let_go()
-        self._errands.close()
+        self._thread.close()
 
     def _grown(self, connection: apsw.Connection, name: str, pages: int) -> int:
         """A commit was written; the log has so many pages now. In the thread that committed."""
@@ -72,7 +72,7 @@ class Log:
         elif pages >= CHECKPOINT_PAGES and not self._is_copying:
             self._is_copying = True
             try:
-                self._errands.put(self._copy)
+                self._thread.put(self._copy)
             except BaseException:
                 self._is_copying = False
                 raise

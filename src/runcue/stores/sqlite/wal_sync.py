@@ -43,7 +43,7 @@ class Disk:
         self._lock = threading.Lock()
         self._lasting = -1
         """The last revision that is known to be on the disk."""
-        self.is_hurt = False
+        self.has_failed = False
         """True after a sync that failed, until the log was written anew."""
 
     def open(self) -> int:
@@ -66,13 +66,13 @@ class Disk:
         with self._lock:
             if revision is not None and revision <= self._lasting and not has_more:
                 return
-            if self.is_hurt:
+            if self.has_failed:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             descriptor = self.open()
             try:
                 _sync(descriptor)
             except OSError:
-                self.is_hurt = True
+                self.has_failed = True
                 raise
             if revision is not None:
                 self._lasting = max(self._lasting, revision)
@@ -93,7 +93,7 @@ class Disk:
                 raise
             self.close()  # it may still have something to tell of what is mended now
             self._descriptor = descriptor
-            self.is_hurt = False
+            self.has_failed = False
 
 
 def untold(path: str, error: OSError) -> StoreError:
