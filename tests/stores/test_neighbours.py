@@ -131,7 +131,7 @@ async def test_what_others_tell_after_a_turn_has_looked_is_heard_when_it_is_over
             poker.poke([one.store.worker], urgent={one.store.worker})
             tell(plan)
 
-        monkeypatch.setattr(one.store, "_tell", told)
+        monkeypatch.setattr(one.store, "_wake_others", told)
         await one.hand.write(pending(2))
         await until(lambda: one.looks == 1)
 

@@ -1,8 +1,8 @@
 """The store behind `Cue("postgresql://…")`.
 
-A turn is one transaction that holds the lock of its namespace: it reads what others left, decides, and commits, in two
-or three round trips. It runs in the store's own thread. While it decides, no statement is unanswered: only then does
-the server notice that a session stands still, and end it.
+A turn is one transaction that holds the lock of its namespace: it reads what others left, decides, and commits, in
+two or three round trips. It runs in the store's own thread. While it decides, no statement is unanswered: only then
+does the server notice that a session stands still, and end it.
 
 If the answer to a commit is lost, a new connection finds out whether it took place: each turn writes its number into
 `commits`. The new connection takes the lock of the namespace first, which the old session holds until it has ended.
@@ -176,7 +176,7 @@ class PostgresStore(SqlStore):
         raise AssertionError("the second try returns or raises")
 
     def _begin(self, link: Link) -> None:
-        """Wait for the turn. A session that holds it and stands still is ended, where the server does not do that itself."""
+        """Wait for the turn. A session that holds it and stands still is ended, if the server does not do that."""
         deadline = time.monotonic() + PATIENCE
         posts = None
         self._presence.drain()  # the turn sees all that wake-ups announced so far

@@ -85,7 +85,7 @@ class Mailbox(Records):
         self.has_more = True
 
     def posts(self, *, anew: bool) -> list[Post]:
-        """The posts that were left, in order. The turn deletes them. `anew` when this process has not decided last."""
+        """The posts that were left, in order. The turn deletes them. `anew` when another process decided last."""
         self._taken, self._took_back = [], False
         if not self._may_have_posts() and not anew and not self.has_more:
             return []

@@ -1,7 +1,7 @@
 """Deletes old grants, old events, units that ended long ago, and units that are purged.
 
-Of deleted units, `forgotten` keeps what `depends_on` still needs: the state of those that were cancelled or whose id the
-user chose. (A deleted unit that completed under an id made by runcue is recognized by the form of that id.)
+Of deleted units, `forgotten` keeps what `depends_on` still needs: the state of those that were cancelled or whose id
+the user chose. (A deleted unit that completed under an id made by runcue is recognized by the form of that id.)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keeps damaged units apart: they stop nobody, stay as they are, and come back once they are repaired.
 
 Rules:
-- A damaged row is logged once. A turn that reads it takes it off its shelf and out of the counters, and stores where it
-  was in `set_aside`. So no turn finds it again, and nothing waits for it.
+- A damaged row is logged once. A turn that reads it takes it off its shelf and out of the counters, and stores in
+  `set_aside` where it was. So no turn finds it again, and nothing waits for it.
 - A unit in quarantine is not counted as pending or running. A turn that writes it counts it again.
 - The first turn of a process puts back units that could start and can be read again. A unit that waited for others or
   was running stays in quarantine until a person cancels or retries it: what it waited for may have ended meanwhile.
@@ -56,7 +56,7 @@ class Quarantine:
         self.shelves.add(str(shelf))
 
     def put_back(self, connection: Connection, head: Head, read: Callable[[Row], Record]) -> Head:
-        """Put units that can be read again back on their shelves; the counters with them. In the first turn of a process."""
+        """Put units that can be read again back on their shelves and into the counters. In a first turn."""
         noted: list[Any] = connection.execute(statements.QUARANTINED).fetchall()
         self.learn(noted)
         for seq, shelf, watch_at in noted:

@@ -1,7 +1,7 @@
 """The store of a queue that several processes share: what a file and PostgreSQL have in common.
 
-A turn runs in the store's own thread, from lock to commit, so the user's loop never holds the lock; on virtual time it
-runs on the loop. Reads are answered beside the turns. Processes of one host find each other by the files of
+A turn runs in the store's own thread, from lock to commit, so the user's loop never holds the lock; on virtual time
+it runs on the loop. Reads are answered beside the turns. Processes of one host find each other by the files of
 presence/posix.py. A thread, the heart, checks every two seconds that the queue and the loop are still there.
 """
 
@@ -352,8 +352,8 @@ class SqlStore:
         return await self._in_store_thread(lambda claim: self._exchange(post, claim), is_hearing=True)
 
     async def _in_store_thread(self, errand: Callable[[Ticket | None], T], *, is_hearing: bool = False) -> T:
-        """Do an errand in the store's thread, which waits there for its turn. Unless `is_hearing`, wake-ups are ignored
-        meanwhile: they would announce posts that this turn takes anyway."""
+        """Do an errand in the store's thread, which waits there for its turn. Unless `is_hearing`, wake-ups are
+        ignored meanwhile: they would announce posts that this turn takes anyway."""
         if self._is_on_loop:
             done = errand(None)
         else:

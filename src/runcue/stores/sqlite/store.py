@@ -1,13 +1,13 @@
 """A queue in a SQLite file that several processes may share.
 
-A turn passes the turnstile (a fair lock among processes), then BEGIN IMMEDIATE; it reads what others left, decides, and
-commits once. Then the next process may take its turn, and the log is synced (wal_sync.py).
+A turn passes the turnstile (a fair lock among processes), then BEGIN IMMEDIATE; it reads what others left, decides,
+and commits once. Then the next process may take its turn, and the log is synced (wal_sync.py).
 
 After the sync a turn raises nothing: that would look as if it had failed. After a failed commit or sync the next turn
 opens a new connection, because SQLite makes no promise about the old one.
 
-Reads are answered beside the turns (read_connection.py). The heart's thread checks every two seconds that the file and
-the loop are still there: a process without its loop runs nothing any more, and closes the queue.
+Reads are answered beside the turns (read_connection.py). The heart's thread checks every two seconds that the file
+and the loop are still there: a process without its loop runs nothing any more, and closes the queue.
 """
 
 from __future__ import annotations
