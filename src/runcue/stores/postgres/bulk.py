@@ -17,7 +17,7 @@ from runcue.stores.sql.statements import literal
 
 Row = Sequence[Any]
 Own = Sequence[Collection[str]]
-"""Columns in which rows differ that are alike in all others: the fewest first."""
+"""Sets of columns: rows that differ in one of these sets only are sent more briefly. The smallest set first."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -34,8 +34,8 @@ TYPES: Final = {
 
 
 class Bulk:
-    """One statement for many rows; and others for rows that differ in a few columns alone, as those of a turn mostly
-    do: what all of them share travels once, which is half of the work for both sides."""
+    """One statement for many rows, and shorter ones for rows that differ in a few columns only, as those of a turn
+    mostly do: what all rows share travels once, which halves the work of both sides."""
 
     def __init__(self, columns: Sequence[str], own: Own, make: Callable[[list[str], str], str]) -> None:
         """Rows have these columns. `make` writes a statement of values."""
@@ -77,7 +77,7 @@ def _is_one(values: tuple[Any, ...]) -> bool:
 def _text(rows: list[dict[str, Any]]) -> str:
     """Rows as JSON."""
     text = _encode(rows).decode()
-    if "\\u0000" in text or SIGN in text:  # mostly because of a text inside a text, which needs no escape
+    if "\\u0000" in text or SIGN in text:  # often only in a text inside a text, which needs no escape
         rows = [
             {name: escaped(value) if isinstance(value, str) else value for name, value in row.items()}
             for row in rows
@@ -87,7 +87,7 @@ def _text(rows: list[dict[str, Any]]) -> str:
 
 
 def _names(amount: int) -> tuple[str, ...]:
-    """What values are called on their way: briefly, because each row says it."""
+    """The names of values in JSON: short, because each row repeats them."""
     return tuple(f"c{number}" for number in range(amount))
 
 
@@ -118,7 +118,7 @@ def updating(table: str, columns: Sequence[str], keys: Sequence[str], *, own: Ow
 
 
 def _given(columns: Sequence[str], own: Collection[str]) -> tuple[list[str], str]:
-    """Where a statement finds its values, and what it takes them from: the rows, and what they share."""
+    """The expressions of the values, and the FROM that they refer to: the rows, and what the rows share."""
     values: list[str] = []
     rows: list[str] = []
     shared: list[str] = []

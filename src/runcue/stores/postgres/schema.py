@@ -1,10 +1,9 @@
 """The tables of a queue in PostgreSQL, and what a server must be to hold them.
 
 The tables are those of a file (runcue/stores/sqlite/schema.py says what is in them), one schema for each namespace.
-What differs: numbers of rows come from sequences, `head` knows who it is (`identity`) and how far the server's clock
-is from queue time (`clock_offset`), `commits` says which commit of each worker was the last to be kept, and `beats`
-when each last gave a sign of life: that table need not survive a crash of the server. `about` says whose schema
-this is.
+What differs: row numbers come from sequences; `head` names the queue (`identity`) and stores how far the server's
+clock is from queue time (`clock_offset`); `commits` stores the last commit of each worker, and `beats` its last sign
+of life, in a table that need not survive a crash of the server. `about` marks the schema as runcue's.
 
 A step of MIGRATIONS is never changed once it was released; a new one is added and VERSION counts them.
 """
@@ -257,7 +256,7 @@ TABLES: Final = "SELECT count(*) FROM pg_class WHERE relnamespace = $1::regnames
 
 
 def check_server(link: Link, *, to_read: bool = False) -> list[str]:
-    """Refuse a server that cannot hold a queue; what is worth a warning otherwise. A standby will do `to_read`."""
+    """Refuse a server that cannot hold a queue, or return warnings. A standby will do `to_read`."""
     row: Any = link.execute(SERVER).fetchone()
     number, version, is_standby, is_read_only, fsync, backend, encoding = row
     where = link.address.shown
@@ -282,7 +281,7 @@ def check_server(link: Link, *, to_read: bool = False) -> list[str]:
 
 
 def _check_pooler(link: Link) -> None:
-    """Somebody stands between us and the server: a session must be ours alone, not shared between transactions."""
+    """Refuse a pooler that shares a session between transactions: ours must be ours alone."""
     where = link.address.shown
     refusal = StoreError(
         f"{where} leads to a pooler that shares sessions between transactions (pgbouncer: pool_mode=transaction). "

@@ -1,11 +1,12 @@
-"""Making the rows of a queue agree again, after some of them were lost.
+"""Makes the rows of a queue agree again after some of them were lost.
 
 Rules:
 - What follows from other rows is made anew from them: counters, shelves, edges, the length of histories.
 - No number is given out twice: where the last ones are not known, the next are far beyond all that can have been.
-- Work that ran stays running, with an owner that is gone: the next process ends what is left of it and takes it over.
-- Work that depends on lost work fails, for a person to decide: nothing is taken for done that is not known to be.
-- A row that the codec refuses goes, and is counted.
+- A unit that ran stays running, under a worker that is gone: the next process ends what is left of it and takes it
+  over.
+- A unit that depends on a lost one fails, for a person to decide: a lost unit does not count as completed.
+- A row that the codec refuses is deleted, and counted.
 """
 
 from __future__ import annotations
