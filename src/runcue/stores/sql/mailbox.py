@@ -176,9 +176,8 @@ class Mailbox(Records):
     def received(self, head: Head, letters: Iterable[Letter]) -> Received:
         """What these letters say."""
         has_missed = self._missed
-        self._missed |= (
-            self._unheard
-        )  # what this process started itself without learning that the turn was committed
+        # What this process started itself without learning that the turn was committed.
+        self._missed |= self._unheard
         plan = Plan()
         plan.head = head
         letters = [*self._held, *letters]
@@ -208,10 +207,11 @@ class Mailbox(Records):
             return []
 
     def _loaded(self, ids: list[str]) -> dict[str, Record]:
+        # Only the deciding process puts damaged rows into quarantine.
         may_take, self._may_take = (
             self._may_take,
             False,
-        )  # only the deciding process puts damaged rows into quarantine
+        )
         try:
             return self.by_id(ids) if ids else {}
         finally:

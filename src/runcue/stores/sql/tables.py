@@ -224,9 +224,8 @@ class Tables(Mailbox):
         """The lines of the history that are not there yet."""
         stored = self._one(statements.HISTORY_LENGTH, (record.id,))[0]
         rows = codec.attempt_rows(record)
-        if (
-            stored >= HISTORY_KEPT
-        ):  # its oldest lines are dropped from now on: find the newest stored line among these
+        # Its oldest lines are dropped from now on: find the newest stored line among these.
+        if stored >= HISTORY_KEPT:
             newest = self._one(statements.NEWEST_ATTEMPT, (record.id,))
             places = [place for place, row in enumerate(rows, 1) if row[1:3] == newest]
             stored = max(places, default=0)

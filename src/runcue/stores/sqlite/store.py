@@ -256,12 +256,10 @@ class SqliteStore(SqlStore):
         has_failed = self._disk is not None and self._disk.has_failed
         unread, is_anything, head = frozenset[int](), True, NO_HEAD
         try:
-            if post is None and not (
-                has_failed or self._is_doubtful
-            ):  # otherwise the connection is renewed first
-                unread = (
-                    tables.unread()
-                )  # before the letters: when a post is gone, its answer is there already
+            # Otherwise the connection is renewed first.
+            if post is None and not (has_failed or self._is_doubtful):
+                # Before the letters: when a post is gone, its answer is there already.
+                unread = tables.unread()
                 is_anything, head = tables.glimpse()
             if is_anything:
                 head, unread, letters = self._transact(job)
