@@ -15,7 +15,7 @@ from msgspec import json
 
 from runcue.core.model.record import Record, Spec, WorkState
 from runcue.core.model.state import Grant
-from runcue.stores.sql import codec, states
+from runcue.stores.sql import codec, columns, statements, states
 from runcue.stores.sqlite.file import open_file
 
 BATCH = 100
@@ -40,7 +40,7 @@ class Mould:
 
     def inserts(self, numbers: Sequence[int]) -> Rows:
         """The rows of INSERT."""
-        place = codec.PLAIN.index("params")
+        place = columns.PLAIN.index("params")
         before, after = self._insert[2:place], self._insert[place + 1 :]
         return [
             (name(number), number, *before, _encode({"page": number}).decode(), *after) for number in numbers
@@ -81,13 +81,13 @@ def lives(path: str, count: int, *, in_one: bool) -> float:
     def write(connection: apsw.Connection, mould: Mould) -> None:
         for numbers in batches(count):
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(codec.INSERT_PLAIN, mould.inserts(numbers))
+            connection.executemany(statements.INSERT_PLAIN, mould.inserts(numbers))
             if not in_one:
                 connection.execute("COMMIT; BEGIN IMMEDIATE")
             start(connection, mould, numbers)
             if not in_one:
                 connection.execute("COMMIT; BEGIN IMMEDIATE")
-            connection.executemany(codec.FINISH, mould.finishes(numbers))
+            connection.executemany(statements.FINISH, mould.finishes(numbers))
             connection.execute("COMMIT")
 
     return timed(path, count, write)
@@ -99,13 +99,13 @@ def lives_in_line(path: str, count: int) -> float:
     def write(connection: apsw.Connection, mould: Mould) -> None:
         for numbers in batches(count):
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(codec.INSERT_PLAIN, mould.inserts(numbers))
+            connection.executemany(statements.INSERT_PLAIN, mould.inserts(numbers))
             connection.execute("COMMIT")
         for numbers in batches(count):
             connection.execute("BEGIN IMMEDIATE")
             start(connection, mould, numbers)
             connection.execute("COMMIT; BEGIN IMMEDIATE")
-            connection.executemany(codec.FINISH, mould.finishes(numbers))
+            connection.executemany(statements.FINISH, mould.finishes(numbers))
             connection.execute("COMMIT")
 
     return timed(path, count, write)
@@ -113,8 +113,8 @@ def lives_in_line(path: str, count: int) -> float:
 
 def start(connection: apsw.Connection, mould: Mould, numbers: Sequence[int]) -> None:
     """Claim these, with the grant that their service is to know of."""
-    connection.executemany(codec.START, mould.starts(numbers))
-    connection.execute(states.GRANT_INSERT, states.grant_row(Grant("outside", 1.8e9, len(numbers))))
+    connection.executemany(statements.START, mould.starts(numbers))
+    connection.execute(statements.GRANT_INSERT, states.grant_row(Grant("outside", 1.8e9, len(numbers))))
 
 
 def timed(path: str, count: int, write: Callable[[apsw.Connection, Mould], None]) -> float:

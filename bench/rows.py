@@ -22,7 +22,7 @@ from bench.measure import Line, run
 from bench.memory import meter
 from bench.steady import SteadyQueue
 from runcue import Cue, WorkState
-from runcue.stores.sql import codec
+from runcue.stores.sql import codec, statements
 from runcue.stores.sqlite.file import open_file
 
 FILL = 50_000
@@ -40,12 +40,12 @@ def filled(path: str, depth: int) -> str:
     connection = open_file(path)
     try:
         connection.execute("PRAGMA synchronous = OFF")
-        [row] = connection.execute(codec.SELECT)
+        [row] = connection.execute(statements.SELECT)
         mould = raw.Mould(codec.read_row(row))
         for first in range(2, depth + 1, FILL):
             with connection:
                 rows = mould.inserts(range(first, min(first + FILL, depth + 1)))
-                connection.executemany(codec.INSERT_PLAIN, rows)
+                connection.executemany(statements.INSERT_PLAIN, rows)
         connection.execute("UPDATE head SET seq = ?1, pending = ?1", (depth,))
     finally:
         connection.close()

@@ -44,7 +44,7 @@ INHERITS = {
     "Group": "services of a glob are a service that lanes wait at",
     "Crew": "the workers of a lane are a service that lanes wait at",
     "Services": "a mapping",
-    "Executors": "a mapping",
+    "Executors": "a mapping", "Memory": "a mapping",
     "RunningWork": "the fields of a Work, and what makes sense while it runs",
     "JsonFormatter": "logging is given such a class",
     "Link": "asyncssh is given such a class", "RemoteCommand": "asyncssh is given such a class",

@@ -27,7 +27,7 @@ from runcue.errors import (
     StorageReplaced,
     StoreError,
 )
-from runcue.stores.sql import codec
+from runcue.stores.sql import codec, statements
 from runcue.stores.sqlite import file as files
 from runcue.stores.sqlite import schema
 from runcue.stores.sqlite.file import identity, open_file, translate
@@ -40,7 +40,7 @@ CHILD = """
 import ctypes, json, os, resource, signal, sys
 import apsw
 from runcue.errors import RuncueError
-from runcue.stores.sql import codec
+from runcue.stores.sql import codec, statements
 from runcue.stores.sqlite import schema
 from runcue.stores.sqlite.file import open_file, translate
 path = sys.argv[1]
@@ -100,7 +100,9 @@ WORKS = {record.id: record for record in map(work, range(1, 301))}
 
 def fill(connection: apsw.Connection) -> None:
     with connection:
-        connection.executemany(codec.INSERT, [codec.insert_row(record, 1.0) for record in WORKS.values()])
+        connection.executemany(
+            statements.INSERT, [codec.insert_row(record, 1.0) for record in WORKS.values()]
+        )
 
 
 def everything(path: Path) -> dict[str, Record]:
@@ -110,7 +112,9 @@ def everything(path: Path) -> dict[str, Record]:
         found: dict[str, Record] = {}
         for way in ("NOT INDEXED", "INDEXED BY work_units_on_shelf", "INDEXED BY work_units_by_key"):
             where = "WHERE shelf IS NOT NULL AND idempotency_key IS NOT NULL"
-            records = [codec.read_row(row) for row in connection.execute(f"{codec.SELECT} {way} {where}")]
+            records = [
+                codec.read_row(row) for row in connection.execute(f"{statements.SELECT} {way} {where}")
+            ]
             assert len(records) == len(WORKS)
             found |= {record.id: record for record in records}
         return found
@@ -709,7 +713,7 @@ kept = 0
 for number in range(1, 10_000):
     spec = Spec(f"w{number}", "extract", b'{"text":"' + b"x" * 5000 + b'"}', ())
     try:
-        connection.execute(codec.INSERT, codec.insert_row(Record(spec.id, spec, number, 1.0, 1.0), 1.0))
+        connection.execute(statements.INSERT, codec.insert_row(Record(spec.id, spec, number, 1.0, 1.0), 1.0))
     except apsw.Error as error:
         translated = translate(error, path, connection)
         break
@@ -944,7 +948,7 @@ def test_work_of_a_file_is_what_was_put_there(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     connection = open_file(str(path))
     fill(connection)
-    connection.execute(codec.UPDATE, codec.update_row(replace(work(1), failures=1), 2.0))
+    connection.execute(statements.UPDATE, codec.update_row(replace(work(1), failures=1), 2.0))
     connection.close()
     assert everything(path) == WORKS | {"w0001": replace(work(1), failures=1)}
 

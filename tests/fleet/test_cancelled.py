@@ -24,7 +24,7 @@ def lose_letters(cue: Cue, monkeypatch: pytest.MonkeyPatch, is_enough: Callable[
     def losing(head: Head, letters: list[tuple[str, str]]) -> Received:
         if not lost and any(is_enough(body) for _, body in letters):
             lost.extend(letters)
-            tables.letters_missed()
+            tables.letters_may_be_lost()
             letters = []
         return cast(Received, received(head, letters))
 

@@ -25,7 +25,7 @@ from runcue.engine.leadership import Leadership
 from runcue.engine.peer import Peer
 from runcue.ports import Takeover
 from runcue.stores.presence.peer_monitor import PeerMonitor
-from runcue.stores.sql import mailbox, wire
+from runcue.stores.sql import statements, wire
 from runcue.stores.sql.mailbox import Letter, Mailbox
 from runcue.stores.sql.store import SqlStore
 from runcue.testing import Deadlock, fill_disk, kill, run
@@ -219,7 +219,7 @@ def taken_back_and_begun(patch: pytest.MonkeyPatch) -> None:
         return read_letter(plan, kind, text, {**records, **as_told})
 
     patch.setattr(wire, "read_letter", trusting)
-    patch.setattr(mailbox, "TAKE_BACK", mailbox.UNSTARTED)
+    patch.setattr(statements, "TAKE_BACK", statements.UNSTARTED)
 
 
 def never_taken_back(patch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from runcue.core.model.record import Record, Spec, WorkState
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.bulk import BULKS
 from runcue.stores.postgres.link import Link
+from runcue.stores.postgres.statements import POSTGRES
 from runcue.stores.sql import codec
+from runcue.stores.sql.columns import FINISHED, PLAIN, STARTED
 
 NOW = 1.8e9
 TEXTS = ('{"page":1}', '{"text":"\\u0000 and \uf8ff"}', '{"text":"\uf8ff0 ’"}')
@@ -38,12 +39,12 @@ def test_rows_come_back_as_they_were_however_they_travelled(pg: str, records: li
     with closing(Link(Address(pg))) as link:
         schema.migrate(link)
         rows = [codec.plain_row(record, NOW) for record in records]
-        link.executemany(codec.INSERT_PLAIN, rows)
-        assert kept(link, codec.PLAIN) == rows
+        link.executemany(POSTGRES.insert_plain, rows)
+        assert kept(link, PLAIN) == rows
 
         running = [replace(one, state=WorkState.RUNNING, token=one.seq, started_at=NOW) for one in records]
-        link.executemany(codec.START, starts := [codec.start_row(one, NOW, NOW + 30) for one in running])
-        assert kept(link, (*codec.STARTED, "seq", "id")) == starts
+        link.executemany(POSTGRES.start, starts := [codec.start_row(one, NOW, NOW + 30) for one in running])
+        assert kept(link, (*STARTED, "seq", "id")) == starts
 
         ended = [
             replace(
@@ -55,12 +56,12 @@ def test_rows_come_back_as_they_were_however_they_travelled(pg: str, records: li
             )
             for one in running
         ]
-        link.executemany(codec.FINISH, finishes := [codec.finish_row(one, NOW) for one in ended])
-        assert kept(link, (*codec.FINISHED, "seq", "id")) == finishes
+        link.executemany(POSTGRES.finish, finishes := [codec.finish_row(one, NOW) for one in ended])
+        assert kept(link, (*FINISHED, "seq", "id")) == finishes
 
 
 def test_what_rows_share_travels_once() -> None:
-    bulk = BULKS[codec.INSERT_PLAIN]
+    bulk = POSTGRES.insert_plain
     alike, texts = bulk.sent([codec.plain_row(record, NOW) for record in ALIKE])
     different, text = bulk.sent([codec.plain_row(record, NOW) for record in DIFFERENT])
     assert alike != different

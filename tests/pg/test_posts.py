@@ -10,7 +10,7 @@ from runcue.core.model.lifecycle import started
 from runcue.core.model.record import Record
 from runcue.core.schedule.plan import Cancel, Plan
 from runcue.ports import Outgoing, SharedStore, Turn
-from runcue.stores.postgres import tables
+from runcue.stores.postgres import statements
 from runcue.stores.postgres.tables import PostgresTables
 from runcue.stores.sql import mailbox
 from runcue.testing.manual_turns import NOW, Change, Hand, pending
@@ -23,7 +23,7 @@ async def test_what_waits_behind_a_post_that_is_more_than_one_turn_takes_is_know
 ) -> None:
     most = mailbox.MOST_SIGNS
     monkeypatch.setattr(mailbox, "MOST_SIGNS", 100)
-    monkeypatch.setattr(tables, "OPENING", tables.OPENING.replace(str(most), "100"))
+    monkeypatch.setattr(statements, "OPENING", statements.OPENING.replace(str(most), "100"))
     async with hand_on(pg) as one, hand_on(pg) as other:
         await one.turn()
         await other.shared.exchange(Outgoing(1, [Cancel("w" * 200)]))

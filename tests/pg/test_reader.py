@@ -26,6 +26,7 @@ from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.place import boot_of
 from runcue.stores.postgres.store import PostgresStore
 from runcue.stores.sql import jobs_view
+from runcue.stores.sqlite.schema import JOBS
 from runcue.testing.manual_turns import Hand, pending
 from tests.pg.proxy import Proxy
 from tests.pg.server import GUARDED, PASSWORD, Server
@@ -322,8 +323,11 @@ def test_rows_of_jobs_are_those_of_the_view(tmp_path: Path) -> None:
         connection.execute("UPDATE work_units SET created_at = 1e15, delay = NULL WHERE id = 'p1'")
         connection.execute("UPDATE work_units SET created_at = 1700000000.0006, token = 7 WHERE id = 'p2'")
         connection.execute("UPDATE work_units SET params = '{\"command\": {\"a\": [1]}}' WHERE id = 'after'")
-        raw = connection.execute(jobs_view.newest(jobs_view.RAW, []), (100,)).fetchall()
-        told = {row["id"]: row for row in jobs_view.find(connection, None, None, None, 100, None)}
+        raw = connection.execute(*jobs_view.statement(jobs_view.RAW, None, None, None, 100)).fetchall()
+        seen_rows = connection.execute(*jobs_view.statement(JOBS, None, None, None, 100)).fetchall()
+        told: dict[Any, dict[str, Any]] = {
+            row[0]: dict(zip(jobs_view.COLUMNS, row, strict=True)) for row in seen_rows
+        }
     for row in map(jobs_view.row_of, raw):
         seen = told[row["id"]]
         for name in ("created_at", "updated_at", "next_run_at"):  # SQLite counts them with fewer digits

@@ -21,8 +21,8 @@ from runcue.ports import Outgoing, Turn
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, is_gone, translate
+from runcue.stores.postgres.statements import POSTGRES
 from runcue.stores.postgres.store import PostgresStore
-from runcue.stores.postgres.tables import PAGE
 from runcue.testing import contract
 from runcue.testing.manual_turns import NOW, Hand, pending
 from tests.pg.proxy import Proxy
@@ -311,9 +311,9 @@ def prepared(url: str) -> list[str]:
     link = Link(address)
     schema.migrate(link)
     for number in range(8):
-        opening = link.prepared("SELECT revision FROM head WHERE revision > ?", (-1,))
+        opening = link.prepared("runcue_0", "SELECT revision FROM head WHERE revision > $1", (-1,))
         link.begin_with(schema.turn_of(address), opening)
-        link.execute("SELECT turn FROM commits WHERE worker = ?", ("nobody",)).fetchall()
+        link.execute("SELECT turn FROM commits WHERE worker = $1", ("nobody",)).fetchall()
         if number % 2:
             link.undo()
         else:
@@ -331,12 +331,12 @@ def test_who_has_a_session_forget_what_is_prepared_costs_one_turn(pg: str) -> No
     address = Address(pg)
     link = Link(address)
     schema.migrate(link)
-    link.prepared("SELECT 7 WHERE 1 > ?", (0,))
+    link.prepared("seven", "SELECT 7 WHERE 1 > $1", (0,))
     link.raw.pgconn.exec_(b"DEALLOCATE ALL")
     with pytest.raises(psycopg.errors.InvalidSqlStatementName):
-        link.begin_with(link.prepared("SELECT 7 WHERE 1 > ?", (0,)))
+        link.begin_with(link.prepared("seven", "SELECT 7 WHERE 1 > $1", (0,)))
     link.undo()
-    assert link.begin_with(link.prepared("SELECT 7 WHERE 1 > ?", (0,))) == (7,)
+    assert link.begin_with(link.prepared("seven", "SELECT 7 WHERE 1 > $1", (0,))) == (7,)
     link.undo()
     link.close()
 
@@ -425,7 +425,8 @@ async def test_the_next_of_a_shelf_are_found_by_its_index_alone(pg: str) -> None
         await hand.write(*[pending(number, place=1.0) for number in range(1, 500)])
         link: Any = hand.store._tables.connection  # type: ignore[attr-defined]
         plan = "\n".join(
-            line for (line,) in link.execute(f"EXPLAIN {PAGE}", ("ready/call", 1.0, 100, 20)).fetchall()
+            line
+            for (line,) in link.execute(f"EXPLAIN {POSTGRES.page}", ("ready/call", 1.0, 100, 20)).fetchall()
         )
         assert "work_units_on_shelf" in plan
         assert "Sort" not in plan

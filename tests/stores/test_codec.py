@@ -18,8 +18,9 @@ from runcue.core.model.record import Attempt, Record, Spec, WorkState
 from runcue.core.model.retry import BACKOFFS, Retry
 from runcue.core.model.state import BreakerState, Grant, Head, Limits, Overdue, ServiceState, Worker
 from runcue.errors import Permanent, StorageCorrupt
-from runcue.stores.sql import codec, states
+from runcue.stores.sql import codec, columns, statements, states
 from runcue.stores.sqlite.schema import migrate
+from runcue.stores.sqlite.statements import SQLITE
 from tests.sample import fewer
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -123,13 +124,13 @@ def database() -> apsw.Connection:
 
 
 def insert(connection: apsw.Connection, record: Record) -> None:
-    connection.execute(codec.INSERT, codec.insert_row(record, 1.0))
-    connection.executemany(codec.ATTEMPT_INSERT, codec.attempt_rows(record))
+    connection.execute(statements.INSERT, codec.insert_row(record, 1.0))
+    connection.executemany(statements.ATTEMPT_INSERT, codec.attempt_rows(record))
 
 
 def stored(connection: apsw.Connection, work_id: str) -> Record:
-    [row] = connection.execute(f"{codec.SELECT} WHERE id = ?", (work_id,)).fetchall()
-    lines = connection.execute(codec.ATTEMPT_SELECT, (work_id, row[-1])).fetchall()
+    [row] = connection.execute(f"{statements.SELECT} WHERE id = ?", (work_id,)).fetchall()
+    lines = connection.execute(statements.ATTEMPT_SELECT, (work_id, row[-1])).fetchall()
     return codec.read_row(row, codec.read_attempts(work_id, lines))
 
 
@@ -157,7 +158,7 @@ def test_an_update_writes_all_that_can_change(record: Record, data: st.DataObjec
     later = replace(other, id=record.id, spec=record.spec, created_at=record.created_at, history=())
     connection = database()
     insert(connection, replace(record, history=()))
-    connection.execute(codec.UPDATE, codec.update_row(later, 2.0))
+    connection.execute(statements.UPDATE, codec.update_row(later, 2.0))
     assert connection.changes() == 1
     assert stored(connection, record.id) == later
 
@@ -169,7 +170,7 @@ FINISHED = ("state", "spent", "token", "worker", "completed_at", "result", "erro
 
 @pytest.mark.parametrize(
     ("sql", "row_of", "changing"),
-    [(codec.START, codec.start_row, STARTED), (codec.FINISH, codec.finish_row, FINISHED)],
+    [(statements.START, codec.start_row, STARTED), (statements.FINISH, codec.finish_row, FINISHED)],
 )
 @settings(max_examples=fewer(50, 15))
 @given(before=records, data=st.data())
@@ -193,7 +194,7 @@ def test_a_start_and_a_finish_write_what_they_change_and_nothing_else(
 def test_a_start_under_an_outdated_number_changes_nothing() -> None:
     connection = database()
     insert(connection, PLAIN)
-    connection.execute(codec.START, codec.start_row(replace(PLAIN, seq=3, token=9), 2.0))
+    connection.execute(statements.START, codec.start_row(replace(PLAIN, seq=3, token=9), 2.0))
     assert connection.changes() == 0
     assert stored(connection, "w1") == PLAIN
 
@@ -202,11 +203,11 @@ def test_the_end_of_the_lease_and_the_time_of_the_write_are_kept() -> None:
     connection = database()
     insert(connection, PLAIN)
     assert (column(connection, "lease_expires_at"), column(connection, "updated_at")) == (None, 1.0)
-    connection.execute(codec.START, codec.start_row(PLAIN, 2.0, 32.0))
+    connection.execute(statements.START, codec.start_row(PLAIN, 2.0, 32.0))
     assert (column(connection, "lease_expires_at"), column(connection, "updated_at")) == (32.0, 2.0)
-    connection.execute(codec.UPDATE, codec.update_row(PLAIN, 3.0, 33.0))
+    connection.execute(statements.UPDATE, codec.update_row(PLAIN, 3.0, 33.0))
     assert (column(connection, "lease_expires_at"), column(connection, "updated_at")) == (33.0, 3.0)
-    connection.execute(codec.FINISH, codec.finish_row(PLAIN, 4.0))
+    connection.execute(statements.FINISH, codec.finish_row(PLAIN, 4.0))
     assert (column(connection, "lease_expires_at"), column(connection, "updated_at")) == (None, 4.0)
 
 
@@ -264,7 +265,7 @@ def test_services_that_were_written_are_read_as_the_very_same_tuple() -> None:
 def test_no_more_is_remembered_than_is_good() -> None:
     connection = database()
     insert(connection, PLAIN)
-    [row] = connection.execute(codec.SELECT).fetchall()
+    [row] = connection.execute(statements.SELECT).fetchall()
     for number in range(codec.MOST_REMEMBERED + 10):
         own = Retry(number + 1)
         spec = replace(PLAIN_SPEC, task=f"task{number}", services=(f"service{number}",), retry=own)
@@ -319,8 +320,8 @@ def test_no_more_is_remembered_than_is_good() -> None:
 def test_a_row_that_makes_no_sense_is_refused_with_its_id(name: str, value: object, told: str) -> None:
     connection = database()
     insert(connection, PLAIN)
-    row = list(connection.execute(codec.SELECT).fetchall()[0])
-    row[codec.COLUMNS.index(name)] = value
+    row = list(connection.execute(statements.SELECT).fetchall()[0])
+    row[columns.COLUMNS.index(name)] = value
     with pytest.raises(StorageCorrupt, match=r"work 'w1' is damaged: .*") as caught:
         codec.read_row(tuple(row))
     assert told in str(caught.value)
@@ -348,7 +349,7 @@ def test_equal_retries_come_back_as_the_same_object() -> None:
 def test_a_row_with_too_few_or_too_many_columns_is_refused() -> None:
     connection = database()
     insert(connection, PLAIN)
-    [row] = connection.execute(codec.SELECT).fetchall()
+    [row] = connection.execute(statements.SELECT).fetchall()
     for wrong in (row[:-1], (*row, 1)):
         with pytest.raises(StorageCorrupt, match="'w1'"):
             codec.read_row(wrong)
@@ -425,7 +426,7 @@ LINES = tuple(Attempt(number, 1.0, 1.0, "no") for number in range(4))
 def test_the_latest_lines_are_read_oldest_first() -> None:
     connection = database()
     insert(connection, replace(PLAIN, history=LINES))
-    rows = connection.execute(codec.ATTEMPT_SELECT, ("w1", 2)).fetchall()
+    rows = connection.execute(statements.ATTEMPT_SELECT, ("w1", 2)).fetchall()
     assert codec.read_attempts("w1", rows) == LINES[2:]
 
 
@@ -446,7 +447,7 @@ def test_a_shelf_is_paged_in_the_order_of_place_and_number() -> None:
     insert(connection, replace(PLAIN, id="other", seq=7, shelf="t"))
     seen, after = [], (float("-inf"), 0)
     for _ in range(10):
-        page = [codec.read_row(row) for row in connection.execute(codec.SELECT_PAGE, ("s", *after, 2))]
+        page = [codec.read_row(row) for row in connection.execute(SQLITE.page, ("s", *after, 2))]
         if not page:
             break
         seen += [record.seq for record in page]
@@ -483,10 +484,10 @@ heads = st.builds(Head, **{one.name: others.get(one.name, whole) for one in fiel
 @given(heads)
 def test_the_head_comes_back_as_it_was(head: Head) -> None:
     connection = database()
-    [empty] = connection.execute(states.HEAD_SELECT)
+    [empty] = connection.execute(statements.HEAD_SELECT)
     assert states.read_head(empty) == Head()
-    connection.execute(states.HEAD_UPDATE, states.head_row(head, "worker 7"))
-    [row] = connection.execute(states.HEAD_SELECT)
+    connection.execute(statements.HEAD_UPDATE, states.head_row(head, "worker 7"))
+    [row] = connection.execute(statements.HEAD_SELECT)
     assert states.read_head(row) == head
     assert connection.execute("SELECT turn FROM head").fetchall() == [("worker 7",)]
 
@@ -498,39 +499,39 @@ def test_a_service_and_its_circuit_come_back_as_they_were_last(
     connection = database()
     last = replace(last, limits=replace(last.limits, name=first.limits.name))
     for revision, service in enumerate((first, last), 1):
-        connection.execute(states.SERVICE_UPSERT, states.service_row(service, revision))
+        connection.execute(statements.SERVICE_UPSERT, states.service_row(service, revision))
         circuit = states.circuit_row(service, revision)
         if circuit is None:
-            connection.execute(states.CIRCUIT_DELETE, (service.limits.name,))
+            connection.execute(statements.CIRCUIT_DELETE, (service.limits.name,))
         else:
-            connection.execute(states.CIRCUIT_UPSERT, circuit)
-    [row] = connection.execute(f"{states.SERVICE_SELECT} WHERE services.revision > ?", (1,))
+            connection.execute(statements.CIRCUIT_UPSERT, circuit)
+    [row] = connection.execute(f"{statements.SERVICE_SELECT} WHERE services.revision > ?", (1,))
     assert states.read_service(row) == last
 
 
 def test_what_others_keep_of_a_service_survives_its_update() -> None:
     connection = database()
     service = ServiceState(Limits("api"))
-    connection.execute(states.SERVICE_UPSERT, states.service_row(service, 1))
+    connection.execute(statements.SERVICE_UPSERT, states.service_row(service, 1))
     connection.execute("UPDATE services SET override = 'kept'")
-    connection.execute(states.SERVICE_UPSERT, states.service_row(service, 2))
+    connection.execute(statements.SERVICE_UPSERT, states.service_row(service, 2))
     assert connection.execute("SELECT override, revision FROM services").fetchall() == [("kept", 2)]
 
 
 @given(workers)
 def test_a_worker_comes_back_as_it_was(worker: Worker) -> None:
     connection = database()
-    connection.execute(states.WORKER_UPSERT, states.worker_row(replace(worker, room={"old": 1})))
-    connection.execute(states.WORKER_UPSERT, states.worker_row(worker))
-    [row] = connection.execute(states.WORKER_SELECT)
+    connection.execute(statements.WORKER_UPSERT, states.worker_row(replace(worker, room={"old": 1})))
+    connection.execute(statements.WORKER_UPSERT, states.worker_row(worker))
+    [row] = connection.execute(statements.WORKER_SELECT)
     assert states.read_worker(row) == worker
 
 
 @given(st.builds(Grant, service=text, at=real, amount=st.integers(-(2**53), 2**53), quantity=text))
 def test_a_grant_comes_back_as_it_was(grant: Grant) -> None:
     connection = database()
-    connection.execute(states.GRANT_INSERT, states.grant_row(grant))
-    [row] = connection.execute(states.GRANT_SELECT)
+    connection.execute(statements.GRANT_INSERT, states.grant_row(grant))
+    [row] = connection.execute(statements.GRANT_SELECT)
     assert states.read_grant(row) == grant
 
 

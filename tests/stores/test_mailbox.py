@@ -127,7 +127,7 @@ async def test_what_was_to_be_stopped_is_told_anew_to_who_may_have_missed_it(tmp
         await one.turn(change)
         received = await store.exchange(None)
         assert (received.given_up, received.has_missed) == ([], False)
-        store._tables.letters_missed()
+        store._tables.letters_may_be_lost()
         received = await store.exchange(None)
         assert (received.given_up, received.has_missed) == ([("w7", 7)], True)
         received = await store.exchange(None)
@@ -193,16 +193,16 @@ async def test_what_a_turn_started_that_failed_and_was_kept_is_begun_though_anot
 ) -> None:
     """It failed after its commit: nobody here has heard what it started."""
     async with pair(tmp_path) as (one, other):
-        ours, make_last = one.shared, one.store._make_last  # type: ignore[attr-defined]
+        ours, make_last = one.shared, one.store._sync_log  # type: ignore[attr-defined]
         running = started(pending(1), 1, NOW, ours.me().id, f"running/{ours.me().id}")
 
         def failing() -> None:
             raise StoreError("the disk said no")
 
-        monkeypatch.setattr(ours, "_make_last", failing)
+        monkeypatch.setattr(ours, "_sync_log", failing)
         with pytest.raises(StoreError):
             await one.turn(lambda plan, turn: one.put(plan, running))
-        monkeypatch.setattr(ours, "_make_last", make_last)
+        monkeypatch.setattr(ours, "_sync_log", make_last)
         theirs = Hand(other, {running.id: running})
         await theirs.turn(takeover=Takeover(ours.me().id))
         received = await ours.exchange(None)

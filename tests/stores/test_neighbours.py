@@ -125,13 +125,13 @@ async def test_what_others_tell_after_a_turn_has_looked_is_heard_when_it_is_over
     monkeypatch.setattr(peer_monitor, "LOOK_AROUND", 1000.0)
     async with watching(path) as one:
         await one.hand.write(pending(1))
-        tell = one.store._tell
+        tell = one.store._wake_others
 
         def told(plan: Plan) -> None:
             poker.poke([one.store.worker], urgent={one.store.worker})
             tell(plan)
 
-        monkeypatch.setattr(one.store, "_tell", told)
+        monkeypatch.setattr(one.store, "_wake_others", told)
         await one.hand.write(pending(2))
         await until(lambda: one.looks == 1)
 

@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from runcue.core.model.record import Attempt, Record, Spec, WorkState
 from runcue.core.model.retry import Retry
-from runcue.stores.sql import codec
+from runcue.stores.sql import codec, statements
 from runcue.stores.sqlite.schema import migrate
 
 SPEC = Spec("w1", "extract", b'{"page":1}', ("api", "disk"))
@@ -58,8 +58,8 @@ def test_what_most_queues_write_is_plain(record: Record) -> None:
 
 @pytest.mark.parametrize("record", [PENDING, RUNNING, *VARIED])
 def test_both_ways_write_the_same_row(record: Record) -> None:
-    long = written(codec.INSERT, codec.insert_row(record, 1.0, 31.0))
+    long = written(statements.INSERT, codec.insert_row(record, 1.0, 31.0))
     if codec.is_plain(record):
-        assert written(codec.INSERT_PLAIN, codec.plain_row(record, 1.0, 31.0)) == long
+        assert written(statements.INSERT_PLAIN, codec.plain_row(record, 1.0, 31.0)) == long
     else:
-        assert written(codec.INSERT_PLAIN, codec.plain_row(record, 1.0, 31.0)) != long
+        assert written(statements.INSERT_PLAIN, codec.plain_row(record, 1.0, 31.0)) != long

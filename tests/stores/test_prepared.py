@@ -9,13 +9,14 @@ from typing import Any
 import apsw
 import pytest
 
-from runcue.stores.sql import codec, records
+from runcue.stores.sql import statements
 from runcue.stores.sqlite.file import identity, open_beside, open_file
+from runcue.stores.sqlite.statements import SQLITE
 
 STATEMENTS: dict[str, tuple[tuple[Any, ...], ...]] = {
-    codec.SELECT_PAGE: (("a", 1.0, 2, 5), ("a", 1.0, 2, 5), ("b", 3.0, 4, 50)),
-    records.WATCHED: ((1.0, 1, 2.0, 5), (1.0, 1, 2.0, 5), (2.0, 2, 9.0, 50)),
-    records.OLDEST: ((1, 5), (1, 5), (7, 50)),
+    SQLITE.page: (("a", 1.0, 2, 5), ("a", 1.0, 2, 5), ("b", 3.0, 4, 50)),
+    statements.WATCHED: ((1.0, 1, 2.0, 5), (1.0, 1, 2.0, 5), (2.0, 2, 9.0, 50)),
+    SQLITE.oldest: ((1, 5), (1, 5), (7, 50)),
 }
 OPENED: dict[str, Callable[[str], apsw.Connection]] = {
     "to write": open_file,

@@ -770,7 +770,7 @@ def test_a_door_that_stays_shut_is_an_error_and_not_a_hang(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Turnstile(directory).close()
-    monkeypatch.setattr(module, "DOOR_PATIENCE", 0.01)
+    monkeypatch.setattr(module, "DIRECTORY_PATIENCE", 0.01)
     door = os.open(directory, os.O_RDONLY)
     fcntl.flock(door, fcntl.LOCK_EX)
     with pytest.raises(StoreError, match=r"was locked for 0\.01 s"):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import runcue
-from runcue.stores.sql.pruning import DELETE_EDGE, prune, purge
+from runcue.stores.sql.pruning import prune, purge
+from runcue.stores.sql.statements import DELETE_EDGE
 from runcue.stores.sqlite.file import open_file
 from runcue.testing import run
 

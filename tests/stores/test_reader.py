@@ -30,6 +30,7 @@ from runcue.executors.command.output import stem
 from runcue.stores.presence import posix as presence
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite.schema import VERSION
+from runcue.stores.sqlite.statements import SQLITE
 from runcue.testing import run, settle
 from tests.stores.beside import PATIENCE, hanging
 
@@ -653,7 +654,7 @@ def test_no_snapshot_is_held_between_two_calls(path: Path) -> None:
             next(events)
             await cue.submit_many({"task": "note"} for _ in range(100))
             assert reader.count()[WorkState.PENDING] == 101
-            checkpoint = Tables(cue._system.store._tables.connection)  # type: ignore[union-attr]
+            checkpoint = Tables(cue._system.store._tables.connection, SQLITE)  # type: ignore[union-attr]
             busy, log, moved = checkpoint.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
             assert (busy, log, moved) == (0, 0, 0)
         await cue.close()

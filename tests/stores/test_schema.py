@@ -1,21 +1,24 @@
 """The tables of a queue file: made once, found by their indexes, never touched when they are too new."""
 
+import re
+
 import apsw
 import pytest
-from msgspec.structs import fields
+from msgspec.structs import asdict, fields
 
 from runcue.core.model.record import WorkState
 from runcue.core.model.state import BreakerState, Head, Worker
 from runcue.errors import SchemaTooNew, StorageCorrupt
-from runcue.stores.sql import codec, pruning, states
-from runcue.stores.sql.finding import FIND
-from runcue.stores.sql.records import OLDEST
+from runcue.stores.sql import columns, statements
 from runcue.stores.sqlite import schema
+from runcue.stores.sqlite.statements import SQLITE
 
 PRUNE = """
     SELECT seq FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < ?
     ORDER BY completed_at LIMIT 10
 """
+KINDS = {str: "TEXT", int: "INTEGER", float: "REAL", bool: "INTEGER"}
+NUMBERED = re.compile(r"\$\d+")
 DAMAGE = {
     "a table is gone": ("DROP TABLE letters", "'letters'"),
     "the counters are gone": ("DELETE FROM head", "'head'"),
@@ -32,7 +35,11 @@ def pragma(connection: apsw.Connection, name: str) -> object:
     return connection.execute(f"PRAGMA {name}").fetchall()[0][0]
 
 
-def columns(connection: apsw.Connection, table: str) -> set[str]:
+def bindings(query: str) -> int:
+    return query.count("?") + len(set(NUMBERED.findall(query)))
+
+
+def names(connection: apsw.Connection, table: str) -> set[str]:
     return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
 
 
@@ -54,10 +61,19 @@ def test_migrating_again_changes_nothing() -> None:
 
 def test_every_value_has_its_columns() -> None:
     connection = made()
-    assert columns(connection, "work_units") == {*codec.COLUMNS, "lease_expires_at", "updated_at", "extra"}
-    assert {one.name for one in fields(Head)} < columns(connection, "head")
-    assert {one.name for one in fields(Worker)} == columns(connection, "workers")
-    assert {one.name for one in fields(BreakerState)} < columns(connection, "circuit_state")
+    rows = connection.execute("PRAGMA table_info(work_units)").fetchall()
+    assert {name: (kind, bool(is_needed or key)) for _, name, kind, is_needed, _, key in rows} == {
+        column.name: (KINDS[column.plain_kind], not column.is_optional) for column in columns.EVERY
+    }
+    for table, listed in (
+        ("attempts", columns.ATTEMPT),
+        ("service_log", columns.GRANT),
+        ("letters", columns.LETTER),
+    ):
+        assert listed.keys() <= names(connection, table)
+    assert {one.name for one in fields(Head)} < names(connection, "head")
+    assert {one.name for one in fields(Worker)} == names(connection, "workers")
+    assert {one.name for one in fields(BreakerState)} < names(connection, "circuit_state")
 
 
 def test_there_is_one_head() -> None:
@@ -68,57 +84,82 @@ def test_there_is_one_head() -> None:
                            f"VALUES (2{', 0' * len(fields(Head))})")  # fmt: skip
 
 
+TEXTS = {
+    f"{where} {name}": text
+    for where, found in (("statements", vars(statements)), ("sqlite", asdict(SQLITE)))
+    for name, text in found.items()
+    if isinstance(text, str) and "$" in text and not name.startswith("__")
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_numbers_of_what_is_bound_first_appear_in_order(text: str) -> None:
+    """SQLite takes $1 for a name, and gives names their numbers in the order in which they first appear."""
+    found = list(dict.fromkeys(NUMBERED.findall(text)))
+    assert found == [f"${number}" for number in range(1, len(found) + 1)]
+
+
 @pytest.mark.parametrize(
     "query",
     [
-        codec.SELECT_PAGE,
-        f"{codec.SELECT} WHERE id = ?",
-        f"{codec.SELECT} WHERE watch_at <= ? ORDER BY watch_at LIMIT 10",
-        f"{codec.SELECT} WHERE idempotency_key = ? ORDER BY seq DESC LIMIT 1",
-        f"{codec.SELECT} WHERE state = 'failed' ORDER BY seq DESC LIMIT 10",
-        f"{codec.SELECT} WHERE state = 'failed' AND task_type = ? ORDER BY seq DESC LIMIT 10",
+        SQLITE.page,
+        f"{statements.SELECT} WHERE id = ?",
+        f"{statements.SELECT} WHERE watch_at <= ? ORDER BY watch_at LIMIT 10",
+        f"{statements.SELECT} WHERE idempotency_key = ? ORDER BY seq DESC LIMIT 1",
+        f"{statements.SELECT} WHERE state = 'failed' ORDER BY seq DESC LIMIT 10",
+        f"{statements.SELECT} WHERE state = 'failed' AND task_type = ? ORDER BY seq DESC LIMIT 10",
         PRUNE,
-        codec.ATTEMPT_SELECT,
-        codec.START,
-        codec.FINISH,
-        codec.UPDATE,
+        statements.ATTEMPT_SELECT,
+        statements.START,
+        statements.FINISH,
+        statements.UPDATE,
         "SELECT work_id FROM dependencies WHERE needs = ?",
         "SELECT body FROM events WHERE first_seq > ? ORDER BY first_seq",
-        f"{states.SERVICE_SELECT} WHERE services.name = ?",
+        f"{statements.SERVICE_SELECT} WHERE services.name = ?",
     ],
 )
 def test_no_question_reads_the_whole_table_or_sorts_it(query: str) -> None:
-    amount = 4 if query == codec.SELECT_PAGE else query.count("?")
-    plan = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {query}", (1,) * amount)]
+    plan = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {query}", (1,) * bindings(query))]
     tables = [step for step in plan if step.startswith(("SEARCH", "SCAN")) and step != "SCAN latest"]
     assert tables
     assert all(step.startswith("SEARCH") for step in tables)
-    assert "USE TEMP B-TREE FOR ORDER BY" not in plan or query == codec.ATTEMPT_SELECT  # a handful of lines
+    assert (
+        "USE TEMP B-TREE FOR ORDER BY" not in plan or query == statements.ATTEMPT_SELECT
+    )  # a handful of lines
 
 
 @pytest.mark.parametrize(
     ("query", "index"),
     [
-        (f"{codec.SELECT} {FIND[WorkState.PENDING]} ORDER BY seq DESC LIMIT 10", "work_units_pending"),
-        (f"{codec.SELECT} {FIND[WorkState.FAILED]} ORDER BY seq DESC LIMIT 10", "work_units_failed"),
-        (f"{codec.SELECT} {FIND[WorkState.CANCELLED]} ORDER BY seq DESC LIMIT 10", "work_units_cancelled"),
-        (OLDEST, "work_units_pending"),
+        (
+            f"{statements.SELECT} {SQLITE.by_state[WorkState.PENDING]} ORDER BY seq DESC LIMIT 10",
+            "work_units_pending",
+        ),
+        (
+            f"{statements.SELECT} {SQLITE.by_state[WorkState.FAILED]} ORDER BY seq DESC LIMIT 10",
+            "work_units_failed",
+        ),
+        (
+            f"{statements.SELECT} {SQLITE.by_state[WorkState.CANCELLED]} ORDER BY seq DESC LIMIT 10",
+            "work_units_cancelled",
+        ),
+        (SQLITE.oldest, "work_units_pending"),
     ],
 )
 def test_works_of_a_state_are_found_in_order_without_passing_those_of_others(query: str, index: str) -> None:
-    [step] = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {query}", (1,) * query.count("?"))]
+    [step] = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {query}", (1,) * bindings(query))]
     assert step.split(" (")[0].endswith(f"USING INDEX {index}")
 
 
 def test_starts_of_a_service_are_found_by_its_own_index() -> None:
     """A newcomer reads what its windows need: neither history nor other services cost it anything."""
-    query = states.STARTS.format("service IN (?, ?)")
-    plan = [str(row[3]) for row in made().execute(f"EXPLAIN QUERY PLAN {query}", ("a", "b", 1.0))]
+    query = statements.STARTS.format("service IN (?, ?)")
+    plan = [str(row[3]) for row in made().execute(f"EXPLAIN QUERY PLAN {query}", (1.0, "a", "b"))]
     assert plan[0].endswith("service_log_of_service (service=? AND started_at>?)")
 
 
 def test_services_with_starts_are_named_without_reading_the_starts() -> None:
-    plan = [str(row[3]) for row in made().execute(f"EXPLAIN QUERY PLAN {states.STARTED}")]
+    plan = [str(row[3]) for row in made().execute(f"EXPLAIN QUERY PLAN {statements.STARTED}")]
     steps = [step for step in plan if "service_log" in step]
     assert [step.split(" (")[0] for step in steps] == [
         "SEARCH service_log USING COVERING INDEX service_log_of_service"
@@ -126,23 +167,25 @@ def test_services_with_starts_are_named_without_reading_the_starts() -> None:
 
 
 def test_old_starts_are_found_in_the_order_they_were_written() -> None:
-    plan = [str(row[3]) for row in made().execute(f"EXPLAIN QUERY PLAN {pruning.OLD_GRANTS}", (1.0, 500))]
+    plan = [str(row[3]) for row in made().execute(f"EXPLAIN QUERY PLAN {statements.OLD_GRANTS}", (500, 1.0))]
     assert "USE TEMP B-TREE FOR ORDER BY" not in plan
 
 
 def test_running_work_is_found_on_its_shelves() -> None:
-    query = f"{codec.SELECT} {FIND[WorkState.RUNNING]} ORDER BY seq DESC LIMIT 10"
+    query = f"{statements.SELECT} {SQLITE.by_state[WorkState.RUNNING]} ORDER BY seq DESC LIMIT 10"
     plan = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {query}")]
     assert plan[0] == "SEARCH work_units USING INDEX work_units_on_shelf (shelf>? AND shelf<?)"
 
 
 def test_a_page_is_found_by_number_among_many_of_one_place() -> None:
-    plan = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {codec.SELECT_PAGE}", ("s", 1.0, 1, 10))]
+    plan = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {SQLITE.page}", ("s", 1.0, 1, 10))]
     assert any("shelf=? AND place=? AND rowid>?" in step for step in plan)
 
 
 def test_the_newest_come_first_without_sorting() -> None:
-    plan = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {codec.SELECT} ORDER BY seq DESC LIMIT 10")]
+    plan = [
+        row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {statements.SELECT} ORDER BY seq DESC LIMIT 10")
+    ]
     assert plan == ["SCAN work_units"]
 
 
@@ -197,6 +240,6 @@ def test_only_the_missing_steps_are_taken(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "CREATE TABLE later (x)"))
     monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
     schema.migrate(connection)
-    assert columns(connection, "later") == {"x"}
+    assert names(connection, "later") == {"x"}
     assert connection.execute("SELECT * FROM config").fetchall() == [("kept", 1)]
     assert pragma(connection, "user_version") == schema.VERSION

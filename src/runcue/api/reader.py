@@ -1,7 +1,7 @@
 """Looks at a queue from outside: synchronous, without an event loop, for command lines and dashboards.
 
 Rules:
-- Nothing is ever created or changed, neither in a file nor in PostgreSQL (stores/sql/snapshot_reader.py and
+- Nothing is ever created or changed, neither in a file nor in PostgreSQL (stores/sqlite/snapshot_reader.py and
   stores/postgres/snapshot_reader.py).
 - Every answer is one moment of the queue, and no snapshot is held between two calls: a reader left open keeps no
   writer from tidying up.
@@ -31,8 +31,9 @@ from runcue.errors import ConfigError, ForkedConnection, StoreError, WorkNotFoun
 from runcue.host.address import advice, is_address, is_postgres, plain
 from runcue.stores.postgres.address import DEFAULT, Address, address_of
 from runcue.stores.sql import jobs_view
-from runcue.stores.sql.snapshot_reader import FileSnapshotReader, Life, SnapshotReader
+from runcue.stores.sql.snapshot_reader import Life, SnapshotReader
 from runcue.stores.sql.tables import Tables
+from runcue.stores.sqlite.snapshot_reader import FileSnapshotReader
 
 if TYPE_CHECKING:
     import builtins
@@ -414,7 +415,7 @@ def _there(tables: Tables, work_id: str) -> Record:
 
 def _running(tables: Tables, worker: Worker) -> int:
     row: Any = tables.connection.execute(
-        "SELECT count(*) FROM work_units WHERE shelf = ?", (f"running/{worker.id}",)
+        "SELECT count(*) FROM work_units WHERE shelf = $1", (f"running/{worker.id}",)
     ).fetchone()
     return int(row[0])
 
@@ -428,7 +429,7 @@ def _places(
     """How many places of each service these workers take up: by what they run, and what was given up and runs on."""
     found: Counter[str] = Counter()
     for worker in workers:
-        running = tables.records("shelf = ?", (f"running/{worker.id}",))
+        running = tables.running(worker.id)
         attempts = [(one.spec.task, one.spec.services, one.chosen) for one in running]
         attempts += [(one.task, one.services, one.chosen) for one in worker.overdue]
         for task, services, chosen in attempts:

@@ -1,7 +1,7 @@
 """Records in a dict. Nothing survives the process; a turn costs what its decision costs.
 
-What is forgotten leaves only what `depends_on` still needs: the state of work that did not end well, or whose
-id was given by the user. (Ids that runcue made and that ended well are recognised by their form, see ledger.)
+Of a deleted unit only what `depends_on` still needs is kept: the state, if it did not complete or the user chose its
+id. (A deleted unit that completed under an id made by runcue is recognized by the form of that id, see ledger.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runcue.core.views.query import Query, by_task
 from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
 
 MANY = 2000
-"""How many records are looked through at a stretch."""
+"""How many records are searched before the loop gets its turn."""
 
 
 class MemoryTurn:
@@ -51,7 +51,7 @@ class MemoryStore:
         self._config: dict[str, str] = {}
 
     def take_turn(self, decide: Decide) -> Plan:
-        """Decide, and keep what was decided."""
+        """Decide, and store what was decided."""
         plan = decide(MemoryTurn(self))
         self._commit(plan)
         return plan
@@ -89,23 +89,23 @@ class MemoryStore:
             return found
         rest = iter(list(newest))
         while len(found) < query.limit and (some := list(islice(rest, MANY))):
-            await asyncio.sleep(0)  # a long search is nothing that everybody else should wait for
+            await asyncio.sleep(0)  # a long search must not hold up the loop
             found += islice(filter(query.finds, some), query.limit - len(found))
         return found
 
     async def tally(self) -> dict[str, dict[str, int]]:
-        """How many works of each task are pending and running."""
+        """How many units of each task are pending and running."""
         pending, running = WorkState.PENDING, WorkState.RUNNING
         live = [one for one in self._records.values() if one.state is pending or one.state is running]
         tasks = Counter((record.state, record.spec.task) for record in live)
         return by_task((state, task, number) for (state, task), number in tasks.items())
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
-        """Those of these works that there are."""
+        """These units, but for those that are unknown."""
         return {work_id: self._records[work_id] for work_id in ids if work_id in self._records}
 
     async def config(self) -> dict[str, str]:
-        """What the application keeps with its queue."""
+        """The application's own settings, stored with its queue."""
         return dict(self._config)
 
     def stored_result(self, result: Any) -> Any:
@@ -113,7 +113,7 @@ class MemoryStore:
         return result
 
     async def close(self, still_running: bool = False) -> None:
-        """Let go of everything."""
+        """Forget everything."""
         self._records.clear()
         self._keys.clear()
         self._dependents.clear()
@@ -124,7 +124,7 @@ class MemoryStore:
         records = self._records
         for work_id in plan.purged:  # their ids may belong to new work
             record = self._delete(work_id)
-            if not record.spec.is_named:  # unknown, an id of ours would pass for one that ended well
+            if not record.spec.is_named:  # unknown, an id made by runcue would pass for a completed unit
                 self._forgotten[work_id] = record.state
         for work_id in plan.revived:  # it is listed as the newest
             records.pop(work_id, None)

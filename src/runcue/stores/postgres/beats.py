@@ -1,12 +1,12 @@
 """Signs of life and wake-ups between machines, by a thread with a connection of its own.
 
-Processes of one host see each other by the files of presence/posix.py: who lives there is never taken for dead. Here
-is what reaches further. Rules:
+Processes of one host find each other by the files of presence/posix.py, and never take a living one for dead. This
+module is for processes of different hosts. Rules:
 - Every worker gives a sign of life three times a lease, from this thread and with its turns.
 - A worker elsewhere is lost when its sign has not changed for a whole lease, by the clock of the host that looks, and
   as long as that was connected: neither a server that was away nor a clock that jumped makes anybody look dead.
-- Commits are told by NOTIFY after they were made, so that they wait for nobody. That may be missed: a process with
-  others elsewhere also looks by itself every now and then (store.py).
+- Commits are announced by NOTIFY afterwards, so that they wait for nobody. A notification may be missed: a process
+  with others elsewhere also looks regularly (store.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from runcue.host.loops import post_to_loop
 from runcue.host.shortage import start_thread
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, translate
+from runcue.stores.postgres.statements import BEAT, SEEN
 from runcue.stores.presence.peer_monitor import Trouble
 
 FIRST_PAUSE: Final = 0.1
@@ -31,23 +32,14 @@ LONGEST_PAUSE: Final = 2.0
 CLOSING: Final = 1.0
 """Seconds to wait for the thread when it is to end; it may be stuck in a dead network for longer."""
 LOOK: Final = 0.5
-"""Seconds between two looks at who else is there."""
+"""Seconds between two checks of the workers elsewhere."""
 PATIENCE: Final = 10.0
 """Seconds that a beat or a look may take before the connection counts as dead."""
-BEAT: Final = (
-    "INSERT INTO beats VALUES (?, extract(epoch FROM clock_timestamp())) "
-    "ON CONFLICT (worker) DO UPDATE SET at = excluded.at"
-)
 ONLY: Final = ">"
 ALL: Final = "*"
-"""In a note, which begins with who sends it: that those who follow are meant alone, and that it is urgent to all."""
+"""A note begins with its sender. ONLY: it is for the workers that follow alone. ALL: it is urgent for all."""
 LONGEST_NOTE: Final = 7000
 """Bytes; PostgreSQL takes 8,000."""
-SEEN: Final = (
-    "SELECT workers.id, coalesce(beats.at, 0)::float8 FROM workers LEFT JOIN beats ON worker = workers.id "
-    "WHERE boot != ?"
-)
-"""Everybody elsewhere, with the last sign of life."""
 
 
 class Signs:
@@ -58,7 +50,7 @@ class Signs:
         self._seen: dict[str, tuple[float, float]] = {}  # worker → its sign, and when that was new here
 
     def look(self, signs: dict[str, float], now: float) -> list[str]:
-        """These are there with these signs: who of them is lost."""
+        """The workers that are lost, given the current sign of life of each worker elsewhere."""
         self._seen = {
             worker: known if (known := self._seen.get(worker)) and known[0] == sign else (sign, now)
             for worker, sign in signs.items()
@@ -67,7 +59,7 @@ class Signs:
 
 
 def note(sender: str, urgent: Collection[str]) -> str:
-    """What to tell the others: that something was left for these, or that something changed."""
+    """The text of a notification: something was left for the `urgent` workers, or something changed."""
     if not urgent:
         return sender
     text = " ".join((sender, ONLY, *urgent))
@@ -75,7 +67,7 @@ def note(sender: str, urgent: Collection[str]) -> str:
 
 
 class Beats:
-    """Beats for one worker, and listens to the others."""
+    """Gives signs of life for one worker, and listens to the others."""
 
     def __init__(
         self,
@@ -104,7 +96,7 @@ class Beats:
         for end in (self._waking, self._waker):
             os.set_blocking(end, False)
         self.are_others_elsewhere = False
-        """Whether somebody can be reached by NOTIFY alone."""
+        """Whether there are workers that only NOTIFY can reach."""
         try:
             self._thread = start_thread(self._work, "runcue-beats")
         except StoreError:
@@ -126,7 +118,7 @@ class Beats:
         os.close(self._waker)
 
     def _work(self) -> None:
-        """Live on one connection after the other, whatever happens."""
+        """Give signs of life on one connection after the other, whatever happens."""
         pause = FIRST_PAUSE
         while not self._is_closed:
             try:
@@ -142,7 +134,7 @@ class Beats:
         link = Link(self._address)
         try:
             link.raw.execute(f"LISTEN {self._address.schema}")
-            post_to_loop(self._loop, self._changed, True)  # what was told meanwhile was not heard
+            post_to_loop(self._loop, self._changed, True)  # notifications may have been missed meanwhile
             signs = Signs(self._lease)
             beat_at = look_at = 0.0
             while not self._is_closed:
@@ -168,7 +160,7 @@ class Beats:
             post_to_loop(self._loop, self._changed, any(told))
 
     def _is_meant(self, words: list[str]) -> bool:
-        """Whether a note is for this worker: it is for all, but who sent it, or for those that it names alone."""
+        """Whether a note is for this worker: it is for all but its sender, or for those that it names."""
         if words[0] == self._worker:
             return False
         return words[1:2] != [ONLY] or self._worker in words or ALL in words

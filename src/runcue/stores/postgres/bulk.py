@@ -1,8 +1,7 @@
 """Statements for many rows at once, in PostgreSQL's way.
 
 SQLite likes one statement for each row; PostgreSQL pays for each statement. Here the rows travel as one JSON text
-and one statement takes them all, which is three to four times cheaper. A statement that has no such form here is
-sent row by row.
+and one statement takes them all, which is three to four times cheaper.
 """
 
 from __future__ import annotations
@@ -13,33 +12,30 @@ from typing import Any, Final
 import msgspec
 
 from runcue.stores.postgres.texts import SIGN, escaped
-from runcue.stores.sql import codec, states
-from runcue.stores.sql.mailbox import LETTER, LETTER_COLUMNS
+from runcue.stores.sql import columns
+from runcue.stores.sql.statements import literal
 
 Row = Sequence[Any]
 Own = Sequence[Collection[str]]
-"""Columns in which rows differ that are alike in all others: the fewest first."""
+"""Sets of columns: rows that differ in one of these sets only are sent more briefly. The smallest set first."""
 
 _encode = msgspec.json.Encoder().encode
 
-TYPES: Final[dict[str, str]] = {
-    **dict.fromkeys(
-        ("priority", "run_at", "delay", "timeout", "dependency_timeout", "rank", "since", "place", "watch_at",
-         "lease_expires_at", "created_at", "updated_at", "started_at", "completed_at", "next_retry_at",
-         "throttled_since", "amount", "at", "duration"),
-        "double precision",
-    ),
-    **dict.fromkeys(
-        ("seq", "missing", "attempt", "spent", "failures", "crashes", "token", "history", "number"), "bigint"
-    ),
-    **dict.fromkeys(("is_named", "skipped"), "boolean"),
-}  # fmt: skip
-"""What each column holds; text where nothing is said. A boolean is kept as 0 or 1, as in SQLite."""
+_KINDS: Final = {str: "text", int: "bigint", float: "double precision", bool: "boolean"}
+TYPES: Final = {
+    **{column.name: _KINDS[column.plain_kind] for column in columns.EVERY},
+    **{
+        name: _KINDS[kind]
+        for table in (columns.ATTEMPT, columns.GRANT, columns.LETTER)
+        for name, kind in table.items()
+    },
+}
+"""What each column holds. A boolean is stored as 0 or 1, as in SQLite."""
 
 
 class Bulk:
-    """One statement for many rows; and others for rows that differ in a few columns alone, as those of a turn mostly
-    do: what all of them share travels once, which is half of the work for both sides."""
+    """One statement for many rows, and shorter ones for rows that differ in a few columns only, as those of a turn
+    mostly do: what all rows share travels once, which halves the work of both sides."""
 
     def __init__(self, columns: Sequence[str], own: Own, make: Callable[[list[str], str], str]) -> None:
         """Rows have these columns. `make` writes a statement of values."""
@@ -81,7 +77,7 @@ def _is_one(values: tuple[Any, ...]) -> bool:
 def _text(rows: list[dict[str, Any]]) -> str:
     """Rows as JSON."""
     text = _encode(rows).decode()
-    if "\\u0000" in text or SIGN in text:  # mostly because of a text inside a text, which needs no escape
+    if "\\u0000" in text or SIGN in text:  # often only in a text inside a text, which needs no escape
         rows = [
             {name: escaped(value) if isinstance(value, str) else value for name, value in row.items()}
             for row in rows
@@ -91,18 +87,18 @@ def _text(rows: list[dict[str, Any]]) -> str:
 
 
 def _names(amount: int) -> tuple[str, ...]:
-    """What values are called on their way: briefly, because each row says it."""
+    """The names of values in JSON: short, because each row repeats them."""
     return tuple(f"c{number}" for number in range(amount))
 
 
 def inserting(
-    table: str, columns: Sequence[str], others: Mapping[str, str] | None = None, *, own: Own = ()
+    table: str, columns: Iterable[str], usual: Mapping[str, Any] | None = None, *, own: Own = ()
 ) -> Bulk:
-    """INSERT of rows with these columns, and others that are the same in each, as SQL says them."""
-    fixed = others or {}
+    """INSERT of rows with these columns, and with others that hold the same in every row."""
+    columns, fixed = tuple(columns), usual or {}
 
     def make(values: list[str], origin: str) -> str:
-        wanted = ", ".join((*values, *fixed.values()))
+        wanted = ", ".join((*values, *map(literal, fixed.values())))
         return f"INSERT INTO {table} ({', '.join((*columns, *fixed))}) SELECT {wanted} FROM {origin}"
 
     return Bulk(columns, own, make)
@@ -122,12 +118,12 @@ def updating(table: str, columns: Sequence[str], keys: Sequence[str], *, own: Ow
 
 
 def _given(columns: Sequence[str], own: Collection[str]) -> tuple[list[str], str]:
-    """Where a statement finds its values, and what it takes them from: the rows, and what they share."""
+    """The expressions of the values, and the FROM that they refer to: the rows, and what the rows share."""
     values: list[str] = []
     rows: list[str] = []
     shared: list[str] = []
     for name, column in zip(_names(len(columns)), columns, strict=True):
-        kind = TYPES.get(column, "text")
+        kind = TYPES[column]
         place, origin = ("v", rows) if column in own else ("k", shared)
         origin.append(f"{name} {kind}")
         values.append(f"{place}.{name}::int" if kind == "boolean" else f"{place}.{name}")
@@ -135,23 +131,3 @@ def _given(columns: Sequence[str], own: Collection[str]) -> tuple[list[str], str
     if shared:
         origins += f", json_to_record($2::json) AS k({', '.join(shared)})"
     return values, origins
-
-
-BULKS: Final[dict[str, Bulk]] = {
-    codec.INSERT: inserting("work_units", codec.WRITTEN),
-    codec.INSERT_PLAIN: inserting(
-        "work_units", codec.PLAIN, codec.AT_FIRST, own=[("id", "seq", "params", "token")]
-    ),
-    codec.START: updating(
-        "work_units",
-        codec.STARTED,
-        ("seq", "id"),
-        own=[("token", "seq", "id"), ("token", "leased_by", "shelf", "seq", "id")],
-    ),
-    codec.FINISH: updating("work_units", codec.FINISHED, ("seq", "id"), own=[("result", "seq", "id")]),
-    codec.UPDATE: updating("work_units", codec.CHANGED, ("id",)),
-    codec.ATTEMPT_INSERT: inserting("attempts", codec.ATTEMPT),
-    states.GRANT_INSERT: inserting("service_log", states.GRANT),
-    LETTER: inserting("letters", LETTER_COLUMNS),
-}
-"""The everyday statements of a turn."""

@@ -1,12 +1,11 @@
 """Queue time on many machines: the server's clock, continued between turns by each host's own.
 
 Rules:
-- The server's clock plus an offset that is kept with the queue. Whoever sees that it jumped against the clock of
-  its own host moves the offset by as much, so that queue time goes on as if nothing had happened.
-- What the server says was true at some moment between asking and hearing, and no closer than that: an answer that is
-  late, or was waited for, is no jump.
-- An offset that another process moved is taken as it is: else two would move it to and fro.
-- Between turns the least counts that can be true, less what clocks may drift apart. It never goes backwards.
+- Queue time is the server's clock plus an offset that is stored with the queue. A process that sees the server's
+  clock jump against its own host's clock moves the offset by as much, so that queue time goes on without a jump.
+- The server's time was true at some moment between question and answer: an answer that is late is no jump.
+- An offset that another process moved is taken as it is: otherwise two processes would move it to and fro.
+- Between turns the lowest possible time counts, less what clocks may drift apart. It never goes backwards.
 """
 
 from __future__ import annotations

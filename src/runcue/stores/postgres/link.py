@@ -1,26 +1,23 @@
-"""A connection to PostgreSQL that takes the statements of sql/tables.py, which are written for SQLite.
+"""A connection to PostgreSQL, used as one to SQLite is (sql/connection.py).
 
 Rules:
 - Within `piped()` statements are sent without waiting for their answers; reading an answer waits for all that was
   sent so far. So a turn costs two or three round trips, however many statements it has.
 - The server may have been told to end every statement after a moment: that is changed before anything else is sent.
-- Nobody waits without end: for a connection, a lock, a statement or a silent network there are limits. What the
-  server cannot limit because it is not heard is `timed` here, and cut by a thread that watches.
-- A session that stands still inside a turn is ended by the server, so that a stopped process does not hold up others.
-- Every complaint of PostgreSQL becomes one of ours (`translate`), without a password.
+- Every wait has a limit: for a connection, a lock, a statement, a silent network. Where the server cannot enforce it
+  because the network is dead, the wait is `timed` here, and a watching thread cuts the connection.
+- The server ends a session that stands still inside a turn, so that a stopped process does not hold up others.
+- Every error of PostgreSQL becomes one of ours (`translate`), without a password.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
-from itertools import count
 from typing import Any, Final
 
 import psycopg
@@ -31,7 +28,7 @@ from psycopg.types.string import TextLoader
 from runcue.errors import RuncueError, StorageBusy, StorageFull, StorageReplaced, StoreError
 from runcue.host.shortage import no_files
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.bulk import BULKS
+from runcue.stores.postgres.bulk import Bulk
 from runcue.stores.postgres.texts import escaped, unescaped
 from runcue.stores.postgres.watch import Watch
 
@@ -66,8 +63,6 @@ ENDED: Final = ("08", "57P0", "25P03", "25P04")
 NOT_YET: Final = ("starting up", "shutting down", "recovery mode", "not yet accepting")
 CROWDED: Final = ("too many clients", "too many connections", "remaining connection slots")
 """What a server says that refuses a connection; psycopg tells no code of it."""
-_PLACE: Final = re.compile(r"\?(\d*)")
-_HINT: Final = re.compile(r" INDEXED BY \w+")
 
 
 class Link:
@@ -82,8 +77,7 @@ class Link:
         self._sent_since = 0
         """How much was sent in the transaction under way."""
         self._piping = ExitStack()
-        self._prepared: dict[str, str] = {}
-        self._numbers = count()
+        self._prepared: set[str] = set()
         try:
             self.raw = psycopg.connect(
                 address.url,
@@ -165,17 +159,16 @@ class Link:
 
     def execute(self, statement: str, bindings: Sequence[Any] = ()) -> RawCursor[Row]:
         """Send a statement."""
-        return self._sent(translated(statement), [_plain(value) for value in bindings])
+        return self._sent(statement, [_plain(value) for value in bindings])
 
-    def executemany(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Send a statement for each of these rows."""
-        bulk = BULKS.get(statement)
-        if bulk is None:
+    def executemany(self, statement: str | Bulk, rows: Iterable[Sequence[Any]]) -> None:
+        """Send a statement for each of these rows, or one for all of them."""
+        if isinstance(statement, str):
             for row in rows:
                 self.execute(statement, row)
         elif some := list(rows):
-            statement, bindings = bulk.sent(some)
-            self._sent(statement, list(bindings))
+            text, bindings = statement.sent(some)
+            self._sent(text, list(bindings))
 
     def _sent(self, statement: str, bindings: list[Any]) -> RawCursor[Row]:
         cursor: RawCursor[Row] = RawCursor(self.raw)
@@ -191,7 +184,7 @@ class Link:
 
     @contextmanager
     def timed(self, seconds: float) -> Iterator[None]:
-        """Within this, something is under way that must not take longer than that; what is within counts no more."""
+        """A context that must not take longer than this; inside another such context it changes nothing."""
         is_outermost = self._until is None
         if is_outermost:
             self._until = time.monotonic() + seconds
@@ -203,19 +196,19 @@ class Link:
 
     @property
     def is_stuck(self) -> bool:
-        """True when what is under way takes too long: the network is dead, and does not say so."""
+        """True when a `timed` wait takes too long: the network is dead without an error."""
         until = self._until
         return until is not None and time.monotonic() > until
 
     @contextmanager
     def piped(self) -> Iterator[None]:
-        """Within this, nothing waits for an answer that is not read."""
+        """A context in which statements are sent without waiting for answers that are not read."""
         with ExitStack() as piping:
             piping.enter_context(self.raw.pipeline())
             self._piping = piping
             try:
                 yield
-            except psycopg.Error:  # it no longer knows which statements the server has prepared
+            except psycopg.Error:  # psycopg no longer knows which statements the server has prepared
                 self.close()
                 raise
             finally:
@@ -224,13 +217,11 @@ class Link:
                 except psycopg.Error:  # what mattered was answered before, or has raised by itself
                     self.close()
 
-    def prepared(self, statement: str, bindings: Sequence[Any]) -> str:
-        """A short statement that does the same as that one, which is prepared the first time."""
-        name = self._prepared.get(statement)
-        if name is None:
-            name = f"runcue_{next(self._numbers)}"
+    def prepared(self, name: str, statement: str, bindings: Sequence[Any]) -> str:
+        """A short statement that stands for this one, which is prepared under that name the first time."""
+        if name not in self._prepared:
             self.execute(f"PREPARE {name} AS {statement}")
-            self._prepared[statement] = name
+            self._prepared.add(name)
         return f"EXECUTE {name}({', '.join(sql.Literal(value).as_string() for value in bindings)})"
 
     def begin_with(self, *statements: str, locked: float = LOCKED) -> Row:
@@ -244,7 +235,7 @@ class Link:
         with self.timed(locked + ANSWER):
             try:
                 cursor = self.raw.execute(";".join(("BEGIN", *statements)))
-            except errors.InvalidSqlStatementName:  # somebody had the session forget what was prepared
+            except errors.InvalidSqlStatementName:  # the session was made to forget its prepared statements
                 self._prepared.clear()
                 raise
         for _ in statements:
@@ -254,7 +245,7 @@ class Link:
         return tuple(row)
 
     def commit(self) -> None:
-        """Commit it, and wait until that is answered, which ends `piped()`."""
+        """Commit, and wait for the answer, which ends `piped()`."""
         with self.timed(min(STATEMENT, ANSWER + self._sent_since / PACE)):
             done = self.execute("COMMIT")
             if self.raw.info.pipeline_status:  # its end waits for all answers and raises what went wrong
@@ -290,7 +281,7 @@ class Link:
         return not self.raw.closed
 
     def hang_up(self) -> None:
-        """Cut the connection, from any thread: whoever uses it gets an error. To be closed by its own thread."""
+        """Cut the connection, from any thread: the thread that uses it gets an error, and closes it."""
         with self._closing:  # else its descriptor might be somebody else's by now
             try:
                 with socket.socket(fileno=os.dup(self.raw.fileno())) as line:
@@ -318,22 +309,11 @@ def _plain(value: Any) -> Any:
     return escaped(value) if isinstance(value, str) else value
 
 
-@cache
-def translated(statement: str) -> str:
-    """A statement in PostgreSQL's way: its placeholders have numbers, and it chooses its indexes by itself."""
-    numbers = iter(range(1, 10_000))
-
-    def place(found: re.Match[str]) -> str:
-        return f"${found[1] or next(numbers)}"
-
-    return _PLACE.sub(place, _HINT.sub("", statement))
-
-
-# --- What a complaint means -----------------------------------------------------------------------
+# --- Errors ---------------------------------------------------------------------------------------
 
 
 def translate(error: Exception, address: Address) -> Exception:
-    """The error of ours that says what PostgreSQL complained of; any other comes back as it is."""
+    """Our error for one of PostgreSQL or of the system; any other is returned as it is."""
     if isinstance(error, RuncueError):
         return error
     said = address.scrubbed(" ".join(str(error).split())).rstrip(".")
@@ -397,19 +377,19 @@ def translate(error: Exception, address: Address) -> Exception:
 
 
 def told(error: psycopg.Error, address: Address) -> Exception:
-    """What to say of an error in the queue's tables."""
+    """Our error for one that came while the queue's tables were used: missing tables mean another queue."""
     if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
         return replaced("holds no queue any more", address)
     return translate(error, address)
 
 
 def replaced(what: str, address: Address) -> StorageReplaced:
-    """What to say when the tables are not those that were opened."""
+    """The error of tables that are not those that were opened."""
     return StorageReplaced(f"{address.shown} {what}. Close this queue and open it anew.", address.plain)
 
 
 def unknown(error: Exception, address: Address) -> StoreError:
-    """What to say when nobody can tell whether a commit took place."""
+    """The error of a commit that may or may not have taken place."""
     return StoreError(
         f"The connection to {address.shown} was lost in a commit ({translate(error, address)}): "
         "whether it lasts is unknown. Submit again with the same idempotency_key or id.",
@@ -438,19 +418,19 @@ def _is_late(error: BaseException) -> bool:
 
 
 def cause_of(error: Exception, address: Address) -> Exception | None:
-    """What may be shown as the cause of an error of ours: nothing, where that would tell a password."""
+    """The cause to attach to an error of ours: None where its text holds a password."""
     said = str(error)
     return error if address.scrubbed(said) == said else None
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether that came from what another session did at that moment, so that the same may succeed at once."""
+    """Whether an error came from a conflict with another session, so that trying again may succeed at once."""
     code = getattr(error, "sqlstate", None) or ""
     return (isinstance(error, errors.QueryCanceled) and not _is_late(error)) or code.startswith("40")
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether that says that the connection was lost, so that a new one may help."""
+    """Whether an error says that the connection was lost, so that a new one may help."""
     if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return False
     return error.sqlstate is None or error.sqlstate.startswith(ENDED)

@@ -1,10 +1,9 @@
 """The tables of a queue in PostgreSQL, and what a server must be to hold them.
 
 The tables are those of a file (runcue/stores/sqlite/schema.py says what is in them), one schema for each namespace.
-What differs: numbers of rows come from sequences, `head` knows who it is (`identity`) and how far the server's clock
-is from queue time (`clock_offset`), `commits` says which commit of each worker was the last to be kept, and `beats`
-when each last gave a sign of life: that table need not survive a crash of the server. `about` says whose schema
-this is.
+What differs: row numbers come from sequences; `head` names the queue (`identity`) and stores how far the server's
+clock is from queue time (`clock_offset`); `commits` stores the last commit of each worker, and `beats` its last sign
+of life, in a table that need not survive a crash of the server. `about` marks the schema as runcue's.
 
 A step of MIGRATIONS is never changed once it was released; a new one is added and VERSION counts them.
 """
@@ -234,7 +233,9 @@ MIGRATIONS: Final[tuple[str, ...]] = (
 )
 
 VERSION: Final = len(MIGRATIONS)
-HEAD_INSERT: Final = "INSERT INTO head VALUES (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, ?, NULL, NULL, 0)"
+HEAD_INSERT: Final = (
+    "INSERT INTO head VALUES (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, $1, NULL, NULL, 0)"
+)
 SERVER: Final = (
     "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(), "
     "current_setting('transaction_read_only') = 'on', current_setting('fsync'), pg_backend_pid(), "
@@ -242,20 +243,20 @@ SERVER: Final = (
 )
 FOUND: Final = (
     "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = n.oid), (SELECT count(*) FROM pg_class "
-    "WHERE relnamespace = n.oid AND relname = 'about') FROM pg_namespace AS n WHERE nspname = ?"
+    "WHERE relnamespace = n.oid AND relname = 'about') FROM pg_namespace AS n WHERE nspname = $1"
 )
 """How many relations a schema has, if there is such a schema, and whether it says whose it is."""
 END_STANDSTILL: Final = (
     "SELECT pg_terminate_backend(a.pid) FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid "
     "WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() "
-    "AND ((l.classid::bigint << 32) | l.objid::bigint) = hashtextextended(?, 0) AND a.wait_event = 'ClientRead' "
-    "AND clock_timestamp() - greatest(a.state_change, a.query_start) > make_interval(secs => ?)"
+    "AND ((l.classid::bigint << 32) | l.objid::bigint) = hashtextextended($1, 0) AND a.wait_event = 'ClientRead' "
+    "AND clock_timestamp() - greatest(a.state_change, a.query_start) > make_interval(secs => $2)"
 )
-TABLES: Final = "SELECT count(*) FROM pg_class WHERE relnamespace = ?::regnamespace AND relkind = 'r'"
+TABLES: Final = "SELECT count(*) FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r'"
 
 
 def check_server(link: Link, *, to_read: bool = False) -> list[str]:
-    """Refuse a server that cannot hold a queue; what is worth a warning otherwise. A standby will do `to_read`."""
+    """Refuse a server that cannot hold a queue, or return warnings. A standby will do `to_read`."""
     row: Any = link.execute(SERVER).fetchone()
     number, version, is_standby, is_read_only, fsync, backend, encoding = row
     where = link.address.shown
@@ -280,7 +281,7 @@ def check_server(link: Link, *, to_read: bool = False) -> list[str]:
 
 
 def _check_pooler(link: Link) -> None:
-    """Somebody stands between us and the server: a session must be ours alone, not shared between transactions."""
+    """Refuse a pooler that shares a session between transactions: ours must be ours alone."""
     where = link.address.shown
     refusal = StoreError(
         f"{where} leads to a pooler that shares sessions between transactions (pgbouncer: pool_mode=transaction). "
@@ -351,9 +352,9 @@ def migrate(link: Link) -> None:
             link.raw.execute(step)
         if not version:
             link.execute(HEAD_INSERT, (secrets.token_hex(16),))
-            link.execute("INSERT INTO about VALUES (?, ?)", (APPLICATION, VERSION))
+            link.execute("INSERT INTO about VALUES ($1, $2)", (APPLICATION, VERSION))
         elif version < VERSION:
-            link.execute("UPDATE about SET version = ?", (VERSION,))
+            link.execute("UPDATE about SET version = $1", (VERSION,))
         link.commit()
     except BaseException:
         link.undo()

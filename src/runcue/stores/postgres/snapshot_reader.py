@@ -38,7 +38,7 @@ FIRST: Final = (
 """Which queue this is, how far the server's clock is from queue time, what it says, and when the server came up."""
 SIZE: Final = (
     "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
-    "WHERE relnamespace = ?::regnamespace AND relkind = 'r'"
+    "WHERE relnamespace = $1::regnamespace AND relkind = 'r'"
 )
 
 
@@ -132,14 +132,9 @@ class PostgresSnapshotReader:
         before: int | None,
     ) -> list[dict[str, Any]]:
         """The latest jobs of that state, queue and these ids that came before that one, newest first."""
-        where, bindings = jobs_view.conditions(state, queue, before)
-        if ids is not None:
-            where.append("id = ANY(?)")
-            bindings.append([escaped(one) for one in ids])
-        rows = tables.connection.execute(
-            jobs_view.newest(jobs_view.RAW, where), (*bindings, limit)
-        ).fetchall()
-        return [jobs_view.row_of(row) for row in rows]
+        named = ("id = ANY({})", None if ids is None else [escaped(one) for one in ids])
+        statement, bindings = jobs_view.statement(jobs_view.RAW, state, queue, before, limit, named)
+        return [jobs_view.row_of(row) for row in tables.connection.execute(statement, bindings).fetchall()]
 
     def health(self, tables: Tables, head: Head) -> dict[str, Any]:
         """How the database is, as far as that can be told without reading all of it."""
@@ -148,7 +143,7 @@ class PostgresSnapshotReader:
             "SELECT current_setting('server_version'), current_setting('fsync')"
         ).fetchall()
         [(size,)] = link.execute(SIZE, (self._address.schema,)).fetchall()
-        problems = health.set_aside(link) or health.miscounted(link, head)
+        problems = health.quarantined(link) or health.miscounted(link, head)
         if fsync != "on":
             problems.append("fsync is off: what was accepted may be lost with the machine")
         return {

@@ -1,13 +1,13 @@
 """The store behind `Cue("postgresql://…")`.
 
-A turn is one transaction that holds the lock of its namespace: what others left, the decision, one commit, in two
-or three round trips. It runs in the store's own thread. While it decides, nothing that was sent is unanswered: only
-then does the server know that the session stands still, and ends it if that lasts.
+A turn is one transaction that holds the lock of its namespace: it reads what others left, decides, and commits, in
+two or three round trips. It runs in the store's own thread. While it decides, no statement is unanswered: only then
+does the server notice that a session stands still, and end it.
 
-A commit whose answer was lost is asked for: each worker's last turn is written with the turn itself (`commits`), so
-a new connection can tell. It asks with the lock of the namespace, which the old session holds until its end.
+If the answer to a commit is lost, a new connection finds out whether it took place: each turn writes its number into
+`commits`. The new connection takes the lock of the namespace first, which the old session holds until it has ended.
 
-After a commit nothing is raised any more: it would look as if the turn had failed.
+After a commit a turn raises nothing: that would look as if it had failed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from runcue.core.model.state import Head
 from runcue.core.schedule.plan import Plan
 from runcue.errors import StorageReplaced, StoreError
 from runcue.ports import Clock, Outgoing, Received
-from runcue.stores.postgres import schema
+from runcue.stores.postgres import schema, statements
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.beats import BEAT, Beats, note
+from runcue.stores.postgres.beats import Beats, note
 from runcue.stores.postgres.clock import ServerClock
 from runcue.stores.postgres.link import (
     ONE_MOMENT,
@@ -43,7 +43,7 @@ from runcue.stores.postgres.link import (
     unknown,
 )
 from runcue.stores.postgres.place import boot_of, make_place, place_of
-from runcue.stores.postgres.tables import BEGIN, PostgresTables, Swapped
+from runcue.stores.postgres.tables import PostgresTables, Swapped
 from runcue.stores.presence import posix as presence
 from runcue.stores.presence.peer_monitor import EndLeftovers
 from runcue.stores.sql import states
@@ -56,18 +56,15 @@ logger = logging.getLogger("runcue")
 
 T = TypeVar("T")
 TRIES: Final = 3
-"""How often a queue is opened whose connection is lost meanwhile."""
+"""How often opening is tried when the connection is lost meanwhile."""
 PATIENCE: Final = 30.0
-"""Seconds to wait for one's turn before that is an error."""
+"""Seconds that a turn is waited for before that is an error."""
 ASKING: Final = 5.0
-"""Seconds to go on asking whether a commit took place."""
+"""Seconds to go on finding out whether a commit took place."""
 LEAVING: Final = 5.0
-"""Seconds to say good-bye."""
+"""Seconds that signing off may take."""
 LOOK: Final = 1.0
-"""Seconds between two looks at the queue while somebody works on it elsewhere, besides being told."""
-COMMITTED: Final = "INSERT INTO commits VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn"
-FORGET: Final = ("DELETE FROM commits WHERE worker = ANY(?)", "DELETE FROM beats WHERE worker = ANY(?)")
-"""What is kept of workers besides their row."""
+"""Seconds between two looks at the queue while workers elsewhere use it, in case a notification was missed."""
 PASSED_FOR_DEAD: Final = StoreError("this process passed for dead meanwhile")
 
 
@@ -100,19 +97,19 @@ class PostgresStore(SqlStore):
         self._address = address
         self._durability = durability
         self._server_clock = ServerClock() if clock is None else None
-        self.clock = clock or self._server_clock  # type: ignore[assignment] # one of them is there
+        self.clock = clock or self._server_clock  # type: ignore[assignment] # one of them is given
         self._asked_at = 0.0
         self._row: list[Any] = []
         """What BEGIN found in the turn under way, and when it was asked for."""
         self._is_taking_turn = False
         self._is_begun = False
-        """True once a turn holds the lock: what happens after that is not tried again."""
+        """True once a turn holds the lock: from then on it is not tried again."""
         self._kept = 0
-        """Names the last commit of this worker."""
+        """The number of the last commit of this worker."""
         self._beat_at = 0.0
         self._read_connection = StoreThread("runcue-looking")
         self._guard = threading.Lock()
-        self._beside: PostgresTables | None = None
+        self._reading: PostgresTables | None = None
         self._beats: Beats | None = None
         self._look_timer: asyncio.TimerHandle | None = None
         for tries_left in reversed(range(TRIES)):
@@ -129,14 +126,14 @@ class PostgresStore(SqlStore):
             logger.warning("durability is relaxed: what was accepted last may be lost when the server stops")
 
     def _open(self, made: ExitStack) -> None:
-        """Open everything, each with what closes it again if the next cannot be opened."""
+        """Open everything; what is open already is closed if the next thing fails."""
         link = Link(self._address, self._durability)
         made.callback(link.close)
         for warning in schema.check_server(link):
             logger.warning(warning)
         schema.migrate(link)
         asked_at = presence.boottime()
-        row = link.execute(f"SELECT {BEGIN} FROM head").fetchall()[0]
+        row = link.execute(f"SELECT {statements.BEGIN} FROM head").fetchall()[0]
         self._identity = str(row[-3])
         self.local = place_of(self._identity)
         make_place(self.local)
@@ -146,9 +143,9 @@ class PostgresStore(SqlStore):
         self.boot = str(boot_of(directory))
         head, _, _ = self._heard(link, asked_at, row)
         self.told = head.told
-        self._introduce(self.boot)
+        self._describe_myself(self.boot)
         self._tables: PostgresTables = PostgresTables(link, self.worker)
-        self._meet(directory, self._peers)
+        self._watch_peers(directory, self._peers)
 
     def _peers(self) -> dict[str, int]:
         return {one.id: one.pid for one in self._tables.known if one.boot == self.boot}
@@ -161,7 +158,7 @@ class PostgresStore(SqlStore):
     # turns ------------------------------------------------------------------------------------------------
 
     def _transact(self, job: Callable[[], T]) -> T:
-        """Do a job with the turn; whatever it raises undoes it. A connection that was lost meanwhile is made anew."""
+        """Do a job with the turn locked; if it raises, it is rolled back. A lost connection is replaced once."""
         for is_last in (False, True):
             self._is_taking_turn, self._is_begun = True, False
             try:
@@ -179,10 +176,10 @@ class PostgresStore(SqlStore):
         raise AssertionError("the second try returns or raises")
 
     def _begin(self, link: Link) -> None:
-        """Wait for the turn. Who holds it and stands still loses it, where the server does not see to that itself."""
+        """Wait for the turn. A session that holds it and stands still is ended, if the server does not do that."""
         deadline = time.monotonic() + PATIENCE
         posts = None
-        self._presence.drain()  # whatever others told so far, the turn sees
+        self._presence.drain()  # the turn sees all that wake-ups announced so far
         while True:
             opening = self._tables.opening()
             self._asked_at = presence.boottime()
@@ -202,14 +199,14 @@ class PostgresStore(SqlStore):
     def _undo(self) -> None:
         try:
             self._link.undo()
-        except psycopg.Error:  # it is of no use any more; the next turn makes another
+        except psycopg.Error:  # this connection is lost; the next turn makes another
             self._link.close()
 
     _head: Head
     """The counters as this process last saw them."""
 
     def _heard(self, link: Link, asked_at: float, row: Sequence[Any]) -> tuple[Head, float, bool]:
-        """What the counters and the clock say; True when the clock had to be put right."""
+        """The counters, queue time, and True when the offset of the clock had to be corrected."""
         *counters, _, offset, server = row
         head = self._head = states.read_head(tuple(counters))
         if self._server_clock is None:
@@ -222,7 +219,7 @@ class PostgresStore(SqlStore):
                 offset - put_right,
             )
             if link.in_transaction:
-                link.execute("UPDATE head SET clock_offset = ?", (put_right,))
+                link.execute(statements.CLOCK_OFFSET, (put_right,))
         return head, now, put_right != offset
 
     def _opened(self) -> tuple[Head, float, bool]:
@@ -235,7 +232,7 @@ class PostgresStore(SqlStore):
         with link.piped():
             tables.write(plan, before, now, self._lease)
             if plan.lost:
-                for statement in FORGET:
+                for statement in statements.FORGET:
                     link.execute(statement, (list(plan.lost),))
             crashpoint("turn.written")
             if plan.purged:  # while nobody else can use their ids
@@ -244,17 +241,17 @@ class PostgresStore(SqlStore):
         if self._link is link:
             tables.read_answers()
         else:  # the commit stands, but its answer was lost
-            self._ask_again()
+            self._read_shelves_again()
 
-    def _let_be(self) -> None:
+    def _end_unwritten(self) -> None:
         self._link.leave()
 
     # exchanges: without the lock --------------------------------------------------------------------------
 
     def _exchanged(self, post: Outgoing | None, claim: Ticket | None = None) -> Received:
-        """Leave that, and take what is there for this process, each in one statement, if there is anything.
+        """Leave a post and take the letters of this process, each in one statement, if there is anything.
 
-        Once it is known that the post is there, nothing is raised: it would look as if it were not.
+        Once the post is known to be stored, nothing is raised: that would look as if it were not.
         """
         tables = self._tables
         self._is_taking_turn = True
@@ -262,9 +259,9 @@ class PostgresStore(SqlStore):
             if post is None:
                 return self._taken(is_there=False)
             at = self.clock.now()
-            swapped = self._swapped(lambda kept, queue: tables.post(kept, queue, post, at))
+            swapped = self._exchange_once(lambda kept, queue: tables.post(kept, queue, post, at))
             if swapped is not None and not swapped.has_letters:
-                return self._understood(swapped.fleet, swapped.unread, is_there=True)
+                return self._read_letters(swapped.fleet, swapped.unread, is_there=True)
             try:
                 return self._taken(is_there=True)
             except (psycopg.Error, StoreError):
@@ -273,16 +270,16 @@ class PostgresStore(SqlStore):
             self._is_taking_turn = False
 
     def _taken(self, *, is_there: bool) -> Received:
-        """Take what is there for this process, and read it. `is_there` when a post of it is."""
-        tables = self._tables  # what was lost with an answer is made up for
-        swapped = self._swapped(tables.take) or self._swapped(tables.take)
+        """Take the letters of this process and read them. `is_there` says that its post is stored."""
+        tables = self._tables  # if an answer was lost, its letters are made up for
+        swapped = self._exchange_once(tables.take) or self._exchange_once(tables.take)
         if swapped is None:
             return tables.nothing_read(self._head)
         tables.hold(swapped.letters)
-        return self._understood(swapped.fleet, swapped.unread, is_there=is_there)
+        return self._read_letters(swapped.fleet, swapped.unread, is_there=is_there)
 
-    def _swapped(self, swap: Callable[[int, str], Swapped]) -> Swapped | None:
-        """Do that, once more if it did not take place; None when it did, and its answer was lost."""
+    def _exchange_once(self, swap: Callable[[int, str], Swapped]) -> Swapped | None:
+        """Do an exchange, once more if it did not take place; None when it did and its answer was lost."""
         for is_last in (False, True):
             try:
                 if not self._link.is_alive:
@@ -305,8 +302,8 @@ class PostgresStore(SqlStore):
                     return None
         raise AssertionError("the second try returns or raises")
 
-    def _understood(self, fleet: int, unread: frozenset[int], *, is_there: bool) -> Received:
-        """What the letters say that were taken. Those that cannot be understood now are kept for the next time."""
+    def _read_letters(self, fleet: int, unread: frozenset[int], *, is_there: bool) -> Received:
+        """What the letters say that were taken. Those that cannot be read now are kept for the next time."""
         tables = self._tables
         for is_last in (False, True):
             try:
@@ -327,7 +324,7 @@ class PostgresStore(SqlStore):
         raise AssertionError("the second try returns or raises")
 
     def _has_swapped(self) -> bool | None:
-        """Whether an exchange whose answer was lost took place; if not, it never will. None when nobody knows."""
+        """Whether an exchange whose answer was lost took place; if not, it never will. None when that is unknown."""
         began, is_first = time.monotonic(), True
         while True:
             try:
@@ -338,7 +335,7 @@ class PostgresStore(SqlStore):
                 raise
             except (psycopg.Error, StoreError) as error:
                 if time.monotonic() - began >= ASKING:
-                    self._tables.letters_missed()
+                    self._tables.letters_may_be_lost()
                     raise unknown(error, self._address) from cause_of(error, self._address)
                 time.sleep(0.05)
 
@@ -348,10 +345,10 @@ class PostgresStore(SqlStore):
     def _commit(self, is_there: Callable[[], bool] | None = None) -> None:
         link = self._link
         self._kept += 1
-        link.execute(COMMITTED, (self.worker, 2 * self._kept))
+        link.execute(statements.COMMITTED, (self.worker, 2 * self._kept))
         if time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + self._lease / 3
-            link.execute(BEAT, (self.worker,))
+            link.execute(statements.BEAT, (self.worker,))
         try:
             link.commit()
         except psycopg.Error as error:
@@ -367,9 +364,7 @@ class PostgresStore(SqlStore):
                 link = self._renew()
                 # The old session has ended, one way or the other.
                 link.begin_with(schema.turn_of(self._address))
-                row: Any = link.execute(
-                    "SELECT turn FROM commits WHERE worker = ?", (self.worker,)
-                ).fetchone()
+                row: Any = link.execute(statements.LAST_COMMIT, (self.worker,)).fetchone()
                 link.undo()
                 if row is None and (self._tables.has_committed or time.monotonic() - began >= self._lease):
                     raise unknown(PASSED_FOR_DEAD, self._address)
@@ -381,14 +376,14 @@ class PostgresStore(SqlStore):
                     raise unknown(error, self._address) from cause_of(error, self._address)
                 time.sleep(0.05)
 
-    def _ask_again(self) -> None:
+    def _read_shelves_again(self) -> None:
         try:
             self._tables.ask_again()
-        except psycopg.Error as error:  # whoever changes those shelves next tells of them
+        except psycopg.Error as error:  # the next change of those shelves announces them
             self._trouble("cannot ask what a commit said", error)
 
     def _renew(self) -> Link:
-        """Exchange a lost connection for a new one."""
+        """Replace a lost connection by a new one."""
         self._link.close()
         link = Link(self._address, self._durability)
         try:
@@ -401,14 +396,14 @@ class PostgresStore(SqlStore):
         return link
 
     def _poke(self, workers: Iterable[str], urgent: Iterable[str]) -> None:
-        """Wake these workers: those of this host by their files, all others by a note."""
+        """Wake these workers: those of this host by their files, all others by NOTIFY."""
         named, here = set(workers) - {self.worker}, self._peers()
         super()._poke(named & here.keys(), urgent)
         away = named - here.keys()
         if away and self._beats is not None and self._beats.are_others_elsewhere:
             text = note(self.worker, away & set(urgent))
             try:
-                self._link.execute("SELECT pg_notify(?, ?)", (self._address.schema, text))
+                self._link.execute(statements.NOTIFY, (self._address.schema, text))
             except psycopg.Error as error:  # they look by themselves a little later
                 self._trouble("cannot wake processes elsewhere", error)
 
@@ -422,33 +417,33 @@ class PostgresStore(SqlStore):
         return looked() if self._is_on_loop else await self._read_connection.do(looked)
 
     def _looked(self, look: Callable[[Tables], T]) -> T:
-        """One moment of the queue; asked once more when the connection was lost meanwhile."""
+        """Read one moment of the queue, once more if the connection was lost meanwhile."""
         self._check()
         for is_last in (False, True):
-            if self._is_closed and self._beside is None:
+            if self._is_closed and self._reading is None:
                 raise StoreError(f"{self._address.shown} is closed. Open the queue anew.", self._place)
             try:
-                if self._beside is None:
-                    self._beside = PostgresTables(Link(self._address, read_only=True))
-                link: Link = self._beside.connection
+                if self._reading is None:
+                    self._reading = PostgresTables(Link(self._address, read_only=True))
+                link: Link = self._reading.connection
                 (identity,) = link.begin_with(ONE_MOMENT, "SELECT identity FROM head", locked=0.0)
                 try:
                     if str(identity) != self._identity:
                         raise replaced("holds another queue now", self._address)
-                    found = look(self._beside)
+                    found = look(self._reading)
                 except BaseException:
                     link.undo()
                     raise
                 link.leave()
                 return found
             except psycopg.Error as error:
-                self._look_no_more()
+                self._close_reading()
                 if is_last or not (is_gone(error) or is_passing(error)):
                     raise told(error, self._address) from cause_of(error, self._address)
         raise AssertionError("the second try returns or raises")
 
-    def _look_no_more(self) -> None:
-        beside, self._beside = self._beside, None
+    def _close_reading(self) -> None:
+        beside, self._reading = self._reading, None
         if beside is not None:
             beside.connection.close()
 
@@ -463,7 +458,7 @@ class PostgresStore(SqlStore):
             )
 
     def is_alive(self, worker: str) -> bool:
-        """False when that process is known to be dead: here by its lock, elsewhere when it was struck off."""
+        """False when that process is known to be dead: on this host by its lock, elsewhere when its row is gone."""
         is_away = any(one.id == worker and one.boot != self.boot for one in self._tables.known)
         return is_away or super().is_alive(worker)
 
@@ -473,7 +468,7 @@ class PostgresStore(SqlStore):
             self._look_later()
 
     def _look_later(self) -> None:
-        """While somebody works on the queue elsewhere: look by ourselves as well, who could miss being told."""
+        """While workers elsewhere use the queue, look at it regularly: a notification may be missed."""
         self._look_timer = None
         if not self._is_closed and any(one.boot != self.boot for one in self._tables.known):
             self._look_timer = self._loop.call_later(LOOK, self._look)
@@ -482,39 +477,39 @@ class PostgresStore(SqlStore):
         self._peer_monitor.notice()
         self._look_later()
 
-    def _rest(self) -> None:
-        super()._rest()
+    def _stop_background(self) -> None:
+        super()._stop_background()
         if self._look_timer is not None:
             self._look_timer.cancel()
         if self._beats is not None:
             self._beats.close()
 
-    def _strike_off(self) -> None:
+    def _delete_worker(self) -> None:
         try:
             link = self._link if self._link.is_alive else self._renew()
             with link.timed(LEAVING):
                 link.begin_with("SELECT 1")
                 self._tables.sign_off(self.clock.now())
-                for statement in FORGET:
+                for statement in statements.FORGET:
                     link.execute(statement, ([self.worker],))
                 link.commit()
         except psycopg.Error as error:
             raise told(error, self._address) from cause_of(error, self._address)
 
-    def _leave(self) -> None:
-        """Let go of the database, but not of what says that this process lives.
+    def _disconnect(self) -> None:
+        """Close the database, but keep the lock that shows that this process lives.
 
-        Each connection is closed by the thread that uses it; one that is in use just now is cut.
+        Each connection is closed by the thread that uses it; one that is in use now is cut.
         """
-        beside = self._beside
+        beside = self._reading
         if beside is not None and self._guard.locked():
             beside.connection.hang_up()
         if self._is_taking_turn:
             self._link.hang_up()
         if self._is_on_loop:
-            self._look_no_more()
+            self._close_reading()
             self._link.close()
         else:
-            self._read_connection.after_all(self._look_no_more)
+            self._read_connection.after_all(self._close_reading)
             self._turns.after_all(self._link.close)
         self._read_connection.close()

@@ -1,13 +1,12 @@
-"""The other processes on a queue, as the loop of a store sees them: being woken by them, and noticing their death.
+"""Receives wake-ups from the other processes on a queue, and notices their death.
 
 Rules:
-- A lock alone decides who lives (posix.py). The end of a process is watched for with a descriptor, as a hint to
-  ask its lock at once. Besides, locks are asked twice a second; where a descriptor watches, every 1.5 s.
-- A dead worker is reported only when nothing that it had begun runs any more. Seeing to that may take a while, so it
+- Only its lock shows whether a process lives (posix.py). A pidfd reports the end of a process, as a hint to check its
+  lock at once. Besides, locks are checked twice a second; with a pidfd, every 1.5 s.
+- A dead worker is reported only when nothing that it had begun runs any more. Ending that may take a while, so it
   happens in a thread of its own (on virtual time on the loop itself).
-- While this process waits for a turn or has one, it need not be told anything: the turn sees it. Whatever others tell
-  meanwhile wakes nobody, for it would only get in the way of the turn.
-- What goes wrong here stops nobody from working. It is logged, once a minute.
+- While this process waits for a turn or has one, wake-ups are ignored: the turn reads everything anyway.
+- Errors here stop no work. They are logged, once a minute.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from runcue.stores.presence.posix import URGENT, Presence
 logger = logging.getLogger("runcue")
 
 LOOK_AROUND = 0.5
-"""Seconds between two looks at the other processes, besides being told."""
+"""Seconds between two checks of the other processes."""
 ASKED = 3
-"""Every so many looks the lock of a process is asked whose end is watched for as well."""
+"""A process that a pidfd watches has its lock checked once in so many checks."""
 MANY = 4096
-"""So many pokes at once may be all that fit: what came after them was not told."""
+"""With so many pokes at once the FIFO may have been full, and an urgent one lost."""
 TROUBLE_EVERY = 60.0
 
 EndLeftovers = Callable[[str], bool]
@@ -39,14 +38,14 @@ EndLeftovers = Callable[[str], bool]
 
 
 class Trouble:
-    """Logs what goes wrong beside the work: each kind once a minute at most, however often it happens."""
+    """Logs errors that stop no work: each kind once a minute at most, however often it happens."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._told: dict[str, float] = {}
 
     def __call__(self, what: str, error: Exception) -> None:
-        """Something could not be done."""
+        """Log that something could not be done."""
         now = time.monotonic()
         if now - self._told.get(what, -TROUBLE_EVERY) >= TROUBLE_EVERY:
             self._told[what] = now
@@ -54,7 +53,7 @@ class Trouble:
 
 
 class PeerMonitor:
-    """Listens to the other processes on a queue and looks after them. For the loop's thread."""
+    """Listens to the other processes on a queue, and watches whether they live. For the loop's thread."""
 
     def __init__(
         self,
@@ -84,14 +83,14 @@ class PeerMonitor:
         self._is_closed = False
 
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
-        """Say when another process committed something, and when one died."""
+        """Call `changed` when another process has committed something, and `lost` when one has died."""
         self._changed, self._lost = changed, lost
         self._is_listening = True
         self._hear()
 
     @contextmanager
     def unheard(self) -> Iterator[None]:
-        """While a turn is taken, which sees what others did."""
+        """Ignore wake-ups while a turn is taken, which reads everything."""
         if self._is_listening and not self._is_closed:
             self._loop.remove_reader(self._presence.fileno())
         try:
@@ -104,12 +103,12 @@ class PeerMonitor:
             try:
                 self._loop.add_reader(self._presence.fileno(), self._poked)
                 self._is_deaf = False
-            except OSError as error:  # `meet` tries again; they are looked at meanwhile
+            except OSError as error:  # `meet` tries again; until then the regular checks have to do
                 self._is_deaf = True
                 self._trouble("cannot listen to the other processes", error)
 
     def meet(self) -> None:
-        """After a turn or an exchange: begin to look around if somebody else is there."""
+        """After a turn or an exchange: begin the regular checks if there are other processes."""
         self._turn_at = self._loop.time()
         if self._is_deaf:
             self._hear()
@@ -117,12 +116,12 @@ class PeerMonitor:
             self._look_around()
 
     def notice(self) -> None:
-        """Something is not as it was, whoever did that: have a turn taken that finds out."""
+        """Have a turn taken that finds out what has changed."""
         if not self._is_closed:
             self._changed(True)
 
     def close(self) -> None:
-        """Look at nobody any more."""
+        """Stop listening and watching."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -141,14 +140,14 @@ class PeerMonitor:
         self._changed(URGENT in said or len(said) >= MANY)
 
     def _look_around(self) -> None:
-        """While there are others: look now and then who died, in case nobody noticed or told."""
+        """Check regularly which of the others died, as long as there are others."""
         self._timer = None
         others = self._others()
         for worker in self._watches.keys() - others.keys():
             self._unwatch(worker)
         if others:
             self._timer = self._loop.call_later(LOOK_AROUND, self._look_around)
-            if self._loop.time() - self._turn_at >= LOOK_AROUND:  # a turn has seen what there was by then
+            if self._loop.time() - self._turn_at >= LOOK_AROUND:  # a turn has read everything until then
                 self._changed(True)
         self._looks += 1
         for number, (worker, pid) in enumerate(others.items(), self._looks):
@@ -162,7 +161,7 @@ class PeerMonitor:
             if watch is not None:
                 try:
                     self._loop.add_reader(watch, self._hinted, worker)
-                except OSError:  # no room for it: the lock tells it a little later
+                except OSError:  # no room for it: the regular check notices it a little later
                     self._watches[worker] = None
                     os.close(watch)
 
@@ -217,4 +216,4 @@ class PeerMonitor:
 
 
 def _nobody(*_: object) -> None:
-    """Stands in until somebody listens."""
+    """Stands in until `listen` is called."""

@@ -1,14 +1,14 @@
-"""Who else works on this queue, on this host: turns, wake-ups and signs of life between processes.
+"""Turns, wake-ups and signs of life between the processes on one host that have a queue open.
 
 Beside the file of a queue lies the directory `<file>.runcue` (0700), with files (0600) that hold no data:
 `turn`, and for each worker `<worker>.lock` and `<worker>.wake`. Rules:
 
-- A worker lives as long as the kernel holds its lock, and no longer: pids, clocks and beats prove nothing. A
-  stopped process lives. Who asks takes the lock shared, so that two who ask about the dead do not see each other.
-- A lock file is locked before it gets its name, and is born and swept with the directory itself locked. So
-  whoever finds one free has found the dead, and nobody removes what belongs to the living.
-- Descriptors are closed in a forked child before its code runs: it must not keep a lock that is not its own.
-- The turnstile only makes waiting fair. Who cannot get through may try the database's own lock without it.
+- A worker lives as long as the kernel holds its lock, and no longer: pids, clocks and beats prove nothing. A stopped
+  process lives. A check takes the lock shared, so that two checks of a dead worker do not take each other for it.
+- A lock file is locked before it gets its name, and is made and removed with the directory itself locked. So a free
+  lock means a dead worker, and the files of a living one are never removed.
+- Descriptors are closed in a forked child before its code runs: it must not keep its parent's lock.
+- The turnstile only makes waiting fair. A process that cannot pass it may try the database's own lock without it.
 - Nothing here reads or writes the database.
 """
 
@@ -41,14 +41,14 @@ except ImportError:
 
 FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.02
-DOOR_PATIENCE = 3.0
+DIRECTORY_PATIENCE = 3.0
 KEPT_WAKES = 64
 NEWS, URGENT = b".", b"!"
-"""What a poke says: that something changed, or that something was left for whom it wakes."""
+"""What a poke says: that something changed, or that something was left for the process that it wakes."""
 WAKE_SIZE = 65_536  # what waits in a FIFO on most systems
 
 WORKER_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
-"""What a worker may be called: it becomes the name of files."""
+"""The form of a worker's id, which becomes the name of files."""
 _SUFFIXES = (".wake", ".lock", ".new")
 
 
@@ -56,13 +56,13 @@ _SUFFIXES = (".wake", ".lock", ".new")
 
 
 def side_directory(database: str | Path) -> Path:
-    """Where the side files of a queue are: the same for every name that leads to the file."""
+    """The directory of a queue's side files: the same for every path that leads to the file."""
     real = Path(os.path.realpath(database))  # which takes a ring of links, too
     return real.with_name(real.name + ".runcue")
 
 
 def new_worker_id() -> str:
-    """A name that no worker had before; the pid in it is for people, nothing is decided by it."""
+    """An id that no worker had before. The pid in it is for people; nothing is decided by it."""
     return f"{os.getpid()}-{secrets.token_hex(8)}"
 
 
@@ -81,7 +81,7 @@ def host_name() -> str:
 
 
 boottime: Callable[[], float] = time.monotonic
-"""Seconds on a clock that nobody can set and that all processes of this host share."""
+"""Seconds on a clock that cannot be set and that all processes of this host share."""
 if hasattr(time, "CLOCK_BOOTTIME"):
     boottime = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
@@ -159,8 +159,8 @@ def _take(descriptor: int, timeout: float) -> bool:
 
 
 @contextmanager
-def _door(directory: Path, patience: float) -> Iterator[bool]:
-    """Be the only one who makes or sweeps files of workers; False when others are at it for too long."""
+def _directory_lock(directory: Path, patience: float) -> Iterator[bool]:
+    """Hold the lock under which files of workers are made and removed; False when others hold it for too long."""
     descriptor = _open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         is_ours = _take(descriptor, patience)
@@ -189,7 +189,7 @@ def _is_held(path: str) -> bool | None:
 
 
 def is_alive(directory: Path, worker_id: str) -> bool:
-    """Whether that worker's process lives, for those who have no Presence of their own."""
+    """Whether that worker's process lives; for callers without a Presence of their own."""
     if WORKER_ID.fullmatch(worker_id) is None:
         return False
     path = f"{directory}/{worker_id}.lock"
@@ -213,7 +213,7 @@ def last_beat(directory: Path, worker_id: str) -> float | None:
 
 
 def workers(directory: Path) -> list[str]:
-    """The ids of all who have files here, the dead too."""
+    """The ids of all workers that have files here, dead ones too."""
     try:
         names = [path.name for path in directory.iterdir()]
     except FileNotFoundError:
@@ -228,10 +228,10 @@ def workers(directory: Path) -> list[str]:
 
 
 class Turnstile:
-    """Lets the processes on one queue through one by one, before each asks for the database's lock.
+    """Lets the processes on one queue through one by one, before each takes the database's lock.
 
-    For one thread. The kernel keeps those who wait in a blocking call in order; who looks in now and then starves. A
-    blocking call cannot be given up: who no longer wants the turn that it brings has to let it pass.
+    For one thread. The kernel serves blocking calls in order; a process that polls would starve. A blocking call
+    cannot be given up: a caller that no longer wants the turn releases it when it comes.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -240,14 +240,14 @@ class Turnstile:
         self._pid = os.getpid()
         self._is_open = True
         self._guard = threading.Lock()
-        self._is_waiting = False  # then the descriptor is closed by who waits
+        self._is_waiting = False  # then the waiting thread closes the descriptor
         try:
             self._descriptor = _make(self._path, 0)
         except OSError as error:
             raise _failure("open", self._path, error) from error
 
     def acquire(self, timeout: float | None = None) -> bool:
-        """Wait for our turn. With a timeout it is looked for now and then, and False when it did not come in time."""
+        """Wait for our turn. With a timeout the lock is polled; False when the turn did not come in time."""
         try:
             with self._guard:
                 _check_open(self._is_open, self._pid, self._path)
@@ -270,12 +270,12 @@ class Turnstile:
         _check_open(self._is_open, self._pid, self._path)
 
     def release(self) -> None:
-        """Let the next one through."""
+        """Let the next process through."""
         _check_open(self._is_open, self._pid, self._path)
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Let go of the turn and of the file, which stays for the others. From any thread."""
+        """Close the file, and with it the turn; the file stays for the others. From any thread."""
         if self._pid != os.getpid():
             return
         with self._guard:
@@ -311,7 +311,7 @@ class Presence:
         self._lock = self._wake = -1
         self._wakes: dict[str, int] = {}  # peer → its FIFO, the longest unused first
         try:
-            self._move_in()
+            self._make_files()
         except OSError as error:
             raise _failure("make", self._path, error) from error
         finally:
@@ -322,13 +322,15 @@ class Presence:
         state = "forked" if self.is_forked else "open" if self._is_open else "closed"
         return f"<Presence {self.worker_id} {state}>"
 
-    def _move_in(self) -> None:
+    def _make_files(self) -> None:
         new = self.directory / f"{self.worker_id}.new"
-        with _door(self.directory, DOOR_PATIENCE) as is_ours:
+        with _directory_lock(self.directory, DIRECTORY_PATIENCE) as is_ours:
             if not is_ours:
                 name = quoted(str(self.directory))
                 advice = "Look for a stopped process that has it open."
-                raise StorageBusy(f"{name} was locked for {DOOR_PATIENCE:g} s. {advice}", str(self.directory))
+                raise StorageBusy(
+                    f"{name} was locked for {DIRECTORY_PATIENCE:g} s. {advice}", str(self.directory)
+                )
             if _is_held(str(self._path)):
                 message = f"Worker {quoted(self.worker_id)} is at work already. Give every worker its own id."
                 raise StoreError(message, str(self._path))
@@ -350,7 +352,7 @@ class Presence:
 
     @property
     def is_in_place(self) -> bool:
-        """False when somebody removed or exchanged our lock file, so that others take us for dead."""
+        """False when our lock file was removed or replaced, so that others take this process for dead."""
         try:
             ours, there = os.fstat(self._lock), self._path.stat()
         except OSError:
@@ -363,7 +365,7 @@ class Presence:
         return self._wake
 
     def drain(self) -> bytes:
-        """Take in all pokes so far: what they say, nothing when there was none."""
+        """Read all pokes so far: their bytes, none when there was no poke."""
         _check_open(self._is_open, self._pid, self._path)
         try:  # what is left after that makes the descriptor readable again
             return os.read(self._wake, WAKE_SIZE)
@@ -371,11 +373,10 @@ class Presence:
             return b""
 
     def poke(self, worker_ids: Iterable[str], urgent: Container[str] = ()) -> list[str]:
-        """Wake these workers, and say which of them cannot be reached any more: ask if they are alive.
+        """Wake these workers; those in `urgent` learn that something was left for them.
 
-        Those in `urgent` are told that something was left for them.
-
-        One that could not be told is no reason not to tell the others; the first such trouble is raised then.
+        Returns the workers that cannot be reached any more, and may be dead. An error with one does not keep the
+        others from being woken; the first error is raised afterwards.
         """
         _check_open(self._is_open, self._pid, self._path)
         gone, troubles = [], []
@@ -415,7 +416,7 @@ class Presence:
         return True
 
     def is_alive(self, worker_id: str) -> bool:
-        """Whether that worker's process lives; raises when somebody took the files of all away."""
+        """Whether that worker's process lives; raises when our own files are gone, too."""
         _check_open(self._is_open, self._pid, self._path)
         if worker_id == self.worker_id or is_alive(self.directory, worker_id):
             return True
@@ -439,11 +440,11 @@ class Presence:
             return None
 
     def sweep(self, dead_ids: Iterable[str]) -> list[str]:
-        """Remove the files of those among these that are dead, and name them; nothing while others sweep."""
+        """Remove the files of the dead among these workers; the ids of those. Does nothing while others sweep."""
         _check_open(self._is_open, self._pid, self._path)
         swept = []
         try:
-            with _door(self.directory, 0.0) as is_ours:
+            with _directory_lock(self.directory, 0.0) as is_ours:
                 for worker_id in dead_ids if is_ours else ():
                     if worker_id != self.worker_id and not is_alive(self.directory, worker_id):
                         self._remove(worker_id)
@@ -526,7 +527,7 @@ def _no_sigpipe() -> Iterator[None]:
 
 
 class Heart:
-    """Calls `beat` every so often from a thread of its own, until closed; why one was missed is said to `trouble`."""
+    """Calls `beat` regularly in a thread of its own, until closed; reports errors to `trouble`."""
 
     def __init__(
         self, beat: Callable[[], None], every: float, trouble: Callable[[str, Exception], None]

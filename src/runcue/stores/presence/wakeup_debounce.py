@@ -1,8 +1,8 @@
-"""News of other processes, on their way to the engine.
+"""Holds back wake-ups from other processes while this process takes turns anyway.
 
-A process that takes one turn after the other need not be told: its next turn sees what there is. So while it is
-busy, news wait a little, and are passed on only if no turn came meanwhile. Each turn for news alone would hold up
-everybody who has something to write.
+A busy process needs no wake-up: its next turn reads everything. So while it is busy a wake-up waits a little, and is
+passed on only if no turn came meanwhile. A turn for each wake-up would delay every process that has something to
+write.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Final
 
 BUSY: Final = 0.005
-"""Seconds after its last commit for which a process counts as busy, and for which news wait there."""
+"""Seconds after its last commit for which a process counts as busy, and for which a wake-up waits."""
 
 
 class WakeupDebounce:
-    """Hears of others, and of this process's own turns. For the loop's thread, but where another is named."""
+    """Passes wake-ups on, unless a turn makes them needless. For the loop's thread, except where another is named."""
 
     def __init__(self, *, is_at_once: bool) -> None:
         """`is_at_once` says that nothing ever waits, as on virtual time."""
@@ -27,26 +27,26 @@ class WakeupDebounce:
         self._timer: asyncio.TimerHandle | None = None
         self._busy_at = -BUSY
         self._turns = self._turns_at_news = 0
-        """How many turns have seen what others did, and how many had when the last news came."""
+        """How many turns have begun, and how many had when the last wake-up came."""
         self._is_in_turn = False
         self._is_closed = False
 
     def listen(self, changed: Callable[[bool], None]) -> None:
-        """Pass news on to this from now on."""
+        """Call this for each wake-up from now on."""
         self._changed = changed
 
     # in the thread that takes turns -----------------------------------------------------------------------
 
     def turn_wanted(self) -> None:
-        """A turn is waited for, or under way."""
+        """A turn waits for the lock, or holds it."""
         self._is_in_turn = True
 
     def turn_began(self) -> None:
-        """It has the lock: what others did so far, it sees."""
+        """The turn has the lock, and reads what others have done so far."""
         self._turns += 1
 
     def turn_over(self, *, is_written: bool) -> None:
-        """It has ended, with a commit or without."""
+        """The turn has ended, with a commit or without."""
         self._is_in_turn = False
         if is_written:
             self._busy_at = time.monotonic()
@@ -54,7 +54,7 @@ class WakeupDebounce:
     # on the loop ------------------------------------------------------------------------------------------
 
     def hear(self, is_urgent: bool) -> None:
-        """Somebody committed something."""
+        """Another process has committed something."""
         self._turns_at_news = self._turns
         if is_urgent or self._is_at_once or not self._is_busy():
             self._changed(is_urgent)
@@ -62,13 +62,13 @@ class WakeupDebounce:
             self._later()
 
     def close(self) -> None:
-        """Pass nothing on any more."""
+        """Drop all further wake-ups."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _is_busy(self) -> bool:
-        """Whether a turn is under way or may well be the next thing: what the last one started brings it."""
+        """Whether a turn is under way, or is likely soon because of what the last one started."""
         return self._is_in_turn or time.monotonic() - self._busy_at < BUSY
 
     def _later(self) -> None:
@@ -76,7 +76,7 @@ class WakeupDebounce:
             self._timer = self._loop.call_later(BUSY, self._pass_on)
 
     def _pass_on(self) -> None:
-        """Pass news on, unless a turn that began after they came has seen them."""
+        """Pass the wake-up on, unless a turn that began after it has read everything."""
         self._timer = None
         if self._turns != self._turns_at_news:
             return

@@ -14,13 +14,13 @@ from runcue.stores.presence.posix import Presence
 from runcue.stores.sql.store_thread import StoreThread
 
 EVERY = 0.02
-"""Seconds between two tidings of a process that is busy, for those who have nothing to do."""
+"""Seconds between two wake-ups that a busy process sends to processes for which nothing was left."""
 FEW = 8
-"""Where there are more processes than these, they are told less often: together they are woken as often as these."""
+"""With more processes than these each is woken less often, so that the total stays the same."""
 
 
 class Wakeups:
-    """What a process tells the others after its turns. For the store's thread, but where another is named."""
+    """Wakes other processes after a turn. For the store's thread, except where another is named."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Wakeups:
         *,
         is_at_once: bool,
     ) -> None:
-        """`poke` wakes some, and tells those among them for whom something was left that it was."""
+        """`poke(workers, urgent)` wakes workers; `urgent` are those for which something was left."""
         self._thread = thread
         self._peers = peers
         self._poke = poke
@@ -41,7 +41,7 @@ class Wakeups:
         self._is_closed = False
 
     def of(self, plan: Plan) -> None:
-        """A turn was committed that decided this."""
+        """A turn with this plan was committed."""
         if plan.parts:
             self.wake(plan.parts)
         now = time.monotonic()
@@ -58,12 +58,12 @@ class Wakeups:
         self._poke(workers, set(workers))
 
     def to_all(self, but: Iterable[str] = (), *, is_urgent: bool = False) -> None:
-        """Wake everybody, but those who were woken already."""
+        """Wake all others, but those that were woken already."""
         others = {*self._peers()} - {*but}
         self._poke(others, others if is_urgent else ())
 
     def close(self) -> None:
-        """Tell nothing more by itself. On the loop."""
+        """Stop the timer. On the loop."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -81,8 +81,8 @@ class Wakeups:
 
 
 def sweep(presence: Presence, trouble: Trouble, dead: list[str]) -> None:
-    """Clear away what dead processes left on this host."""
+    """Remove the files that dead processes left on this host."""
     try:
         presence.sweep(dead)
-    except (OSError, StoreError) as error:  # the next who opens the queue does it
+    except (OSError, StoreError) as error:  # the next process that opens the queue does it
         trouble("cannot clear away the files of dead processes", error)

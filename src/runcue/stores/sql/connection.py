@@ -30,7 +30,7 @@ class Rows(Protocol):
 
 
 class Connection(Protocol):
-    """Sends statements. Bindings are a sequence, for ? in turn or for ?1, ?2 and so on."""
+    """Sends statements. Bindings are a sequence, for $1, $2 and so on."""
 
     @property
     def in_transaction(self) -> bool:
@@ -41,8 +41,8 @@ class Connection(Protocol):
         """Send a statement; its answer."""
         ...
 
-    def executemany(self, statement: str, rows: Iterable[Any], /) -> Any:
-        """Send a statement for each of these rows."""
+    def executemany(self, statement: Any, rows: Iterable[Any], /) -> Any:
+        """Send a statement of the connection's dialect for each of these rows."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a process does for a queue now and then, in the store's thread: let go of what is old, renew its leases."""
+"""Deletes what is old, and renews leases, now and then in the store's thread."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from runcue.stores.sql.store_thread import StoreThread
 
 PRUNE_EVERY = 60.0
 SHORTEST_PAUSE = 0.01
-"""Seconds between two steps of pruning while there is more to let go of; at least as long as the step took."""
+"""Seconds between two steps of pruning while there is more to delete; at least as long as the step took."""
 
 
 class Housekeeping:
-    """Calls what does it, when it is time. What goes wrong there is tried again another time."""
+    """Calls `prune` and `renew` when it is time. An error is logged, and the call tried again another time."""
 
     def __init__(
         self,
@@ -28,8 +28,8 @@ class Housekeeping:
         prune: Callable[[], tuple[list[Deleted], bool]],
         renew: Callable[[], bool],
     ) -> None:
-        """`prune` lets go of some of what is old, and says whether there is more. `renew` says until when what runs
-        here is ours, and whether there is anything."""
+        """`prune` deletes some of what is old; it returns that, and whether there is more. `renew` renews the leases
+        of this worker; it returns whether there were any."""
         self._thread = thread
         self._trouble = trouble
         self._lease = lease
@@ -43,11 +43,11 @@ class Housekeeping:
         self._renewed_at = time.monotonic()
 
     def begin(self) -> None:
-        """Let go of what is old from now on, now and then. On the loop."""
+        """Delete what is old from now on, now and then. On the loop."""
         self._prune_in(PRUNE_EVERY)
 
     def close(self) -> None:
-        """Do nothing more. On the loop."""
+        """Stop. On the loop."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -64,7 +64,7 @@ class Housekeeping:
             self._prune_in(PRUNE_EVERY)
 
     def prune(self) -> None:
-        """Let go of some of what is old, and again soon if there is more. In the store's thread."""
+        """Delete some of what is old, and again soon if there is more. In the store's thread."""
         began, is_full = time.monotonic(), False
         try:
             _, is_full = self._prune()
@@ -74,13 +74,13 @@ class Housekeeping:
         post_to_loop(self._loop, self._prune_in, pause)
 
     def pulse(self) -> None:
-        """Renew the leases if it is time for that. In the heart's thread; a busy loop does not keep it from that."""
+        """Have the leases renewed if it is time. In the heart's thread, so that a busy loop does not delay it."""
         if self.may_run and time.monotonic() - self._renewed_at >= self._lease / 3:
             self._renewed_at = time.monotonic()
             self._thread.put(self.renew)
 
     def renew(self) -> None:
-        """Say until when what runs here is ours. In the store's thread."""
+        """Renew the leases of this worker. In the store's thread."""
         if not self._is_closed:
             try:
                 self.may_run = self._renew()

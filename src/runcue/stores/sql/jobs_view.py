@@ -1,23 +1,20 @@
-"""Work in the words of queuectl: which of its states is which of ours, and the rows of the view `jobs`.
+"""Units in the words of queuectl: which of its states is which of ours, and the rows of the view `jobs`.
 
-A file has that view. From PostgreSQL the columns are read as they are and put into these words here, because there
-one damaged text would spoil a whole statement.
+A file has that view. From PostgreSQL the columns are read as they are, and put into these words here: there, one
+damaged text would make a whole statement fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import apsw
 import msgspec
 
 from runcue.core.model.record import Record
 from runcue.core.model.state import Head
 from runcue.errors import InvalidOption
 from runcue.stores.sql.connection import Connection
-from runcue.stores.sqlite.schema import JOBS
 
 COLUMNS: Final = ("id", "command", "state", "attempts", "max_retries", "priority", "created_at", "updated_at",
                   "next_run_at", "last_error", "worker_id")  # fmt: skip
@@ -40,35 +37,28 @@ RAW: Final = (
 """What `row_of` makes a row from."""
 
 
-def conditions(state: str | None, queue: str | None, before: int | None) -> tuple[list[str], list[object]]:
-    """What finds the jobs of that state and queue that came before that one, and its bindings."""
-    if state is not None and state not in WHERE:
-        raise InvalidOption("state", state, f"one of {', '.join(WHERE)}")
-    asked = {"queue = ?": queue, "seq < ?": before}
-    found = {where: value for where, value in asked.items() if value is not None}
-    return [*([] if state is None else [WHERE[state]]), *found], [*found.values()]
-
-
-def newest(select: str, where: list[str]) -> str:
-    """The statement that finds the latest of what meets all these conditions; its last binding is the limit."""
-    return f"{select} WHERE {' AND '.join(where) or 'true'} ORDER BY seq DESC LIMIT ?"
-
-
-def find(
-    connection: apsw.Connection,
+def statement(
+    select: str,
     state: str | None,
     queue: str | None,
-    ids: Iterable[str] | None,
-    limit: int,
     before: int | None,
-) -> list[dict[str, Any]]:
-    """The latest jobs of that state, queue and these ids that came before that one, newest first."""
-    where, bindings = conditions(state, queue, before)
-    if ids is not None:
-        where.append("id IN (SELECT value FROM json_each(?))")
-        bindings.append(msgspec.json.encode(list(ids)).decode())
-    rows = connection.execute(newest(JOBS, where), (*bindings, limit))
-    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    limit: int,
+    *more: tuple[str, object],
+) -> tuple[str, list[object]]:
+    """The statement that finds the latest jobs of a state and queue, before a number, newest first; and its bindings.
+
+    Each of `more` is another condition, with {} for a value; a value that is None asks nothing.
+    """
+    if state is not None and state not in WHERE:
+        raise InvalidOption("state", state, f"one of {', '.join(WHERE)}")
+    where = [] if state is None else [WHERE[state]]
+    bindings: list[object] = []
+    for condition, value in (("queue = {}", queue), ("seq < {}", before), *more):
+        if value is not None:
+            bindings.append(value)
+            where.append(condition.format(f"${len(bindings)}"))
+    text = f"{select} WHERE {' AND '.join(where) or 'true'} ORDER BY seq DESC LIMIT ${len(bindings) + 1}"
+    return text, [*bindings, limit]
 
 
 def row_of(row: tuple[Any, ...]) -> dict[str, Any]:

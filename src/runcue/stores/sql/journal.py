@@ -1,6 +1,6 @@
-"""Events in a file: those of one turn in one row, in few words, because most are never read again.
+"""Events as rows: those of one turn in one row, kept short because most are never read.
 
-What an event says that the record of its work says too is not repeated; a result is looked up when it is read.
+What the record of a unit says is not repeated; a result is looked up when the event is read.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _decode = msgspec.json.Decoder().decode
 
 
 def pack(events: Iterable[News]) -> bytes:
-    """The events of one turn as they are stored: those that differ only in their ids together.
+    """The events of one turn as they are stored, those that differ only in their ids together.
 
-    Whether they do is told by identity, which costs little: what one turn changes holds the very same objects.
+    Values are compared by identity, which is cheap: the records that one turn changes share the same objects.
     """
     rows: list[list[Any]] = []
     state = task = services = chosen = began = ended = attempt = None
@@ -61,7 +61,7 @@ def pack(events: Iterable[News]) -> bytes:
 
 
 def _shortened(ids: list[str]) -> tuple[str, list[str]]:
-    """What all of them begin with, and the rest of each: those that runcue makes differ only at their end."""
+    """The common beginning of some ids, and the rest of each: ids made by runcue differ only at their end."""
     first, last = min(ids), max(ids)
     same = next((place for place, sign in enumerate(first) if last[place : place + 1] != sign), len(first))
     return first[:same], [work_id[same:] for work_id in ids]
@@ -75,7 +75,7 @@ def _words(news: EventDraft) -> list[Any]:
 
 
 def unpack(body: bytes, first_seq: int, at: float, result_of: Callable[[str], Any]) -> list[Event]:
-    """The events of one turn again."""
+    """The events of one turn from a stored row."""
     found: list[Event] = []
     try:
         for words in _decode(body):

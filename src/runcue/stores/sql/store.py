@@ -1,8 +1,8 @@
-"""What the stores have in common that several processes share: a file's and PostgreSQL's.
+"""The store of a queue that several processes share: what a file and PostgreSQL have in common.
 
-A turn runs in the store's own thread, from lock to commit. The user's loop never holds the lock. On virtual time the
-same happens on the loop itself. Who only asks is answered beside the turns. Processes of one host see each other by
-the files of presence/posix.py. The heart's thread looks every two seconds whether everything is still there.
+A turn runs in the store's own thread, from lock to commit, so the user's loop never holds the lock; on virtual time
+it runs on the loop. Reads are answered beside the turns. Processes of one host find each other by the files of
+presence/posix.py. A thread, the heart, checks every two seconds that the queue and the loop are still there.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ logger = logging.getLogger("runcue")
 
 T = TypeVar("T")
 PULSE = 2.0
-"""Seconds between two looks at the queue and the loop by a process that has nothing else to do."""
+"""Seconds between two checks of the queue and the loop."""
 CLOSING = 30.0
-"""Seconds after which close() no longer waits for a turn that somebody else holds."""
+"""Seconds after which close() no longer waits for a turn that another process holds."""
 CRASH_AT = os.environ.get("RUNCUE_CRASH_AT", "")
 
 _passed: Counter[str] = Counter()
 
 
 def crashpoint(name: str) -> None:
-    """Where a test may have this process die: RUNCUE_CRASH_AT="name:3" kills it at the third pass."""
+    """A place at which a test can kill this process: RUNCUE_CRASH_AT="name:3" does so at the third pass."""
     if CRASH_AT:
         wanted, _, number = CRASH_AT.partition(":")
         _passed[name] += 1
@@ -60,7 +60,7 @@ def crashpoint(name: str) -> None:
 
 
 Done = tuple[Plan | None, Received | None]
-"""What was decided, if this process did, and what it found of what others had."""
+"""What this process decided, if it did; and what it read of what others decided."""
 
 
 class TableTurn:
@@ -88,13 +88,13 @@ class TableTurn:
 
 
 class SqlStore:
-    """A queue in tables. What is special to one kind of database is left to it."""
+    """A queue in tables. What differs between databases is abstract here."""
 
     is_inline = False
 
     clock: Clock
     told: int
-    """The number of the last event before this process came."""
+    """The number of the last event before this process opened the queue."""
     _tables: Tables
     _presence: presence.Presence
     _peer_monitor: PeerMonitor
@@ -137,50 +137,50 @@ class SqlStore:
 
     @abstractmethod
     def _transact(self, job: Callable[[], T]) -> T:
-        """Do a job with the turn; whatever it raises undoes it. The job commits, or rolls back, by itself."""
+        """Do a job with the turn locked. The job commits or rolls back; if it raises, everything is rolled back."""
 
     @abstractmethod
     def _opened(self) -> tuple[Head, float, bool]:
-        """The counters, queue time, and whether that alone has to be written, at the begin of `_transact`."""
+        """The counters, queue time, and whether the turn has to write for their sake alone. First in `_transact`."""
 
     @abstractmethod
     def _write(self, plan: Plan, before: Head, now: float) -> None:
-        """Write and commit what was decided, within `_transact`."""
+        """Write what was decided, and commit. In `_transact`."""
 
     @abstractmethod
     def _commit(self, is_there: Callable[[], bool] | None = None) -> None:
-        """Commit what was written, within `_transact`. `is_there` tells whether it is, if nobody else can."""
+        """Commit. In `_transact`. If the answer is lost, `is_there` finds out whether the commit took place."""
 
     @abstractmethod
-    def _let_be(self) -> None:
-        """End what wrote nothing, within `_transact`."""
+    def _end_unwritten(self) -> None:
+        """End a transaction that wrote nothing. In `_transact`."""
 
     @abstractmethod
     def _exchanged(self, post: Outgoing | None, claim: Ticket | None = None) -> Received:
-        """Leave a post and take the letters of this process, in the store's thread."""
+        """Leave a post, and take the letters of this process. In the store's thread."""
 
     def _claim(self) -> Ticket | None:
-        """How a turn is waited for, where the store's thread waits without an end."""
+        """A ticket by which waiting for a turn can be given up, where the store's thread cannot give it up."""
         return None
 
     def _batch(self) -> AbstractContextManager[None]:
-        """Within this, many statements are sent one after the other."""
+        """A context in which many statements are sent without waiting for the answer to each."""
         return nullcontext()
 
     @abstractmethod
     async def _read(self, look: Callable[[Tables], T]) -> T:
-        """What that finds in the tables, beside the turns."""
+        """What `look` finds in the tables, read beside the turns."""
 
     @abstractmethod
-    def _strike_off(self) -> None:
-        """Take this worker out of the tables."""
+    def _delete_worker(self) -> None:
+        """Delete this worker from the tables."""
 
     @abstractmethod
-    def _leave(self) -> None:
-        """Let go of the database, but not of what says that this process lives."""
+    def _disconnect(self) -> None:
+        """Close the database, but keep the lock that shows that this process lives."""
 
     def _check(self) -> None:
-        """Refuse to go on where that cannot be right."""
+        """Refuse to go on in a forked child."""
         if os.getpid() != self._pid:
             raise ForkedConnection(
                 "A Cue cannot be used in a child that was forked since. Start a new process, or fork before.",
@@ -188,20 +188,20 @@ class SqlStore:
             )
 
     def _is_lost(self) -> bool:
-        """Whether a turn would find that the database is not the one that was opened. In the heart's thread."""
+        """Whether the database is no longer the one that was opened. In the heart's thread."""
         return False
 
     # opening ----------------------------------------------------------------------------------------------
 
-    def _introduce(self, boot: str) -> None:
+    def _describe_myself(self, boot: str) -> None:
         self._myself = Worker(self.worker, presence.host_name(), boot, os.getpid(), self.clock.now())
 
     def me(self) -> Worker:
         """This process, as far as the store knows it."""
         return self._myself
 
-    def _meet(self, directory: Path, peers: Callable[[], Mapping[str, int]]) -> None:
-        """Clear away what the dead left here, and look after the living from now on."""
+    def _watch_peers(self, directory: Path, peers: Callable[[], Mapping[str, int]]) -> None:
+        """Remove the files of dead processes, and watch the living ones from now on."""
         known = {worker.id for worker in self._tables.workers()}
         sweep(self._presence, self._trouble, [one for one in presence.workers(directory) if one not in known])
         self._peer_monitor = PeerMonitor(
@@ -214,7 +214,7 @@ class SqlStore:
     # turns ------------------------------------------------------------------------------------------------
 
     def take_turn(self, decide: Decide) -> Plan:
-        """Only where a turn is a plain call."""
+        """Not here: only an InlineStore takes a turn as a plain call."""
         raise AssertionError("a turn has to be waited for here")
 
     def _take_turn(
@@ -224,7 +224,7 @@ class SqlStore:
         takeover: Takeover | None = None,
         claim: Ticket | None = None,
     ) -> Done:
-        """Decide and commit, here and now; unless another process decides, or it was given up meanwhile."""
+        """Decide and commit in this thread, unless another process decides or the caller gave up waiting."""
         is_written = False
 
         def job() -> Done:
@@ -236,7 +236,7 @@ class SqlStore:
         self._debounce.turn_wanted()
         try:
             self._check()
-            if claim is not None and claim.is_taken:  # it was given up before this thread came to it
+            if claim is not None and claim.is_taken:  # the caller gave up before this thread came to it
                 raise claim.late()
             plan, received = self._transact(job)
             self._tables.letters_read()
@@ -252,18 +252,19 @@ class SqlStore:
         if plan is not None and is_written:
             crashpoint("turn.committed")
             self._housekeeping.may_run |= bool(plan.start)
-            self._tell(plan)
+            self._wake_others(plan)
         if received is not None:
-            self._came(received, None if plan is not None else post)
+            self._received(received, None if plan is not None else post)
         return plan, received
 
     def _decided(self, decide: Decide, post: Outgoing | None, takeover: Takeover | None) -> Done:
-        """Find who decides; read what there is, decide, write and commit, or leave it to who does. In `_transact`."""
+        """Decide, write and commit if this process decides; leave the post for the deciding process otherwise. In
+        `_transact`."""
         tables = self._tables
         crashpoint("turn.begin")
         before, now, must_write = self._opened()
         if not self._may_decide(before, takeover):
-            return None, self._posted(post)
+            return None, self._leave_post(post)
         received = None
         if takeover is None:
             changes = tables.changes(before)
@@ -283,48 +284,48 @@ class SqlStore:
             self._write(plan, before, now)
             tables.written(plan)
         else:
-            self._let_be()
+            self._end_unwritten()
             tables.read_only(before)
         return plan, received
 
     def _may_decide(self, head: Head, takeover: Takeover | None) -> bool:
-        """Whether a turn that begins with these counters is for this process to take."""
+        """Whether this process may decide in a turn that begins with these counters."""
         if takeover is None:
-            return self._tables.goes_on(head)
+            return self._tables.has_decided_last(head)
         return head.decider in {None, self.worker} or (
             head.decider == takeover.decider and takeover.revision in {None, head.revision}
         )
 
-    def _posted(self, post: Outgoing | None) -> Received:
-        """Leave that to who decides, take what is there for this process, and commit. Within `_transact`."""
+    def _leave_post(self, post: Outgoing | None) -> Received:
+        """Leave a post for the deciding process, take the letters of this one, and commit. In `_transact`."""
         tables = self._tables
         head, letters = tables.swap(post, self.clock.now())
         received = tables.received(head, letters)
         received.unread = tables.unread()
-        self._keep_swap(post, letters)
+        self._commit_exchange(post, letters)
         return received
 
-    def _keep_swap(self, post: Outgoing | None, letters: list[Letter]) -> None:
-        """Commit it, if there was anything to leave or to take."""
+    def _commit_exchange(self, post: Outgoing | None, letters: list[Letter]) -> None:
+        """Commit an exchange, if it left or took anything."""
         crashpoint("post.written")
         if post is None and not letters:
-            self._let_be()
+            self._end_unwritten()
         else:
             self._commit(lambda: self._tables.has_posted(post, bool(letters)))
 
-    def _came(self, received: Received, post: Outgoing | None) -> None:
-        """After a commit: wake who decides over a post. What came runs here from now on."""
+    def _received(self, received: Received, post: Outgoing | None) -> None:
+        """After a commit: wake the deciding process if there is a post for it."""
         if post is not None:
             crashpoint("post.committed")
             if received.head.decider is not None:
                 self._wakeups.wake([received.head.decider])
         self._housekeeping.may_run |= bool(received.plan.start)
-        if not received.is_known:  # who cannot be seen to live would be struck off again at once
+        if not received.is_known:  # without its lock file this process would be deleted again at once
             received.is_known = not self._presence.is_in_place
         crashpoint("letters.read")
 
-    def _tell(self, plan: Plan) -> None:
-        """After a turn: wake those who have something to do at once, and the others now and then."""
+    def _wake_others(self, plan: Plan) -> None:
+        """After a turn: wake the processes that have something to do at once, and the others now and then."""
         if plan.lost:
             sweep(self._presence, self._trouble, plan.lost)
         self._wakeups.of(plan)
@@ -332,14 +333,14 @@ class SqlStore:
     def _poke(self, workers: Iterable[str], urgent: Iterable[str]) -> None:
         try:
             self._presence.poke(workers, set(urgent))
-        except (OSError, StoreError) as error:  # they look by themselves a little later
+        except (OSError, StoreError) as error:  # they look for themselves a little later
             self._trouble("cannot wake the other processes", error)
 
     async def turn(
         self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
     ) -> Done:
-        """Decide and commit, in the store's thread; or leave `post` to who decides."""
-        done = await self._alone(lambda claim: self._take_turn(decide, post, takeover, claim))
+        """Decide and commit in the store's thread, or leave `post` for the deciding process."""
+        done = await self._in_store_thread(lambda claim: self._take_turn(decide, post, takeover, claim))
         if self._tables.is_recounted:
             self._peer_monitor.notice()
         if CRASH_AT:
@@ -347,12 +348,12 @@ class SqlStore:
         return done
 
     async def exchange(self, post: Outgoing | None) -> Received:
-        """Leave that for whoever decides, and find what was decided for this process."""
-        return await self._alone(lambda claim: self._exchange(post, claim), is_hearing=True)
+        """Leave a post for the deciding process, and read what was decided for this one."""
+        return await self._in_store_thread(lambda claim: self._exchange(post, claim), is_hearing=True)
 
-    async def _alone(self, errand: Callable[[Ticket | None], T], *, is_hearing: bool = False) -> T:
-        """Have that done in the store's thread, which waits for its turn there. Unless `is_hearing`, nothing is heard
-        of others meanwhile: who decides would hear of each post that it is about to take."""
+    async def _in_store_thread(self, errand: Callable[[Ticket | None], T], *, is_hearing: bool = False) -> T:
+        """Do an errand in the store's thread, which waits there for its turn. Unless `is_hearing`, wake-ups are
+        ignored meanwhile: they would announce posts that this turn takes anyway."""
         if self._is_on_loop:
             done = errand(None)
         else:
@@ -361,7 +362,7 @@ class SqlStore:
                 try:
                     done = await self._turns.do(lambda: errand(claim), claim)
                 except asyncio.CancelledError:
-                    self._turns.put(self._tables.letters_missed)  # nobody has heard what it took
+                    self._turns.put(self._tables.letters_may_be_lost)  # nobody reads the letters that it took
                     raise
         self._look_around()
         return done
@@ -372,7 +373,7 @@ class SqlStore:
             if claim is not None and claim.is_taken:
                 raise claim.late()
             crashpoint("post.begin")
-            self._presence.drain()  # whatever others told so far, this sees
+            self._presence.drain()  # the exchange sees everything that wake-ups have announced so far
             received = self._exchanged(post, claim)
             self._tables.letters_read(is_all=received.is_whole)
         except BaseException as error:
@@ -380,7 +381,7 @@ class SqlStore:
             if isinstance(error, MemoryError):
                 raise no_memory(quoted(self._place), self._place) from error
             raise
-        self._came(received, post)
+        self._received(received, post)
         return received
 
     def _look_around(self) -> None:
@@ -388,7 +389,7 @@ class SqlStore:
         self._peer_monitor.meet()
 
     async def glance(self, decide: Decide) -> None:
-        """Run `decide` on everything as it stands at one moment; nothing of its plan is kept."""
+        """Run `decide` on everything as it stands at one moment; its plan is dropped."""
 
         def look(tables: Tables) -> None:
             head = tables.head()
@@ -404,7 +405,7 @@ class SqlStore:
         return await self._read(lambda tables: tables.one(work_id))
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
-        """Those of these works that there are."""
+        """These units, but for those that are unknown."""
         return await self._read(lambda tables: tables.some(ids))
 
     async def find(self, query: Query) -> list[Record]:
@@ -412,7 +413,7 @@ class SqlStore:
         return await self._read(lambda tables: tables.latest(query))
 
     async def tally(self) -> dict[str, dict[str, int]]:
-        """How many works of each task are pending and running."""
+        """How many units of each task are pending and running."""
         return await self._read(lambda tables: tables.live_by_task())
 
     async def events(self, after: int, limit: int) -> list[Event]:
@@ -420,12 +421,12 @@ class SqlStore:
         return await self._read(lambda tables: tables.events(after, limit))
 
     async def counts(self) -> dict[WorkState, int]:
-        """How many works there were in each state so far; what nobody has decided over yet is pending."""
+        """How many units there were in each state so far; one that was only accepted counts as pending."""
         head = await self._read(lambda tables: tables.counted())
         return {state: getattr(head, state.value) for state in WorkState}
 
     async def config(self) -> dict[str, str]:
-        """What the application keeps with its queue."""
+        """The application's own settings, stored with its queue."""
         return await self._read(lambda tables: tables.config())
 
     def stored_result(self, result: Any) -> Any:
@@ -435,7 +436,7 @@ class SqlStore:
     # the other processes ----------------------------------------------------------------------------------
 
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
-        """Say when another process committed something, and when one died."""
+        """Call `changed` when another process has committed something, and `lost` when one has died."""
         self._debounce.listen(changed)
         self._peer_monitor.listen(self._debounce.hear, lost)
         if not self._is_on_loop:
@@ -450,20 +451,20 @@ class SqlStore:
             return True
 
     def _pulse(self) -> None:
-        """Every now and then, in the heart's thread: is everything still there?"""
+        """Check that the loop and the queue are still there, and give a sign of life. In the heart's thread."""
         if self._loop.is_closed():
             if not self._is_closed and not self._is_at_work():
                 self._turns.put(self._sign_off)
                 self._is_closed = True
                 return
         elif self._is_lost():
-            # The turn that follows finds out what happened.
+            # The next turn finds out what happened.
             post_to_loop(self._loop, self._peer_monitor.notice)
         self._presence.beat()
         self._housekeeping.pulse()
 
     def _renew_leases(self) -> bool:
-        """Say until when what runs here is ours; whether there is anything."""
+        """Renew the leases of what runs here; False when nothing does."""
 
         def job() -> bool:
             with self._batch():
@@ -474,7 +475,7 @@ class SqlStore:
         return self._transact(job)
 
     def prune(self) -> int:
-        """Let go of some of what is older than anybody wants it; how much work that was."""
+        """Delete some of what is older than it has to be kept; the number of units deleted."""
         return len(self._prune()[0])
 
     def _prune(self) -> tuple[list[Deleted], bool]:
@@ -483,7 +484,7 @@ class SqlStore:
         def job() -> tuple[list[Deleted], bool]:
             kept = None if self._retention is None else now - self._retention
             with self._batch():
-                latest = max(tables.head().now, now)  # nobody may have taken a turn for long
+                latest = max(tables.head().now, now)  # the last turn may be long ago
                 done = prune(tables.connection, latest, kept, now - self._log_retention)
                 self._commit()
             return done
@@ -496,9 +497,9 @@ class SqlStore:
     # closing ----------------------------------------------------------------------------------------------
 
     async def close(self, still_running: bool = False) -> None:
-        """Let go of the queue. With `still_running` the worker counts as alive until the process ends."""
-        self._rest()
-        leave = self._leave if still_running else self._sign_off
+        """Close the queue. With `still_running` the worker counts as alive until the process ends."""
+        self._stop_background()
+        leave = self._disconnect if still_running else self._sign_off
         if self._is_on_loop or not self._turns.is_started:
             leave()
             self._turns.close()
@@ -507,10 +508,10 @@ class SqlStore:
             async with within(CLOSING):
                 await self._turns.do(leave, is_last=True)
         except TimeoutError:
-            logger.warning("%r is let go when its turn comes: others hold it", self._place)
+            logger.warning("%r is closed when its turn comes: another process holds the turn", self._place)
 
-    def _rest(self) -> None:
-        """Do nothing more by ourselves."""
+    def _stop_background(self) -> None:
+        """Stop all timers and watching threads."""
         self._is_closed = True
         self._housekeeping.close()
         self._wakeups.close()
@@ -521,18 +522,18 @@ class SqlStore:
 
     def _sign_off(self) -> None:
         try:
-            self._strike_off()
-        except StoreError as error:  # then others find it gone, and strike it off
+            self._delete_worker()
+        except StoreError as error:  # then others notice that it is gone, and delete it
             logger.warning("could not sign off from %r: %s", self._place, error)
         else:
-            self._wakeups.to_all(is_urgent=True)  # somebody else has to decide from now on
+            self._wakeups.to_all(is_urgent=True)  # another process has to decide from now on
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of everything, here and now, and say nothing: to others it is as if this process had died."""
-        self._rest()
+        """Close everything at once, without a word: to others it is as if this process had died."""
+        self._stop_background()
         try:
             self._presence.close()
         finally:
-            self._leave()
+            self._disconnect()
             self._turns.close()

@@ -1,11 +1,11 @@
-"""A thread of its own that does errands for a loop, one after the other.
+"""Runs the errands of a loop in a thread of their own, one after the other.
 
-While nothing comes of one for a while, a busy loop lends the interpreter to that thread now and then: a thread that
-wants the interpreter beside a loop that never rests can otherwise wait for seconds. A loop that rests has nothing to
+While an errand takes long, a busy loop sleeps for a moment now and then, which lends the interpreter lock to the
+thread: beside a loop that never rests a thread can otherwise wait for it for seconds. An idle loop has nothing to
 lend, and is disturbed less and less often.
 
-A loop may be closed while an errand is under way and others wait. Then nobody hears what came of the one, and the
-others are not done at all: what they decided nobody would do.
+If the loop is closed while an errand runs and others wait, the result of the one is dropped, and the others are not
+run: nobody would act on what they decided.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ T = TypeVar("T")
 LEND_AFTER = 0.003
 LENT = 0.0003
 SELDOM = 16
-"""Times as long as LEND_AFTER: how long a loop that rests is left alone at most. Patience is looked at as often."""
+"""An idle loop is disturbed once in so many times LEND_AFTER at least; tickets are checked for lateness then."""
 
 
 class Ticket:
-    """On something that may be long in coming: once it is there it is taken, unless it was given up before."""
+    """Stands for a turn that is waited for: it is taken once, either by the turn or by giving the wait up."""
 
     def __init__(self, patience: float, late: Callable[[], Exception]) -> None:
-        """`late` is what to say to who waited for `patience` seconds."""
+        """`late` makes the error for a caller that has waited for `patience` seconds."""
         self.patience = patience
         self.late = late
         self._lock = threading.Lock()
 
     @property
     def is_taken(self) -> bool:
-        """True when it was given up, or has begun."""
+        """True when the turn has begun, or was given up."""
         return self._lock.locked()
 
     def take(self) -> bool:
-        """True for the first who calls this, in whatever thread: who waits, to give it up, or who has got it."""
+        """True for the first caller, in any thread: the waiting side to give up, or the turn to begin."""
         return self._lock.acquire(blocking=False)
 
 
 class StoreThread:
-    """Does what it is given, in order; the thread is started with the first errand."""
+    """Runs errands in order; the thread is started with the first of them."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -64,13 +64,13 @@ class StoreThread:
         self._lending: asyncio.TimerHandle | None = None
         self._times = 1
         self._claims: dict[Ticket, tuple[asyncio.Future[Any], float]] = {}
-        """Those that errands under way have not taken, as far as is known: who waits, and since when."""
+        """The tickets of errands that are waited for: the future, and since when."""
 
     async def do(self, errand: Callable[[], T], claim: Ticket | None = None, *, is_last: bool = False) -> T:
-        """Have an errand done, and wait for what comes of it. On the loop only.
+        """Run an errand, and wait for its result. On the loop only.
 
-        With a claim the errand takes it before it does anything, and is not waited for when that takes too long. The
-        last errand is done though the loop is closed by then, and the thread ends with it.
+        With a ticket the errand takes it first; waiting ends with an error if that takes too long. The last errand
+        runs even if the loop is closed by then, and the thread ends after it.
         """
         loop = self._loop
         future: asyncio.Future[T] = loop.create_future()
@@ -94,10 +94,10 @@ class StoreThread:
         if self._lending is None:
             self._lend_later()
         try:
-            return await future  # who gives up waiting leaves the errand alone
+            return await future  # cancelling the caller does not cancel the errand
         finally:
             if claim is not None:
-                claim.take()  # if it has not begun by now, nobody would hear what came of it
+                claim.take()  # if it has not begun by now, its result would go nowhere
                 del self._claims[claim]
             self._awaited -= 1
             self._done += 1
@@ -106,9 +106,9 @@ class StoreThread:
                 self._lending = None
 
     def put(self, errand: Callable[[], None]) -> None:
-        """Have an errand done that raises nothing and that nobody waits for. From any thread.
+        """Run an errand that raises nothing and has no result. From any thread.
 
-        StoreError when no thread can be started for it; nothing is done then.
+        StoreError when no thread can be started for it; it is not run then.
         """
         if not self.is_started:
             with self._guard:
@@ -118,11 +118,11 @@ class StoreThread:
         self._waiting.put(errand)
 
     def after_all(self, errand: Callable[[], None]) -> None:
-        """Have an errand done after those that it was given so far; here and now, where there is no thread."""
+        """Run an errand after all that wait; in this thread, where none was started."""
         (self.put if self.is_started else _do)(errand)
 
     def close(self) -> None:
-        """End the thread once it has done what it was given so far."""
+        """End the thread after the errands that wait."""
         self._waiting.put(None)
 
     def _lend_later(self) -> None:
@@ -132,7 +132,7 @@ class StoreThread:
     def _lend(self, done: int, spent: float) -> None:
         is_busy = time.thread_time() - spent > self._times * LEND_AFTER / 2
         if done == self._done and is_busy:
-            time.sleep(LENT)  # gives the interpreter to the thread that works for this loop
+            time.sleep(LENT)  # lends the interpreter lock to this thread
         self._times = 1 if is_busy else min(2 * self._times, SELDOM)
         now = self._loop.time()
         for claim, (future, since) in self._claims.items():
@@ -144,9 +144,9 @@ class StoreThread:
         while (errand := self._waiting.get()) is not None:
             try:
                 errand()
-            except Exception:  # those that wait behind it are done all the same
+            except Exception:  # the next errands run all the same
                 logger.exception("an errand of %s failed: this is a mistake in runcue", self._name)
-            del errand  # and with it what it answered, which an idle thread must not keep
+            del errand  # with its result, which an idle thread must not keep alive
 
 
 def _do(errand: Callable[[], None]) -> None:

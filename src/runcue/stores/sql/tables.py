@@ -1,7 +1,7 @@
-"""The tables of a queue in a turn: how everything stands, and writing what was decided.
+"""The tables of a queue in a turn: reads how everything stands, and writes what was decided.
 
-What a turn decided is written in a few statements, each for many rows. The first record of each shelf is kept
-beside the records, so that whoever takes over reads one row for each shelf and no work at all.
+A turn is written in a few statements, each for many rows. The first record of each shelf is stored beside the
+records, so that a process that takes over reads one row for each shelf and no units at all.
 """
 
 from __future__ import annotations
@@ -17,102 +17,74 @@ from runcue.core.model.settings import Rule
 from runcue.core.model.state import Head
 from runcue.core.schedule.plan import Changes, Key, Lost, Plan
 from runcue.ports import Outgoing
-from runcue.stores.sql import codec, journal, states, wire
-from runcue.stores.sql.connection import Connection, Row, Rows
+from runcue.stores.sql import codec, journal, statements, states, wire
+from runcue.stores.sql.connection import Connection, Rows
 from runcue.stores.sql.mailbox import Mailbox
 from runcue.stores.sql.pruning import Deleted, purge
-from runcue.stores.sql.records import NEXT_WATCH, read_watch
-
-SHELF_UPSERT = (
-    "INSERT INTO shelves SELECT ?1, place, seq, ?2 FROM (SELECT 1) AS one LEFT JOIN "
-    "(SELECT place, seq FROM work_units WHERE shelf = ?1 ORDER BY place, seq LIMIT 1) AS first ON true WHERE true "
-    "ON CONFLICT (name) DO UPDATE SET place = excluded.place, seq = excluded.seq, revision = excluded.revision "
-    "RETURNING place, seq"
-)
-"""Keeps the first record of a shelf, if there is one, and says which it is."""
-EVERYTHING: tuple[tuple[str, Row], ...] = (
-    ("SELECT name, place, seq FROM shelves", ()),
-    (states.SERVICE_SELECT, ()),
-    (states.WORKER_SELECT, ()),
-    ("SELECT name, rule FROM tasks", ()),
-    ("SELECT name FROM paused_queues", ()),
-    (NEXT_WATCH, (0.0,)),
-)
-"""What a process asks that has not decided last: statements, each with what is bound."""
-OLD_ATTEMPTS = (
-    "DELETE FROM attempts WHERE work_id = ?1 AND id < "
-    "(SELECT id FROM attempts WHERE work_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)"
-)
-"""Deletes all but the newest lines of a history."""
-RENEW = "UPDATE work_units SET lease_expires_at = ? WHERE shelf = ? RETURNING 1"
-TASK_UPSERT = codec.upsert_into("tasks", ("name", "rule"))
-FLEET = "UPDATE head SET fleet = fleet + 1"
+from runcue.stores.sql.records import read_watch
+from runcue.stores.sql.statements import Dialect
 
 
 class Tables(Mailbox):
-    """The tables behind one connection, as the process `worker` sees them ("" for who only looks)."""
+    """The tables behind one connection, for the process `worker` ("" for one that only reads)."""
 
-    def __init__(self, connection: Connection, worker: str = "") -> None:
-        super().__init__(connection, worker)
+    def __init__(self, connection: Connection, dialect: Dialect, worker: str = "") -> None:
+        super().__init__(connection, dialect, worker)
         self._seen: int | None = None
         self._news: dict[str, Key | None] = {}
         self._turns = self._revision = 0
         self.is_recounted = False
-        """True when the counters are others than the last turn believed: the next one is told."""
+        """True when the last turn wrote other counters than it had planned: the next turn has to be given them."""
         self.deleted: list[Deleted] = []
-        """What the turn under way deleted, for whoever removes what else there is of it."""
+        """The units that this turn deleted, whose files have to be deleted, too."""
         self._answers: list[tuple[str, Rows]] = []
 
     @property
     def peers(self) -> Mapping[str, int]:
-        """The workers that were there when this process last looked, with their pids."""
+        """The workers that this process last read, with their pids."""
         return {worker.id: worker.pid for worker in self.known}
 
     @property
     def seen(self) -> int:
-        """The last revision that this process saw."""
+        """The last revision that this process has read."""
         return max(self._seen or 0, self._glimpsed)
 
     def beside(self, connection: Connection) -> Tables:
-        """The same tables through another connection, to look at between turns."""
-        tables = Tables(connection)
-        tables._aside = self._aside
+        """The tables through another connection, to be read between turns."""
+        tables = Tables(connection, self._dialect)
+        tables._quarantine = self._quarantine
         return tables
 
     # how everything stands --------------------------------------------------------------------------------
 
     def config(self) -> dict[str, str]:
-        """What the application keeps with its queue, but for what is no text."""
-        rows = self._execute(
-            "SELECT key, value FROM config WHERE typeof(key) = 'text' AND typeof(value) = 'text'"
-        )
+        """The application's own settings, but for values that are no text."""
+        rows = self._execute(self._dialect.config)
         return {str(key): str(value) for key, value in rows}
 
     def paused(self) -> list[str]:
-        """The queues that are held back."""
-        return [str(name) for (name,) in self._execute("SELECT name FROM paused_queues ORDER BY name")]
+        """The queues that are paused."""
+        return [str(name) for (name,) in self._execute(statements.PAUSED)]
 
     def tasks(self) -> dict[str, Rule]:
         """The rules of all tasks that were declared."""
-        return {
-            name: wire.read_rule(name, rule) for name, rule in self._execute("SELECT name, rule FROM tasks")
-        }
+        return {name: wire.read_rule(name, rule) for name, rule in self._execute(statements.TASKS)}
 
-    def goes_on(self, head: Head) -> bool:
+    def has_decided_last(self, head: Head) -> bool:
         """True for the process that took the last turn."""
         return head.revision == self._seen and head.decider == self._worker
 
     def changes(self, head: Head) -> Changes | None:
-        """What the process that goes on does not know: what the database said to its last turn."""
+        """What the process that decided last does not know: what the database answered to its last turn."""
         news, self._news = self._news, {}
         is_recounted, self.is_recounted = self.is_recounted, False
         return Changes(head, shelves=news) if news or is_recounted else None
 
     def take_over(self, head: Head) -> Changes:
-        """Everything, for a process that decides and has not decided last."""
-        self._unheard = False  # core puts back what it finds that was not begun
-        changes = self.everything(self._aside.put_back(self.connection, head, self._record))
-        changes.shelves.update((name, self._first_of(name)) for name in self._aside.shelves)
+        """Everything, for a deciding process that has not decided last."""
+        self._unheard = False  # the core puts back starts that were not begun
+        changes = self.everything(self._quarantine.put_back(self.connection, head, self._record))
+        changes.shelves.update((name, self._first_of(name)) for name in self._quarantine.shelves)
         self.known = changes.workers
         self._fleet = None
         self._news = {}
@@ -120,8 +92,8 @@ class Tables(Mailbox):
         return changes
 
     def everything(self, head: Head) -> Changes:
-        """How everything stands, but for the works."""
-        shelves, services, workers, tasks, paused, watch = self._ask(*EVERYTHING)
+        """How everything stands, but for the units."""
+        shelves, services, workers, tasks, paused, watch = self._ask(*statements.EVERYTHING)
         return Changes(
             head,
             is_first=True,
@@ -133,9 +105,9 @@ class Tables(Mailbox):
             watch_at=read_watch(watch),
         )
 
-    def _ask(self, *questions: tuple[str, Row]) -> list[list[Any]]:
+    def _ask(self, *questions: str) -> list[list[Any]]:
         """The rows that each of these statements finds."""
-        return [self._execute(statement, bindings).fetchall() for statement, bindings in questions]
+        return [self._execute(statement).fetchall() for statement in questions]
 
     # what a turn decided ----------------------------------------------------------------------------------
 
@@ -147,43 +119,43 @@ class Tables(Mailbox):
         self._write_records(plan, before, now, now + lease)
         many = self.connection.executemany
         if plan.dependent:
-            many("INSERT INTO dependencies VALUES (?, ?) ON CONFLICT DO NOTHING",
-                 [(need, record.id) for record in plan.dependent for need in record.spec.depends_on])  # fmt: skip
+            many(
+                statements.INSERT_DEPENDENCY,
+                [(need, record.id) for record in plan.dependent for need in record.spec.depends_on],
+            )
         if plan.services:
             many(
-                states.SERVICE_UPSERT,
+                statements.SERVICE_UPSERT,
                 [states.service_row(state, revision) for state in plan.services.values()],
             )
             for state in plan.services.values():
                 row = states.circuit_row(state, revision)
                 if row is None:
-                    self._execute(states.CIRCUIT_DELETE, (state.limits.name,))
+                    self._execute(statements.CIRCUIT_DELETE, (state.limits.name,))
                 else:
-                    self._execute(states.CIRCUIT_UPSERT, row)
+                    self._execute(statements.CIRCUIT_UPSERT, row)
         if plan.grants:
-            many(states.GRANT_INSERT, map(states.grant_row, plan.grants))
+            many(self._dialect.insert_grant, map(states.grant_row, plan.grants))
         for name, is_paused in plan.queues.items():
-            statement = "INSERT INTO paused_queues VALUES (?) ON CONFLICT DO NOTHING"
-            self._execute(statement if is_paused else "DELETE FROM paused_queues WHERE name = ?", (name,))
+            self._execute(statements.PAUSE if is_paused else statements.RESUME, (name,))
         if plan.workers or plan.lost:
             self._write_workers(plan)
         if plan.tasks:
-            many(TASK_UPSERT, [(name, wire.rule_text(rule)) for name, rule in plan.tasks.items()])
+            many(statements.TASK_UPSERT, [(name, wire.rule_text(rule)) for name, rule in plan.tasks.items()])
         for key, value in plan.config.items():
-            self._execute("DELETE FROM config WHERE key = ?", (key,))
+            self._execute(statements.CONFIG_DELETE, (key,))
             if value is not None:
-                self._execute("INSERT INTO config VALUES (?, ?)", (key, value))
+                self._execute(statements.CONFIG_INSERT, (key, value))
         if self._taken:
             self._delete_posts()
         if plan.parts:
             self._write_letters(plan.parts)
         if plan.events:
             body = journal.pack(plan.events)
-            self._execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)",
-                          (revision, now, before.told + 1, len(plan.events), body))  # fmt: skip
+            self._execute(statements.EVENT_INSERT, (revision, now, before.told + 1, len(plan.events), body))
         self._write_shelves(plan, revision)
         self._turns += 1
-        head = self._aside.counted(self.connection, plan.head, plan.records.values())
+        head = self._quarantine.counted(self.connection, plan.head, plan.records.values())
         self.is_recounted = head is not plan.head
         head = replace(
             head,
@@ -193,11 +165,11 @@ class Tables(Mailbox):
             decider=plan.head.decider or self._worker,
             wake_at=self._wakes_at(plan),
         )
-        self._execute(states.HEAD_UPDATE, states.head_row(head, self.turn))
+        self._execute(statements.HEAD_UPDATE, states.head_row(head, self.turn))
         self._revision = revision
 
     def _wakes_at(self, plan: Plan) -> float | None:
-        """When there is something to decide by the passing of time alone. A turn for a question does not look."""
+        """When time alone will require a decision. A turn that only answers a question leaves that as it was."""
         if math.isfinite(plan.wake_at):
             return plan.wake_at
         return None if plan.is_whole else plan.head.wake_at
@@ -208,12 +180,8 @@ class Tables(Mailbox):
         return f"{self._worker} {self._turns}"
 
     def _write_records(self, plan: Plan, before: Head, now: float, lease_until: float) -> None:
-        many, revived, rewritten, newest = (
-            self.connection.executemany,
-            plan.revived,
-            plan.rewritten,
-            before.seq,
-        )
+        many, words = self.connection.executemany, self._dialect
+        revived, rewritten, newest = plan.revived, plan.rewritten, before.seq
         plain, fresh, started, finished, others = [], [], [], [], []
         for record in plan.records.values():
             if record.seq > newest and (record.id not in revived or not self._has(record.id)):
@@ -223,7 +191,7 @@ class Tables(Mailbox):
                 else:
                     fresh.append(codec.insert_row(record, now, lease))
                     if record.history:
-                        many(codec.ATTEMPT_INSERT, codec.attempt_rows(record))
+                        many(words.insert_attempt, codec.attempt_rows(record))
             elif record.id in rewritten or record.skipped:
                 others.append(record)
             elif record.state is WorkState.RUNNING:
@@ -233,66 +201,63 @@ class Tables(Mailbox):
             else:
                 others.append(record)
         if plain:
-            many(codec.INSERT_PLAIN, plain)
+            many(words.insert_plain, plain)
         if fresh:
-            many(codec.INSERT, fresh)
+            many(words.insert, fresh)
         if started:
-            many(codec.START, started)
+            many(words.start, started)
         if finished:
-            many(codec.FINISH, finished)
+            many(words.finish, finished)
         if others:
             for record in others:
                 if record.history:
                     self._write_history(record)
             many(
-                codec.UPDATE,
+                words.update,
                 [codec.update_row(one, now, lease_until if one.token else None) for one in others],
             )
 
     def _has(self, work_id: str) -> bool:
-        return self._execute("SELECT 1 FROM work_units WHERE id = ?", (work_id,)).fetchone() is not None
+        return self._execute(statements.HAS_UNIT, (work_id,)).fetchone() is not None
 
     def _write_history(self, record: Record) -> None:
         """The lines of the history that are not there yet."""
-        stored = self._one("SELECT history FROM work_units WHERE id = ?", (record.id,))[0]
+        stored = self._one(statements.HISTORY_LENGTH, (record.id,))[0]
         rows = codec.attempt_rows(record)
-        if stored >= HISTORY_KEPT:  # its oldest lines are dropped from now on: go by the newest that is there
-            newest = self._one(
-                "SELECT number, at FROM attempts WHERE work_id = ? ORDER BY id DESC LIMIT 1", (record.id,)
-            )
+        # Its oldest lines are dropped from now on: find the newest stored line among these.
+        if stored >= HISTORY_KEPT:
+            newest = self._one(statements.NEWEST_ATTEMPT, (record.id,))
             places = [place for place, row in enumerate(rows, 1) if row[1:3] == newest]
             stored = max(places, default=0)
-        self.connection.executemany(codec.ATTEMPT_INSERT, rows[stored:])
+        self.connection.executemany(self._dialect.insert_attempt, rows[stored:])
         if len(rows) >= HISTORY_KEPT:
-            self._execute(OLD_ATTEMPTS, (record.id, HISTORY_KEPT - 1))
+            self._execute(statements.OLD_ATTEMPTS, (record.id, HISTORY_KEPT - 1))
 
     def _write_workers(self, plan: Plan) -> None:
-        self.connection.executemany(states.WORKER_UPSERT, map(states.worker_row, plan.workers.values()))
+        self.connection.executemany(statements.WORKER_UPSERT, map(states.worker_row, plan.workers.values()))
         for worker in plan.lost:
-            self._execute("DELETE FROM workers WHERE id = ?", (worker,))
-            self._execute("DELETE FROM letters WHERE worker = ?", (worker,))
-        self._execute(FLEET)
+            self._execute(statements.WORKER_DELETE, (worker,))
+            self._execute(statements.LETTERS_DELETE, (worker,))
+        self._execute(statements.FLEET_CHANGED)
 
     def _write_shelves(self, plan: Plan, revision: int) -> None:
-        names = plan.shelves | {name for name in self._aside.shelves if not name.startswith("running/")}
-        self._answers = [(name, self._execute(SHELF_UPSERT, (name, revision))) for name in names]
+        names = plan.shelves | {name for name in self._quarantine.shelves if not name.startswith("running/")}
+        self._answers = [(name, self._execute(statements.SHELF_UPSERT, (name, revision))) for name in names]
 
     def ask_again(self) -> None:
-        """The commit stands, but what the database said to it was lost: look at what there is."""
+        """Read the first records of the shelves again: the commit took place, but its answers were lost."""
         answers, self._answers = self._answers, []
         self._news |= {name: self._first_of(name) for name, _ in answers}
 
     def read_answers(self) -> None:
-        """Read what the database said to what was written: before the commit or, where that is possible, after."""
+        """Read the answers to what was written: before the commit or, in PostgreSQL, after it."""
         answers, self._answers = self._answers, []
         for name, rows in answers:
             place, seq = rows.fetchall()[0]
             self._news[name] = None if place is None else (place, seq)
 
     def _first_of(self, shelf: str) -> Key | None:
-        row: Any = self._execute(
-            "SELECT place, seq FROM work_units WHERE shelf = ? ORDER BY place, seq LIMIT 1", (shelf,)
-        ).fetchone()
+        row: Any = self._execute(statements.SHELF_FIRST, (shelf,)).fetchone()
         return None if row is None else (row[0], row[1])
 
     def written(self, plan: Plan) -> None:
@@ -311,37 +276,33 @@ class Tables(Mailbox):
     def _turn_over(self) -> None:
         self._version = self._version_now
         self._taken = []
-        self._aside.done()
+        self._quarantine.done()
 
     def sign_off(self, at: float) -> None:
-        """This worker leaves, and whoever decides is told. What it may still have running is taken over as from a
-        dead one."""
-        gone = self._execute(
-            "DELETE FROM workers WHERE id = ?1 "
-            "AND NOT EXISTS (SELECT 1 FROM work_units WHERE shelf IN ('running/' || ?1, 'held/' || ?1)) RETURNING 1",
-            (self._worker,),
-        ).fetchall()
-        self._execute("UPDATE head SET decider = NULL WHERE decider = ?", (self._worker,))
+        """Delete this worker, and post that to the deciding process. What it may still run is taken over as from a
+        dead worker."""
+        gone = self._execute(statements.WORKER_SIGN_OFF, (self._worker,)).fetchall()
+        self._execute(statements.DECIDER_GONE, (self._worker,))
         if gone:
-            self._execute(FLEET)
+            self._execute(statements.FLEET_CHANGED)
             if self.head().decider is not None:
                 self.put(Outgoing(0, [Lost(self._worker)]), at)
 
     def renew_leases(self, until: float) -> int:
-        """What this worker runs is its own until then. How much that is."""
-        return len(self._execute(RENEW, (until, f"running/{self._worker}")).fetchall())
+        """Renew the leases of what this worker runs; the number of units."""
+        return len(self._execute(statements.RENEW_LEASES, (until, f"running/{self._worker}")).fetchall())
 
     def forget(self) -> None:
-        """The turn was not committed: everything has to be read anew."""
+        """The turn was not committed: the next one reads everything anew."""
         self._unheard = True
         self._seen = self._version = None
         self._answers = []
         self._news = {}
         self._taken = []
         self.is_recounted = False
-        self._aside.done()
+        self._quarantine.done()
 
     @property
     def must_write(self) -> bool:
         """True when there is something to write, whatever the turn decides."""
-        return bool(self._taken or self._claimed or self._has_taken_back or self._aside.shelves)
+        return bool(self._taken or self._claimed or self._took_back or self._quarantine.shelves)

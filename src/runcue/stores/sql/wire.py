@@ -2,11 +2,12 @@
 
 Rules:
 - What was written comes back equal, but for code and exceptions, which do not travel: `Retry.retry_on`, the `error`
-  of an outcome, the `exception` of a callback that failed. What else is no JSON travels as its `repr`.
+  of an outcome, the `exception` of a callback that failed. Any other value that JSON cannot hold travels as its
+  `repr`.
 - Params and results are embedded as they are, not as texts within a text.
-- A start travels as the id of its work and its token: whoever reads it loads the record. What is told of a work
-  travels with its record, as that stood then.
-- A kind of item that is not known comes from a newer release: `Unfamiliar`. What makes no sense is StorageCorrupt.
+- A start travels as the id and token of its unit: the process that reads it loads the record. An event about a unit
+  travels with the record as it stood then.
+- An unknown kind of item comes from a newer release: `Unfamiliar`. What makes no sense is StorageCorrupt.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import msgspec
 from msgspec.structs import astuple
 
 from runcue import errors
-from runcue.core.limits.meter import Cost
 from runcue.core.model.events import EventDraft, News
 from runcue.core.model.failure import Failure
 from runcue.core.model.record import Attempt, Record, Spec
@@ -53,10 +53,11 @@ from runcue.core.schedule.plan import (
 )
 from runcue.errors import RuncueError, StorageCorrupt, quoted
 from runcue.stores.sql import codec
+from runcue.stores.sql.columns import COLUMNS
 
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 Given = list[tuple[str, int]]
-"""Works that were started, each with the token of its attempt."""
+"""Units that were started, each with the token of its attempt."""
 
 
 class Unfamiliar(Exception):
@@ -74,28 +75,15 @@ class _Retry(msgspec.Struct, array_like=True, frozen=True):
     jitter: bool
 
 
-class _Spec(msgspec.Struct, array_like=True, gc=False):
-    id: str
-    task: str
-    params: msgspec.Raw
-    services: tuple[str, ...]
-    queue: str
-    target: str | None
-    depends_on: tuple[str, ...]
-    priority: float
-    run_at: float | None
-    delay: float | None
-    timeout: float | None
-    dependency_timeout: float | None
-    idempotency_key: str | None
-    on_failed: str
-    is_named: bool
-    retry: _Retry | None
-    cost: Cost
+_SPEC: Final = get_type_hints(Spec) | {"params": msgspec.Raw, "retry": _Retry | None}
+_Spec: Final = msgspec.defstruct("_Spec", [*_SPEC.items()], array_like=True, gc=False)
+_PARAMS, _RETRY = (Spec.__struct_fields__.index(name) for name in ("params", "retry"))
+_NAMES: Final = [Spec.__struct_fields__.index(name) for name in ("task", "queue", "on_failed")]
+_SERVICES: Final = Spec.__struct_fields__.index("services")
 
 
 class _Submit(msgspec.Struct, omit_defaults=True):
-    specs: list[_Spec]
+    specs: list[_Spec]  # type: ignore[valid-type] # it is made above
     is_plain: bool
     may_wait: bool = False
     services: frozenset[str] = frozenset()
@@ -143,19 +131,23 @@ def _retry_in(retry: _Retry) -> Retry:
     return Retry(*astuple(retry))
 
 
-def _spec_out(spec: Spec) -> _Spec:
-    retry = None if spec.retry is None else _retry_out(spec.retry)
-    id, task, params, *others, _, cost = astuple(spec)
-    return _Spec(id, task, msgspec.Raw(params), *others, retry, cost)  # type: ignore[call-arg] # they are as many
+def _spec_out(spec: Spec) -> Any:
+    values: list[Any] = [*astuple(spec)]
+    values[_PARAMS] = msgspec.Raw(spec.params)
+    if spec.retry is not None:
+        values[_RETRY] = _retry_out(spec.retry)
+    return _Spec(*values)
 
 
-def _spec_in(spec: _Spec) -> Spec:
-    (id, task, params, services, queue, target, depends_on, priority, run_at, delay, timeout, dependency_timeout, key,
-     on_failed, is_named, retry, cost) = astuple(spec)  # fmt: skip
-    same = codec.same_name
-    return Spec(id, same(task), bytes(params), codec.same_names(services), same(queue), target, depends_on, priority,
-                run_at, delay, timeout, dependency_timeout, key, same(on_failed), is_named,
-                None if retry is None else _retry_in(retry), cost)  # fmt: skip
+def _spec_in(spec: Any) -> Spec:
+    values = [*astuple(spec)]
+    values[_PARAMS] = bytes(spec.params)
+    values[_SERVICES] = codec.same_names(spec.services)
+    for place in _NAMES:
+        values[place] = codec.same_name(values[place])
+    if spec.retry is not None:
+        values[_RETRY] = _retry_in(spec.retry)
+    return Spec(*values)
 
 
 def _submit_out(item: Submit) -> _Submit:
@@ -193,7 +185,7 @@ def _adjust_in(item: _Adjust) -> Adjust:
 
 
 def _data_out(data: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What an application told, as far as it travels."""
+    """The data of an event that an application emitted, as far as it travels."""
     if not data:
         return None if data is None else {}
     plain = {str(name): value for name, value in data.items() if name != "exception"}
@@ -240,7 +232,7 @@ _OUT: Final[dict[type, tuple[str, _Out | None]]] = {
         lambda item: _Hello(item.worker, {name: _rule_out(rule) for name, rule in item.rules.items()}),
     ),
 }
-"""What each kind of item is called, and the form it travels in if that is not its own."""
+"""The name of each kind of item, and what makes the form in which it travels, if that is not its own."""
 
 
 def _reader(kind: type, then: Callable[[Any], Item] | None = None) -> Callable[[msgspec.Raw], Item]:
@@ -263,7 +255,7 @@ _decode_items = msgspec.json.Decoder(list[tuple[str, msgspec.Raw]]).decode
 
 
 def items_text(items: Iterable[Item]) -> str:
-    """Items as they are left for whoever decides."""
+    """Items as a post for the deciding process."""
     said = []
     for item in items:
         name, out = _OUT[type(item)]
@@ -287,7 +279,7 @@ def _item(name: str, body: msgspec.Raw) -> Item:
 
 
 def submitted(text: str, work_id: str) -> Spec | None:
-    """The spec of that work among the items of a text, if it is submitted there."""
+    """The spec of a unit in a post, if it is submitted there."""
     for name, body in _decode_items(text):
         if name == "submit":
             for spec in _submit_in(msgspec.json.decode(body, type=_Submit)).specs:
@@ -297,7 +289,7 @@ def submitted(text: str, work_id: str) -> Spec | None:
 
 
 def accepted(text: str) -> list[Spec]:
-    """The specs among the items of a text that count as accepted, though nobody has decided over them yet."""
+    """The specs in a post that count as accepted before the deciding process has taken it."""
     items = (
         _submit_in(msgspec.json.decode(body, type=_Submit))
         for name, body in _decode_items(text)
@@ -312,7 +304,7 @@ _decode_rule = msgspec.json.Decoder(_Rule).decode
 
 
 def rule_text(rule: Rule) -> str:
-    """What deciding needs to know of a task."""
+    """What deciding needs to know about a task, as text."""
     return _encode(_rule_out(rule)).decode()
 
 
@@ -325,7 +317,7 @@ def read_rule(name: str, text: str) -> Rule:
 
 
 class _Starts(msgspec.Struct, omit_defaults=True):
-    """What can be taken back as long as nobody has read it."""
+    """The letter that can be taken back until it is read."""
 
     starts: list[tuple[str, int] | tuple[str, int, float | None]] = []
     """Id and token; of one that is rated, by when it has to begin (None: at any time)."""
@@ -336,7 +328,7 @@ class _Starts(msgspec.Struct, omit_defaults=True):
 
 
 class _Words(msgspec.Struct, omit_defaults=True):
-    """What has happened, and has to be heard of."""
+    """The letter that cannot be taken back."""
 
     stop: list[int] = []
     replies: list[tuple[int, int, Any]] = []
@@ -359,7 +351,7 @@ START, WORD = "start", "word"
 
 
 def letters_of(part: Plan) -> list[tuple[str, str]]:
-    """What another process has to do and to know, as letters: each its kind and its text."""
+    """A part of a plan as letters to another process: the kind and the text of each."""
     found: list[tuple[str, str]] = []
     if part.start or part.ask:
         rated = part.rated
@@ -387,12 +379,12 @@ def given_in(kind: str, text: str) -> Given:
 
 
 def asked_in(kind: str, text: str) -> list[str]:
-    """The works in a letter that somebody is asked about."""
+    """The units in a letter about which callbacks are called."""
     return list(_starts(text).ask) if kind == START else []
 
 
 def named_in(kind: str, text: str) -> list[str]:
-    """The works in a letter whose records have to be loaded."""
+    """The units in a letter whose records have to be loaded."""
     if kind != START:
         return []
     said = _starts(text)
@@ -434,7 +426,7 @@ def _starts(text: str) -> Any:
 
 
 def _answer_out(answer: Any) -> Any:
-    """What was answered: a plain value in a list, or an error with its fields."""
+    """An answer as JSON: a plain value in a list, or an error with its fields."""
     if not isinstance(answer, BaseException):
         return [answer]
     kind, fields = type(answer), dict(answer.__dict__)
@@ -455,7 +447,7 @@ def _answer_in(said: Any) -> Any:
     return error
 
 
-# --- What is told ---------------------------------------------------------------------------------
+# --- Events ---------------------------------------------------------------------------------------
 
 
 def _news_out(news: News) -> list[Any]:
@@ -473,7 +465,7 @@ def _news_in(said: list[Any]) -> News:
 
 
 def _record_out(record: Record) -> list[Any]:
-    row = codec.insert_row(record, 0.0)[: len(codec.COLUMNS)]
+    row = codec.insert_row(record, 0.0)[: len(COLUMNS)]
     lines = [list(line[1:]) for line in codec.attempt_rows(record)]
     return [[int(value) if isinstance(value, bool) else value for value in row], lines]
 

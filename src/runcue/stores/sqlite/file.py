@@ -1,14 +1,14 @@
-"""Opening a queue file: what it must be, what it must not be, and what SQLite's complaints mean.
+"""Opens a queue file, refuses what is none, and turns SQLite's errors into ours.
 
 Rules:
-- A refused file is left as it is, to the byte. Its kind is asked of the file system and its header is read before
-  SQLite gets to see it, and nothing is checkpointed until the file is known to be ours.
+- A refused file is left as it is, to the byte. Its kind and its header are checked before SQLite opens it, and
+  nothing is checkpointed until the file is known to be ours.
 - Python never opens a file that may be a database: closing it would drop the locks of every other connection of
-  this process. Its header is read by SQLite's own file layer, which knows about that.
+  this process. Its header is read by SQLite's own file layer, which avoids that.
 - A missing or empty file becomes a new queue, for its owner alone. It gets its tables before it gets a write-ahead
-  log, so that a header without our mark is never ours, wherever its maker was killed.
-- A file that belongs to somebody else, or that others may write to, is not read at all (owner.py).
-- A log without its file is the rest of a queue that was lost: no new one is made over it.
+  log, so that a header without our mark is never ours, whenever the process that made it was killed.
+- A file that belongs to another user, or that others may write to, is not read at all (owner.py).
+- A log without its file is what remains of a lost queue: no new queue is made over it.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ logger = logging.getLogger("runcue")
 
 OLDEST_SQLITE: Final = (3, 51, 3)
 PATIENCE: Final = 10.0
-"""Seconds until a lock that somebody else holds becomes StorageBusy."""
+"""Seconds until a lock that another process holds becomes StorageBusy."""
 OPENING: Final = 3.0
-"""The same while a file is opened: that happens on the loop, which stands still meanwhile."""
+"""Seconds to wait for a lock while a file is opened: that happens on the loop, which stands still meanwhile."""
 LONGEST_LOG: Final = 64 * 1024 * 1024
 """Bytes that the write-ahead log is cut back to after it has grown beyond them."""
 CHECKPOINT_PAGES: Final = 1000
@@ -79,11 +79,11 @@ SHARED_FILE_SYSTEMS: Final = frozenset({
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "fuse", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs",
     "nfs", "nfs4", "ocfs2", "orangefs", "prl_fs", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs",
 })  # fmt: skip
-"""Where locks or shared memory reach no further than one machine, or not even that far."""
+"""File systems on which locks or shared memory work on one machine at most."""
 
 MAGIC: Final = b"SQLite format 3\0"
 HEADER_LENGTH: Final = 100
-"""What a SQLite file begins with, and how many bytes its header has."""
+"""The first bytes of a SQLite file, and the length of its header."""
 
 _opening = threading.Lock()
 
@@ -107,10 +107,10 @@ def open_file(
         _check_place(real, probe or file_system)
         check_owner(path, real)
         check_pair(real)
-        with _opening:  # no thread gets past here while another has the new file still open
+        with _opening:  # one thread at a time: _create closes the new file
             if not read_only:
                 _create(real)
-        check_owner(path, real)  # somebody else may have made it meanwhile
+        check_owner(path, real)  # another user may have made it meanwhile
         connection = _opened_to_read(real) if read_only else _opened(real)
         try:
             check_owner(path, real)
@@ -142,7 +142,7 @@ def open_beside(path: str, expected: tuple[int, int]) -> apsw.Connection:
 
 
 def identity(path: str) -> tuple[int, int]:
-    """Which file that is, whatever it is called: another answer later means that it was exchanged."""
+    """Device and inode of a file. If they are others later, the file was replaced."""
     try:
         found = os.stat(path)  # noqa: PTH116 (asked all the time, and a Path costs more than the call)
     except FileNotFoundError as error:
@@ -220,7 +220,7 @@ def _mounted(table: bytes, path: bytes) -> str | None:
 
 
 def _size_of(path: str) -> int:
-    """How many bytes are there, 0 when nothing is; refuses what is no plain file."""
+    """The size of a file, 0 when there is none; refuses what is no plain file."""
     log = bytes_in(f"{path}-wal")
     try:
         found = Path(path).stat()
@@ -281,7 +281,7 @@ def _check_header(path: str) -> None:
             return
         header = _header_of(path)
         is_whole = len(header) == HEADER_LENGTH and header.startswith(MAGIC)
-        # With a journal, somebody may be writing it just now.
+        # With a journal, another process may be writing the header now.
         if is_whole or not Path(path + "-journal").exists():
             break
     if len(header) < HEADER_LENGTH or not header.startswith(MAGIC):
@@ -329,7 +329,7 @@ def _opened(path: str) -> apsw.Connection:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         be_patient(connection, PATIENCE)
     except apsw.Error as error:
-        problem = translate(error, path, connection)  # while it can still say why
+        problem = translate(error, path, connection)  # the connection knows the cause until it is closed
         connection.close()
         raise problem from error
     except BaseException:
@@ -341,7 +341,7 @@ def _opened(path: str) -> apsw.Connection:
 def _connected(name: str, flags: int) -> apsw.Connection:
     connection = connect(name, flags, STATEMENTS)
     be_patient(connection, OPENING)
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew for each value of a LIMIT
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else SQLite plans anew for each value of a LIMIT
     connection.execute(
         "PRAGMA foreign_keys = OFF; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; "
         "PRAGMA temp_store = MEMORY"
@@ -350,14 +350,14 @@ def _connected(name: str, flags: int) -> apsw.Connection:
 
 
 def be_patient(connection: apsw.Connection, seconds: float) -> None:
-    """Wait that long for locks of others from now on."""
+    """Make a connection wait that long for locks of others."""
     connection.set_busy_timeout(int(seconds * 1000))
     if "ENABLE_SETLK_TIMEOUT" in apsw.compile_options:
         connection.setlk_timeout(int(seconds * 1000), 0)  # blocking on connect would know no time limit
 
 
 def undo(connection: apsw.Connection) -> None:
-    """Roll back, unless SQLite has done so by itself: it does after the worse errors, such as a full disk."""
+    """Roll back, unless SQLite has done so itself, as it does after errors such as a full disk."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
@@ -434,16 +434,16 @@ def _read_through(name: str, flags: int) -> apsw.Connection:
     return connection
 
 
-# --- What a complaint means -----------------------------------------------------------------------
+# --- Errors ---------------------------------------------------------------------------------------
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NOT_ALLOWED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 def translate(error: Exception, path: str, connection: apsw.Connection | None = None) -> Exception:
-    """The error of ours that says what SQLite or the system complained of; any other comes back as it is.
+    """Our error for one of SQLite or of the system; any other is returned as it is.
 
-    SQLite calls some full disks a failed write: with the connection given, they are told apart.
+    SQLite reports some full disks as a failed write; the connection tells them apart.
     """
     number, said = None, str(error)
     if isinstance(error, OSError):

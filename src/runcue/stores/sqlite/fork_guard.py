@@ -1,8 +1,8 @@
-"""Files that were open when this process was forked: they cannot be opened here any more.
+"""Refuses files that were open when this process was forked.
 
-SQLite keeps account of its locks by process and file. A forked child inherits the account, but not one of the locks:
-a connection that it opens to such a file believes to hold what its parent holds, and takes nothing. Then the parent,
-or anybody else, deletes the log that the child writes, and what was accepted there is gone. Nothing mends that.
+SQLite records its locks by process and file. A forked child inherits the records, but none of the locks: a connection
+that it opens to such a file believes that it holds what its parent holds, and locks nothing. Then another process
+deletes the log that the child writes, and what the child accepted is lost. Nothing can repair that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _inherited: set[tuple[int, int]] = set()
 
 
 class Connection(apsw.Connection):
-    """A connection that is known while it is open."""
+    """A connection that is listed while it is open."""
 
     def close(self, force: bool = False) -> None:
         """Close it."""
@@ -32,7 +32,7 @@ class Connection(apsw.Connection):
 
 def connect(name: str, flags: int, statements: int) -> Connection:
     """A new connection, to a file that is there."""
-    with forking:  # between its opening and its being known nobody forks
+    with forking:  # no fork between opening it and listing it
         connection = Connection(name, flags=flags, statementcachesize=statements)
         found = os.stat(connection.filename)  # noqa: PTH116 (as SQLite gives it)
         _open[connection] = found.st_dev, found.st_ino
@@ -44,7 +44,7 @@ def check_inherited(path: str) -> None:
     try:
         found = os.stat(path)  # noqa: PTH116 (asked of every file that is opened)
     except OSError:
-        return  # whoever opens it says what is wrong
+        return  # opening it says what is wrong
     if (found.st_dev, found.st_ino) in _inherited:
         raise ForkedConnection(
             f"{shown(path)} was open when this process was forked, and cannot be opened here: SQLite would take no "

@@ -1,13 +1,13 @@
-"""Whose the files of a queue are: who can write to them decides what runs with the rights of its workers.
+"""Checks who may write to the files of a queue: that user decides what its workers run.
 
 Rules:
 - Whatever belongs to a queue (its file, its log, the folders beside it) belongs to this user or to root, and nobody
   else may write to it, nor may a group. Else nothing of it is read.
-- That is asked before SQLite opens the file, and again when it has: where everybody may create files, somebody may
-  have made a log meanwhile.
+- That is checked before SQLite opens the file and again afterwards: where everybody may create files, another user
+  may have made a log meanwhile.
 - A link that somebody else put where everybody may create files is not followed. Linux has that rule, too, but not
-  for who looks up where a link leads and goes there.
-- The folder that all of it lies in may be anybody's: whoever exchanges a file there leaves one of his own.
+  for a program that resolves the link first.
+- The folder itself may be anybody's: a user who replaces a file there leaves one that belongs to him.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPEN_TO_ALL: Final = stat.S_ISVTX | stat.S_IWOTH
 
 
 def is_trusted(user: int) -> bool:
-    """Whether that user may decide what this process runs: itself, and root, who decides anyway."""
+    """Whether that user may decide what this process runs: its own user, and root."""
     return user in {os.geteuid(), 0}
 
 
@@ -39,14 +39,14 @@ def check_queue(path: str, real: str) -> None:
         name = real + suffix
         try:
             found = os.lstat(name)
-        except OSError:  # it is not there; or whoever opens it says why it cannot be asked for
+        except OSError:  # it is missing or out of reach: opening it says why
             continue
         if suffix or stat.S_ISREG(found.st_mode):  # what is no file is refused for that
             check_found(name, found)
 
 
 def accept_any(path: str, real: str) -> None:
-    """Take a queue as it is, for who knows why."""
+    """Accept a queue whoever may write to it (`insecure=True`)."""
 
 
 def check_found(name: str, found: os.stat_result) -> None:
@@ -78,7 +78,7 @@ def _check_link(path: str) -> None:
         if not stat.S_ISLNK(found.st_mode) or is_trusted(found.st_uid):
             return
         folder = Path(path).absolute().parent.stat()
-    except (OSError, ValueError):  # whoever opens it says what is wrong
+    except (OSError, ValueError):  # opening it says what is wrong
         return
     if folder.st_mode & OPEN_TO_ALL == OPEN_TO_ALL and folder.st_uid != found.st_uid:
         raise belongs_to_another(path, found.st_uid)

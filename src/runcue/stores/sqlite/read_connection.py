@@ -1,8 +1,8 @@
-"""Looks into a queue file beside its turns: who only asks waits for no turn, whoever holds it and for how long.
+"""Reads a queue file beside its turns: a read waits for no turn, whoever holds it and for how long.
 
-A connection of its own reads, in a thread of its own. Both are made with the first question. Every answer is one
-moment of the queue, and is given once that moment is on the disk; no snapshot is held between two. After any trouble
-the connection is exchanged for a new one.
+A connection of its own reads, in a thread of its own; the first read makes both. Every answer is one moment of the
+queue, and is given once that moment is on the disk; no snapshot is held between two. After any error the connection
+is replaced.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class ReadConnection:
         self._make_tables = tables
         self._disk = disk
         self._tables: Tables | None = None
-        self._errands = StoreThread("runcue-looking")
+        self._thread = StoreThread("runcue-looking")
         self._guard = threading.Lock()
         self._is_closed = False
 
     async def ask(self, look: Callable[[Tables], T]) -> T:
-        """What that finds in the tables."""
-        return await self._errands.do(lambda: self._looked(look))
+        """What `look` finds in the tables."""
+        return await self._thread.do(lambda: self._looked(look))
 
     def close(self) -> None:
-        """Let go of the file, once nobody looks into it. From any thread."""
+        """Close the file, once no read is under way. From any thread."""
         with self._guard:
             self._is_closed = True
             self._let_go()
-        self._errands.close()
+        self._thread.close()
 
     def _looked(self, look: Callable[[Tables], T]) -> T:
         with self._guard:
@@ -61,7 +61,7 @@ class ReadConnection:
                 self._tables = self._make_tables(open_beside(self._path, self._identity))
             tables, connection = self._tables, self._tables.connection
             try:
-                connection.execute("BEGIN DEFERRED")  # it cannot write, so it need not ask for the lock
+                connection.execute("BEGIN DEFERRED")  # this connection cannot write, and needs no lock
                 try:
                     tables.has_seen_post = False
                     found, revision = look(tables), tables.revision()
@@ -73,7 +73,7 @@ class ReadConnection:
             except (apsw.Error, UnicodeDecodeError) as error:
                 problem = translate(error, self._path, connection)
                 self._let_go()
-                # SQLite stumbles in many ways over a file that was moved away.
+                # A file that was moved away makes SQLite fail in many ways.
                 check_same(self._path, self._identity)
                 raise problem from error
 

@@ -2,20 +2,21 @@
 
 Rules:
 - Times are seconds (REAL), lists and results are JSON (TEXT): any SQLite tool can read the file.
-- A work's `seq` is its row number. It orders the newest first and ends every index for nothing, which makes a
-  life of three writes a tenth cheaper than a row number of SQLite's own would. Reviving work gives it a new one.
-- Every index is paid for by every write: all but the one on ids hold only the rows that are asked for.
-- `history` counts the rows of `attempts` that a work has, so that most need not be asked for theirs.
-- A shelf without `place` and `seq` is empty; its row stays to tell others so.
-- `forgotten` says how deleted work ended, `set_aside` where damaged work was (sql/pruning.py, sql/quarantine.py).
-- `lease_expires_at` is until when the owner's lease runs; the owner renews it three times as often as it ends. Nobody
-  decides by it: on one host the kernel's lock tells who lives.
-- `inbox` holds what processes left for whoever decides, `letters` what was decided for others, as JSON (sql/wire.py):
-  each row is deleted by who reads it. `tasks` holds the rules of tasks; `fleet` of head counts changes of workers.
-- `extra` holds what few works or services have, as one JSON object: the cost of a work and which service it was
+- A unit's `seq` is its row number. It orders units by age and ends every index at no cost, which makes the three
+  writes of a unit's life a tenth cheaper than a row number of SQLite's own would. Reviving a unit gives it a new one.
+- Every write pays for every index: all but the one on ids are partial, and hold only the rows that are looked up.
+- `history` counts the rows of `attempts` that a unit has: most have none, and no query has to find that out.
+- A shelf without `place` and `seq` is empty; its row stays so that other processes read that.
+- `forgotten` says how deleted units ended, `set_aside` where damaged units were (sql/pruning.py, sql/quarantine.py).
+- `lease_expires_at` is the end of the worker's lease, which it renews three times as often. It is there for people to
+  read: on one host the kernel's lock shows who lives.
+- `inbox` holds what processes left for the deciding process, `letters` what it decided for others, as JSON
+  (sql/wire.py): reading a row deletes it. `tasks` holds the rules of tasks; `fleet` of head counts changes of
+  workers.
+- `extra` holds what few units or services have, as one JSON object: the cost of a unit and the service that it was
   started on; a service's quantities, keys and adaptive limit. `key` of service_log names a quantity.
 - Nothing reads or writes `override` and `adaptive` of services.
-- Step 2 deletes the events: they are written in another way since. Whoever reads on is told of a gap.
+- Step 2 deletes the events, whose form has changed since. Readers of events see a gap there.
 - A step of MIGRATIONS is never changed once it was released; a new one is added and VERSION counts them.
 """
 
@@ -52,7 +53,7 @@ JOBS: Final = """
         iif(token, leased_by, NULL) AS worker_id
     FROM work_units
 """
-"""Work in the words of queuectl: the view `jobs`, for people with a SQLite tool and for the Reader."""
+"""Units in the words of queuectl: the view `jobs`, for people with a SQLite tool and for the Reader."""
 
 MIGRATIONS: Final[tuple[str, ...]] = (
     """

@@ -1,13 +1,13 @@
 """A queue in a SQLite file that several processes may share.
 
-A turn begins at the turnstile (a fair lock among processes); then comes BEGIN IMMEDIATE, what others left, the
-decision, one commit. The next process may take its turn, and then what was committed is synced (wal_sync.py).
+A turn passes the turnstile (a fair lock among processes), then BEGIN IMMEDIATE; it reads what others left, decides,
+and commits once. Then the next process may take its turn, and the log is synced (wal_sync.py).
 
-After that nothing is raised any more: it would look as if the turn had failed. After a commit or a sync that failed
-the connection is exchanged in the next turn, because SQLite vouches for nothing then.
+After the sync a turn raises nothing: that would look as if it had failed. After a failed commit or sync the next turn
+opens a new connection, because SQLite makes no promise about the old one.
 
-Who only asks is answered beside the turns (read_connection.py). The heart's thread looks every two seconds whether
-the file and the loop are still there: without its loop this process runs nothing any more, and lets go.
+Reads are answered beside the turns (read_connection.py). The heart's thread checks every two seconds that the file
+and the loop are still there: a process without its loop runs nothing any more, and closes the queue.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from runcue.stores.sqlite import file
 from runcue.stores.sqlite.file import check_same, identity, open_file, translate, undo
 from runcue.stores.sqlite.read_connection import ReadConnection
 from runcue.stores.sqlite.schema import shown
+from runcue.stores.sqlite.statements import SQLITE
 from runcue.stores.sqlite.wal_checkpoint import Log
 from runcue.stores.sqlite.wal_guard import note_pair
 from runcue.stores.sqlite.wal_sync import Disk, untold
@@ -43,13 +44,13 @@ logger = logging.getLogger("runcue")
 
 T = TypeVar("T")
 PATIENCE = 30.0
-"""Seconds to wait for one's turn before that is an error."""
+"""Seconds that a turn is waited for before that is an error."""
 CHECK_EVERY = 0.5
 """Seconds after which a turn makes sure again that the file is still the same."""
 
 
 class FileClock:
-    """Queue time: the host's boot-time clock, anchored in the file: it never jumps, and goes on after a reboot."""
+    """Queue time by the host's boot-time clock, anchored in the file: it never jumps, and goes on after a reboot."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         boot = presence.boot_id()
@@ -77,7 +78,7 @@ class FileClock:
 
 
 def _anchor(connection: apsw.Connection, boot: str) -> tuple[float, float] | None:
-    """A moment of queue time and of this boot's clock that belong together, if somebody has set one."""
+    """A moment of queue time and the same moment of this boot's clock, if a process has stored them."""
     row: Any = connection.execute("SELECT anchor_epoch, anchor_boottime, boot FROM head").fetchone()
     epoch, boottime, known = row
     return None if known != boot or epoch is None else (epoch, boottime)
@@ -135,11 +136,11 @@ class SqliteStore(SqlStore):
             logger.warning("durability is relaxed: what was accepted last may be lost when the machine stops")
         self._is_doubtful = False
         self._has_written = False
-        """True while a commit of this process, of a new revision or not, has not been synced."""
+        """True while a commit of this process has not been synced, whether it has a new revision or not."""
         self._looked_at = 0.0
 
     def _open(self, made: ExitStack, connection: apsw.Connection, clock: Clock | None) -> None:
-        """Open the rest, each with what closes it again if the next cannot be opened."""
+        """Open everything but the file; what is open already is closed if the next thing fails."""
         directory = presence.side_directory(self._path)
         self._identity = identity(self._path)
         self.clock = clock or FileClock(connection)
@@ -147,8 +148,8 @@ class SqliteStore(SqlStore):
         made.callback(self._turnstile.close)
         self._presence = presence.Presence(directory, self.worker)
         made.callback(self._presence.close)
-        self._introduce(presence.boot_id())
-        self._tables = Tables(connection, self.worker)
+        self._describe_myself(presence.boot_id())
+        self._tables = Tables(connection, SQLITE, self.worker)
         self.told = self._tables.head().told
         note_pair(self._path)
         if self._durability == "full":
@@ -157,13 +158,13 @@ class SqliteStore(SqlStore):
             self._disk.open()
         self._read_connection = ReadConnection(self._path, self._identity, self._tables.beside, self._disk)
         self._log = Log(self._path, self._identity, self._trouble, self._disk)
-        self._relieve(connection)
-        self._meet(directory, lambda: self._tables.peers)
+        self._commit_to_log_only(connection)
+        self._watch_peers(directory, lambda: self._tables.peers)
 
-    def _relieve(self, connection: apsw.Connection) -> None:
-        """Have commits of this connection only write the log: all else is done after the turn, or beside it."""
+    def _commit_to_log_only(self, connection: apsw.Connection) -> None:
+        """Make commits of this connection write the log and nothing else: syncing and copying come after the turn."""
         connection.execute("PRAGMA synchronous = NORMAL")
-        if not self._is_on_loop:  # where time is virtual, all is done by the loop's thread
+        if not self._is_on_loop:  # on virtual time there is only the loop's thread
             self._log.watch(connection)
 
     @property
@@ -174,22 +175,22 @@ class SqliteStore(SqlStore):
     # turns ------------------------------------------------------------------------------------------------
 
     def _transact(self, job: Callable[[], T]) -> T:
-        """Do a job with the turn and the file's lock; whatever it raises undoes it. Then have it last."""
+        """Do a job with the turn and the file locked, and sync the log. If the job raises, it is rolled back."""
         if not self._turnstile.acquire(PATIENCE if self._is_on_loop else None):
             raise self._held()
         connection = self._connection
         try:
-            is_hurt = self._disk is not None and self._disk.is_hurt
-            if self._is_doubtful or is_hurt:
+            has_failed = self._disk is not None and self._disk.has_failed
+            if self._is_doubtful or has_failed:
                 self._renew()
                 connection = self._connection
             connection.execute("BEGIN IMMEDIATE")
             try:
-                if self._disk is not None and is_hurt:
+                if self._disk is not None and has_failed:
                     self._disk.write_anew()
                 done = job()
             except BaseException:
-                undo(self._connection)  # it may be another one by now
+                undo(self._connection)  # the job may have renewed it
                 raise
         except (apsw.Error, OSError, UnicodeDecodeError) as error:
             self._is_doubtful |= isinstance(error, apsw.IOError)
@@ -197,7 +198,7 @@ class SqliteStore(SqlStore):
         finally:
             self._turnstile.release()
         crashpoint("turn.unsynced")
-        self._make_last()
+        self._sync_log()
         return done
 
     def _claim(self) -> Ticket:
@@ -210,8 +211,8 @@ class SqliteStore(SqlStore):
             self._path,
         )
 
-    def _make_last(self) -> None:
-        """Get what the turn wrote or saw onto the disk, before anybody acts on it."""
+    def _sync_log(self) -> None:
+        """Sync what the turn wrote or read to the disk, before anybody acts on it."""
         if self._disk is not None:
             try:
                 self._disk.sync(self._tables.seen, has_more=self._has_written)
@@ -225,7 +226,7 @@ class SqliteStore(SqlStore):
 
     def _write(self, plan: Plan, before: Head, now: float) -> None:
         tables = self._tables
-        self._presence.drain()  # whatever others told so far, this turn has seen: nobody commits meanwhile
+        self._presence.drain()  # this turn has seen all that wake-ups announced so far: nobody else can commit
         tables.write(plan, before, now, self._lease)
         tables.read_answers()
         crashpoint("turn.written")
@@ -233,14 +234,14 @@ class SqliteStore(SqlStore):
             forget_files(self._forget_files, tables.deleted, self._trouble)
         self._commit()
 
-    def _let_be(self) -> None:
+    def _end_unwritten(self) -> None:
         self._presence.drain()
         self._connection.execute("ROLLBACK")
 
     def _exchanged(self, post: Outgoing | None, claim: Ticket | None = None) -> Received:
-        """Who has nothing to leave and finds nothing waits for nobody; letters are read when others may go on.
+        """Without a post and without letters this takes no lock. Letters are read after the lock is released.
 
-        Once the post is there nothing is raised: it would look as if it were not.
+        Once the post is stored nothing is raised: that would look as if it were not.
         """
         tables, is_there = self._tables, False
 
@@ -249,21 +250,23 @@ class SqliteStore(SqlStore):
                 raise claim.late()
             head, letters = tables.swap(post, self.clock.now())
             unread = tables.unread()
-            self._keep_swap(post, letters)
+            self._commit_exchange(post, letters)
             return head, unread, letters
 
-        is_hurt = self._disk is not None and self._disk.is_hurt
+        has_failed = self._disk is not None and self._disk.has_failed
         unread, is_anything, head = frozenset[int](), True, NO_HEAD
         try:
-            if post is None and not (is_hurt or self._is_doubtful):  # else it is mended first
-                unread = tables.unread()  # first: of a post that is gone by then, the answer is there
+            # Otherwise the connection is renewed first.
+            if post is None and not (has_failed or self._is_doubtful):
+                # Before the letters: when a post is gone, its answer is there already.
+                unread = tables.unread()
                 is_anything, head = tables.glimpse()
             if is_anything:
                 head, unread, letters = self._transact(job)
                 tables.hold(letters)
                 is_there = post is not None
             else:
-                self._make_last()
+                self._sync_log()
             received = tables.received(head, ())
         except (apsw.Error, UnicodeDecodeError, StoreError) as error:
             self._is_doubtful |= isinstance(error, apsw.IOError)
@@ -290,7 +293,7 @@ class SqliteStore(SqlStore):
         self._has_written = True
 
     def _is_committed(self, is_there: Callable[[], bool] | None) -> bool:
-        """Whether a commit that came back with an error took place all the same, asked through new descriptors."""
+        """Whether a commit that reported an error took place all the same, read through a new connection."""
         try:
             self._renew()
             if is_there is not None:
@@ -309,11 +312,11 @@ class SqliteStore(SqlStore):
         )
 
     def _renew(self) -> None:
-        """Exchange a connection that had trouble with the disk for a new one."""
+        """Replace a connection that had trouble with the disk by a new one."""
         check_same(self._path, self._identity)
         connection, old = open_file(self._path, insecure=self._insecure), self._connection
         self._tables.use(connection)
-        self._relieve(connection)
+        self._commit_to_log_only(connection)
         self._is_doubtful = False
         try:
             old.close()
@@ -325,7 +328,7 @@ class SqliteStore(SqlStore):
         now = time.monotonic()
         if now - self._looked_at >= CHECK_EVERY:
             check_same(self._path, self._identity)
-            self._looked_at = now  # not before: what is wrong stays wrong until it is seen to be right
+            self._looked_at = now  # only if that was right: what is wrong is checked again at once
 
     def _is_lost(self) -> bool:
         try:
@@ -345,15 +348,15 @@ class SqliteStore(SqlStore):
         try:
             return checked(self._tables) if self._is_on_loop else await self._read_connection.ask(checked)
         except StorageReplaced:
-            self._looked_at = 0.0  # the next turn has to see it, too
+            self._looked_at = 0.0  # the next turn has to notice it, too
             raise
-        except OSError as error:  # the next turn mends it
+        except OSError as error:  # the next turn repairs it
             self._peer_monitor.notice()
             raise untold(self._path, error) from error
         except (apsw.Error, UnicodeDecodeError) as error:
             raise translate(error, self._path, self._connection) from error
 
-    def _strike_off(self) -> None:
+    def _delete_worker(self) -> None:
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -366,10 +369,10 @@ class SqliteStore(SqlStore):
         except apsw.Error as error:
             raise translate(error, self._path, self._connection) from error
 
-    def _leave(self) -> None:
-        """Let go of the file, but not of the lock that says that this process lives."""
+    def _disconnect(self) -> None:
+        """Close the file, but keep the lock that shows that this process lives."""
         self._turnstile.close()
-        self._read_connection.close()  # before the other connection, which tidies up when it is the last
+        self._read_connection.close()  # before the main connection, which removes the log if it is the last
         self._log.close()
         self._connection.close()
         if self._disk is not None:

@@ -1,10 +1,10 @@
-"""The write-ahead log of a queue file goes back into the file beside the turns, and not within them.
+"""Copies the write-ahead log of a queue file into the file, beside the turns and not within them.
 
-Left to itself SQLite has the commit that makes the log long enough copy all of it. Here a thread with a connection of
-its own copies it, which hinders nobody. What was committed meanwhile is little: the next commit copies that, and the
-log starts over. A commit copies everything itself only when the log has grown `TOO_LONG`: the thread cannot keep up,
-or has trouble. Whatever that is, it is logged and tried again: no commit fails of it. Nothing is copied of a log that
-could not be synced: half of that in the file, and the log that would complete it gone, the file would be damaged.
+By default the commit that makes the log long enough copies all of it. Here a thread with a connection of its own
+copies it, which delays nobody. The little that is committed meanwhile is copied by the next commit, and the log
+starts over. A commit copies everything itself only if the log has grown `TOO_LONG`, when the thread cannot keep up or
+fails. A failure is logged and tried again; no commit fails because of it. A log that could not be synced is not
+copied: if half of it reached the file and the log were lost, the file would be damaged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Log:
         self._identity = identity
         self._trouble = trouble
         self._disk = disk
-        self._errands = StoreThread("runcue-log")
+        self._thread = StoreThread("runcue-log")
         self._connection: apsw.Connection | None = None
         self._guard = threading.Lock()
         self._is_closed = False
@@ -49,11 +49,11 @@ class Log:
         connection.set_wal_hook(self._grown)
 
     def close(self) -> None:
-        """Let go of the file, once nothing is being copied. From any thread."""
+        """Close the file, once nothing is being copied. From any thread."""
         with self._guard:
             self._is_closed = True
             self._let_go()
-        self._errands.close()
+        self._thread.close()
 
     def _grown(self, connection: apsw.Connection, name: str, pages: int) -> int:
         """A commit was written; the log has so many pages now. In the thread that committed."""
@@ -72,7 +72,7 @@ class Log:
         elif pages >= CHECKPOINT_PAGES and not self._is_copying:
             self._is_copying = True
             try:
-                self._errands.put(self._copy)
+                self._thread.put(self._copy)
             except BaseException:
                 self._is_copying = False
                 raise

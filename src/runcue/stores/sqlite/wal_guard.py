@@ -1,9 +1,9 @@
-"""Which queue file a log belongs to.
+"""Refuses a queue file that lies beside the log of another file.
 
-SQLite takes whatever log lies beside a file for its own. So a backup that is put in the place of a file whose process
-was killed gets the last commits of the old one written into it, and is damaged. Whoever opens a queue notes which
-file and which log that were, by their numbers in the file system, and refuses another file beside the same log. Where
-both are others they were copied together, and belong together.
+SQLite takes any log that lies beside a file for the file's own. So if a backup replaces a file whose process was
+killed, SQLite writes the last commits of the old file into the backup, and damages it. A process that opens a queue
+stores the inode numbers of file and log, and refuses another file beside the same log. If both are new they were
+copied together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOTE = "pair"
 
 
 def note_pair(path: str) -> None:
-    """The file and its log are open: they belong together."""
+    """Store that this file and its log belong together. Both are open."""
     path = os.path.realpath(path)
     pair = _numbers(path), _numbers(f"{path}-wal")
     note = side_directory(path) / NOTE
@@ -30,7 +30,7 @@ def note_pair(path: str) -> None:
         )
         try:
             os.fchmod(descriptor, 0o600)
-            os.write(descriptor, text.encode("ascii"))  # of a torn one nothing is concluded
+            os.write(descriptor, text.encode("ascii"))  # a torn note is ignored
         finally:
             os.close(descriptor)
 
@@ -41,7 +41,7 @@ def check_pair(path: str) -> None:
         file, log = _numbers(path), _numbers(f"{path}-wal")
         is_empty = not Path(f"{path}-wal").stat().st_size
     except OSError:
-        return  # one of them is not there, or cannot be asked for: whoever opens it says why
+        return  # one of them is missing or out of reach: opening it says why
     noted = _noted(side_directory(path) / NOTE)
     if noted is not None and noted[1] == log and noted[0] != file and not is_empty:
         raise StorageReplaced(

@@ -1,15 +1,15 @@
-"""What was committed to a queue file gets onto the disk after the turn, and before anybody hears of it.
+"""Syncs the write-ahead log of a queue file after the turn, and before anybody acts on what was committed.
 
-Left to itself SQLite syncs its log within the commit, while all who want the next turn wait. Here a commit only
-writes the log; the turn goes to the next process, and then the log is synced. Rules:
-- Whoever saw something syncs before acting on it or telling it, also who wrote nothing: what another process
-  committed is seen at once, and its own sync may still be under way.
-- One sync is good for everything that was committed before it began. The log is written in order, and of a torn one
-  SQLite uses what comes before the tear: nothing lasts unless all that it was built on lasts.
-- A sync that failed is not repeated: the kernel may have given up what it could not write, and calls it clean from
-  then on. A process that was told so tells nothing more and builds on nothing, until it has written all of the log
-  anew, from what everybody sees of it. (The kernel tells everybody who had the log open at that time.)
-- The log goes back into the file as ever: SQLite syncs it before it copies, and the file before it starts over.
+By default SQLite syncs its log within the commit, while all processes that want the next turn wait. Here a commit
+only writes the log; the turn goes to the next process, and then the log is synced. Rules:
+- A process syncs before it acts on or reports what it has read, even if it wrote nothing: it sees the commits of
+  others at once, whose own syncs may still be under way.
+- One sync covers everything that was committed before it began. The log is written in order, and SQLite uses a torn
+  log up to the tear: a commit lasts only if everything before it lasts.
+- A failed sync is not repeated: the kernel may have dropped the pages that it could not write, and reports success
+  from then on. A process whose sync failed reports nothing more and decides nothing until it has rewritten the whole
+  log from what all processes see of it. (The kernel reports the failure to every process that has the log open.)
+- Copying the log into the file is SQLite's own: it syncs the log before that, and the file before it reuses the log.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 class Disk:
     """The log of one queue file, for all threads of a process.
 
-    They share one descriptor, and sync one after the other: the kernel tells of a failure once for each descriptor,
-    and only one that was open by then.
+    They share one descriptor, and sync one after the other: the kernel reports a failure once to each descriptor
+    that was open when it happened.
     """
 
     def __init__(self, path: str) -> None:
@@ -43,42 +43,42 @@ class Disk:
         self._lock = threading.Lock()
         self._lasting = -1
         """The last revision that is known to be on the disk."""
-        self.is_hurt = False
-        """True after a sync that failed, until the log was written anew."""
+        self.has_failed = False
+        """True from a failed sync until the log has been rewritten."""
 
     def open(self) -> int:
-        """The log that SQLite has open: it is the same file as long as anybody has the queue open."""
+        """The descriptor of the log. It is the same file as long as any process has the queue open."""
         if self._descriptor is None:
             self._descriptor = os.open(f"{self._path}-wal", os.O_RDONLY | FLAGS)
         return self._descriptor
 
     def close(self) -> None:
-        """Let go of the log. It is opened again when there is need."""
+        """Close the log, which is opened again when it is needed."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
-    def __del__(self) -> None:  # as SQLite's own descriptors, if nobody has closed them
+    def __del__(self) -> None:  # SQLite closes its own descriptors in the same way
         self.close()
 
     def sync(self, revision: int | None, *, has_more: bool = False) -> None:
-        """Have everything on the disk up to that revision, or raise; with None, or `has_more`, whatever there is."""
+        """Sync the log up to a revision, or raise; with None or `has_more`, everything that is there."""
         with self._lock:
             if revision is not None and revision <= self._lasting and not has_more:
                 return
-            if self.is_hurt:
+            if self.has_failed:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             descriptor = self.open()
             try:
                 _sync(descriptor)
             except OSError:
-                self.is_hurt = True
+                self.has_failed = True
                 raise
             if revision is not None:
                 self._lasting = max(self._lasting, revision)
 
     def write_anew(self) -> None:
-        """Write the log once more, as it is, and sync that. For who holds the file's lock: nobody else may write."""
+        """Rewrite the log as it is, and sync it. Only while this process holds the file's lock."""
         with self._lock:
             descriptor = os.open(f"{self._path}-wal", os.O_RDWR | FLAGS)
             try:
@@ -91,13 +91,13 @@ class Disk:
             except BaseException:
                 os.close(descriptor)
                 raise
-            self.close()  # it may still have something to tell of what is mended now
+            self.close()  # this descriptor may still report the failure that is repaired now
             self._descriptor = descriptor
-            self.is_hurt = False
+            self.has_failed = False
 
 
 def untold(path: str, error: OSError) -> StoreError:
-    """For who asks while nobody can say what of the queue is going to last."""
+    """The error of a read whose answer may not be on the disk."""
     return StoreError(
         f"What {shown(path)} says may not be on the disk ({error.strerror}), and is told once it is. Check the disk.",
         path,

@@ -3,9 +3,9 @@
 Rules:
 - What a table should look like is read from a new file, not from the damaged one. A row may lack the last columns: it
   was written before there were such.
-- Rows that the tree of a table leads to come first. Rows on pages that no way leads to are taken if the list of free
-  pages is whole: else they may be what was deleted, and no work runs again that somebody has seen the end of.
-- Of two rows for one work the later is kept.
+- Rows that the tree of a table leads to come first. Rows on pages that nothing leads to are taken only if the list of
+  free pages is whole: otherwise they may have been deleted, and a unit that has ended must not run again.
+- Of two rows for one unit the later is kept.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Making the rows of a queue agree again, after some of them were lost.
+"""Makes the rows of a queue agree again after some of them were lost.
 
 Rules:
 - What follows from other rows is made anew from them: counters, shelves, edges, the length of histories.
 - No number is given out twice: where the last ones are not known, the next are far beyond all that can have been.
-- Work that ran stays running, with an owner that is gone: the next process ends what is left of it and takes it over.
-- Work that depends on lost work fails, for a person to decide: nothing is taken for done that is not known to be.
-- A row that the codec refuses goes, and is counted.
+- A unit that ran stays running, under a worker that is gone: the next process ends what is left of it and takes it
+  over.
+- A unit that depends on a lost one fails, for a person to decide: a lost unit does not count as completed.
+- A row that the codec refuses is deleted, and counted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from runcue.core.model.state import Head, Worker
 from runcue.core.schedule.line import READY, shelf_name, shelf_parts
 from runcue.errors import StorageCorrupt, listed
 from runcue.stores.presence import posix as presence
-from runcue.stores.sql import codec, journal, states, wire
+from runcue.stores.sql import codec, journal, statements, states, wire
 
 Row = tuple[Any, ...]
 REBUILT: Final = frozenset({"dependencies", "letters", "set_aside", "shelves", "tasks", "workers"})
@@ -64,7 +65,7 @@ def _accepted(body: str) -> None:
 SIFTED: Final[dict[str, tuple[str, str, Callable[[Row], object]]]] = {
     "work_units": (
         "seq",
-        codec.SELECT.replace("SELECT ", "SELECT seq, ", 1),
+        f"SELECT seq, * FROM ({statements.SELECT})",
         lambda row: codec.read_row(row[1:]),
     ),
     "attempts": (
@@ -75,18 +76,17 @@ SIFTED: Final[dict[str, tuple[str, str, Callable[[Row], object]]]] = {
     "forgotten": ("id", "SELECT id, state FROM forgotten", lambda row: codec.read_state(*row)),
     "services": (
         "name",
-        states.SERVICE_SELECT.replace("SELECT ", "SELECT name, ", 1).partition(", circuit_state.")[0]
-        + ", NULL FROM services",
+        f"SELECT name, {', '.join(statements.SERVICE)}, NULL FROM services",
         lambda row: states.read_service(row[1:]),
     ),
     "circuit_state": (
         "service",
-        states.SERVICE_SELECT.replace("SELECT ", "SELECT service, ", 1) + " WHERE service IS NOT NULL",
+        f"SELECT service, {statements.SERVICE_COLUMNS} FROM services JOIN circuit_state ON service = name",
         lambda row: states.read_service(row[1:]),
     ),
     "service_log": (
         "id",
-        states.GRANT_SELECT.replace("SELECT ", "SELECT id, ", 1),
+        "SELECT id, service, started_at, amount, coalesce(key, ''), work_id FROM service_log",
         lambda row: states.read_grant(row[1:]),
     ),
     "inbox": ("id", "SELECT id, body FROM inbox", lambda row: _accepted(row[1])),
@@ -229,7 +229,7 @@ class Mending:
         before = self._before
         if before is not None and not self.problems and _live(before) != _live(head):
             self.problems.append("The counters did not fit what is there, and were counted anew")
-        self._execute(states.HEAD_UPDATE, states.head_row(head, ""))
+        self._execute(statements.HEAD_UPDATE, states.head_row(head, ""))
         self._execute("UPDATE services SET revision = ?1", (head.revision,))
         self._execute("UPDATE circuit_state SET revision = ?1", (head.revision,))
 
@@ -327,7 +327,7 @@ class Mending:
         ).fetchall()
         for (owner,) in owners:
             gone = Worker(owner, presence.host_name(), "", 0, head.now)
-            self._execute(states.WORKER_UPSERT, states.worker_row(gone))
+            self._execute(statements.WORKER_UPSERT, states.worker_row(gone))
 
     def _settle_shelves(self, revision: int) -> None:
         """Pending work is where it can be found, and nothing else is."""
@@ -351,7 +351,7 @@ class Mending:
 
     def _place_anew(self, shelf: str | None, queue: str, task: str, is_blocked: bool) -> None:
         rows: list[Any] = self._execute(
-            f"{codec.SELECT} WHERE state = 'pending' AND shelf IS ? AND queue = ? AND task_type = ? "
+            f"{statements.SELECT} WHERE state = 'pending' AND shelf IS ? AND queue = ? AND task_type = ? "
             "AND (missing > 0) = ?",
             (shelf, queue, task, is_blocked),
         ).fetchall()

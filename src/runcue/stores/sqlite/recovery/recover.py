@@ -2,11 +2,11 @@
 
 Rules:
 - Nothing is destroyed. The damaged file, its log and its journal stay beside the new one, as they were, to the byte.
-- Wherever this is interrupted, the file under the queue's name has all that can be read, and `recover` can be called
-  again: a log goes only when what it says is in the file, and the new file takes its name in one step.
-- Nobody may have the queue open. This process shows itself meanwhile like any other.
-- Rows are taken from the pages themselves (pages.py, copy.py): a page that leads to others may be gone, and those
-  others not. What follows from the rest is not copied but made anew (rebuild.py).
+- If this is interrupted, the file under the queue's name still has all that can be read, and `recover` can be called
+  again: the log is deleted only when the file holds what it says, and the new file takes its name in one step.
+- No process may have the queue open. This process holds a lock meanwhile like any other.
+- Rows are taken from the pages themselves (pages.py, copy.py): a page that leads to others may be gone while those
+  others are sound. What follows from other rows is not copied but made anew (rebuild.py).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _check_alone(path: str, but: str = "") -> None:
 
 @contextmanager
 def _shown_to_others(path: str) -> Iterator[None]:
-    """Be seen like any process on the queue, so that two do not do this at once."""
+    """Hold a lock like any process on the queue, so that two do not recover at once."""
     sign = presence.Presence(presence.side_directory(path), presence.new_worker_id())
     try:
         _check_alone(path, but=sign.worker_id)

@@ -1,0 +1,285 @@
+"""Every statement that is the same text for SQLite and PostgreSQL, by name, and what is said in the words of each.
+
+Rules:
+- A value is bound as $1, $2 and so on. PostgreSQL numbers them so; to SQLite they are names, which it numbers as they
+  first appear. So they first appear in order in every statement; a test sees to that.
+- What the databases are asked in different words is a field of `Dialect`: stores/sqlite/statements.py has SQLite's,
+  stores/postgres/statements.py PostgreSQL's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from runcue.core.model.record import WorkState
+from runcue.core.model.state import BreakerState, Head, Worker
+from runcue.stores.sql import columns
+from runcue.stores.sql.connection import Row
+
+
+def set_of(names: Sequence[str]) -> str:
+    """`name = $n` for each of these columns."""
+    return ", ".join(f"{name} = ${number}" for number, name in enumerate(names, 1))
+
+
+def insert_into(table: str, names: Iterable[str], usual: Mapping[str, Any] | None = None) -> str:
+    """INSERT of a row with these columns, and with others that hold the same in every row."""
+    names, fixed = list(names), usual or {}
+    values = (*(f"${number}" for number in range(1, len(names) + 1)), *map(literal, fixed.values()))
+    return f"INSERT INTO {table} ({', '.join((*names, *fixed))}) VALUES ({', '.join(values)})"
+
+
+def upsert_into(table: str, names: Sequence[str]) -> str:
+    """INSERT of a row with these columns, or an update of the row that has the first of them already."""
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
+    return f"{insert_into(table, names)} ON CONFLICT ({names[0]}) DO UPDATE SET {changes}"
+
+
+def literal(value: str | int) -> str:
+    """A plain word or a number in SQL."""
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    """What one database is asked in its own words."""
+
+    insert: Any
+    """INSERT of units; this and the next seven are for `executemany`."""
+    insert_plain: Any
+    """INSERT of units of which most columns are as usual (columns.PLAIN)."""
+    start: Any
+    finish: Any
+    update: Any
+    insert_attempt: Any
+    insert_grant: Any
+    insert_letter: Any
+
+    page: str
+    """The next rows of a shelf ($1) after a place ($2) and a number ($3), $4 at most."""
+    oldest: str
+    """The first pending units after a number ($1), $2 at most."""
+    submitted: str
+    """The posts whose text has $1 in it."""
+    inbox: str
+    """The posts that were left first, $1 at most."""
+    version: str
+    """A number that changes when another connection has committed anything; nothing where a turn asks otherwise."""
+    config: str
+    """What the application stored, but for what is no text."""
+    any_of: Callable[..., Iterator[tuple[str, Row]]]
+    """Conditions under which a column is one of some texts, as many in each as one statement may name, with what is
+    bound, which begins with $1 or another number: `any_of(column, texts, first=1)`."""
+    by_state: Mapping[WorkState | None, str]
+    """The WHERE that finds units in a state: few run at any time, and most of what there is has completed."""
+    service: str
+    """The condition that a service, given as JSON ({0}), or a key of it is among a unit's."""
+    search: str
+    """The condition that a text ({0}) occurs in a unit."""
+
+    @property
+    def tally(self) -> str:
+        """How many units of each task are pending and running."""
+        return " UNION ALL ".join(
+            f"SELECT '{state.value}', task_type, count(*) FROM work_units {self.by_state[state]} GROUP BY task_type"
+            for state in (WorkState.PENDING, WorkState.RUNNING)
+        )
+
+
+# --- Units ----------------------------------------------------------------------------------------
+
+SELECT: Final = f"SELECT {', '.join(columns.COLUMNS)} FROM work_units"
+SELECT_ONE: Final = f"{SELECT} WHERE id = $1"
+SELECT_NUMBER: Final = f"{SELECT} WHERE seq = $1"
+SELECT_DEPENDENTS: Final = (
+    f"{SELECT} WHERE id IN (SELECT work_id FROM dependencies WHERE needs = $1) ORDER BY seq"
+)
+SELECT_RUNNING: Final = f"{SELECT} WHERE shelf = $1 ORDER BY seq"
+INSERT: Final = insert_into("work_units", columns.WRITTEN)
+INSERT_PLAIN: Final = insert_into("work_units", columns.PLAIN, columns.USUAL)
+START: Final = (
+    f"UPDATE work_units SET {set_of(columns.STARTED)} "
+    f"WHERE seq = ${len(columns.STARTED) + 1} AND id = ${len(columns.STARTED) + 2}"
+)
+FINISH: Final = (
+    f"UPDATE work_units SET {set_of(columns.FINISHED)} "
+    f"WHERE seq = ${len(columns.FINISHED) + 1} AND id = ${len(columns.FINISHED) + 2}"
+)
+UPDATE: Final = f"UPDATE work_units SET {set_of(columns.CHANGED)} WHERE id = ${len(columns.CHANGED) + 1}"
+HAS_UNIT: Final = "SELECT 1 FROM work_units WHERE id = $1"
+RENEW_LEASES: Final = "UPDATE work_units SET lease_expires_at = $1 WHERE shelf = $2 RETURNING 1"
+WATCHED: Final = (
+    f"{SELECT} WHERE watch_at >= $1 AND (watch_at > $1 OR seq > $2) AND watch_at <= $3 "
+    "ORDER BY watch_at, seq LIMIT $4"
+)
+NEXT_WATCH: Final = "SELECT min(watch_at) FROM work_units WHERE watch_at > $1"
+FIRST_WATCH: Final = "SELECT min(watch_at) FROM work_units WHERE watch_at > 0.0"
+DEPENDENTS: Final = (
+    "SELECT work_id FROM dependencies JOIN work_units ON id = work_id WHERE needs = $1 ORDER BY seq"
+)
+INSERT_DEPENDENCY: Final = "INSERT INTO dependencies VALUES ($1, $2) ON CONFLICT DO NOTHING"
+FORGOTTEN: Final = "SELECT id, state FROM forgotten WHERE {}"
+
+ATTEMPT_INSERT: Final = insert_into("attempts", columns.ATTEMPT)
+ATTEMPT_SELECT: Final = (
+    "SELECT number, at, duration, error, worker FROM "
+    "(SELECT * FROM attempts WHERE work_id = $1 ORDER BY id DESC LIMIT $2) AS latest ORDER BY id"
+)
+"""The lines of one history, oldest first; the limit is row[-1] of its unit's row."""
+HISTORY_LENGTH: Final = "SELECT history FROM work_units WHERE id = $1"
+NEWEST_ATTEMPT: Final = "SELECT number, at FROM attempts WHERE work_id = $1 ORDER BY id DESC LIMIT 1"
+OLD_ATTEMPTS: Final = (
+    "DELETE FROM attempts WHERE work_id = $1 AND id < "
+    "(SELECT id FROM attempts WHERE work_id = $1 ORDER BY id DESC LIMIT 1 OFFSET $2)"
+)
+"""Deletes all but the newest lines of a history."""
+
+# --- Shelves, events, settings --------------------------------------------------------------------
+
+SHELVES: Final = "SELECT name, place, seq FROM shelves"
+SHELF_FIRST: Final = "SELECT place, seq FROM work_units WHERE shelf = $1 ORDER BY place, seq LIMIT 1"
+SHELF_UPSERT: Final = (
+    f"INSERT INTO shelves SELECT $1, place, seq, $2 FROM (SELECT 1) AS one LEFT JOIN ({SHELF_FIRST}) AS first "
+    "ON true WHERE true "
+    "ON CONFLICT (name) DO UPDATE SET place = excluded.place, seq = excluded.seq, revision = excluded.revision "
+    "RETURNING place, seq"
+)
+"""Stores which record is the first of a shelf, if there is any, and says which it is."""
+EVENT_INSERT: Final = "INSERT INTO events VALUES ($1, $2, $3, $4, $5)"
+EVENT_FIRST: Final = "SELECT first_seq, at FROM events ORDER BY first_seq LIMIT 1"
+EVENTS: Final = (
+    "SELECT body, first_seq, at FROM events WHERE first_seq + amount > $1 AND first_seq > "
+    "coalesce((SELECT max(first_seq) FROM events WHERE first_seq <= $1), 0) - 1 ORDER BY first_seq LIMIT $2"
+)
+"""The events of whole turns from a number on."""
+PAUSED: Final = "SELECT name FROM paused_queues ORDER BY name"
+PAUSE: Final = "INSERT INTO paused_queues VALUES ($1) ON CONFLICT DO NOTHING"
+RESUME: Final = "DELETE FROM paused_queues WHERE name = $1"
+CONFIG_DELETE: Final = "DELETE FROM config WHERE key = $1"
+CONFIG_INSERT: Final = "INSERT INTO config VALUES ($1, $2)"
+TASKS: Final = "SELECT name, rule FROM tasks"
+TASK_UPSERT: Final = upsert_into("tasks", ("name", "rule"))
+
+# --- Counters, services, grants -------------------------------------------------------------------
+
+HEAD: Final = ", ".join(Head.__struct_fields__)
+HEAD_SELECT: Final = f"SELECT {HEAD} FROM head"
+HEAD_UPDATE: Final = f"UPDATE head SET {set_of((*Head.__struct_fields__, 'turn'))}"
+"""Writes `turn`, too: which process wrote last, and in which of its turns."""
+REVISION: Final = "SELECT revision FROM head"
+FLEET_CHANGED: Final = "UPDATE head SET fleet = fleet + 1"
+"""Tells the others that workers came, went or changed."""
+DECIDER_GONE: Final = "UPDATE head SET decider = NULL WHERE decider = $1"
+
+SERVICE: Final = ("name", "concurrent", "rates", "circuit_threshold", "circuit_timeout", "is_paused",
+                  "throttled_until", "throttle_streak", "extra")  # fmt: skip
+CIRCUIT: Final = ("service", *BreakerState.__struct_fields__)
+SERVICE_COLUMNS: Final = ", ".join((*SERVICE, *(f"circuit_state.{name}" for name in CIRCUIT)))
+SERVICE_SELECT: Final = f"SELECT {SERVICE_COLUMNS} FROM services LEFT JOIN circuit_state ON service = name"
+"""Services with their circuits."""
+SERVICE_UPSERT: Final = upsert_into("services", (*SERVICE, "revision"))
+CIRCUIT_UPSERT: Final = upsert_into("circuit_state", (*CIRCUIT, "revision"))
+CIRCUIT_DELETE: Final = "DELETE FROM circuit_state WHERE service = $1"
+
+GRANT_INSERT: Final = insert_into("service_log", columns.GRANT)
+GRANT_SELECT: Final = "SELECT service, started_at, amount, coalesce(key, ''), work_id FROM service_log"
+STARTS: Final = (
+    "SELECT service, started_at, CAST(sum(amount) AS double precision), coalesce(key, ''), NULL "
+    "FROM service_log "
+    "WHERE started_at > $1 AND {} GROUP BY service, started_at, coalesce(key, '') HAVING sum(amount) > 0 "
+    "ORDER BY started_at"
+)
+"""What is left of all grants of some services that count from the same moment on."""
+SPENT: Final = (
+    "SELECT key, CAST(sum(amount) AS double precision) FROM service_log "
+    "WHERE service = $1 AND started_at >= $2 AND work_id = $3 AND key IS NOT NULL GROUP BY key"
+)
+"""How much of each quantity of a service was counted for a unit."""
+STARTED: Final = (
+    "WITH RECURSIVE started (name) AS (SELECT min(service) FROM service_log UNION ALL "
+    "SELECT (SELECT min(service) FROM service_log WHERE service > name) FROM started WHERE name IS NOT NULL) "
+    "SELECT name FROM started WHERE name IS NOT NULL"
+)
+"""From each name on to the next by the index: the log may be long, and the names are few."""
+
+# --- Workers, posts, letters ----------------------------------------------------------------------
+
+WORKER_SELECT: Final = f"SELECT {', '.join(Worker.__struct_fields__)} FROM workers"
+WORKER_UPSERT: Final = upsert_into("workers", Worker.__struct_fields__)
+WORKER_DELETE: Final = "DELETE FROM workers WHERE id = $1"
+WORKER_SIGN_OFF: Final = (
+    "DELETE FROM workers WHERE id = $1 "
+    "AND NOT EXISTS (SELECT 1 FROM work_units WHERE shelf IN ('running/' || $1, 'held/' || $1)) RETURNING 1"
+)
+"""Deletes a worker of which nothing runs any more."""
+POST: Final = "INSERT INTO inbox (worker, number, at, body) VALUES ($1, $2, $3, $4)"
+UNREAD: Final = "SELECT number FROM inbox WHERE worker = $1"
+POST_DELETE: Final = "DELETE FROM inbox WHERE id = $1"
+LETTER: Final = insert_into("letters", columns.LETTER)
+CLAIM: Final = "DELETE FROM letters WHERE worker = $1 RETURNING id, kind, body"
+UNSTARTED: Final = "SELECT body FROM letters WHERE worker = $1 AND kind = 'start'"
+TAKE_BACK: Final = "DELETE FROM letters WHERE worker = $1 AND kind = 'start' RETURNING body"
+LETTERS_DELETE: Final = "DELETE FROM letters WHERE worker = $1"
+GLIMPSE: Final = f"SELECT EXISTS (SELECT 1 FROM letters WHERE worker = $1), fleet, {HEAD} FROM head"
+"""Whether there is anything for a worker, how often workers changed, and the counters."""
+
+EVERYTHING: Final = (SHELVES, SERVICE_SELECT, WORKER_SELECT, TASKS, PAUSED, FIRST_WATCH)
+"""What a process reads that has not decided last."""
+
+# --- Damaged units --------------------------------------------------------------------------------
+
+QUARANTINED: Final = "SELECT seq, shelf, watch_at FROM set_aside"
+QUARANTINE: Final = (
+    "INSERT INTO set_aside SELECT seq, shelf, watch_at FROM work_units "
+    "WHERE seq = $1 AND shelf IS NOT NULL ON CONFLICT DO NOTHING RETURNING 1"
+)
+QUARANTINE_END: Final = "DELETE FROM set_aside WHERE seq = $1"
+UNSHELVE: Final = "UPDATE work_units SET shelf = NULL, watch_at = NULL WHERE seq = $1"
+SHELVE: Final = "UPDATE work_units SET shelf = $1, watch_at = $2 WHERE seq = $3"
+
+# --- Deleting what is old -------------------------------------------------------------------------
+
+OVER: Final = ("id", "attempt", "depends_on")
+DELETABLE: Final = f"SELECT {', '.join(OVER)} FROM work_units WHERE id = $1"
+PRUNABLE: Final = (
+    f"SELECT {', '.join(OVER)} FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < $1 "
+    "AND NOT EXISTS (SELECT 1 FROM dependencies JOIN work_units AS other ON other.id = work_id "
+    "WHERE needs = work_units.id AND other.state IN ('pending', 'running')) ORDER BY completed_at LIMIT $2"
+)
+OLD_EVENTS: Final = (
+    "DELETE FROM events WHERE revision IN "
+    "(SELECT revision FROM (SELECT revision, at FROM events ORDER BY revision LIMIT $1) AS first WHERE at < $2) "
+    "RETURNING 1"
+)
+"""Reads the first few only: they were written in the order of time."""
+OLD_GRANTS: Final = (
+    "DELETE FROM service_log WHERE id IN "
+    "(SELECT id FROM (SELECT id, started_at FROM service_log ORDER BY id LIMIT $1) AS first "
+    "WHERE started_at < $2 AND id < (SELECT max(id) FROM service_log)) RETURNING 1"
+)
+"""Reads the first few only: they were written in the order of time. The last stays, so that no number comes
+twice: processes remember up to which they have read."""
+OLD_SHELVES: Final = (
+    "DELETE FROM shelves WHERE name IN (SELECT name FROM shelves WHERE place IS NULL "
+    "AND revision < (SELECT revision FROM head) - $1 LIMIT $2) RETURNING 1"
+)
+"""Empty ones; a process that has not heard that one of them is empty finds nothing on it."""
+OLD_SERVICES: Final = "SELECT name FROM services WHERE revision < (SELECT revision FROM head) - $1"
+_KEEP_STATE: Final = "ON CONFLICT (id) DO UPDATE SET state = excluded.state"
+REMEMBER: Final = (
+    "INSERT INTO forgotten SELECT id, state FROM work_units "
+    f"WHERE id = $1 AND (is_named = 1 OR state != 'completed') {_KEEP_STATE}"
+)
+REMEMBER_MADE: Final = (
+    f"INSERT INTO forgotten SELECT id, state FROM work_units WHERE id = $1 AND is_named = 0 {_KEEP_STATE}"
+)
+DELETE_UNIT: Final = "DELETE FROM work_units WHERE id = $1"
+DELETE_ATTEMPTS: Final = "DELETE FROM attempts WHERE work_id = $1"
+DELETE_EDGE: Final = "DELETE FROM dependencies WHERE needs = $1 AND work_id = $2"
+"""By its whole key: a file has no index of the units that depend, and SQLite would read all edges."""
+DELETE_EDGES: Final = "DELETE FROM dependencies WHERE work_id = $1"
+DELETE_SERVICE: Final = "DELETE FROM services WHERE name = $1"
+DELETE_CIRCUITS: Final = "DELETE FROM circuit_state WHERE service NOT IN (SELECT name FROM services)"
+DELETE_LETTERS: Final = "DELETE FROM letters WHERE worker NOT IN (SELECT id FROM workers)"

@@ -1,0 +1,53 @@
+"""What SQLite is asked in its own words. It is told which index to use where its planner would take another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from runcue.core.model.record import WorkState
+from runcue.stores.sql import statements
+from runcue.stores.sql.connection import Row
+from runcue.stores.sql.statements import SELECT, Dialect
+
+MANY: Final = 500
+"""How many texts one statement names."""
+
+
+def any_of(column: str, texts: Iterable[str], first: int = 1) -> Iterator[tuple[str, Row]]:
+    """Conditions under which a column is one of these texts; `first` is the number of the first that is bound."""
+    wanted = list(texts)
+    for start in range(0, len(wanted), MANY):
+        some = tuple(wanted[start : start + MANY])
+        yield f"{column} IN ({','.join('?' * len(some))})", some
+
+
+SQLITE: Final = Dialect(
+    insert=statements.INSERT,
+    insert_plain=statements.INSERT_PLAIN,
+    start=statements.START,
+    finish=statements.FINISH,
+    update=statements.UPDATE,
+    insert_attempt=statements.ATTEMPT_INSERT,
+    insert_grant=statements.GRANT_INSERT,
+    insert_letter=statements.LETTER,
+    # In two parts: one comparison of pairs would walk through all rows of one place, which a whole batch may have.
+    page=f"{SELECT} WHERE shelf = $1 AND place = $2 AND seq > $3 "
+    f"UNION ALL {SELECT} WHERE shelf = $1 AND place > $2 ORDER BY place, seq LIMIT $4",
+    oldest=f"{SELECT} INDEXED BY work_units_pending WHERE seq > $1 AND state = 'pending' ORDER BY seq LIMIT $2",
+    submitted="SELECT at, body FROM inbox WHERE instr(body, $1) > 0 ORDER BY id",
+    inbox="SELECT id, worker, number, body FROM inbox ORDER BY id LIMIT $1",
+    version="PRAGMA data_version",
+    config="SELECT key, value FROM config WHERE typeof(key) = 'text' AND typeof(value) = 'text'",
+    any_of=any_of,
+    by_state={
+        None: "WHERE true",
+        WorkState.PENDING: "INDEXED BY work_units_pending WHERE state = 'pending'",
+        WorkState.RUNNING: "WHERE shelf >= 'running/' AND shelf < 'running0' AND state = 'running'",
+        WorkState.FAILED: "INDEXED BY work_units_failed WHERE state = 'failed'",
+        WorkState.CANCELLED: "INDEXED BY work_units_cancelled WHERE state = 'cancelled'",
+        WorkState.COMPLETED: "WHERE state = 'completed'",
+    },
+    service="(instr(services, {0}) OR instr(services, substr({0}, 1, length({0}) - 1) || '['))",
+    search="instr(lower(concat_ws(char(10), id, target, last_error, params)), lower({0}))",
+)
