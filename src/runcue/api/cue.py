@@ -102,7 +102,7 @@ class Cue:
             **quantities,
         )
         if self._system is not None:
-            self._system.engine.put_from_anywhere(Declare(declared))
+            self._system.engine.put_threadsafe(Declare(declared))
 
     @overload
     def task(self, name: F, /) -> F: ...
@@ -363,7 +363,7 @@ class Cue:
 
     async def last_event(self) -> int:
         """The number of the latest event: `events(since=…)` with it yields what happens from now on."""
-        return await self._open("last_event").queries.last_event()
+        return await self._open("last_event").engine.last_event()
 
     async def explain(self, work_id: str) -> Explanation:
         """Explain why a unit is in its state, and until when."""

@@ -325,7 +325,7 @@ class System:
             self.engine.put(Declare(limits, is_quiet=True))
         if self._shared is not None:
             try:
-                self._shared.listen(self.engine.news, lambda worker: self.engine.put(Lost(worker)))
+                self._shared.listen(self.engine.store_changed, lambda worker: self.engine.put(Lost(worker)))
             except BaseException:
                 self._shared.abandon()
                 raise

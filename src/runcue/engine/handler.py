@@ -1,4 +1,4 @@
-"""What can be told of a user's function without calling it: if it fits, where it runs, which one it is."""
+"""Inspects a user's function without calling it: its arguments, its executor, its identity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_async(function: object) -> bool:
 
 
 def takes(function: Callable[..., Any], amount: int) -> bool:
-    """True unless it is certain that so many arguments are wrong for it."""
+    """True unless it is certain that a call with so many arguments fails."""
     try:
         signature = inspect.signature(function)
     except Exception:  # noqa: BLE001 (some built-ins have none, and anything may claim to have one)
@@ -39,12 +39,12 @@ def takes(function: Callable[..., Any], amount: int) -> bool:
 
 
 def spoken(function: object) -> str:
-    """A function in a message: by its name, or as whatever it is."""
+    """A function as a message shows it: its name, or its repr."""
     return quoted(getattr(function, "__qualname__", function))
 
 
 def own_name(function: object) -> str:
-    """The name of a task that was given none: its handler's."""
+    """The handler's name, for a task that was given none."""
     name = getattr(unwrapped(function), "__name__", None)
     if not isinstance(name, str) or name == "<lambda>":
         raise ConfigError(f"{spoken(function)} has no name of its own. Give the task one: task('name', …).")
@@ -52,7 +52,7 @@ def own_name(function: object) -> str:
 
 
 def executor_of(function: object, name: str, given: str | None) -> str:
-    """Where a handler runs; what could never run is refused."""
+    """The executor of a handler; refuses a handler that could never run there."""
     what = f"The handler of task {quoted(name)}"
     if not callable(function):
         raise ConfigError(f"{what} must be a function of work, not {quoted(function)}.")
@@ -76,14 +76,14 @@ def executor_of(function: object, name: str, given: str | None) -> str:
 
 
 def identity(function: object) -> object:
-    """What makes two mentions of a handler the same: a method is a new object each time it is named."""
+    """A key by which handlers compare equal: a bound method is a new object each time it is named."""
     if isinstance(function, MethodType):
         return id(function.__self__), id(function.__func__)
     return id(function)
 
 
 def origin(function: object) -> tuple[str, str] | None:
-    """Where a function at the top of a module was defined: the same place means that it was edited."""
+    """Module and name of a function at the top of a module: one with the same origin is an edited version."""
     if not isinstance(function, FunctionType) or "<" in function.__qualname__:
         return None
     return function.__module__, function.__qualname__
