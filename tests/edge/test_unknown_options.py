@@ -7,7 +7,8 @@ import pytest
 
 from runcue import UnknownOption, Work
 from runcue.core.model.retry import Retry
-from runcue.declare.registry import Options, Registry
+from runcue.declare.options import Options
+from runcue.declare.registry import Registry
 from runcue.declare.service_options import read_changes, read_limits
 
 SERVICE = 'Limits belong to a service: cue.service("api", rate="60/min", concurrent=5), and uses="api"'

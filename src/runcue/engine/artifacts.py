@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Final, Literal, TextIO, TypeAlias, overload
 import msgspec
 
 from runcue.core.model.record import Work
-from runcue.engine.handler import is_async, takes
+from runcue.engine.handler import is_plain_function
 from runcue.errors import ConfigError, InvalidOption, SubmitError, quoted
 from runcue.host.address import is_address, plain
 
@@ -166,9 +166,7 @@ def declared(inputs: object, outputs: object, max_age: float | None) -> Artifact
 def _paths(option: str, value: Any) -> Paths:
     if value is None:
         return Paths(option)
-    if callable(value):
-        if is_async(value) or not takes(value, 1):
-            raise InvalidOption(option, value, EXPECTED)
+    if is_plain_function(value):
         return Paths(option, function=value)
     given = value if isinstance(value, (list, tuple)) else [value]
     templates: list[tuple[str, ...]] = []

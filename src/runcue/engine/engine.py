@@ -407,8 +407,7 @@ class Engine:
                     return
                 await future
             finally:
-                if future in self._idle_waiters:  # a caller that gives up must not stay in the list
-                    self._idle_waiters.remove(future)
+                self._idle_waiters.remove(future)
 
     # the turn ---------------------------------------------------------------------------------------------
 
@@ -424,10 +423,7 @@ class Engine:
                 await self._take_part(self._peer)
 
     async def _take_part(self, peer: Peer, question: Ask | None = None) -> bool:
-        """Take a turn, or post the inbox to the deciding process. True when this process decided.
-
-        If the store fails, items that must not be lost go back into the inbox, and the others get the error.
-        """
+        """Take a turn, or post the inbox to the deciding process. True when this process decided."""
         while True:
             async with self._one_at_a_time:
                 is_decided, items, error = await peer.take_part(question)
@@ -467,9 +463,9 @@ class Engine:
         )
 
     def _turn_failed(self, peer: Peer, items: list[Item], error: StoreError, is_again: bool) -> None:
-        """Sort the items of a turn that the store did not commit: back into the inbox, or answered with the error.
+        """Put items of a turn that was not committed back into the inbox: facts, or with `is_again` all of them.
 
-        With `is_again` all items go back, and no caller learns of the failure.
+        The callers of the other items get the error.
         """
         waiting = peer.turn_failed(None if is_again else error)
         self._failures += 1
@@ -504,8 +500,7 @@ class Engine:
         if plan.ask:
             self._judge.ask(plan)
         if self._idle_waiters and not self._is_busy():
-            waiters, self._idle_waiters = self._idle_waiters, []
-            for waiter in waiters:
+            for waiter in self._idle_waiters:  # each leaves the list itself, in `until_idle`
                 if not waiter.done():
                     waiter.set_result(None)
         if self._quiet is not None and not self._has_unread:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, TypeGuard
 
 from runcue.core.model import parse
 from runcue.errors import ConfigError, quoted
@@ -23,6 +23,17 @@ def is_async(function: object) -> bool:
     """True for `async def`, also inside a partial or as the `__call__` of an object."""
     inner = unwrapped(function)
     return any(map(inspect.iscoroutinefunction, (inner, getattr(type(inner), "__call__", None))))  # noqa: B004
+
+
+def is_plain_function(function: object) -> TypeGuard[Callable[[Any], Any]]:
+    """True for a callable of one argument that is not async, as options such as `uses=` take it."""
+    return callable(function) and not is_async(function) and takes(function, 1)
+
+
+def yields(function: object) -> bool:
+    """True for a generator function, plain or async: calling it does not run it."""
+    inner = unwrapped(function)
+    return inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)
 
 
 def takes(function: Callable[..., Any], amount: int) -> bool:
@@ -56,7 +67,7 @@ def executor_of(function: object, name: str, given: str | None) -> str:
     what = f"The handler of task {quoted(name)}"
     if not callable(function):
         raise ConfigError(f"{what} must be a function of work, not {quoted(function)}.")
-    if inspect.isgeneratorfunction(unwrapped(function)) or inspect.isasyncgenfunction(unwrapped(function)):
+    if yields(function):
         raise ConfigError(f"{what} yields, so that calling it does nothing. Return the result instead.")
     if not takes(function, 1):
         raise ConfigError(

@@ -242,9 +242,7 @@ class Peer:
     def _receive(self, received: Received, *, is_deciding: bool) -> None:
         """Carry out what other processes decided for this one, and note which process decides."""
         plan, shell, head = received.plan, self._shell, received.head
-        if (
-            head.revision != self._revision
-        ):  # the process that committed may have died before it notified others
+        if head.revision != self._revision:  # a process can die before it notifies others of its commit
             self._revision = head.revision
             shell.recheck()
         self._outbox.receive(received)
