@@ -45,7 +45,7 @@ logger = logging.getLogger("runcue")
 Item = TypeVar("Item")
 
 NOT_DONE: Final = ...
-"""The result of an item that was not done when Ctrl-C came."""
+"""The result of an item that was not done when Ctrl-C was pressed."""
 GRACE: Final = 10.0
 """Seconds that running calls have left when the batch ends early."""
 WINDOW: Final = 1000
@@ -68,8 +68,8 @@ def map(  # noqa: A001 (as runcue.map it stands beside the built-in one, and mea
     """Call `function(item)` for every item, within limits, and return the results in order.
 
     The first failure is raised (`errors="raise"`) or takes its place among the results (`"return"`), as `WorkFailed`.
-    Ctrl-C returns what is done, with `...` in all other places. With `store=` and `key=` a second run goes on where
-    the first one ended.
+    Ctrl-C returns the results so far, with `...` in all other places. With `store=` and `key=` a second run goes on
+    where the first one ended.
     """
     cue = Cue(store, keep_finished=0, retention=None)
     if cue.path is not None and key is None:
@@ -96,7 +96,7 @@ class Batch:
     def __init__(
         self, function: Callable[..., Any], items: Iterable[Any], key: Key | None, is_stored: bool
     ) -> None:
-        _check(function, items, key)
+        _check_arguments(function, items, key)
         self._function = function
         self._items = items
         self._key = key
@@ -168,7 +168,7 @@ class Batch:
                 yield label
 
     def _halt(self) -> None:
-        """Start no more calls; the second time, do not wait for running ones either."""
+        """Start no more calls; the second time, stop waiting for running ones, too."""
         self._is_halted = True
         if self._loop is not None and self._task is not None:
             post_to_loop(self._loop, self._task.cancel)
@@ -192,18 +192,18 @@ class Batch:
         try:
             if not self._is_halted:
                 async with drawing:
-                    await self._through(cue)
+                    await self._map(cue)
         except asyncio.CancelledError:
             if not self._is_halted:
                 raise
 
-    async def _through(self, cue: Cue) -> None:
+    async def _map(self, cue: Cue) -> None:
         key = str if self._is_stored else None
         labels: Any = self._feed
         cue.start()
         try:
             async for work in cue.map(self.name, labels, key=key, params=self._params, window=self.window):
-                self._note(work)
+                self._take_end(work)
                 if self._failure is not None:
                     break
         finally:
@@ -225,8 +225,8 @@ class Batch:
         if (label := self._label_of(work)) in self._values:
             self._outcomes[label] = result
 
-    def _note(self, work: Work) -> None:
-        """Take in the end of one call."""
+    def _take_end(self, work: Work) -> None:
+        """Take in the unit of a call that has ended."""
         label = self._label_of(work)
         raised = self._raised.pop(label, None)
         if work.state is WorkState.COMPLETED:
@@ -273,7 +273,7 @@ class Batch:
         return label, work.params["item"] if self._is_stored else self._values[label]
 
 
-def _check(function: object, items: object, key: object) -> None:
+def _check_arguments(function: object, items: object, key: object) -> None:
     """Refuse arguments that could never work."""
     if not callable(function) or not takes(function, 1):
         raise ConfigError(f"map() calls a function with each item, which {spoken(function)} does not take.")

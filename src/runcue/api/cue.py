@@ -156,7 +156,7 @@ class Cue:
         return self._registry.callback("on_pending_warning", function)
 
     def on_stall_warning(self, function: F) -> F:
-        """Call `function(seconds, pending)` when nothing has moved for long."""
+        """Call `function(seconds, pending)` when no unit has started or ended for long."""
         return self._registry.callback("on_stall_warning", function)
 
     def around(self, function: F) -> F:
@@ -216,7 +216,7 @@ class Cue:
         return [view(record) for record in await system.store.find(query)]
 
     async def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:
-        """The dead letters: work that failed for good, newest first."""
+        """The dead letters: units that failed for good, newest first."""
         return await self.list(WorkState.FAILED, task, limit)
 
     async def count(self) -> dict[WorkState, int]:
@@ -255,7 +255,7 @@ class Cue:
         return await self._open("wait").queries.wait(work_id, optional_duration(timeout, "timeout"))
 
     async def result(self, work_id: str, timeout: Duration | None = None) -> Any:
-        """Wait for what the handler returns; raise WorkFailed, WorkTimedOut or WorkCancelled if it fails."""
+        """Wait for the result of a unit; raise WorkFailed, WorkTimedOut or WorkCancelled if there is none."""
         work_id = arguments.work_id(work_id)
         return await self._open("result").queries.result(work_id, optional_duration(timeout, "timeout"))
 
@@ -279,17 +279,17 @@ class Cue:
     # running ----------------------------------------------------------------------------------------------
 
     def start(self, queues: str | Iterable[str] | None = None) -> None:
-        """Begin to start work. Returns at once; needs a running event loop; a second call does nothing."""
+        """Start units from now on. Returns at once; needs a running event loop; a second call does nothing."""
         names = arguments.queue_names(queues)
         self._open("start").start(names)
 
     async def stop(self, timeout: Duration | None = None) -> None:
-        """Start nothing new and wait for what runs; after `timeout` cancel it."""
+        """Start no more units and wait for running ones; after `timeout` cancel those."""
         if self._system is not None and not self._is_closed:
             await self._open("stop").stop(optional_duration(timeout, "timeout"))
 
     async def close(self) -> None:
-        """Stop, and close the store: nothing is accepted any more."""
+        """Stop, and close the store: no more units are accepted."""
         if self._system is not None and not self._is_closed:
             await self.stop()
             await self._system.close()
@@ -356,7 +356,7 @@ class Cue:
     async def set_limits(
         self, service: str, /, **limits: RateValue | int | Adaptive | Duration | None
     ) -> None:
-        """Set limits by hand, for every process of the queue, until the program declares other limits than before.
+        """Set limits by hand, for every process of the queue, until a program changes what it declares.
 
         `rate`, `concurrent`, `circuit_threshold`, `circuit_timeout`; other names are quantities, as in
         `tokens="200k/min"`. What is not given stays as it is, None takes a limit away.
@@ -370,7 +370,7 @@ class Cue:
         return await self._open("paused").queries.paused()
 
     async def pause(self, name: str) -> None:
-        """Start nothing more on a service; a name that no service has is that of a queue."""
+        """Start no more units of a service; a name that no service has is that of a queue."""
         name = parse_name(name, "service or queue")
         await self._open("pause").engine.request(Pause(name, True))
 

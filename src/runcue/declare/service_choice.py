@@ -6,7 +6,6 @@ with the unit.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -15,13 +14,12 @@ from runcue.core.model import parse
 from runcue.core.model.record import Work
 from runcue.core.model.state import key_name
 from runcue.declare.service_options import KeyOf
+from runcue.engine.artifacts import PLACE
 from runcue.engine.handler import is_plain_function
 from runcue.errors import InvalidOption, SubmitError, quoted
 
 Picks: TypeAlias = Callable[[Work], str | list[str]]
 CostOf: TypeAlias = Cost | Callable[[Work], Mapping[str, float]]
-
-_place = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
 
 def read_uses(value: object, option: str) -> tuple[str, ...] | Picks | None:
@@ -41,12 +39,12 @@ def template(names: tuple[str, ...]) -> Picks | None:
     if not any("{" in name or "}" in name for name in names):
         return None
     for name in names:
-        rest = _place.sub("", name)
+        rest = PLACE.sub("", name)
         if "{" in rest or "}" in rest:
             raise InvalidOption("uses", name, "places that name a param and nothing else, as in 'ssh_{host}'")
 
     def pick(work: Work) -> list[str]:
-        return [_place.sub(lambda place: _param(work, place[1]), name) for name in names]
+        return [PLACE.sub(lambda place: _param(work, place[1]), name) for name in names]
 
     return pick
 

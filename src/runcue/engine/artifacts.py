@@ -37,7 +37,8 @@ Names: TypeAlias = Callable[[Work], StrPath | Iterable[StrPath]]
 EXPECTED: Final = "a path, a list of paths, or a plain function of work that returns them"
 NANOSECONDS: Final = 1_000_000_000
 
-_place = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
+PLACE: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
+"""A place in a template that a param fills."""
 _separator = re.compile(r"[/\\]")
 _is_plain_name = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", re.ASCII).fullmatch
 
@@ -176,7 +177,7 @@ def _paths(option: str, value: Any) -> Paths:
             raise InvalidOption(option, one, EXPECTED)
         if is_address(template):
             raise InvalidOption(option, plain(template), "paths of files on this host, and no address")
-        parts = _place.split(template)
+        parts = PLACE.split(template)
         if any("{" in text or "}" in text for text in parts[::2]):
             raise InvalidOption(option, one, "places that name a param, as in 'pages/{page}.png'")
         templates.append(tuple(parts))
