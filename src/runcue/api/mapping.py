@@ -155,7 +155,7 @@ class AtHand:
         """Take so many items."""
         try:
             came = list(islice(self._items, count))
-        except Exception as error:  # noqa: BLE001 (a list of somebody's own kind may raise anything)
+        except Exception as error:  # noqa: BLE001 (a list of the application's own class may raise anything)
             self._intake.end(error)
             return
         self._intake.put(came)

@@ -54,7 +54,7 @@ MOST_AHEAD = 10_000
 
 
 class Reader:
-    """Shows a queue in a file or in PostgreSQL, whether or not anybody works on it.
+    """Shows a queue in a file or in PostgreSQL, whether or not any process has it open.
 
     `with runcue.Reader("queue.db") as reader`, or `runcue.Reader("postgresql://user@host/database", name="default")`.
     A worker that has given no sign of life for `lease` seconds is shown as unresponsive, on another host as gone.

@@ -92,7 +92,7 @@ def _stored(
         "clock": clock,
         "end_leftovers": lambda worker: end_leftovers(store.local, worker),
         "is_at_work": is_at_work,
-        "forget_files": lambda works: forget_output(store.local, works),
+        "forget_files": lambda units: forget_output(store.local, units),
     }
     if is_postgres(target):
         address = address_of(target, options.name)
@@ -235,11 +235,11 @@ def end_leftovers(target: str, worker: str) -> bool:
     return process_locks.end_leftovers(jobs_folder(target, worker))
 
 
-def forget_output(target: str, works: list[tuple[str, int]]) -> None:
+def forget_output(target: str, units: list[tuple[str, int]]) -> None:
     """Delete the output of the commands of units that are no longer stored."""
     from runcue.executors.command import printed
 
-    printed.forget(target, works)
+    printed.forget(target, units)
 
 
 def _observed(observers: Sequence[Observer], plan: Plan) -> None:
@@ -357,7 +357,7 @@ class System:
         """Start units from now on, and watch the loop (not on virtual time)."""
         self.engine.start(queues)
         if self._watchdog is None and not hasattr(self.loop, "hold"):
-            self._watchdog = watched(self.loop, self._who)
+            self._watchdog = watched(self.loop, self._running_code)
 
     async def stop(self, timeout: float | None) -> None:
         """Stop gracefully."""
@@ -410,7 +410,7 @@ class System:
         """True when the calling code is part of a handler of this Cue."""
         return self.engine.attempts.current() is not None
 
-    def _who(self) -> str | None:
+    def _running_code(self) -> str | None:
         """The handler or callback that has the loop right now; None when nothing of this Cue is under way."""
         callback = self.judge.asking or self.hooks.calling
         if callback is not None:

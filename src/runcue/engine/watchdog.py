@@ -18,10 +18,10 @@ logger = logging.getLogger("runcue")
 PATIENCE = 1.0
 
 
-def watched(loop: asyncio.AbstractEventLoop, who: Callable[[], str | None]) -> Watchdog | None:
+def watched(loop: asyncio.AbstractEventLoop, describe: Callable[[], str | None]) -> Watchdog | None:
     """A watchdog; None, with a warning, where no thread can be started: units run without one."""
     try:
-        return Watchdog(loop, who)
+        return Watchdog(loop, describe)
     except RuntimeError as error:
         logger.warning("no watchdog: a handler that holds the event loop will not be reported: %s", error)
         return None
@@ -31,10 +31,10 @@ class Watchdog:
     """Watches one loop from a thread."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, who: Callable[[], str | None], patience: float = PATIENCE
+        self, loop: asyncio.AbstractEventLoop, describe: Callable[[], str | None], patience: float = PATIENCE
     ) -> None:
         self._loop = loop
-        self._who = who
+        self._describe = describe
         self._patience = patience
         self._loop_thread = threading.get_ident()
         self._over = threading.Event()
@@ -47,7 +47,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._over.wait(self._patience / 4) and not self._loop.is_closed():
-            if self._who() is None:
+            if self._describe() is None:
                 continue  # nothing of this Cue is under way
             self._alive.clear()
             try:
@@ -60,14 +60,14 @@ class Watchdog:
                     pass
 
     def _warn(self) -> None:
-        who = self._who() or "something"
+        holder = self._describe() or "something"
         frame = sys._current_frames().get(self._loop_thread)
         stack = "".join(traceback.format_stack(frame)[-8:]) if frame is not None else ""
         logger.warning(
             "%s holds the event loop for over %g s: nothing else can run. "
             "Use `await`, or a plain `def` handler.\n%s",
-            who,
+            holder,
             self._patience,
             stack,
-            extra={"runcue": {"event": "loop_held", "who": who}},
+            extra={"runcue": {"event": "loop_held", "who": holder}},
         )
