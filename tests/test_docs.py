@@ -27,7 +27,8 @@ import pytest
 import runcue
 import runcue.testing.contract
 import runcue.web
-from runcue.declare.registry import CALLBACKS, Options
+from runcue.declare.options import Options
+from runcue.declare.registry import CALLBACKS
 from runcue.stores.sqlite.schema import TABLES
 from tests.executors.daskserver import cluster
 from tests.executors.sshserver import Host

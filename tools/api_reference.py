@@ -24,7 +24,7 @@ import msgspec
 import runcue
 from runcue.api import signature
 from runcue.api.sync import Sync
-from runcue.declare.registry import Options
+from runcue.declare.options import Options
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WIDTH = 96

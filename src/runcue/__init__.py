@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # type checkers know this name; importing typing would cost more than all the rest
+TYPE_CHECKING = False  # type checkers know this name; to import typing would cost more than all the rest
 
 __version__ = "0.1.0"
 
@@ -47,43 +47,8 @@ _HOMES = {
         "priority_by_wait_time",
         "priority_constant",
     ],
-    "runcue.errors": [
-        "BadCommand",
-        "CommandFailed",
-        "ConfigError",
-        "CueClosed",
-        "DependencyCycle",
-        "DuplicateWork",
-        "ForkedConnection",
-        "InvalidOption",
-        "InvalidParams",
-        "InvalidRate",
-        "Permanent",
-        "QueueFull",
-        "RateLimited",
-        "RetryLater",
-        "RuncueError",
-        "SchemaTooNew",
-        "Snooze",
-        "StorageBusy",
-        "StorageCorrupt",
-        "StorageFull",
-        "StorageInsecure",
-        "StorageReplaced",
-        "StoreError",
-        "SubmitError",
-        "UnknownOption",
-        "UnknownService",
-        "UnknownTask",
-        "Unreachable",
-        "WorkCancelled",
-        "WorkFailed",
-        "WorkNotFound",
-        "WorkTimedOut",
-        "WorkerLost",
-        "WrongThread",
-    ],
 }
+"""The modules of public names; exceptions are in `runcue.errors`."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -152,13 +117,12 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # else type checkers would believe that there is a name for everything
+if not TYPE_CHECKING:  # else type checkers would accept any name
 
     def __getattr__(name: str) -> object:
-        home = _HOME_OF.get(name)
-        if home is None:
+        if name not in __all__:
             raise AttributeError(f"module 'runcue' has no attribute {name!r}")
-        value = getattr(import_module(home), name)
+        value = getattr(import_module(_HOME_OF.get(name, "runcue.errors")), name)
         globals()[name] = value
         return value
 

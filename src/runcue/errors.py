@@ -1,12 +1,12 @@
-"""Every exception of runcue, in one place.
+"""Every exception of runcue.
 
 Rules:
-- A message is one line: what happened, to which thing, what to do about it. What a user gave is quoted, cut
-  to 80 characters and escaped, so that it is safe on a terminal and in a log.
-- Facts are fields (`error.name`, `error.cycle`), so that nobody has to read them out of the text.
-- What is wrong with code or options is a `ConfigError`, what is wrong with one submission a `SubmitError`;
-  both are a ValueError. What a handler raises to steer its own work comes last.
-- Every one can be pickled: handlers in worker processes raise them too.
+- A message is one line: what happened, to which thing, what to do. A value that a user gave is quoted, cut to 80
+  characters and escaped, so that it is safe on a terminal and in a log.
+- Facts are fields (`error.name`, `error.cycle`), so that no program has to parse the text.
+- A `ConfigError` is a mistake in code or options, a `SubmitError` one in a submission; both are a ValueError. Those
+  that a handler raises to steer its own unit come last.
+- All can be pickled: handlers in worker processes raise them, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES_SHOWN = 8
 
 
 def quoted(value: object) -> str:
-    """Show what a user gave inside a message: on one line, at most about 80 characters, whatever it is."""
+    """Show any value of a user inside a message: on one line, at most about 80 characters."""
     try:
         if isinstance(value, str):
             text = repr(value[: QUOTED_LENGTH + 1])
@@ -45,20 +45,24 @@ def quoted(value: object) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Show the first few of many names, quoted, and how many more there are."""
+    """Show the first few names, quoted, and how many more there are."""
     ordered = sorted(names)
     more = len(ordered) - NAMES_SHOWN
     return ", ".join(map(quoted, ordered[:NAMES_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Suggest the known name that was probably meant, as a sentence to append to a message, or nothing."""
+    """A sentence that suggests the known name that was probably meant; empty when none is near."""
     if not isinstance(name, str) or len(name) > 2 * QUOTED_LENGTH:
         return ""
     import difflib  # slow to import, and only mistakes need it
 
     matches = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
     return f" Did you mean {quoted(matches[0])}?" if matches else ""
+
+
+def _registered(name: object, known: tuple[str, ...]) -> str:
+    return f"Registered: {listed(known)}.{nearest(name, known)}" if known else ""
 
 
 def _rebuilt(kind: type[RuncueError], args: tuple[object, ...], fields: dict[str, object]) -> RuncueError:
@@ -68,7 +72,7 @@ def _rebuilt(kind: type[RuncueError], args: tuple[object, ...], fields: dict[str
 
 
 class RuncueError(Exception):
-    """Catches everything that runcue raises on its own account."""
+    """The base of all exceptions of runcue."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception would call the class with the finished message as its first argument.
@@ -86,12 +90,10 @@ class UnknownTask(ConfigError):
     """Says that no handler is registered under this name."""
 
     def __init__(self, name: object, known: Iterable[str] = ()) -> None:
-        self.name = name
-        self.known = tuple(known)
-        if self.known:
-            advice = f"Registered: {listed(self.known)}.{nearest(name, self.known)}"
-        else:
-            advice = "No task is registered yet: decorate its handler with @cue.task(name)."
+        self.name, self.known = name, tuple(known)
+        advice = _registered(name, self.known) or (
+            "No task is registered yet: decorate its handler with @cue.task(name)."
+        )
         super().__init__(f"Unknown task type: {quoted(name)}. {advice}")
 
 
@@ -99,12 +101,10 @@ class UnknownService(ConfigError):
     """Says that no service is registered under this name."""
 
     def __init__(self, name: object, known: Iterable[str] = ()) -> None:
-        self.name = name
-        self.known = tuple(known)
-        if self.known:
-            advice = f"Registered: {listed(self.known)}.{nearest(name, self.known)}"
-        else:
-            advice = "No service is registered yet: call cue.service(name, …) first."
+        self.name, self.known = name, tuple(known)
+        advice = _registered(name, self.known) or (
+            "No service is registered yet: call cue.service(name, …) first."
+        )
         super().__init__(f"Unknown service: {quoted(name)}. {advice}")
 
 
@@ -124,7 +124,7 @@ class InvalidRate(ConfigError):
 
 
 class InvalidOption(ConfigError):
-    """Says that an option has a value it cannot have, and which it could."""
+    """Says that an option has a value that it cannot have, and which values it takes."""
 
     def __init__(self, name: str, given: object, expected: str) -> None:
         self.name = name
@@ -134,7 +134,7 @@ class InvalidOption(ConfigError):
 
 
 CLOSE: Final = 0.7
-"""How much of an option's name has to be right for another to be suggested."""
+"""How similar an option has to be for its name to be suggested."""
 ANYWHERE: Final = ""
 _RETRY = "Say retry=3, or retry={'max_attempts': 3, …}."
 _SERVICE = 'Limits belong to a service: cue.service("api", rate="60/min", concurrent=5), and uses="api" '
@@ -153,11 +153,11 @@ _TOPICS: Final[Mapping[tuple[str, ...], Mapping[str, str]]] = {
     ("rate", "rate_limit"): _LIMITS,
     ("concurrent", "concurrency", "max_concurrent"): {
         **_LIMITS,
-        "Cue": f"Say max_running=5 for all work together. {_SERVICE}in task().",
+        "Cue": f"Say max_running=5 for all units together. {_SERVICE}in task().",
     },
     ("args", "kwargs", "payload", "data"): {
-        "submit()": "What the handler is to get goes into params={…}.",
-        "task()": "What the handler is to get is given to submit(): params={…}.",
+        "submit()": "Arguments of the handler go into params={…}.",
+        "task()": "Arguments of the handler are given to submit(): params={…}.",
     },
     ("countdown", "eta", "schedule"): {
         "submit()": f"Say {_LATER}",
@@ -168,29 +168,29 @@ _TOPICS: Final[Mapping[tuple[str, ...], Mapping[str, str]]] = {
         ANYWHERE: "Give it to submit(): depends_on=[id, …].",
     },
     ("priority", "queue", "delay", "run_at", "depends_on", "params"): {
-        ANYWHERE: "Give it to submit(), for each work."
+        ANYWHERE: "Give it to submit(), for each unit."
     },
-    ("uses", "executor", "inputs", "outputs", "cost"): {ANYWHERE: "Give it to task(), for all its works."},
+    ("uses", "executor", "inputs", "outputs", "cost"): {ANYWHERE: "Give it to task(), for all its units."},
     ("service", "services"): {ANYWHERE: 'Give it to task(): uses="api".'},
 }
 ELSEWHERE: Final = {name: advice for names, advice in _TOPICS.items() for name in names}
-"""What people look for under another name, or in another place: what to do, by where they looked."""
+"""Advice for options that exist under another name or in another place, by where they were given."""
 
 
 def _advice(name: object, where: str) -> str:
-    """What to do about an option that is near none of those there are; nothing if that is not known."""
+    """Advice about an option that resembles no other; empty when there is none."""
     if not isinstance(name, str):
         return ""
     advice = ELSEWHERE.get(name, {})
     if found := advice.get(where) or advice.get(ANYWHERE):
         return found
     if where == "submit()":
-        return f"What the handler is to get goes into params={{{quoted(name)}: …}}."
+        return f"Arguments of the handler go into params={{{quoted(name)}: …}}."
     return ""
 
 
 class UnknownOption(ConfigError):
-    """Says that there is no option of this name, which would otherwise be lost in silence."""
+    """Says that there is no option of this name."""
 
     def __init__(self, name: object, known: Iterable[str], where: str) -> None:
         self.name = name
@@ -205,11 +205,11 @@ class UnknownOption(ConfigError):
 
 
 class SubmitError(RuncueError, ValueError):
-    """Says that work was not accepted; nothing was queued."""
+    """Says that a submission was not accepted; nothing was queued."""
 
 
 class InvalidParams(SubmitError):
-    """Says which part of the params cannot be kept as JSON, and what to pass instead."""
+    """Says which part of the params cannot be stored as JSON, and what to pass instead."""
 
     def __init__(self, path: str, problem: str) -> None:
         self.path = path
@@ -217,7 +217,7 @@ class InvalidParams(SubmitError):
 
 
 class QueueFull(SubmitError):
-    """Says that as much work is pending as `max_queued` allows."""
+    """Says that as many units are pending as `max_queued` allows."""
 
     def __init__(self, pending: int, limit: int, asked: int = 1) -> None:
         self.pending = pending
@@ -232,7 +232,7 @@ class QueueFull(SubmitError):
 
 
 class DependencyCycle(SubmitError):
-    """Says that the work would wait for itself, and along which way."""
+    """Says that a unit would wait for itself, and through which units."""
 
     def __init__(self, cycle: Sequence[str]) -> None:
         self.cycle = tuple(cycle)
@@ -243,7 +243,7 @@ class DependencyCycle(SubmitError):
 
 
 class DuplicateWork(SubmitError):
-    """Says that an id or an idempotency key is taken, and by which work."""
+    """Says that an id or an idempotency key is taken, and by which unit."""
 
     def __init__(
         self, work_id: str, key: str | None = None, state: str | None = None, differs: str | None = None
@@ -264,11 +264,11 @@ class DuplicateWork(SubmitError):
         super().__init__(message)
 
 
-# --- Asking for work and for its outcome ----------------------------------------------------------
+# --- Asking for a unit and for its outcome ----------------------------------------------------------
 
 
 class WorkNotFound(RuncueError, LookupError):
-    """Says that there is no work of this id, or that it finished so long ago that it is forgotten."""
+    """Says that no unit has this id, or that its record is no longer kept."""
 
     def __init__(self, work_id: object, forgotten: bool = False, option: str = "keep_finished") -> None:
         self.work_id = work_id
@@ -288,21 +288,21 @@ class _WorkEnded(RuncueError):
 
 
 class WorkFailed(_WorkEnded):
-    """Raised where a result is asked of work that failed for good; `.work` has its error and attempts."""
+    """Raised instead of the result of a unit that failed for good; `.work` has its error and attempts."""
 
     def __init__(self, work: Work, what: str = "failed") -> None:
         super().__init__(work, what)
 
 
 class WorkTimedOut(WorkFailed):
-    """Raised where a result is asked of work whose last attempt ran out of time."""
+    """Raised instead of the result of a unit whose last attempt timed out."""
 
     def __init__(self, work: Work) -> None:
         super().__init__(work, "timed out")
 
 
 class WorkCancelled(_WorkEnded):
-    """Raised where a result is asked of work that was cancelled."""
+    """Raised instead of the result of a unit that was cancelled."""
 
     def __init__(self, work: Work) -> None:
         super().__init__(work, "was cancelled")
@@ -317,14 +317,14 @@ class CueClosed(RuncueError):
 
 
 class WrongThread(RuncueError):
-    """Says that a blocking call was made where it would wait for itself, or a Cue used off its loop."""
+    """Says that a blocking call would wait for itself, or that a Cue was used on another loop than its own."""
 
 
 # --- The store ------------------------------------------------------------------------------------
 
 
 class StoreError(RuncueError):
-    """Says that the store could not read or keep something; drivers' own errors never get past it."""
+    """Says that the store could not read or write; errors of database drivers are turned into this."""
 
     def __init__(self, message: str, store: str | None = None) -> None:
         self.store = store
@@ -336,56 +336,56 @@ class StorageFull(StoreError):
 
 
 class StorageCorrupt(StoreError):
-    """Says that what is stored is damaged, or is not runcue's."""
+    """Says that the stored queue is damaged, or is no queue of runcue."""
 
 
 class StorageReplaced(StoreError):
-    """Says that the file was deleted or exchanged underneath a running Cue."""
+    """Says that the file of a running Cue was deleted or replaced."""
 
 
 class StorageBusy(StoreError):
-    """Says that others held the store for too long, or were in the way of this very turn."""
+    """Says that other processes held the store for too long, or conflicted with this turn."""
 
     is_passing: bool = False
-    """True when the same may well succeed at once."""
+    """True when a retry may succeed at once."""
 
 
 class StorageInsecure(StoreError):
-    """Says that files of the queue belong to another user, or that others may write to them; nothing is read."""
+    """Says that files of the queue belong to another user, or that other users may write to them; nothing is read."""
 
 
 class SchemaTooNew(StoreError):
-    """Says that a newer runcue made this store; it is left untouched."""
+    """Says that a newer runcue made this store; it stays unchanged."""
 
 
 class ForkedConnection(StoreError):
-    """Says that a Cue was carried over a fork, where its connection must not be used."""
+    """Says that a Cue was used in a forked child, where its connections do not work."""
 
 
-# --- What a handler raises to steer its own work --------------------------------------------------
+# --- Raised by a handler to steer its own unit --------------------------------------------------
 
 
 class CommandFailed(RuncueError):
-    """A command ended with an exit code other than 0, or by a signal; `result` is what it said."""
+    """A command ended with an exit code other than 0, or by a signal; `result` has its output."""
 
     def __init__(self, reason: str, result: dict[str, Any] | None = None, is_answer: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.result = result
         self.is_answer = is_answer
-        """True when a service answered with that: it is up, whatever the command did."""
+        """True when a service gave that answer: it is up, whatever the command did."""
 
 
 class WorkerLost(RuncueError):
-    """The process that ran a function died; other work is not affected."""
+    """The process that ran a function died; other units are not affected."""
 
 
 class Unreachable(RuncueError):
-    """A host could not be reached, or the connection to it broke: what the command did is not known."""
+    """A host could not be reached, or the connection to it broke: the command may or may not have run."""
 
 
 class RateLimited(RuncueError):
-    """Raise it when the far side says "slow down": pauses the whole service and counts no attempt.
+    """Raise it when a service says "slow down": the whole service is paused, and no attempt is counted.
 
     `retry_after` takes seconds, a timedelta, text such as "30s", or a Retry-After header as it came.
     """
@@ -414,7 +414,7 @@ class RetryLater(RuncueError):
 
 
 class Snooze(RuncueError):
-    """Raise it to run again later as if this start had not been: no attempt is counted."""
+    """Raise it to run again later; this attempt is not counted."""
 
     after: float | timedelta | str = 0.0
 
@@ -424,11 +424,11 @@ class Snooze(RuncueError):
 
 
 class Permanent(RuncueError):
-    """Raise it when another attempt cannot help: the work fails at once."""
+    """Raise it when another attempt cannot help: the unit fails at once."""
 
 
 class BadCommand(Permanent):
-    """What a handler returned is no command that could be run: another attempt cannot help."""
+    """A handler returned a command that cannot be run: another attempt cannot help."""
 
 
 def _spoken(after: object) -> str:

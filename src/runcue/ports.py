@@ -1,7 +1,7 @@
-"""The only protocols: what the engine needs of a clock, a store and an executor.
+"""Protocols for what the engine needs of a clock, a store and an executor.
 
-A store keeps records and runs turns; it cannot express a scheduling decision. An executor calls a handler:
-returning is success, raising is failure, being cancelled means it must stop. Timeouts belong to the engine.
+A store keeps records and runs turns; it cannot express a scheduling decision. An executor calls a handler: to return
+is success, to raise is failure, and when it is cancelled it has to stop the handler. Timeouts belong to the engine.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ class Clock(Protocol):
     """Time, as data for turns."""
 
     def now(self) -> float:
-        """Queue time: looks like epoch seconds, never jumps."""
+        """Queue time: it looks like epoch seconds and never jumps."""
         ...
 
     def wall(self) -> float:
-        """What the host believes the time of day is."""
+        """The time of day, as the host has it."""
         ...
 
 
 class Turn(Protocol):
-    """What `decide` may look at while it holds the turn."""
+    """What `decide` may read while it holds the turn."""
 
     now: float
     wall: float
     changes: Changes | None
-    """What this process does not know yet; None when it knows everything."""
+    """What changed since the last turn of this process; None when nothing did."""
     reader: TurnReader | None
-    """Where to read more, when not all live work is in mind; None for a store that nobody shares."""
+    """Reads records that are not loaded; None for an inline store, where all are."""
     posts: Sequence[Post]
-    """What other processes left for whoever decides, in the order they came; taken with this turn."""
+    """The posts that this turn takes, in the order they came."""
     has_more: bool
-    """True when they left more than that, for the next turn."""
+    """True when more posts are left for the next turn."""
     given: frozenset[int]
-    """Tokens of starts that this process was given and has read with this turn: they are about to begin."""
+    """Tokens of the starts that this process reads from its letters with this turn: they are about to begin."""
 
     def read(self, lacks: ReadRequest) -> ReadResult:
         """The stored records a decision names."""
@@ -57,39 +57,39 @@ Decide = Callable[[Turn], Plan]
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """Items on their way to whoever decides, under a number that this process uses once."""
+    """A post: items for the deciding process, under a number that this process uses once."""
 
     number: int
     items: list[Item]
 
 
 class Takeover(msgspec.Struct, frozen=True):
-    """A process wants to decide that has not decided last: it knows nothing, and reads everything anew."""
+    """A process asks to decide in place of another. It has no state of the queue yet, and loads it anew."""
 
     decider: str | None = None
-    """Whose place it takes: who is dead, or has decided nothing though there was something to decide."""
+    """The process whose place it takes: it is dead, or decides nothing although posts wait."""
     revision: int | None = None
-    """The last turn of that one, if it is not dead: should it have taken another by now, it goes on deciding."""
+    """The last turn of that process, if it lives: if it has taken another one since, it goes on deciding."""
 
 
 class Received(msgspec.Struct):
-    """What a process finds of what others decided."""
+    """What a process reads of what other processes decided for it."""
 
     head: Head
     plan: Plan
-    """What it has to do and to know: starts, stops, questions, replies, events. Each is found once."""
+    """The letters to this process: starts, stops, questions, replies, events. Each is read once."""
     unread: frozenset[int] | None = frozenset()
-    """Those of its posts that nobody has taken yet; None when that is not known."""
+    """Its posts that no turn has taken yet; None when that is not known."""
     unbegun: list[tuple[str, int]] = []
-    """Starts that were given up before it has read them, by id and token: nothing of them ever runs."""
+    """Starts that were given up before this process read them, by id and token: they never begin."""
     given_up: list[tuple[str, int]] = []
-    """Attempts of it that no longer count and have not ended, by id and token, where it may not have been told so."""
+    """Attempts of this process that were given up and have not ended, by id and token, if it may not know of that."""
     is_whole: bool = True
-    """False when there may be more, which is to be asked for: that its post is there was all that could be read."""
+    """False when only the fate of the post could be read: another exchange is needed for the rest."""
     has_missed: bool = False
-    """True when something that it had to do or to know was lost. What it has to do comes again; answers do not."""
+    """True when letters were lost. Starts and stops will come again; answers will not."""
     is_known: bool = True
-    """False when it is not among those who have the queue open: it has yet to say who it is, or passed for dead."""
+    """False when the queue does not list this process: it has not introduced itself, or was taken for dead."""
 
 
 class Store(Protocol):
@@ -103,17 +103,17 @@ class Store(Protocol):
     ) -> tuple[Plan | None, Received | None]:
         """Run `decide` where this store decides, and commit its plan.
 
-        If another process decides, `post` is left for it instead, and there is no plan. What others decided for this
-        process comes along, whoever decides now.
+        If another process decides, `post` is left for it instead, and there is no plan. Letters of other processes to
+        this one come along in both cases.
         """
         ...
 
     async def get(self, work_id: str) -> Record | None:
-        """One record."""
+        """The record of a unit; None when there is none."""
         ...
 
     async def find(self, query: Query) -> list[Record]:
-        """The records that are asked for, newest first."""
+        """The records that a query asks for, newest first."""
         ...
 
     async def tally(self) -> dict[str, dict[str, int]]:
@@ -121,29 +121,28 @@ class Store(Protocol):
         ...
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
-        """Those of these units that there are."""
+        """Those of these units that exist."""
         ...
 
     async def config(self) -> dict[str, str]:
-        """What the application keeps with its queue."""
+        """The texts that the application stores with its queue."""
         ...
 
     def stored_result(self, result: Any) -> Any:
-        """A result as it is stored and read back; refuses what cannot be (memory keeps anything as it is)."""
+        """A result as it will be read back; raises where it cannot be stored. Memory keeps any result as it is."""
         ...
 
     async def close(self, still_running: bool = False) -> None:
-        """Let go of everything; but for what tells others that this process lives, while code of it still runs."""
+        """Release everything; with `still_running`, the locks stay that show other processes that this one lives."""
         ...
 
 
 @runtime_checkable
 class InlineStore(Store, Protocol):
-    """A store of one process, in which a turn is a plain function call on the loop: `submit` returns without
-    suspending."""
+    """A store of one process, where a turn is a plain function call: `submit` returns without suspending."""
 
     def take_turn(self, decide: Decide) -> Plan:
-        """Run `decide` and commit its plan, at once and here."""
+        """Run `decide` and commit its plan at once."""
         ...
 
 
@@ -152,11 +151,11 @@ class SharedStore(Store, Protocol):
     """A store that several processes may have open."""
 
     async def exchange(self, post: Outgoing | None) -> Received:
-        """Leave that for the process that decides, and find what was decided for this one."""
+        """Leave a post for the deciding process, if there is one, and read the letters to this process."""
         ...
 
     async def glance(self, decide: Decide) -> None:
-        """Run `decide` on everything as it stands at one moment; nothing of its plan is kept."""
+        """Run `decide` on a snapshot of the queue, and store nothing of its plan."""
         ...
 
     async def events(self, after: int, limit: int) -> list[Event]:
@@ -168,8 +167,8 @@ class SharedStore(Store, Protocol):
         ...
 
     def listen(self, changed: Callable[[bool], None], lost: Callable[[str], None]) -> None:
-        """Say when another process committed something (True when something was left for this one), and when one
-        died."""
+        """Call `changed` when another process commits (True when it left something for this one), and `lost` with the
+        id of a process that died."""
         ...
 
     def is_alive(self, worker: str) -> bool:
@@ -177,11 +176,11 @@ class SharedStore(Store, Protocol):
         ...
 
     def me(self) -> Worker:
-        """This process, as far as the store knows it."""
+        """This process, as the store lists it."""
         ...
 
     def abandon(self) -> None:
-        """Let go of everything here and now, and say nothing: as if this process had died."""
+        """Release everything at once and without a word, as if this process had died."""
         ...
 
 
@@ -190,9 +189,9 @@ Handler = Callable[[Any], Any]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command for one work, which a handler with executor="subprocess" may return in place of its arguments.
+    """A command for one unit, which a handler with executor="subprocess" may return in place of its arguments.
 
-    `args` is a list, or a str with `shell=True`. What is None is as the task says.
+    `args` is a list, or a str with `shell=True`. Options that are None are taken from the task.
     """
 
     args: list[str] | str
@@ -203,7 +202,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class CommandOptions(msgspec.Struct, frozen=True):
-    """What a task says about the commands that its handler returns."""
+    """The options of a task for the commands that its handler returns."""
 
     shell: bool = False
     """True when a command may be one str for /bin/sh, instead of a list of arguments."""
@@ -229,12 +228,12 @@ class Registered(Protocol):
 
     @property
     def retry(self) -> Retry:
-        """When a failed attempt is followed by another."""
+        """Whether and when another attempt follows a failed one."""
         ...
 
     @property
     def retry_delay(self) -> Callable[[Any], Any] | None:
-        """Says after how many seconds, if that is not for `retry` to say."""
+        """Chooses the seconds before the next attempt, in place of `retry`."""
         ...
 
     @property
@@ -244,38 +243,38 @@ class Registered(Protocol):
 
 
 class TooLate(Exception):
-    """A call could not begin in time for its grant: it must not begin at all, and is granted anew."""
+    """Raised where a call cannot begin in time for its grant: it must not begin, and is granted anew."""
 
 
 class Entering(Protocol):
-    """The moment a handler is entered."""
+    """Checks that a handler may still be entered, and reports the entry."""
 
     def check(self) -> None:
-        """Raise TooLate when it may no longer be entered. To be called right before, from any thread."""
+        """Raise TooLate when the handler may no longer be entered. Called right before, from any thread."""
         ...
 
     def soon(self) -> None:
-        """It is entered in this step of the loop: the moment after that counts. To be called on the loop."""
+        """Report that the handler is entered in this step of the loop. Called on the loop."""
         ...
 
     def __call__(self, at: float | None) -> None:
-        """It was entered, then or (None) now. To be called on the loop."""
+        """Report that the handler was entered at that time, or (None) now. Called on the loop."""
         ...
 
 
 class Observer(Protocol):
-    """An instrument that counts, such as metrics. It is told everything on the loop, after it happened."""
+    """An instrument that counts, such as metrics. It is called on the loop, after each commit."""
 
     def heard(self, plan: Plan) -> None:
-        """A turn was committed that tells this."""
+        """A turn with this plan was committed."""
         ...
 
     def called(self, callback: str, seconds: float) -> None:
-        """A callback of the application answered, or failed, after so long."""
+        """A callback of the application took so long, whether or not it failed."""
         ...
 
     def complained(self, callback: str) -> None:
-        """A callback of the application raised, overran or answered nonsense."""
+        """A callback of the application raised, overran or returned a wrong value."""
         ...
 
 
@@ -283,14 +282,14 @@ class Executor(Protocol):
     """Calls handlers."""
 
     can_stop: bool
-    """False when cancelling cannot end the code: it is left to run, and its place stays taken."""
+    """False when cancelling cannot end the code: it is left running, and its slots stay taken."""
     grace: float
-    """Seconds that code which was told to stop may take to end before it is ended by force."""
+    """Seconds that code may take to end after it was told to stop, before it is ended by force."""
 
     def run(self, work: Any, task: Registered, entered: Entering | None) -> Awaitable[Any]:
-        """Call the task's handler; `entered` is told when it is entered."""
+        """Call the task's handler; `entered` is called when the handler is entered."""
         ...
 
     async def close(self) -> None:
-        """Free what is idle; never wait for code that does not end."""
+        """Release what is idle; never wait for code that does not end."""
         ...

@@ -19,7 +19,8 @@ from runcue.core.model.settings import Rule
 from runcue.core.schedule.gates import Questions
 from runcue.declare.arguments import rows, work_state
 from runcue.declare.callbacks import dependency_check_db
-from runcue.declare.registry import CALLBACKS, Options, Registry
+from runcue.declare.options import Options
+from runcue.declare.registry import CALLBACKS, Registry
 from runcue.errors import ConfigError, InvalidOption, InvalidRate, UnknownOption, UnknownService, UnknownTask
 from runcue.ports import CommandOptions
 from tests.edge.nonsense import ODDITIES, anything

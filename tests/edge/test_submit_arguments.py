@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runcue.core.model.record import Spec, Work
-from runcue.declare.registry import SUBMIT_OPTIONS, Options, Registry
+from runcue.declare.options import Options
+from runcue.declare.registry import SUBMIT_OPTIONS, Registry
 from runcue.errors import (
     ConfigError,
     DependencyCycle,
@@ -132,7 +133,7 @@ def test_a_call_of_a_handler_is_refused_and_ended() -> None:
         Edge().submit(call)
     assert str(caught.value) == (
         "The task is a call of 'extract'. "
-        "Give the function itself and what it is to get: submit(extract, params={…})."
+        "Give the function itself, and its arguments as params: submit(extract, params={…})."
     )
     assert inspect.getcoroutinestate(call) == inspect.CORO_CLOSED
 

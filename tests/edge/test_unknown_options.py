@@ -7,7 +7,8 @@ import pytest
 
 from runcue import UnknownOption, Work
 from runcue.core.model.retry import Retry
-from runcue.declare.registry import Options, Registry
+from runcue.declare.options import Options
+from runcue.declare.registry import Registry
 from runcue.declare.service_options import read_changes, read_limits
 
 SERVICE = 'Limits belong to a service: cue.service("api", rate="60/min", concurrent=5), and uses="api"'
@@ -39,8 +40,8 @@ CALLS: dict[str, Callable[..., object]] = {
     [
         ("Cue", "max_retries", "Give it to task() or submit(): retry=3."),
         ("Cue", "rate", f"{SERVICE} in task()."),
-        ("Cue", "concurrency", f"Say max_running=5 for all work together. {SERVICE} in task()."),
-        ("Cue", "queue", "Give it to submit(), for each work."),
+        ("Cue", "concurrency", f"Say max_running=5 for all units together. {SERVICE} in task()."),
+        ("Cue", "queue", "Give it to submit(), for each unit."),
         ("service()", "concurrency", "Did you mean 'concurrent'?"),
         ("service()", "retries", "Give it to task() or submit(): retry=3."),
         ("service()", "data", "It takes 'circuit_threshold', "),
@@ -49,16 +50,16 @@ CALLS: dict[str, Callable[..., object]] = {
         ("task()", "rate", f"{SERVICE} here."),
         ("task()", "max_retries", "Say retry=3, or "),
         ("task()", "countdown", f"Give it to submit(): {LATER}"),
-        ("task()", "delay", "Give it to submit(), for each work."),
-        ("task()", "args", "What the handler is to get is given to submit(): params={…}."),
+        ("task()", "delay", "Give it to submit(), for each unit."),
+        ("task()", "args", "Arguments of the handler are given to submit(): params={…}."),
         ("submit()", "param", "Did you mean 'params'?"),
-        ("submit()", "page", "What the handler is to get goes into params={'page': …}."),
-        ("submit()", "args", "What the handler is to get goes into params={…}."),
+        ("submit()", "page", "Arguments of the handler go into params={'page': …}."),
+        ("submit()", "args", "Arguments of the handler go into params={…}."),
         ("submit()", "concurrent", f"{SERVICE} in task()."),
         ("submit()", "retries", "Say retry=3, or "),
         ("submit()", "countdown", f"Say {LATER}"),
         ("submit()", "after", "Say depends_on=[id, …]."),
-        ("submit()", "uses", "Give it to task(), for all its works."),
+        ("submit()", "uses", "Give it to task(), for all its units."),
         ("submit()", "service", 'Give it to task(): uses="api".'),
         ("retry", "retries", "Say max_attempts=3."),
     ],

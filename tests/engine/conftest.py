@@ -10,8 +10,7 @@ from zlib import crc32
 import psycopg
 import pytest
 
-import runcue.api.cue
-from runcue.api.wiring import target_of
+from runcue.declare import arguments
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.store import PostgresStore
@@ -90,9 +89,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     stores: list[SqlStore] = []
     numbers = count()
     url = _database(request.getfixturevalue("pg_server")) if where == "postgres" else ""
+    original = arguments.queue_place
 
     def shared(target: object) -> str | None:
-        return target_of(target) or url or str(tmp_path / f"queue{next(numbers)}.db")
+        return original(target) or url or str(tmp_path / f"queue{next(numbers)}.db")
 
     def remember(kind: Any) -> None:
         make = kind.__init__
@@ -107,7 +107,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(kind, "__init__", made)
 
     if where != "memory":
-        monkeypatch.setattr(runcue.api.cue, "target_of", shared)
+        monkeypatch.setattr(arguments, "queue_place", shared)
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         monkeypatch.setattr(
             schema, "check_server", lambda link: []

@@ -554,5 +554,5 @@ async def test_what_is_over_for_good_is_not_said_to_be_tried_again(
     with pytest.raises(runcue.StorageReplaced):
         await cue.submit("work")
     await settle()
-    assert [record.message for record in caplog.records] == ["no more turns: another file"]
+    assert [record.message for record in caplog.records] == ["runcue takes no more turns: another file"]
     await cue.close()

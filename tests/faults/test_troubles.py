@@ -199,9 +199,9 @@ async def test_after_a_mistake_of_ours_every_call_says_so(
     monkeypatch.setattr(store_of(cue), "_take_turn", broken)
     async with asyncio.timeout(PATIENCE):
         for _ in range(2):
-            with pytest.raises(RuncueError, match="by its own mistake"):
+            with pytest.raises(RuncueError, match="because of a bug in runcue"):
                 await cue.submit("call")
-        with pytest.raises(RuncueError, match="by its own mistake"):
+        with pytest.raises(RuncueError, match="because of a bug in runcue"):
             await cue.count()
         await cue.close()
 

@@ -21,7 +21,7 @@ class Process:
 
     def saw(self, head: Head, has_unread: bool = False, *, after: float = 0.0) -> Takeover | None:
         self.time += after
-        self.leadership.saw(head, has_unread)
+        self.leadership.observe(head, has_unread)
         return self.leadership.due(NOW)
 
 

@@ -28,13 +28,13 @@ class Office:
         await asyncio.sleep(0)  # those who ask wait by now
         post = self.outbox.post(list(items))
         assert post is not None
-        self.outbox.left(post.number, list(items), decider)
+        self.outbox.posted(post.number, list(items), decider)
         return post.number
 
     def hear(self, *replies: Any, unread: tuple[int, ...] = ()) -> None:
         plan = Plan()
         plan.replies = list(replies)
-        self.outbox.heard(Received(NO_HEAD, plan, frozenset(unread)))
+        self.outbox.receive(Received(NO_HEAD, plan, frozenset(unread)))
 
 
 def plain() -> Submit:
@@ -92,15 +92,15 @@ async def test_what_waits_for_room_in_the_mind_of_somebody_who_decides_no_longer
     answer = office.ask(item)
     number = await office.leave(item, decider="other")
     office.hear(unread=(number,))
-    assert office.outbox.again("another") == []  # whoever decides finds it in the inbox
+    assert office.outbox.resubmissions("another") == []  # whoever decides finds it in the inbox
     office.hear()
-    assert office.outbox.again("other") == []
-    withdraw, again = office.outbox.again("another")
+    assert office.outbox.resubmissions("other") == []
+    withdraw, again = office.outbox.resubmissions("another")
     assert isinstance(withdraw, Withdraw)
     assert (withdraw.ref, again) == ((number, 0), item)
-    assert office.outbox.again("another") == []
+    assert office.outbox.resubmissions("another") == []
     await office.leave(withdraw, again, decider="another")
-    assert office.outbox.again("a third") == []  # it is in the inbox
+    assert office.outbox.resubmissions("a third") == []  # it is in the inbox
     office.hear(((number, 0), ["b"]))
     assert await answer == ["b"], "it had been taken before it was withdrawn"
 
@@ -112,7 +112,7 @@ async def test_what_cannot_wait_for_room_was_answered_by_the_turn_that_took_it_a
     answer = office.ask(item)
     await office.leave(item, decider="other")
     office.hear()
-    assert office.outbox.again("another") == []
+    assert office.outbox.resubmissions("another") == []
     answer.cancel()
 
 
@@ -120,9 +120,9 @@ async def test_what_this_process_took_itself_is_not_left_again() -> None:
     office, item = Office(), named(may_wait=True)
     answer = office.ask(item)
     await office.leave(item, decider="other")
-    office.outbox.taken("me")
+    office.outbox.mark_taken("me")
     assert not office.outbox.has_unread
-    assert office.outbox.again("me") == []
+    assert office.outbox.resubmissions("me") == []
     answer.cancel()
 
 
@@ -153,14 +153,14 @@ async def test_what_somebody_gave_up_waiting_for_is_known_until_it_was_withdrawn
     answer.cancel()
     await asyncio.wait([answer])
     office.hear()
-    assert office.outbox.again("other") == []
+    assert office.outbox.resubmissions("other") == []
     withdraw = Withdraw(item)
     office.outbox.post([withdraw])
     assert withdraw.ref == (number, 0)
     office.hear(((number, 0), ["b"]))
     assert office.replies.late(item) == ["b"], "it was accepted before that"
     office.hear()
-    office.outbox.again("other")
+    office.outbox.resubmissions("other")
     office.outbox.post([withdraw])
     assert withdraw.ref is None
 
@@ -195,5 +195,5 @@ async def test_when_answers_were_lost_only_those_to_what_was_taken_are_given_up(
 async def test_when_nothing_is_known_of_posts_none_was_taken() -> None:
     office = Office()
     await office.leave(Cancel("a"))
-    office.outbox.heard(Received(NO_HEAD, Plan(), None))
+    office.outbox.receive(Received(NO_HEAD, Plan(), None))
     assert office.outbox.has_unread

@@ -152,7 +152,7 @@ def nobody_wakes_and_nobody_looks(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(PeerMonitor, "meet", content)
     patch.setattr(SqlStore, "_poke", lambda self, workers, urgent: None)
-    patch.setattr(Peer, "_look_again", lambda self: None)
+    patch.setattr(Peer, "_watch_decider", lambda self: None)
 
 
 def replies_dropped(patch: pytest.MonkeyPatch) -> None:

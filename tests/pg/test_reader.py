@@ -129,7 +129,7 @@ def tells_what_a_cue_tells(url: str) -> None:
             with pytest.raises(runcue.WorkNotFound):
                 reader.explain("nowhere")
             await cue.close()
-            assert reader.explain("p1").details == "nobody has the queue open"
+            assert reader.explain("p1").details == "no process has the queue open"
 
     asyncio.run(main())
 
@@ -222,7 +222,7 @@ def test_a_process_of_this_host_lives_as_long_as_its_lock(pg: str, worker: subpr
 async def test_the_files_of_this_host_are_where_its_processes_put_them(pg: str) -> None:
     store = PostgresStore(Address(pg), durability="full", lease=30.0)
     with runcue.Reader(pg) as reader:
-        assert reader._looks.beside == store.local
+        assert reader._snapshots.beside == store.local
         assert boot_of(Path(f"{store.local}.runcue")) == store.boot
         folder = Path(f"{store.local}.files")
         folder.mkdir()
@@ -291,7 +291,7 @@ async def test_a_process_elsewhere_lives_while_it_gives_signs_of_life(
         assert state() == "alive", "the server was not up for a lease yet"
         came_up("to_timestamp(0)")
         assert state() == "gone"
-        assert reader.explain("w1").details == "nobody has the queue open"
+        assert reader.explain("w1").details == "no process has the queue open"
         admin(pg, "DELETE FROM runcue.beats")
         assert state() == "alive", "it came a moment ago, and its first sign is on the way"
         admin(pg, "UPDATE runcue.workers SET started_at = 0")
@@ -491,7 +491,7 @@ def test_a_closed_one_and_one_from_before_a_fork_are_refused(pg: str) -> None:
             reader.count()
         reader.close()
         reader._pid = os.getpid()
-        assert reader._looks._link is not None, "a child leaves its parent's connection alone"  # type: ignore[attr-defined]
+        assert reader._snapshots._link is not None, "a child leaves its parent's connection alone"  # type: ignore[attr-defined]
     with pytest.raises(runcue.StoreError, match="is closed"):
         reader.count()
     assert "closed" in repr(reader)

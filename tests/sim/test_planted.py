@@ -325,15 +325,15 @@ def accepted_before_it_is_left(patch: pytest.MonkeyPatch) -> None:
 
 def accepted_before_it_is_decided(patch: pytest.MonkeyPatch) -> None:
     """A submission that can be refused is confirmed once it is in the inbox."""
-    left = Outbox.left
+    posted = Outbox.posted
 
     def hasty(self: Outbox, number: int, items: list[Item], decider: str | None) -> None:
         for item in items:
             if type(item) is Submit:
                 item.is_answered = False
-        left(self, number, items, decider)
+        posted(self, number, items, decider)
 
-    patch.setattr(Outbox, "left", hasty)
+    patch.setattr(Outbox, "posted", hasty)
 
 
 def begun_and_put_back(patch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ async def test_who_waits_hears_of_an_end_that_came_while_it_was_looked_for() -> 
 async def test_a_reader_goes_on_with_an_event_that_was_told_while_it_looked() -> None:
     looks = SnapshotReader([], [Event("queued", 1, 0.0)])
     bus = Bus(None, looks.log)
-    looks.tell = bus.heard
+    looks.tell = bus.wake
     async with asyncio.timeout(PATIENCE):
         async for event in bus.read(None):
             assert event.seq == 1

@@ -223,7 +223,7 @@ def test_with_nobody_there_nothing_starts(path: Path) -> None:
     used(path)
     with Reader(path) as reader:
         why = reader.explain("p0")
-        assert (why.reason, why.details, why.ahead) == ("not_started", "nobody has the queue open", 2)
+        assert (why.reason, why.details, why.ahead) == ("not_started", "no process has the queue open", 2)
         assert reader.explain("good").reason == "completed"
         assert reader.explain("bad").details == "ConnectionError: no line"
         with pytest.raises(WorkNotFound):
@@ -292,7 +292,7 @@ def test_with_nobody_there_nothing_of_many_starts(path: Path) -> None:
     with Reader(path) as reader:
         found = reader.explain_many(["p0", "good", "bad"])
     assert {work_id: (why.reason, why.details) for work_id, why in found.items()} == {
-        "p0": ("not_started", "nobody has the queue open"),
+        "p0": ("not_started", "no process has the queue open"),
         "good": ("completed", ""),
         "bad": ("failed", "ConnectionError: no line"),
     }

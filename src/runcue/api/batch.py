@@ -1,38 +1,34 @@
-"""`runcue.map`: a function over many items, within limits, for scripts and notebooks.
+"""`runcue.map`: calls a function for many items, within limits, for scripts and notebooks.
 
 Rules:
-- The calling thread blocks, and pulls the items itself: they may come from what belongs to that thread. Everything
-  else happens on a loop in a thread of its own, so that a loop that runs in the calling thread is no hindrance.
-- Whatever ends it early (a failure, an error in the items, Ctrl-C) ends it the same way: nothing more is started, and
-  what runs has `GRACE` seconds to end. A second Ctrl-C leaves it no time.
-- In memory items and results are passed on as they are. With a store both have to be JSON, and every item has a
-  key: it is how a second run finds what is done.
+- The calling thread blocks and pulls the items itself, as they may depend on that thread. Everything else happens on
+  a loop in another thread, so `map` also works where the calling thread runs a loop.
+- A failure, an error in the items and Ctrl-C all end a batch early in one way: no more calls start, and running ones
+  have `GRACE` seconds to end. A second Ctrl-C leaves them no time.
+- In memory, items and results are passed on as they are. With a store both have to be JSON, and every item needs a
+  key, by which a second run finds what is done.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import copy_context
-from itertools import islice
-from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any, Final, TypeVar
 
 from runcue.api.cue import Cue
-from runcue.api.mapping import Key, key_text
+from runcue.api.mapping import InThread, Key, key_of
 from runcue.api.progress import Bar, Tally
 from runcue.api.signature import Duration, RateValue
 from runcue.core.model.parse import key as parse_key
 from runcue.core.model.record import Work, WorkState
 from runcue.core.model.retry import Retry
 from runcue.declare.options import choice
-from runcue.engine.handler import is_async, spoken, takes, unwrapped
+from runcue.engine.handler import is_async, spoken, takes, unwrapped, yields
 from runcue.errors import (
     ConfigError,
     InvalidOption,
@@ -49,13 +45,11 @@ logger = logging.getLogger("runcue")
 Item = TypeVar("Item")
 
 NOT_DONE: Final = ...
-"""The result of an item that was not done when Ctrl-C came."""
+"""The result of an item that was not done when Ctrl-C was pressed."""
 GRACE: Final = 10.0
 """Seconds that running calls have left when the batch ends early."""
-AHEAD: Final = 100
-"""How many items are pulled at a time."""
 WINDOW: Final = 1000
-"""How many items are submitted ahead of those done, at least."""
+"""How many items are submitted ahead of the results, at least."""
 
 
 def map(  # noqa: A001 (as runcue.map it stands beside the built-in one, and means the same)
@@ -74,8 +68,8 @@ def map(  # noqa: A001 (as runcue.map it stands beside the built-in one, and mea
     """Call `function(item)` for every item, within limits, and return the results in order.
 
     The first failure is raised (`errors="raise"`) or takes its place among the results (`"return"`), as `WorkFailed`.
-    Ctrl-C returns what is done, with `...` in all other places. With `store=` and `key=` a second run goes on where
-    the first one ended.
+    Ctrl-C returns the results so far, with `...` in all other places. With `store=` and `key=` a second run goes on
+    where the first one ended.
     """
     cue = Cue(store, keep_finished=0, retention=None)
     if cue.path is not None and key is None:
@@ -92,64 +86,6 @@ def map(  # noqa: A001 (as runcue.map it stands beside the built-in one, and mea
     return batch.run(cue)
 
 
-class Feed:
-    """Labels of items on their way from the calling thread, which makes them, to the loop, which asks for them."""
-
-    def __init__(self, labels: Iterable[str]) -> None:
-        self._labels = iter(labels)
-        self._asks: SimpleQueue[int] = SimpleQueue()
-        self._came: deque[str] = deque()
-        self._is_asked = self._is_told = self._is_over = self._is_ended = False
-        self._arrived = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop
-
-    # in the calling thread
-
-    def serve(self) -> None:
-        """Pull items whenever they are asked for, until `end`."""
-        while count := self._asks.get():
-            pulled = 0
-            for label in islice(self._labels, count):
-                pulled += 1
-                self._came.append(label)
-                if not self._is_told:
-                    self._is_told = True
-                    post_to_loop(self._loop, self._ring)
-                if self._is_ended:
-                    return
-            post_to_loop(self._loop, self._served, pulled < count)
-
-    # on the loop
-
-    def end(self) -> None:
-        """Release the calling thread, at the latest with the next item."""
-        self._is_ended = True
-        self._asks.put(0)
-
-    async def labels(self) -> AsyncIterator[str]:
-        """Every label as it comes."""
-        self._loop = asyncio.get_running_loop()
-        while True:
-            self._arrived.clear()
-            while self._came:
-                yield self._came.popleft()
-            if self._is_over:
-                return
-            if not self._is_asked:
-                self._is_asked = True
-                self._asks.put(AHEAD)
-            await self._arrived.wait()
-
-    def _ring(self) -> None:
-        self._is_told = False
-        self._arrived.set()
-
-    def _served(self, is_over: bool) -> None:
-        self._is_asked = False
-        self._is_over = is_over
-        self._arrived.set()
-
-
 class Batch:
     """One call of `map`. Each item has a label: its key, or else its number. Items that share one share one call."""
 
@@ -160,7 +96,7 @@ class Batch:
     def __init__(
         self, function: Callable[..., Any], items: Iterable[Any], key: Key | None, is_stored: bool
     ) -> None:
-        _check(function, items, key)
+        _check_arguments(function, items, key)
         self._function = function
         self._items = items
         self._key = key
@@ -168,7 +104,7 @@ class Batch:
         name = getattr(unwrapped(function), "__name__", "")
         self.name = name if name.isidentifier() else "map"
         self.handler: Callable[[Any], Any] = self._call_async if is_async(function) else self._call
-        self._feed = Feed(self._pull())
+        self._feed = InThread(self._pull(), is_served=True)
         self._labels: list[str] = []
         """The label of every item so far, in order."""
         self._values: dict[str, Any] = {}
@@ -176,13 +112,13 @@ class Batch:
         self._outcomes: dict[str, Any] = {}
         """The results by label."""
         self._raised: dict[str, Exception] = {}
-        """What the latest attempt of each call raised."""
+        """The exception of the latest attempt of each call."""
         self._failed = 0
         self._failure: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_halted = False
-        self._over = Event()  # a thread whose join() was interrupted looks as if it had ended (Python 3.11)
+        self._over = Event()  # on Python 3.11, a thread whose join() was interrupted looks as if it had ended
         self._broken: BaseException | None = None
 
     # in the calling thread --------------------------------------------------------------------------------
@@ -194,6 +130,7 @@ class Batch:
         thread.start()
         try:
             self._feed.serve()
+            self._over.wait()
         except BaseException as error:  # noqa: BLE001 (Ctrl-C, or from the items: raised below)
             problem = error
             self._end_early()
@@ -218,7 +155,7 @@ class Batch:
     def _pull(self) -> Iterator[str]:
         """Yield the labels of items as they come, each once."""
         for number, item in enumerate(self._items):
-            label = str(number) if self._key is None else self._key_of(item)
+            label = str(number) if self._key is None else parse_key(key_of(self._key, item, item, "item"))
             is_new = label not in self._values
             if is_new:
                 self._values[label] = item
@@ -230,14 +167,8 @@ class Batch:
             if is_new:
                 yield label
 
-    def _key_of(self, item: Any) -> str:
-        if callable(self._key):
-            return parse_key(key_text(self._key(item), "key() returned"))
-        value = item.get(self._key) if isinstance(item, dict) else None
-        return parse_key(key_text(value, f"item[{self._key!r}], which is the key, is"))
-
     def _halt(self) -> None:
-        """Start no more calls; the second time, do not wait for running ones either."""
+        """Start no more calls; the second time, stop waiting for running ones, too."""
         self._is_halted = True
         if self._loop is not None and self._task is not None:
             post_to_loop(self._loop, self._task.cancel)
@@ -252,28 +183,27 @@ class Batch:
             self._broken = error
         finally:
             self._over.set()
-            self._feed.end()
+            self._feed.close()
 
     async def _main(self, cue: Cue) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        cue.on_complete(self._completed)  # what completes after an early end is heard of by this alone
+        cue.on_complete(self._completed)  # after an early end `cue.map` reports no more results
         drawing: AbstractAsyncContextManager[Any] = Bar(self._look) if self.is_drawn else nullcontext()
         try:
             if not self._is_halted:
                 async with drawing:
-                    await self._through(cue)
+                    await self._map(cue)
         except asyncio.CancelledError:
             if not self._is_halted:
                 raise
 
-    async def _through(self, cue: Cue) -> None:
+    async def _map(self, cue: Cue) -> None:
         key = str if self._is_stored else None
+        labels: Any = self._feed
         cue.start()
         try:
-            async for work in cue.map(
-                self.name, self._feed.labels(), key=key, params=self._params, window=self.window
-            ):
-                self._note(work)
+            async for work in cue.map(self.name, labels, key=key, params=self._params, window=self.window):
+                self._take_end(work)
                 if self._failure is not None:
                     break
         finally:
@@ -295,8 +225,8 @@ class Batch:
         if (label := self._label_of(work)) in self._values:
             self._outcomes[label] = result
 
-    def _note(self, work: Work) -> None:
-        """Take in the end of one call."""
+    def _take_end(self, work: Work) -> None:
+        """Take in the unit of a call that has ended."""
         label = self._label_of(work)
         raised = self._raised.pop(label, None)
         if work.state is WorkState.COMPLETED:
@@ -343,12 +273,11 @@ class Batch:
         return label, work.params["item"] if self._is_stored else self._values[label]
 
 
-def _check(function: object, items: object, key: object) -> None:
+def _check_arguments(function: object, items: object, key: object) -> None:
     """Refuse arguments that could never work."""
     if not callable(function) or not takes(function, 1):
         raise ConfigError(f"map() calls a function with each item, which {spoken(function)} does not take.")
-    inner = unwrapped(function)
-    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+    if yields(function):
         raise ConfigError(f"{spoken(function)} yields, so that calling it does nothing. Return the result.")
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidOption("items", items, "an iterable of items")

@@ -1,4 +1,4 @@
-"""Cue: what an application holds. Every method hands over to the part that does it."""
+"""Cue: what an application holds. Every method passes its call on to the part that carries it out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from runcue.api import mapping
 from runcue.api.signature import CueOptions, Duration, RateValue, SubmitOptions, TaskOptions
-from runcue.api.sync import Sync, elsewhere
-from runcue.api.wiring import System, file_of, target_of
+from runcue.api.submission import accept
+from runcue.api.sync import Sync
+from runcue.api.wiring import System, file_of, opened
 from runcue.core.model.events import Event
 from runcue.core.model.parse import name as parse_name
 from runcue.core.model.parse import optional_duration
-from runcue.core.model.record import Spec, Work, WorkState, view
+from runcue.core.model.record import Work, WorkState, view
 from runcue.core.model.state import Adaptive
 from runcue.core.schedule.plan import (
     Adjust,
@@ -30,20 +31,14 @@ from runcue.core.schedule.plan import (
     Pause,
     Purge,
     Revive,
-    Submit,
-    Withdraw,
 )
 from runcue.core.views.explain import Explanation
 from runcue.core.views.forecast import Forecast
 from runcue.declare import arguments
-from runcue.declare.registry import (
-    Options,
-    Registry,
-    Task,
-)
+from runcue.declare.options import Options
+from runcue.declare.registry import Registry, Task
 from runcue.declare.service_options import read_changes
-from runcue.errors import CueClosed, ForkedConnection, QueueFull, WrongThread
-from runcue.host.loops import within
+from runcue.errors import CueClosed
 from runcue.ports import Observer
 
 logger = logging.getLogger("runcue")
@@ -63,7 +58,7 @@ class Cue:
     """
 
     def __init__(self, store: str | os.PathLike[str] | None = None, **options: Unpack[CueOptions]) -> None:
-        self._target = target_of(store)
+        self._target = arguments.queue_place(store)
         checked = Options.of(**options)
         self._registry = Registry(checked, file_of(self._target), is_shared=self._target is not None)
         self._system: System | None = None
@@ -102,7 +97,7 @@ class Cue:
             **quantities,
         )
         if self._system is not None:
-            self._system.engine.put_from_anywhere(Declare(declared))
+            self._system.engine.put_threadsafe(Declare(declared))
 
     @overload
     def task(self, name: F, /) -> F: ...
@@ -161,7 +156,7 @@ class Cue:
         return self._registry.callback("on_pending_warning", function)
 
     def on_stall_warning(self, function: F) -> F:
-        """Call `function(seconds, pending)` when nothing has moved for long."""
+        """Call `function(seconds, pending)` when no unit has started or ended for long."""
         return self._registry.callback("on_stall_warning", function)
 
     def around(self, function: F) -> F:
@@ -169,7 +164,7 @@ class Cue:
         return self._registry.around(function)
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Report every event to an instrument from now on; call what is returned to end that."""
+        """Report every event to an instrument from now on; the function that is returned ends that."""
         self._registry.observers.append(observer)
         return partial(self._registry.observers.remove, observer)
 
@@ -185,48 +180,13 @@ class Cue:
         arguments.nothing_else(task, misplaced)
         system = self._open("submit")
         spec = self._registry.spec(task, make_id=system.id_maker(), **options)
-        return (await self._accept(system, [spec]))[0]
+        return (await accept(system, self._registry, [spec]))[0]
 
     async def submit_many(self, items: Iterable[Mapping[str, Any]]) -> builtins.list[str]:
         """Submit many units at once, all or none: dicts of `submit`'s arguments. Returns the ids in order."""
         system = self._open("submit")
         specs = self._registry.specs(items, system.id_maker())
-        return await self._accept(system, specs) if specs else []
-
-    async def _accept(self, system: System, specs: builtins.list[Spec]) -> builtins.list[str]:
-        is_plain = True
-        for spec in specs:
-            if spec.is_named or spec.depends_on or spec.idempotency_key is not None:
-                is_plain = False
-                break
-        options = self._registry.options
-        submit = Submit(specs, is_plain)
-        if self._registry.picks_services:
-            submit.services = self._registry.undeclared(specs)
-        if self._registry.has_costs:
-            submit.has_cost = any(spec.cost for spec in specs)
-        ids: builtins.list[str]
-        if options.max_queued is None or options.reject_policy != "block":
-            ids = await system.engine.request(submit)
-            return ids
-        submit.may_wait = system.may_wait()
-        try:
-            async with within(options.block_timeout):
-                ids = await system.engine.request(submit)
-                return ids
-        except (TimeoutError, asyncio.CancelledError) as error:
-            try:
-                await system.engine.request(Withdraw(submit))
-            finally:
-                answer = system.engine.replies.late(submit)
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            if answer is None:  # it was withdrawn, or went with whoever decided before
-                raise QueueFull(system.engine.pending, options.max_queued or 0, len(specs)) from None
-            if isinstance(answer, Exception):
-                raise answer from None
-            accepted: builtins.list[str] = answer
-            return accepted
+        return await accept(system, self._registry, specs) if specs else []
 
     async def get(self, work_id: str) -> Work | None:
         """One unit as it stands, or None when the id is unknown or no longer kept."""
@@ -256,7 +216,7 @@ class Cue:
         return [view(record) for record in await system.store.find(query)]
 
     async def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:
-        """The dead letters: work that failed for good, newest first."""
+        """The dead letters: units that failed for good, newest first."""
         return await self.list(WorkState.FAILED, task, limit)
 
     async def count(self) -> dict[WorkState, int]:
@@ -295,7 +255,7 @@ class Cue:
         return await self._open("wait").queries.wait(work_id, optional_duration(timeout, "timeout"))
 
     async def result(self, work_id: str, timeout: Duration | None = None) -> Any:
-        """Wait for what the handler returns; raise WorkFailed, WorkTimedOut or WorkCancelled if it fails."""
+        """Wait for the result of a unit; raise WorkFailed, WorkTimedOut or WorkCancelled if there is none."""
         work_id = arguments.work_id(work_id)
         return await self._open("result").queries.result(work_id, optional_duration(timeout, "timeout"))
 
@@ -314,24 +274,22 @@ class Cue:
         window: int = 1000,
     ) -> AsyncIterator[Work]:
         """Submit one unit for each item, at most `window` ahead of the loop, and yield each as it ends."""
-        system = self._open("map")
-        accept = partial(self._accept, system)
-        return mapping.works(system, self._registry, accept, task, items, key, params, window)
+        return mapping.works(self._open("map"), self._registry, task, items, key, params, window)
 
     # running ----------------------------------------------------------------------------------------------
 
     def start(self, queues: str | Iterable[str] | None = None) -> None:
-        """Begin to start work. Returns at once; needs a running event loop; a second call does nothing."""
+        """Start units from now on. Returns at once; needs a running event loop; a second call does nothing."""
         names = arguments.queue_names(queues)
         self._open("start").start(names)
 
     async def stop(self, timeout: Duration | None = None) -> None:
-        """Start nothing new and wait for what runs; after `timeout` cancel it."""
+        """Start no more units and wait for running ones; after `timeout` cancel those."""
         if self._system is not None and not self._is_closed:
             await self._open("stop").stop(optional_duration(timeout, "timeout"))
 
     async def close(self) -> None:
-        """Stop, and let go of the store: nothing is accepted any more."""
+        """Stop, and close the store: no more units are accepted."""
         if self._system is not None and not self._is_closed:
             await self.stop()
             await self._system.close()
@@ -363,7 +321,7 @@ class Cue:
 
     async def last_event(self) -> int:
         """The number of the latest event: `events(since=…)` with it yields what happens from now on."""
-        return await self._open("last_event").queries.last_event()
+        return await self._open("last_event").engine.last_event()
 
     async def explain(self, work_id: str) -> Explanation:
         """Explain why a unit is in its state, and until when."""
@@ -372,7 +330,7 @@ class Cue:
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
         """Explain each of these units that exists, as if nothing else were queued."""
-        return await self._open("explain").queries.explain_many([arguments.work_id(one) for one in ids])
+        return await self._open("explain").queries.explain_many([arguments.work_id(given) for given in ids])
 
     async def dependents(self, work_id: str, limit: int = 100) -> builtins.list[Work]:
         """The units that depend on a unit, in the order of their submission."""
@@ -398,7 +356,7 @@ class Cue:
     async def set_limits(
         self, service: str, /, **limits: RateValue | int | Adaptive | Duration | None
     ) -> None:
-        """Set limits by hand, for every process of the queue, until the program declares other limits than before.
+        """Set limits by hand, for every process of the queue, until a program changes what it declares.
 
         `rate`, `concurrent`, `circuit_threshold`, `circuit_timeout`; other names are quantities, as in
         `tokens="200k/min"`. What is not given stays as it is, None takes a limit away.
@@ -412,7 +370,7 @@ class Cue:
         return await self._open("paused").queries.paused()
 
     async def pause(self, name: str) -> None:
-        """Start nothing more on a service; a name that no service has is that of a queue."""
+        """Start no more units of a service; a name that no service has is that of a queue."""
         name = parse_name(name, "service or queue")
         await self._open("pause").engine.request(Pause(name, True))
 
@@ -445,27 +403,14 @@ class Cue:
         return None if self._system is None else self._system.loop
 
     def _check_process(self) -> None:
-        """Refuse a call in a forked child of the process that opened the queue: its connections do not work there."""
-        if self._target is not None and self._system is not None and self._system.pid != os.getpid():
-            raise ForkedConnection(
-                "A Cue cannot be used in a child that was forked since. Start a new process, or fork before.",
-                self._target,
-            )
+        """Refuse a call in a forked child of the process that opened the queue."""
+        if self._system is not None:
+            self._system.check_process()
 
     def _open(self, action: str) -> System:
         """The parts behind this Cue, made at the first call."""
         if self._is_closed:
             raise CueClosed(action)
         self._check_process()
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            raise WrongThread(
-                f"Cannot {action}: no event loop is running in this thread. "
-                "Call it inside `asyncio.run(...)`, or use cue.sync from other threads."
-            ) from None
-        if self._system is None:
-            self._system = System(self._registry, self._target)
-        elif self._system.loop is not loop:
-            raise WrongThread(f"Cannot {action}: this Cue belongs to {elsewhere(self._system.loop)}.")
+        self._system = opened(self._system, self._registry, self._target, action)
         return self._system

@@ -1,12 +1,12 @@
-"""`cue.map`: one unit for each item, submitted as there is room, handed out as they end.
+"""`cue.map`: submits one unit for each item as there is room, and yields each unit as it ends.
 
 Rules:
-- Never more than `window` items are ahead of whoever reads: asked for, submitted or ended, and not handed out yet.
-  Nothing happens between two steps of the reader's loop but what was submitted before: a slow reader slows it down.
-- As many units come out as items went in. Items that share a key share one unit, which comes once for each.
-- What cannot be pulled or submitted ends the pulling. The items before it are handed out first, as by the built-in
-  `map`; then its error is raised.
-- Whoever leaves early takes nothing back: what was submitted runs on, and nothing more is submitted.
+- Never more than `window` items are ahead of the caller's loop: asked for, submitted or ended, and not yielded yet.
+  Items are pulled and submitted only while the caller's loop waits for the next unit, so a slow loop slows the map.
+- As many units are yielded as there were items. Items that share a key share one unit, which is yielded for each.
+- An item that cannot be pulled or submitted ends the pulling. The units before it are yielded first, as by the
+  built-in `map`; then its error is raised.
+- A loop that is left early revokes nothing: submitted units run on, and nothing more is submitted.
 - A list and its like are pulled on the loop. Any other iterable may block, so it is pulled in a thread of its own;
   an async iterable in a task of its own.
 """
@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from runcue.api.submission import accept
 from runcue.core.model import parse
 from runcue.core.model.events import draft_of
 from runcue.core.model.record import Record, Spec, Work, view
@@ -34,11 +35,10 @@ if TYPE_CHECKING:
     from runcue.core.schedule.plan import Plan
     from runcue.declare.registry import Registry
 
-Accept = Callable[[list[Spec]], Awaitable[list[str]]]
 Params = Callable[[Any], dict[str, Any]]
 Key = str | Callable[[Any], str | int]
 
-NOBODY = ""
+NO_UNIT = ""
 """An id that no unit has."""
 AT_HAND = (list, tuple, range, set, frozenset, deque)
 """Iterables that give their items without blocking."""
@@ -47,7 +47,6 @@ AT_HAND = (list, tuple, range, set, frozenset, deque)
 def works(
     system: System,
     registry: Registry,
-    accept: Accept,
     task: str | Callable[..., Any],
     items: Iterable[Any] | AsyncIterable[Any],
     key: Key | None,
@@ -58,9 +57,9 @@ def works(
     form = Form(registry.get_task(task).name, key, params)
     size = parse.number(window, "window", 1, parse.HIGHEST_LIMIT, whole=True)
     most = registry.options.max_queued
-    if most is not None:  # more would be refused, or drop units of this very map
+    if most is not None:  # more would be refused, or displace units of this map
         size = min(size, most)
-    flow = Flow(system, registry, accept, form, size)
+    flow = Flow(system, registry, form, size)
     return flow.works(puller(items, flow.intake))
 
 
@@ -84,16 +83,19 @@ class Form:
         else:
             params = item if isinstance(item, dict) else {"item": item}
         entry = {"task": self._task, "params": params}
-        if isinstance(self._key, str):
-            value = params.get(self._key) if isinstance(params, dict) else None
-            entry["idempotency_key"] = key_text(value, f"params[{self._key!r}], which is the key, is")
-        elif self._key is not None:
-            entry["idempotency_key"] = key_text(self._key(item), "key() returned")
+        if self._key is not None:
+            entry["idempotency_key"] = key_of(self._key, item, params, "params")
         return entry
 
 
-def key_text(value: object, what: str) -> str:
-    """A key as text; whole numbers are fine, too."""
+def key_of(key: Key, item: object, fields: object, where: str) -> str:
+    """The key of an item as text, from a function of the item or from one of its fields."""
+    if callable(key):
+        value: object = key(item)
+        what = "key() returned"
+    else:
+        value = fields.get(key) if isinstance(fields, dict) else None
+        what = f"{where}[{key!r}], which is the key, is"
     if isinstance(value, (str, int)) and not isinstance(value, bool):
         return str(value)
     raise SubmitError(f"{what} {quoted(value)}. Expected text or a whole number.")
@@ -103,7 +105,7 @@ def key_text(value: object, what: str) -> str:
 
 
 class Intake:
-    """The items that were asked for, as they come in."""
+    """The items that have come from a puller."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         self.items: deque[Any] = deque()
@@ -111,7 +113,7 @@ class Intake:
         """How many items were asked for and have not come yet."""
         self.is_over = False
         self.error: BaseException | None = None
-        """The error that ended the items early, if one did."""
+        """The error that ended the items, if one did."""
         self._ring = ring
 
     def put(self, items: Iterable[Any]) -> None:
@@ -129,31 +131,21 @@ class Intake:
         self._ring()
 
 
-class Puller(Protocol):
-    """Gets as many items as it is asked for."""
-
-    def ask(self, count: int) -> None:
-        """Get so many more items."""
-        ...
-
-    def close(self) -> None:
-        """Stop getting items."""
-        ...
-
-
 def puller(items: object, intake: Intake) -> Puller:
     """Choose the puller that fits the kind of iterable."""
+    if isinstance(items, InThread):
+        return items.connect(intake)
     if isinstance(items, AT_HAND):
         return AtHand(items, intake)
     if isinstance(items, AsyncIterable):
         return InTask(items, intake)
     if isinstance(items, Iterable) and not isinstance(items, (str, bytes, Mapping)):
-        return InThread(items, intake)
+        return InThread(items).connect(intake)
     raise InvalidOption("items", items, "an iterable of items, plain or async")
 
 
 class AtHand:
-    """Items that are there already."""
+    """Items that are there already, as in a list."""
 
     def __init__(self, items: Iterable[Any], intake: Intake) -> None:
         self._items = iter(items)
@@ -163,7 +155,7 @@ class AtHand:
         """Take so many items."""
         try:
             came = list(islice(self._items, count))
-        except Exception as error:  # noqa: BLE001 (a list of somebody's own kind may raise anything)
+        except Exception as error:  # noqa: BLE001 (a list of the application's own class may raise anything)
             self._intake.end(error)
             return
         self._intake.put(came)
@@ -171,78 +163,87 @@ class AtHand:
             self._intake.end()
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: no task or thread runs."""
 
 
 class InThread:
-    """Items of an iterable that may block, pulled one after the other in one thread."""
+    """Items of an iterable that may block, pulled one after the other in one thread.
 
-    def __init__(self, items: Iterable[Any], intake: Intake) -> None:
+    With `is_served` the caller provides the thread, which calls `serve`.
+    """
+
+    _intake: Intake
+    _loop: asyncio.AbstractEventLoop
+    _release: Callable[[], None]
+
+    def __init__(self, items: Iterable[Any], *, is_served: bool = False) -> None:
         self._items = items
-        self._intake = intake
-        self._loop = asyncio.get_running_loop()
+        self._is_served = is_served
         self._asks: SimpleQueue[int] = SimpleQueue()
         self._came: deque[Any] = deque()
-        self._is_told = False
-        self._left = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._release: Callable[[], None]
+        self._is_notified = False
+        """True while `_collect` is on its way to the loop."""
+        self._is_closed = threading.Event()
+
+    def connect(self, intake: Intake) -> InThread:
+        """Pass the items to an intake on the running loop."""
+        self._intake, self._loop = intake, asyncio.get_running_loop()
+        return self
 
     def ask(self, count: int) -> None:
-        """Let the thread pull so many items; on virtual time that takes no time."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="runcue items", daemon=True)
-            self._thread.start()
+        """Have the thread pull so many items; on virtual time that takes no time."""
+        if not self._is_served:
+            self._is_served = True
+            threading.Thread(target=self._run, name="runcue items", daemon=True).start()
         self._release = hold(self._loop)
         self._asks.put(count)
 
     def close(self) -> None:
         """End the thread as soon as the iterable returns."""
-        self._left.set()
+        self._is_closed.set()
         self._asks.put(0)
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
         try:
-            items = iter(self._items)
+            self.serve()
         except BaseException as error:  # noqa: BLE001 (raised where items are read)
-            self._asks.get()
             post_to_loop(self._loop, self._served, True, error)
-            return
-        is_over = False
-        while not is_over and (count := self._asks.get()):
-            is_over, problem = self._pull(items, count)
-            post_to_loop(self._loop, self._served, is_over, problem)
 
-    def _pull(self, items: Any, count: int) -> tuple[bool, BaseException | None]:
-        """Pull so many items; returns whether that was the end, and the error that caused it."""
+    def serve(self) -> None:
+        """Pull items in this thread whenever they are asked for, until their end or `close`."""
+        items, is_over = None, False
+        while not is_over and (count := self._asks.get()):
+            items = iter(self._items) if items is None else items
+            is_over = self._pull(items, count)
+            post_to_loop(self._loop, self._served, is_over)
+
+    def _pull(self, items: Iterator[Any], count: int) -> bool:
+        """Pull so many items; True when there are no more to pull."""
         pulled = 0
-        if self._left.is_set():
-            return True, None
-        try:
-            for item in islice(items, count):
-                pulled += 1
-                self._came.append(item)
-                if not self._is_told:
-                    self._is_told = True
-                    post_to_loop(self._loop, self._collect)
-                if self._left.is_set():
-                    return True, None
-        except BaseException as error:  # noqa: BLE001 (raised where items are read)
-            return True, error
-        return pulled < count, None
+        if self._is_closed.is_set():
+            return True
+        for item in islice(items, count):
+            pulled += 1
+            self._came.append(item)
+            if not self._is_notified:
+                self._is_notified = True
+                post_to_loop(self._loop, self._collect)
+            if self._is_closed.is_set():
+                return True
+        return pulled < count
 
     def _collect(self) -> None:
-        self._is_told = False  # first: what comes from now on is told again
+        self._is_notified = False  # first: items that come from now on notify again
         came = []
         while self._came:
             came.append(self._came.popleft())
         self._intake.put(came)
 
-    def _served(self, is_over: bool, error: BaseException | None) -> None:
+    def _served(self, is_over: bool, error: BaseException | None = None) -> None:
         self._collect()
         self._release()
         if is_over:
-            while not self._asks.empty():  # nobody serves these any more
+            while not self._asks.empty():  # the thread has ended
                 if self._asks.get():
                     self._release()
             self._intake.end(error)
@@ -277,10 +278,14 @@ class InTask:
         except StopAsyncIteration:
             self._intake.end()
         except asyncio.CancelledError as error:
-            self._intake.end(error)  # whoever left does not look any more
+            self._intake.end(error)
             raise
         except Exception as error:  # noqa: BLE001 (raised where items are read)
             self._intake.end(error)
+
+
+Puller = AtHand | InThread | InTask
+"""Gets as many items as it is asked for."""
 
 
 # --- From items to units --------------------------------------------------------------------------
@@ -289,21 +294,20 @@ class InTask:
 class Flow:
     """One `map`: its items on their way from the iterable to the caller."""
 
-    def __init__(self, system: System, registry: Registry, accept: Accept, form: Form, window: int) -> None:
+    def __init__(self, system: System, registry: Registry, form: Form, window: int) -> None:
         self._system = system
         self._registry = registry
-        self._accept = accept
         self._form = form
         self._window = window
         self._is_shared = not system.store.is_inline
         self._enough = max(1, window // 4)
-        """How much room makes it worthwhile to ask for more items while some units wait to be handed out."""
+        """The room that is worth asking for more items while units wait to be yielded."""
         self._bell = asyncio.Event()
         self.intake = Intake(self._bell.set)
         self._taken = 0
-        """How many items were made into submissions."""
+        """How many items were submitted."""
         self._futures: dict[str, asyncio.Future[Record | None]] = {}
-        """Waits for units that another process may end; that of `NOBODY` only hears that the Cue is closed."""
+        """Waits for units that another process may end; that of `NO_UNIT` ends only with the Cue."""
         self._waiting: dict[str, int] = {}
         """How many items wait for each unit that has not ended."""
         self._coming: set[str] = set()
@@ -319,8 +323,8 @@ class Flow:
     async def works(self, source: Puller) -> AsyncIterator[Work]:
         """Yield every unit as it ends."""
         ended, listeners = self._ended, self._system.bus.listeners
-        listeners.append(self._told)
-        self._hear(NOBODY)
+        listeners.append(self._take_ends)
+        self._watch(NO_UNIT)
         try:
             while not self._is_over():
                 self._bell.clear()
@@ -338,7 +342,7 @@ class Flow:
                 if self._broken is not None:
                     raise self._broken
         finally:
-            listeners.remove(self._told)
+            listeners.remove(self._take_ends)
             source.close()
             for future in self._futures.values():
                 future.cancel()
@@ -384,12 +388,12 @@ class Flow:
             while items:
                 entries.append(self._form.entry(items[0]))
                 items.popleft()
-        except Exception as error:  # noqa: BLE001 (from `key` or `params`: raised when it is its turn)
+        except Exception as error:  # noqa: BLE001 (from `key` or `params`: raised after the units before it)
             self._refuse(error, first + len(entries))
         make_id = self._system.id_maker()
         try:
             specs = self._registry.specs(entries, make_id)
-        except (ConfigError, SubmitError):  # one of them: the others are fine
+        except (ConfigError, SubmitError):  # find the first wrong one
             specs = []
             try:
                 for entry in entries:
@@ -418,14 +422,14 @@ class Flow:
         self._problem = error
 
     async def _put(self, specs: list[Spec]) -> None:
-        """Listen for the end of these units and then submit them, so that none can end unheard."""
+        """Listen for the end of these units and then submit them, so that no end is missed."""
         if not specs:
             return
         self._coming = {spec.id for spec in specs}
         for spec in specs:
             self._listen(spec.id)
         try:
-            ids = await self._accept(specs)
+            ids = await accept(self._system, self._registry, specs)
         except BaseException:
             for spec in specs:
                 self._unlisten(spec.id)
@@ -447,7 +451,7 @@ class Flow:
             await self._look_up(known)
 
     async def _look_up(self, ids: list[str]) -> None:
-        """Hand out those of the units that existed before and have ended."""
+        """Yield those of these units, which existed before, that have ended."""
         found = await self._system.store.get_many(ids)
         for work_id in ids:
             record = found.get(work_id)
@@ -459,13 +463,13 @@ class Flow:
             elif self._system.engine.attempts.is_own(record):
                 raise RuncueError(f"Work {work_id!r} waits for itself: its own handler cannot map over it.")
 
-    # hearing of the end -----------------------------------------------------------------------------------
+    # waiting for the end ----------------------------------------------------------------------------------
 
     def _listen(self, work_id: str) -> None:
         self._waiting[work_id] = 1
         self._outside += 1
         if self._is_shared:
-            self._hear(work_id)
+            self._watch(work_id)
 
     def _unlisten(self, work_id: str) -> int:
         """Stop listening for a unit and return how many items waited for it."""
@@ -476,23 +480,23 @@ class Flow:
         return count
 
     def _end(self, record: Record) -> None:
-        """Hand out a unit that has ended, once for each of its items."""
+        """Yield a unit that has ended, once for each of its items."""
         for _ in range(self._unlisten(record.id)):
             self._ended.append(record)
         self._bell.set()
 
-    def _told(self, plan: Plan) -> None:
-        """Take in the units that a turn of this process has ended."""
-        for news in plan.finals.values():
-            record = draft_of(news).record
+    def _take_ends(self, plan: Plan) -> None:
+        """Take in the units that ended in a plan."""
+        for event in plan.finals.values():
+            record = draft_of(event).record
             if record is not None and record.id in self._waiting:
                 self._end(record)
 
-    def _hear(self, work_id: str) -> None:
+    def _watch(self, work_id: str) -> None:
         future = self._futures[work_id] = self._system.engine.waiters.final(work_id)
-        future.add_done_callback(partial(self._heard, work_id))
+        future.add_done_callback(partial(self._watched, work_id))
 
-    def _heard(self, work_id: str, future: asyncio.Future[Record | None]) -> None:
+    def _watched(self, work_id: str, future: asyncio.Future[Record | None]) -> None:
         if future.cancelled():
             return
         error = future.exception()
@@ -500,8 +504,8 @@ class Flow:
             self._break(error)
         elif (record := future.result()) is not None:
             self._end(record)
-        else:  # gone; or it was looked for before it was there
-            self._hear(work_id)
+        else:  # its record is gone, or was not stored yet
+            self._watch(work_id)
             if work_id not in self._coming:
                 finding = asyncio.get_running_loop().create_task(self._find(work_id), name="runcue map")
                 self._finding.add(finding)

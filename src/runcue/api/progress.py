@@ -1,9 +1,9 @@
-"""`runcue.progress`: how far a queue is, drawn on the terminal while it works.
+"""`runcue.progress`: draws on the terminal how far a queue is.
 
 Rules:
-- A terminal gets a live bar (with rich) or one line that is written over (without). Anything else gets no more than
-  the last line, so that logs stay readable.
-- It only looks. Whatever goes wrong with looking, forecasting or drawing ends the drawing and never the run.
+- A terminal gets a live bar (with rich) or one line that is overwritten (without). Any other stream gets only the
+  last line, so that logs stay readable.
+- It only reads the queue. An error in reading, forecasting or drawing ends the drawing and never the run.
 - Texts are plain ASCII: they reach terminals of any encoding.
 """
 
@@ -16,7 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self, TextIO, cast
+from typing import IO, TYPE_CHECKING, Any, Self, TextIO, cast
 
 import msgspec
 
@@ -31,31 +31,31 @@ logger = logging.getLogger("runcue")
 EVERY = 0.2
 """Seconds between two pictures."""
 LATELY = 30.0
-"""Seconds over which the rate is taken."""
+"""Seconds over which the rate is measured."""
 FORECAST_EVERY = 2.0
-"""Seconds between two forecasts: one may take a while."""
+"""Seconds between two forecasts, which may be slow."""
 
 Forecast = Callable[[], Awaitable[float | None]]
 """Forecasts in how many seconds the queued units will be done; None when it cannot tell."""
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How many of how many are done; `total` is None while it is unknown."""
+    """How many units of how many are done; `total` is None while it is unknown."""
 
     done: int
     failed: int
     total: int | None = None
     queued: int = 0
-    """How many of those not done have been submitted: a forecast knows only of these."""
+    """How many units are submitted and not done: a forecast covers only these."""
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """What is shown at one moment."""
+    """The state that is shown at one moment."""
 
     tally: Tally
     rate: float | None
     left: float | None
-    """Seconds until it is done, if that can be told."""
+    """Seconds until all is done, if that is known."""
 
 
 Look = Callable[[], Awaitable[Tally]]
@@ -66,14 +66,14 @@ def progress(
 ) -> Bar:
     """Draw how far the queue of that Cue is: `async with cue, runcue.progress(cue): …`.
 
-    What was finished before does not count. `total` is how much there will be in all, where not everything is
-    submitted at once; `forecast` is asked for the seconds left; `file` is where to draw, in place of stderr.
+    Units that ended before do not count. `total` is the number of units in all, where not all are submitted at once;
+    `forecast` returns the seconds left; `file` is where to draw, in place of stderr.
     """
     return Bar(Counts(cue, total).look, forecast, file)
 
 
 class Counts:
-    """What has become of a Cue's queue since the first look."""
+    """Counts the units of a Cue that ended since the first look."""
 
     def __init__(self, cue: Cue, total: int | None) -> None:
         self._cue = cue
@@ -81,7 +81,7 @@ class Counts:
         self._before: tuple[int, int] | None = None
 
     async def look(self) -> Tally:
-        """How far it is now."""
+        """The tally now."""
         counts = await self._cue.count()
         failed = counts[WorkState.FAILED]
         done = counts[WorkState.COMPLETED] + failed + counts[WorkState.CANCELLED]
@@ -92,7 +92,7 @@ class Counts:
         return Tally(done, failed, max(done + queued, self._total or 0), queued)
 
 
-# --- Words ----------------------------------------------------------------------------------------
+# --- Texts ----------------------------------------------------------------------------------------
 
 
 def clock_text(seconds: float) -> str:
@@ -112,7 +112,7 @@ def rate_text(per_second: float) -> str:
 
 
 def live_text(picture: Picture) -> str:
-    """The picture in words."""
+    """A picture as one line of text."""
     tally = picture.tally
     parts = [_done_text(tally)]
     if picture.rate:
@@ -123,7 +123,7 @@ def live_text(picture: Picture) -> str:
 
 
 def last_text(tally: Tally, seconds: float) -> str:
-    """The last line, after the picture is gone."""
+    """The last line, which stays on the screen."""
     rate = f" ({rate_text(tally.done / seconds)})" if tally.done and seconds > 0 else ""
     return f"{_done_text(tally)} in {clock_text(seconds)}{rate}"
 
@@ -138,7 +138,7 @@ def _done_text(tally: Tally) -> str:
 
 
 class Guarded:
-    """A stream that cannot fail: once it does, nothing more is written to it."""
+    """A stream whose errors are harmless: after the first one nothing more is written to it."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -166,26 +166,14 @@ class Guarded:
             return None
         try:
             return action(self._stream)
-        except (OSError, ValueError) as error:  # closed, gone, or of another alphabet
+        except (OSError, ValueError) as error:  # closed, or of an encoding without these characters
             logger.debug("progress is drawn no more: %s", error)
             self._stream = None
             return None
 
 
-class Screen(Protocol):
-    """Something that shows pictures, one in place of the other."""
-
-    def show(self, picture: Picture) -> None:
-        """Show a picture now."""
-        ...
-
-    def close(self) -> None:
-        """Remove the last picture."""
-        ...
-
-
 class Line:
-    """One plain line, written over again and again."""
+    """One plain line that is overwritten again and again."""
 
     def __init__(self, stream: Guarded) -> None:
         self._stream = stream
@@ -207,10 +195,10 @@ class Line:
 
 
 class RichBar:
-    """A bar and the words beside it; what others print meanwhile appears above it."""
+    """A bar with a text beside it; output of other code appears above it."""
 
     def __init__(self, stream: Guarded) -> None:
-        from rich.console import Console  # it takes long to load, and is not there for everybody
+        from rich.console import Console  # optional, and slow to import
         from rich.progress import BarColumn, Progress, TextColumn
 
         console = Console(file=cast("IO[str]", stream))
@@ -234,6 +222,10 @@ class RichBar:
             self._progress.stop()
 
 
+Screen = RichBar | Line
+"""Shows pictures, one in place of the other."""
+
+
 def screen_for(stream: Guarded) -> Screen:
     """Choose rich's bar if it is installed, or else a plain line."""
     try:
@@ -246,7 +238,7 @@ def screen_for(stream: Guarded) -> Screen:
 
 
 class Bar:
-    """Draws what `look` sees while the block inside it runs, and says one line in the end."""
+    """Draws the tallies of `look` while its block runs, and one line at the end."""
 
     def __init__(self, look: Look, forecast: Forecast | None = None, file: TextIO | None = None) -> None:
         self._look = look
@@ -288,21 +280,21 @@ class Bar:
             while await self._see():
                 screen.show(await self._picture())
                 await asyncio.sleep(EVERY)
-        except Exception as error:  # noqa: BLE001 (whatever a terminal makes of it, the run goes on)
+        except Exception as error:  # noqa: BLE001 (drawing must not end the run)
             logger.warning("progress is drawn no more: %r", error)
 
     def _undraw(self) -> None:
         try:
             if self._screen is not None:
                 self._screen.close()
-        except Exception as error:  # noqa: BLE001 (the same)
+        except Exception as error:  # noqa: BLE001 (drawing must not end the run)
             logger.warning("progress could not be wiped: %r", error)
 
     async def _see(self) -> bool:
-        """Look how far the queue is; False when it can no longer be read."""
+        """Update the tally; False when the queue can no longer be read."""
         try:
             self._tally = await self._look()
-        except RuncueError as error:  # closed, or its store is broken: the run itself finds out
+        except RuncueError as error:  # the Cue is closed, or its store failed: the run itself gets the error
             logger.debug("progress is drawn no more: %s", error)
             return False
         return True
@@ -318,7 +310,7 @@ class Bar:
         return Picture(tally, rate, await self._left(tally, rate, now))
 
     async def _left(self, tally: Tally, rate: float | None, now: float) -> float | None:
-        """Seconds until all is done: as forecast for what is queued, and for the rest as it went lately."""
+        """Seconds until all is done: as forecast for the queued units, else at the rate of the last seconds."""
         if tally.total is None:
             return None
         rest = max(0, tally.total - tally.done)
@@ -331,7 +323,7 @@ class Bar:
     async def _ask(self, forecast: Forecast) -> float | None:
         try:
             return await forecast()
-        except Exception as error:  # noqa: BLE001 (somebody else's function, which is only asked for a guess)
-            logger.warning("progress goes on without its forecast, which failed: %r", error)
+        except Exception as error:  # noqa: BLE001 (the application's function may raise anything)
+            logger.warning("progress goes on without its forecast, which raised %r", error)
             self._forecast = None
             return None

@@ -1,11 +1,11 @@
-"""Looks at a queue from outside: synchronous, without an event loop, for command lines and dashboards.
+"""Reads a queue from outside, without an event loop, for command lines and dashboards.
 
 Rules:
 - Nothing is ever created or changed, neither in a file nor in PostgreSQL (stores/sqlite/snapshot_reader.py and
   stores/postgres/snapshot_reader.py).
-- Every answer is one moment of the queue, and no snapshot is held between two calls: a reader left open keeps no
-  writer from tidying up.
-- A Reader knows no program: it cannot tell what callbacks would say about a unit.
+- Every answer comes from one snapshot of the queue. No snapshot is kept between two calls, so an open Reader does
+  not stop writers from reclaiming space.
+- A Reader has no application: it cannot tell what callbacks would answer about a unit.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from runcue.core.views.query import Query
 from runcue.declare import arguments
 from runcue.declare.options import choice, flag, span, whole
 from runcue.errors import ConfigError, ForkedConnection, StoreError, WorkNotFound, quoted
-from runcue.host.address import advice, is_address, is_postgres, plain
-from runcue.stores.postgres.address import DEFAULT, Address, address_of
+from runcue.host.address import is_postgres
+from runcue.stores.postgres.address import DEFAULT, address_of
 from runcue.stores.sql import jobs_view
 from runcue.stores.sql.snapshot_reader import Life, SnapshotReader
 from runcue.stores.sql.tables import Tables
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SOME_EVENTS = 256
 LARGEST = 2**63 - 1
-"""The last byte that a file can have."""
+"""The largest offset in a file."""
 MOST_AHEAD = 10_000
 """How many units one explanation reads at most."""
 
 
 class Reader:
-    """Shows a queue in a file or in PostgreSQL, whether or not anybody works on it.
+    """Shows a queue in a file or in PostgreSQL, whether or not any process has it open.
 
     `with runcue.Reader("queue.db") as reader`, or `runcue.Reader("postgresql://user@host/database", name="default")`.
     A worker that has given no sign of life for `lease` seconds is shown as unresponsive, on another host as gone.
@@ -74,8 +74,8 @@ class Reader:
         self._pid = os.getpid()
         self._one_at_a_time = threading.Lock()
         self._is_closed = False
-        self._looks = _looks(path, parse.name(name, "queue"), flag(insecure, "insecure"))
-        self._where = self._looks.where
+        self._snapshots = _snapshots(path, parse.name(name, "queue"), flag(insecure, "insecure"))
+        self._where = self._snapshots.where
 
     def __repr__(self) -> str:
         return f"<Reader {quoted(self._where)}{' closed' if self._is_closed else ''}>"
@@ -89,11 +89,11 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Let go of the queue."""
+        """Close the connection to the queue."""
         with self._one_at_a_time:
             self._is_closed = True
             if self._pid == os.getpid():
-                self._looks.close()
+                self._snapshots.close()
 
     # work -------------------------------------------------------------------------------------------------
 
@@ -124,23 +124,23 @@ class Reader:
         def look(tables: Tables) -> builtins.list[Record]:
             if last is None:
                 return tables.latest(query)
-            return tables.latest(replace(query, before=_there(tables, last).seq))
+            return tables.latest(replace(query, before=_found(tables, last).seq))
 
         return [view(record) for record in self._read(look)]
 
     def dependents(self, work_id: str, limit: int = 100) -> builtins.list[Work]:
-        """Work that runs after that one, in the order it came."""
+        """The units that depend on a unit, in the order of their submission."""
         work_id, most = arguments.work_id(work_id), arguments.rows(limit)
 
         def look(tables: Tables) -> builtins.list[Record]:
             ids = tables.dependents(work_id)[:most]
             found = tables.by_id(ids)
-            return [found[one] for one in ids if one in found]
+            return [found[dependent] for dependent in ids if dependent in found]
 
         return [view(record) for record in self._read(look)]
 
     def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:
-        """The dead letters: work that failed for good, newest first."""
+        """The dead letters: units that failed for good, newest first."""
         return self.list(WorkState.FAILED, task, limit)
 
     def jobs(
@@ -160,13 +160,13 @@ class Reader:
         wanted = None if ids is None else [*ids]
 
         def look(tables: Tables) -> builtins.list[dict[str, Any]]:
-            end = None if last is None else _there(tables, last).seq
-            found = self._looks.jobs(tables, state, queue, wanted, most, end)
+            end = None if last is None else _found(tables, last).seq
+            found = self._snapshots.jobs(tables, state, queue, wanted, most, end)
             if state not in {None, "pending"}:
                 return found
             query = Query(queue=queue, before=end)
-            new = [one for one in reversed(tables.accepted()) if query.finds(one)]
-            chosen = [jobs_view.row_for(one) for one in new if wanted is None or one.id in wanted]
+            new = [record for record in reversed(tables.accepted()) if query.finds(record)]
+            chosen = [jobs_view.row_for(record) for record in new if wanted is None or record.id in wanted]
             return [*chosen, *found][:most]
 
         return self._read(look)
@@ -194,7 +194,7 @@ class Reader:
 
     def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
         """Explain each of these units that exists, as if nothing else were queued."""
-        wanted = [arguments.work_id(one) for one in ids]
+        wanted = [arguments.work_id(given) for given in ids]
         return self._read(lambda tables: self._each_explained(tables, wanted))
 
     def output(
@@ -206,9 +206,9 @@ class Reader:
         start: int = 0,
         limit: int = 1 << 20,
     ) -> Output:
-        """What a command printed in that attempt (None: the latest), from byte `start` on; empty at the end.
+        """What a command printed in an attempt (None: the latest), from byte `start` on; empty at the end.
 
-        Of a queue in PostgreSQL that lies on the host that ran the command, and is empty everywhere else.
+        With a queue in PostgreSQL the output is on the host that ran the command, and is empty everywhere else.
         """
         from runcue.executors.command.printed import ENDINGS, files_folder, read
 
@@ -216,14 +216,14 @@ class Reader:
         if attempt is None:
             work = self.get(work_id)
             attempt = 1 if work is None else work.attempt
-        folder = files_folder(self._looks.beside)
+        folder = files_folder(self._snapshots.beside)
         number, first = whole(1)(attempt, "attempt"), whole(0, LARGEST)(start, "start")
         return read(folder, work_id, number, stream, first, arguments.rows(limit))
 
     # what happens -----------------------------------------------------------------------------------------
 
     def events(self, types: str | Iterable[str] | None = None, since: int = 0) -> Iterator[Event]:
-        """What happened after event number `since`, in order, up to now; a `gap` for what is no longer kept."""
+        """Iterate over the events after number `since`, up to now; a `gap` stands for those no longer kept."""
         return self._events(arguments.event_types(types), arguments.event_number(since))
 
     def _events(self, types: frozenset[str] | None, since: int) -> Iterator[Event]:
@@ -237,13 +237,13 @@ class Reader:
             )
 
     def last_event(self) -> int:
-        """The number of the latest event: who reads on from there is told what happens from now on."""
+        """The number of the latest event: `events(since=…)` with it yields what happens from now on."""
         return self._read(lambda tables: tables.head()).told
 
     def services(self) -> builtins.list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""
         from runcue.core.limits.services import Services
-        from runcue.core.views.explain import snapshot  # it brings all that decides, which few questions need
+        from runcue.core.views.explain import snapshot  # slow to import: it brings the scheduler
 
         def look(tables: Tables) -> builtins.list[dict[str, Any]]:
             now, _, changes = self._everything(tables)
@@ -251,52 +251,52 @@ class Reader:
             for state in changes.services:
                 found.declare(state.limits)
                 found[state.limits.name].load(state)
-            for name, amount in _places(tables, changes, changes.workers, found.with_parts).items():
+            for name, amount in _slots(tables, changes, changes.workers, found.with_parts).items():
                 service = found.find(name)
                 if service is not None:
                     service.active += amount
             for name in tables.started():
-                found.find(name)  # a key that has nothing to remember but its starts
-            since = {one.name: now - one.reach for one in found.values() if one.reach}
+                found.find(name)  # makes a key that has no state of its own but its starts
+            since = {service.name: now - service.reach for service in found.values() if service.reach}
             for start in tables.starts(since):
                 found[start.service].recall([start])
-                now = max(now, start.at)  # a start may be counted from a moment that is yet to come
+                now = max(now, start.at)  # a start may count from a moment in the near future
             shown = [snapshot(found[name], now) for name in sorted(found)]
             for rate in (rate for service in shown for rate in service["rates"]):
-                # others count a start from the latest moment at which it may begin, so they may see one too many
+                # a start counts from the latest moment at which it may begin, so one too many may count now
                 rate["used"] = min(rate["used"], rate["limit"])
             return shown
 
         return self._read(look)
 
     def paused(self) -> builtins.list[str]:
-        """The queues that are held back."""
+        """The queues that are paused."""
         return self._read(lambda tables: tables.paused())
 
     def config(self) -> dict[str, str]:
-        """The texts that are kept with the queue."""
+        """The texts that `set_config` has stored."""
         return self._read(lambda tables: tables.config())
 
     def now(self) -> float:
-        """Queue time: what the `until` of an explanation is to be compared with."""
-        return self._read(lambda tables: self._looks.times(tables, tables.head())[0])
+        """Queue time, which the `until` of an explanation is compared with."""
+        return self._read(lambda tables: self._snapshots.times(tables, tables.head())[0])
 
     def health(self) -> dict[str, Any]:
-        """How the queue is kept: versions, sizes, and in `problems` what is wrong with it. Reads all of a file."""
-        return self._read(lambda tables: self._looks.health(tables, tables.head()))
+        """The health of the queue: versions, sizes, and in `problems` what is wrong. Reads all of a file."""
+        return self._read(lambda tables: self._snapshots.health(tables, tables.head()))
 
     def workers(self) -> builtins.list[dict[str, Any]]:
-        """Every process that opened the queue and was not forgotten yet: who, where, whether it lives, what it runs.
+        """Every process that the queue lists: its host and pid, whether it lives, what it runs.
 
-        `state` is `"alive"`, `"unresponsive"` (it lives, but does not move), `"gone"`, or `"unknown"` where
+        `state` is `"alive"`, `"unresponsive"` (it lives, and gives no sign of life), `"gone"`, or `"unknown"` where
         this user may not look.
         """
 
         def look(tables: Tables) -> builtins.list[dict[str, Any]]:
             _, _, changes = self._everything(tables)
-            lives = self._looks.lives(tables, changes.workers, self._lease)
+            lives = self._snapshots.lives(tables, changes.workers, self._lease)
             return [
-                _shown(worker, life, _running(tables, worker), _places(tables, changes, [worker]))
+                _shown(worker, life, _running(tables, worker), _slots(tables, changes, [worker]))
                 for worker, life in zip(changes.workers, lives, strict=True)
             ]
 
@@ -307,9 +307,11 @@ class Reader:
     def _explained(self, tables: Tables, work_id: str) -> Explanation:
         from runcue.core.views.explain import explain
 
-        record = _there(tables, work_id)
+        record = _found(tables, work_id)
         ledger, is_started = self._ledger(tables, [record], _Ahead(tables, record))
-        return _put(explain(ledger, record, ledger.turn.now, ledger.turn.wall, is_started), ledger, record)
+        return _reworded(
+            explain(ledger, record, ledger.turn.now, ledger.turn.wall, is_started), ledger, record
+        )
 
     def _each_explained(self, tables: Tables, ids: builtins.list[str]) -> dict[str, Explanation]:
         from runcue.core.views.explain import explain_alone
@@ -317,7 +319,7 @@ class Reader:
         records = tables.some(ids)
         ledger, is_started = self._ledger(tables, records.values(), tables)
         answers = explain_alone(ledger, records.values(), ledger.turn.now, ledger.turn.wall, is_started)
-        return {why.work_id: _put(why, ledger, records[why.work_id]) for why in answers}
+        return {why.work_id: _reworded(why, ledger, records[why.work_id]) for why in answers}
 
     def _ledger(self, tables: Tables, records: Iterable[Record], reader: TurnReader) -> tuple[Ledger, bool]:
         """A ledger with everything stored that decides about these units, and whether any process starts work."""
@@ -328,9 +330,9 @@ class Reader:
         ledger = Ledger(Settings(), _rules(tables, changes, records), "", is_whole=False)
         ledger.begin(now, wall, reader)
         for record in records:
-            for name in record.spec.services:  # its program may not have declared them here yet
+            for name in record.spec.services:  # they may not be stored yet
                 ledger.ready.services.declare(Limits(name))
-        lives = self._looks.lives(tables, changes.workers, self._lease)
+        lives = self._snapshots.lives(tables, changes.workers, self._lease)
         changes.workers = [
             replace(worker, is_serving=worker.is_serving and state != "gone")
             for worker, (state, _) in zip(changes.workers, lives, strict=True)
@@ -340,9 +342,9 @@ class Reader:
         return ledger, any(worker.is_serving for worker in changes.workers)
 
     def _everything(self, tables: Tables) -> tuple[float, float, Changes]:
-        """Queue time, the time of day, and all that is stored except units."""
+        """Queue time, the time of day, and everything stored except units."""
         head = tables.head()
-        now, wall = self._looks.times(tables, head)
+        now, wall = self._snapshots.times(tables, head)
         return now, wall, tables.everything(head)
 
     def _read(self, look: Callable[[Tables], T]) -> T:
@@ -357,11 +359,11 @@ class Reader:
                     f"{quoted(self._where)} was opened before a fork. Open it after, or start a new process.",
                     self._where,
                 )
-            return self._looks.read(look)
+            return self._snapshots.read(look)
 
 
 class _Ahead:
-    """The part of a queue that could start before one unit."""
+    """Reads only the part of a queue that could start before one unit."""
 
     def __init__(self, tables: Tables, record: Record) -> None:
         self._tables = tables
@@ -384,29 +386,24 @@ class _Ahead:
         return found
 
 
-def _looks(path: object, name: str, insecure: bool) -> SnapshotReader:
-    """The queue at that path or address; the name is that of one among several in a database."""
-    where = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if isinstance(where, str) and is_postgres(where):
-        return _in_postgres(address_of(where, name))
-    if not isinstance(where, str) or where == ":memory:" or is_address(where):
-        shown = plain(where) if isinstance(where, str) else where
-        raise ConfigError(
-            f"Cannot read {quoted(shown)}: a Reader reads a queue in a file or in PostgreSQL. "
-            + (advice(path) or "Give its path, or an address such as 'postgresql://user@host/database'.")
-        )
-    return FileSnapshotReader(where, insecure=insecure)
-
-
-def _in_postgres(address: Address) -> SnapshotReader:
+def _snapshots(path: object, name: str, insecure: bool) -> SnapshotReader:
+    """Open the queue at a path or an address, where `name` tells it from others in the database."""
+    place = arguments.stored_queue(
+        path,
+        "read {}: a Reader reads a queue in a file or in PostgreSQL",
+        "Give its path, or an address such as 'postgresql://user@host/database'.",
+    )
+    if not is_postgres(place):
+        return FileSnapshotReader(place, insecure=insecure)
+    address = address_of(place, name)
     try:
         from runcue.stores.postgres.snapshot_reader import PostgresSnapshotReader
     except ImportError as error:
-        raise ConfigError('A queue in PostgreSQL needs psycopg: pip install "runcue[postgres]"') from error
+        raise ConfigError(arguments.NEEDS_PSYCOPG) from error
     return PostgresSnapshotReader(address)
 
 
-def _there(tables: Tables, work_id: str) -> Record:
+def _found(tables: Tables, work_id: str) -> Record:
     record = tables.one(work_id)
     if record is None:
         raise WorkNotFound(work_id, forgotten=bool(tables.forgotten([work_id])))
@@ -420,18 +417,18 @@ def _running(tables: Tables, worker: Worker) -> int:
     return int(row[0])
 
 
-def _places(
+def _slots(
     tables: Tables,
     changes: Changes,
     workers: Iterable[Worker],
     with_parts: Callable[[Iterable[str]], Iterable[str]] = tuple,
 ) -> dict[str, int]:
-    """How many places of each service these workers take up: by what they run, and what was given up and runs on."""
+    """How many slots of each service these workers take up, with attempts that were given up and still run."""
     found: Counter[str] = Counter()
     for worker in workers:
         running = tables.running(worker.id)
-        attempts = [(one.spec.task, one.spec.services, one.chosen) for one in running]
-        attempts += [(one.task, one.services, one.chosen) for one in worker.overdue]
+        attempts = [(record.spec.task, record.spec.services, record.chosen) for record in running]
+        attempts += [(attempt.task, attempt.services, attempt.chosen) for attempt in worker.overdue]
         for task, services, chosen in attempts:
             rule = changes.tasks.get(task)
             names = services if rule is None or rule.services is None else rule.services
@@ -441,7 +438,7 @@ def _places(
     return dict(found)
 
 
-def _shown(worker: Worker, life: Life, running: int, places: dict[str, int]) -> dict[str, Any]:
+def _shown(worker: Worker, life: Life, running: int, slots: dict[str, int]) -> dict[str, Any]:
     state, silent_for = life
     return {
         "id": worker.id,
@@ -452,23 +449,23 @@ def _shown(worker: Worker, life: Life, running: int, places: dict[str, int]) -> 
         "queues": None if worker.queues is None else [*worker.queues],
         "serving": worker.is_serving,
         "running": running,
-        "services": places,
+        "services": slots,
         "silent_for": silent_for,
     }
 
 
-def _put(why: Explanation, ledger: Ledger, record: Record) -> Explanation:
-    """Reword an explanation for a process that only looks at the queue."""
+def _reworded(why: Explanation, ledger: Ledger, record: Record) -> Explanation:
+    """Reword an explanation for a process that only reads the queue."""
     queue = record.spec.queue
     if why.reason == "not_started":
-        return replace(why, details="nobody has the queue open")
+        return replace(why, details="no process has the queue open")
     if why.reason == "paused" and why.service is None and queue not in ledger.ready.paused:
-        return replace(why, reason="not_started", details=f"nobody runs work of queue {queue!r}")
+        return replace(why, reason="not_started", details=f"no process serves queue {queue!r}")
     return why
 
 
 def _rules(tables: Tables, changes: Changes, records: Iterable[Record]) -> dict[str, Rule]:
-    """What can be told of the tasks without their program: what the first work of each uses."""
+    """The rules of tasks as far as stored units show them: the services that the first unit of each uses."""
     rules: dict[str, Rule] = {}
     for record in records:
         task, uses = record.spec.task, record.spec.services
@@ -481,6 +478,6 @@ def _rules(tables: Tables, changes: Changes, records: Iterable[Record]) -> dict[
         if not services and (found := tables.page(name, None, 1)):
             rules[task] = Rule(Retry(), services=found[0].spec.services)
     for _, _, task, services in shelves:
-        if services:  # then each unit of that task says what it uses
+        if services:  # then the units of that task name their services themselves
             rules[task] = Rule(Retry())
     return rules

@@ -1,4 +1,4 @@
-"""A Cue for other threads: blocking calls that run on the Cue's loop."""
+"""`cue.sync`: blocking calls from other threads, which run on the Cue's loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Sync:
-    """`cue.sync`: submit, get, cancel, wait and result for code that has no event loop."""
+    """`cue.sync`: submit, get, cancel, wait and result for code without an event loop."""
 
     def __init__(self, cue: Cue) -> None:
         self._cue = cue
@@ -59,31 +59,18 @@ class Sync:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
             running = None
-        problem = None
         if loop is None:
             problem = (
-                "it hands over to the event loop of the Cue, and no event loop runs it yet. Run the Cue first, with "
+                "it passes calls to the loop of the Cue, and no event loop runs it yet. Run the Cue first, with "
                 "`async with cue` inside asyncio.run(…), and call cue.sync from other threads meanwhile"
             )
         elif loop.is_closed():
             problem = "the event loop of the Cue is closed. Call it while `async with cue` is under way"
         elif running is loop:
-            problem = (
-                "it would wait for the very thread it is called on. Use await and the method of Cue instead"
-            )
+            problem = "it would block the loop that has to answer it. Use await and the method of Cue instead"
         elif not loop.is_running():
             problem = "the event loop of the Cue is not running. Call it from another thread while it is"
-        if problem is not None or loop is None:
-            coroutine.close()
-            raise WrongThread(f"Cannot call cue.sync here: {problem}.")
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
-
-
-def elsewhere(loop: asyncio.AbstractEventLoop) -> str:
-    """The error for a Cue that is used on another loop than its own, with what to do instead."""
-    if loop.is_closed():
-        return (
-            "an event loop that is closed (that of an earlier asyncio.run(), say). "
-            "Do everything in one asyncio.run(), or make a new Cue for each"
-        )
-    return "another event loop. Use cue.sync from other threads, and one Cue for each loop"
+        else:
+            return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+        coroutine.close()
+        raise WrongThread(f"Cannot call cue.sync here: {problem}.")

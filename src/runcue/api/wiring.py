@@ -1,4 +1,4 @@
-"""Puts a Cue together: which store, which clock, which executors, and who listens."""
+"""Assembles the parts of a Cue: its store, clock, executors, callbacks and listeners."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from runcue.core.model.failure import describe
 from runcue.core.schedule.plan import Declare, Hello, Lost, Plan, Tell, Verdicts
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.core.views.explain import OWN_POOL, POOL, THREADS
+from runcue.declare.arguments import NEEDS_PSYCOPG
 from runcue.declare.registry import Registry
 from runcue.engine.bus import Bus
 from runcue.engine.callback_errors import CallbackErrors, guarded
@@ -30,10 +31,10 @@ from runcue.engine.hooks import Hooks
 from runcue.engine.judge import Judge
 from runcue.engine.queries import Queries
 from runcue.engine.watchdog import Watchdog, watched
-from runcue.errors import ConfigError, CueClosed, RuncueError, quoted
+from runcue.errors import ConfigError, CueClosed, ForkedConnection, RuncueError, WrongThread, quoted
 from runcue.executors.coroutine import CoroutineExecutor
 from runcue.executors.thread import ThreadExecutor
-from runcue.host.address import advice, is_address, is_postgres, plain
+from runcue.host.address import is_postgres
 from runcue.host.clock import SystemClock
 from runcue.host.posix import need_posix
 from runcue.instrument.logging import log_events
@@ -47,83 +48,75 @@ if TYPE_CHECKING:
     from runcue.stores.postgres.store import PostgresStore
     from runcue.stores.sqlite.store import SqliteStore
 
-MEMORY = ":memory:"
-# To format a number costs more than the rest of an id.
 LAST_DIGITS = [f"{number:02x}" for number in range(256)]
+"""Formatted once: to format a number costs more than the rest of an id."""
 
 
-def target_of(store: object) -> str | None:
-    """The file or the address that a queue is at; None for memory. Anything else is refused at once."""
-    path = os.fspath(store) if isinstance(store, os.PathLike) else store
-    if path is None or (isinstance(path, str) and path == MEMORY):
-        return None
-    if isinstance(path, str) and path and (is_postgres(path) or not is_address(path)):
-        return path
-    shown = plain(path) if isinstance(path, str) else path
-    raise ConfigError(
-        f"Cannot open {quoted(shown)}: a queue is in memory, in a file or in PostgreSQL. "
-        + (advice(store) or "Use Cue(), Cue('queue.db') or Cue('postgresql://user@host/database').")
-    )
+def opened(system: System | None, registry: Registry, target: str | None, action: str) -> System:
+    """The parts of a Cue for a call on the running loop; made at the first call, refused on any other loop."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise WrongThread(
+            f"Cannot {action}: no event loop is running in this thread. "
+            "Call it inside `asyncio.run(...)`, or use cue.sync from other threads."
+        ) from None
+    if system is None:
+        return System(registry, target)
+    if system.loop is loop:
+        return system
+    where = "another event loop. Use cue.sync from other threads, and one Cue for each loop"
+    if system.loop.is_closed():
+        where = (
+            "an event loop that is closed (that of an earlier asyncio.run(), say). "
+            "Do everything in one asyncio.run(), or make a new Cue for each"
+        )
+    raise WrongThread(f"Cannot {action}: this Cue belongs to {where}.")
 
 
 def file_of(target: str | None) -> str | None:
-    """The file that a queue is in, whatever the working directory is later on; None when it is in no file."""
+    """The absolute path of the file that a queue is in; None when it is in no file."""
     return None if target is None or is_postgres(target) else str(Path(target).absolute())
 
 
-def _postgres_store(
-    url: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
-) -> PostgresStore:
-    """The store at a PostgreSQL address; its side files are in a folder of this host."""
-    address = address_of(url, options.name)
-    need_posix("A queue in PostgreSQL")
-    try:
-        from runcue.stores.postgres.store import PostgresStore
-    except ImportError as error:
-        raise ConfigError('A queue in PostgreSQL needs psycopg: pip install "runcue[postgres]"') from error
-    store = PostgresStore(
-        address,
-        durability=options.durability,
-        lease=options.lease,
-        retention=options.retention,
-        log_retention=options.service_log_retention,
-        clock=clock,
-        end_leftovers=lambda worker: end_leftovers(store.local, worker),
-        is_at_work=is_at_work,
-        forget_files=lambda works: forget_output(store.local, works),
-    )
-    return store
+def _stored(
+    target: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
+) -> PostgresStore | SqliteStore:
+    """The store at a PostgreSQL address or in a file; each is imported only where it is used."""
+    store: PostgresStore | SqliteStore
+    given: dict[str, Any] = {
+        "durability": options.durability,
+        "lease": options.lease,
+        "retention": options.retention,
+        "log_retention": options.service_log_retention,
+        "clock": clock,
+        "end_leftovers": lambda worker: end_leftovers(store.local, worker),
+        "is_at_work": is_at_work,
+        "forget_files": lambda units: forget_output(store.local, units),
+    }
+    if is_postgres(target):
+        address = address_of(target, options.name)
+        need_posix("A queue in PostgreSQL")
+        try:
+            from runcue.stores.postgres.store import PostgresStore
+        except ImportError as error:
+            raise ConfigError(NEEDS_PSYCOPG) from error
+        store = PostgresStore(address, **given)
+    else:
+        need_posix("A queue in a file")
+        from runcue.stores.sqlite.store import SqliteStore
 
-
-def _file_store(
-    path: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
-) -> SqliteStore:
-    """The store in a file."""
-    need_posix("A queue in a file")
-    from runcue.stores.sqlite.store import SqliteStore  # it brings a library that memory does without
-
-    store = SqliteStore(
-        path,
-        durability=options.durability,
-        lease=options.lease,
-        retention=options.retention,
-        log_retention=options.service_log_retention,
-        insecure=options.insecure,
-        clock=clock,
-        end_leftovers=lambda worker: end_leftovers(store.local, worker),
-        is_at_work=is_at_work,
-        forget_files=lambda works: forget_output(store.local, works),
-    )
+        store = SqliteStore(target, insecure=options.insecure, **given)
     return store
 
 
 def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
-    """A scheduler with the limits of this process; units that ended stay in the file and are not loaded."""
+    """A scheduler with the options and limits of this process; with a shared store it loads no final records."""
     options = registry.options
     settings = options.settings()
     if not is_whole:
         settings = replace(settings, keep_finished=None)
-        return Scheduler(settings, {}, worker, is_whole)  # rules are those of all programs, and are stored
+        return Scheduler(settings, {}, worker, is_whole)  # the store has the rules of all programs
     scheduler = Scheduler(settings, registry.rules, worker)
     for name, most in _own_limits(registry).items():
         scheduler.declare(Limits(name, most))
@@ -131,7 +124,7 @@ def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
 
 
 def _own_limits(registry: Registry) -> dict[str, int | None]:
-    """How many attempts this process may run at once: in threads, in its pool, in all."""
+    """How many attempts this process may run at once: in threads, in its pool, in total."""
     options = registry.options
     return {THREADS: options.max_threads, OWN_POOL: pool_size(registry), HERE: options.max_running}
 
@@ -141,13 +134,13 @@ def _room(registry: Registry) -> dict[str, int]:
 
 
 def pool_size(registry: Registry) -> int:
-    """How many processes the pool may have: `pool_size`, or what the pool's service allows, or one for each core."""
+    """The size of the process pool: `pool_size`, or what the pool's service allows, or one for each core."""
     declared = registry.services.get(POOL)
     return registry.options.pool_size or (declared and declared.concurrent) or os.cpu_count() or 1
 
 
 class Deferred:
-    """An executor that is made when it first runs something: most processes use one or two of six."""
+    """An executor that is made when it first runs a unit: most processes use one or two of six."""
 
     def __init__(self, make: Callable[[], Executor], grace: float, *, can_stop: bool = True) -> None:
         self.can_stop = can_stop
@@ -161,13 +154,13 @@ class Deferred:
         return made.run(work, task, entered)
 
     async def close(self) -> None:
-        """Free what is idle, if anything was ever run."""
+        """Close the executor, if it was made."""
         if self._made is not None:
             await self._made.close()
 
 
 class Executors:
-    """The executors of one process, by name, and the locks that those outside of it share."""
+    """The executors of one process, by name, and the locks that those with other processes share."""
 
     def __init__(self, clock: Clock, registry: Registry, target: str | None, worker: str) -> None:
         self._clock = clock
@@ -221,7 +214,7 @@ class Executors:
         return self._jobs
 
     async def close(self) -> None:
-        """Free what is idle."""
+        """Close all executors and their locks."""
         for executor in self.by_name.values():
             await executor.close()
         if self._jobs is not None:
@@ -229,24 +222,24 @@ class Executors:
 
 
 def jobs_folder(target: str, worker: str) -> Path:
-    """Where the locks of what a worker runs outside its own process are."""
+    """The folder with the locks of the processes that a worker started."""
     from runcue.stores.presence.posix import side_directory
 
     return side_directory(target) / f"{worker}.jobs"
 
 
 def end_leftovers(target: str, worker: str) -> bool:
-    """End what a dead worker left running; True when nothing of it is left."""
+    """End the processes that a dead worker left running; True when none is left."""
     from runcue.executors import process_locks
 
     return process_locks.end_leftovers(jobs_folder(target, worker))
 
 
-def forget_output(target: str, works: list[tuple[str, int]]) -> None:
+def forget_output(target: str, units: list[tuple[str, int]]) -> None:
     """Delete the output of the commands of units that are no longer stored."""
     from runcue.executors.command import printed
 
-    printed.forget(target, works)
+    printed.forget(target, units)
 
 
 def _observed(observers: Sequence[Observer], plan: Plan) -> None:
@@ -255,13 +248,13 @@ def _observed(observers: Sequence[Observer], plan: Plan) -> None:
 
 
 class System:
-    """Everything one Cue is made of once it has a loop."""
+    """The parts of one Cue, made once it has a loop."""
 
     def __init__(self, registry: Registry, target: str | None) -> None:
-        self._said: object = None
-        """What other processes were last told about this one."""
+        self._introduced: object = None
+        """How this process last introduced itself to the others."""
         options = registry.options
-        if "runcue.executors.process.worker" in sys.modules:  # else this is no worker process
+        if "runcue.executors.process.worker" in sys.modules:  # this may be a process of a pool
             sys.modules["runcue.executors.process.worker"].refuse_while_importing()
         self.pid = os.getpid()
         self.loop = loop = asyncio.get_running_loop()
@@ -272,24 +265,21 @@ class System:
         else:
             self.clock, timer = SystemClock(), perf_counter
         self._registry = registry
+        self._target = target
         self.tag = secrets.token_hex(4)
         self.store: InlineStore | SharedStore
         self._shared: SharedStore | None = None
         if target is None:
-            worker, told = self.tag, 0
+            worker, last_seq = self.tag, 0
             self.store = MemoryStore(self.clock)
         else:
             clock = None if isinstance(self.clock, SystemClock) else self.clock
-            store: PostgresStore | SqliteStore
-            if is_postgres(target):
-                store = _postgres_store(target, options, clock, self._is_at_work)
-            else:
-                store = _file_store(target, options, clock, self._is_at_work)
+            store = _stored(target, options, clock, self._is_at_work)
             target = store.local
             self.store, self._shared, self.clock, worker = store, store, store.clock, store.worker
-            told = store.told
-        self.bus = Bus(options.keep_finished, None if self._shared is None else self._shared.events, told)
-        self.callback_errors = CallbackErrors(self._complain, registry.observers)
+            last_seq = store.told
+        self.bus = Bus(options.keep_finished, None if self._shared is None else self._shared.events, last_seq)
+        self.callback_errors = CallbackErrors(self._callback_failed, registry.observers)
         self.hooks = Hooks(registry.callbacks, self.callback_errors, lambda: registry.failure_wants_retry)
         self.bus.listeners += [log_events, self.hooks, partial(_observed, registry.observers)]
         self.judge = Judge(
@@ -325,7 +315,7 @@ class System:
             self.engine.put(Declare(limits, is_quiet=True))
         if self._shared is not None:
             try:
-                self._shared.listen(self.engine.news, lambda worker: self.engine.put(Lost(worker)))
+                self._shared.listen(self.engine.store_changed, lambda worker: self.engine.put(Lost(worker)))
             except BaseException:
                 self._shared.abandon()
                 raise
@@ -335,7 +325,7 @@ class System:
         self._number = 0
 
     def id_maker(self) -> Callable[[], str]:
-        """Makes ids that sort by time and tell that they are ours (`Ledger.state_of` relies on their form)."""
+        """Makes ids that sort by time; `Ledger.state_of` recognizes generated ids by their form."""
         prefix = f"{int(self.clock.wall() * 1000):011x}{self.tag}"
         head = f"{prefix}{self._number >> 8:06x}"
 
@@ -349,13 +339,13 @@ class System:
         return make_id
 
     def _hello(self, is_serving: bool, queues: frozenset[str] | None, is_new: bool) -> Hello | None:
-        """What other processes have to know about this one; None when they have been told."""
+        """The introduction of this process to the others; None when it has not changed, unless `is_new`."""
         registry = self._registry
         hears = bool(registry.observers) or logging.getLogger("runcue").isEnabledFor(logging.DEBUG)
-        said = registry.version, is_serving, queues, hears
-        if said == self._said and not is_new:
+        introduced = registry.version, is_serving, queues, hears
+        if introduced == self._introduced and not is_new:
             return None
-        self._said = said
+        self._introduced = introduced
         names = None if queues is None else tuple(sorted(queues))
         assert self._shared is not None
         worker = replace(self._shared.me(), queues=names, is_serving=is_serving, tasks=tuple(registry.tasks),
@@ -364,10 +354,10 @@ class System:
         return Hello(worker, registry.shared_rules())
 
     def start(self, queues: frozenset[str] | None) -> None:
-        """Begin to start work, and watch over the loop (not on virtual time)."""
+        """Start units from now on, and watch the loop (not on virtual time)."""
         self.engine.start(queues)
         if self._watchdog is None and not hasattr(self.loop, "hold"):
-            self._watchdog = watched(self.loop, self._who)
+            self._watchdog = watched(self.loop, self._running_code)
 
     async def stop(self, timeout: float | None) -> None:
         """Stop gracefully."""
@@ -383,15 +373,23 @@ class System:
             self._watchdog = None
 
     async def close(self) -> None:
-        """Free threads and records, and fail whoever waits."""
+        """Release everything, and fail the callers that still wait."""
         await self.engine.close(lambda: CueClosed("wait"))
         await self.executors.close()
         self.judge.close()
         self.bus.end()
         await self.store.close(bool(self.engine.attempts.runs))
 
+    def check_process(self) -> None:
+        """Refuse a forked child: connections of its parent do not work there."""
+        if self._shared is not None and self.pid != os.getpid():
+            raise ForkedConnection(
+                "A Cue cannot be used in a child that was forked since. Start a new process, or fork before.",
+                self._target,
+            )
+
     def abandon(self) -> None:
-        """Drop everything as if this process had died."""
+        """Drop everything, as if this process had died."""
         self.engine.abandon()
         self.judge.close()
         self.bus.end()
@@ -401,19 +399,19 @@ class System:
             self._shared.abandon()
 
     def _is_at_work(self) -> bool:
-        """True while a handler runs in a thread of ours, which goes on when the loop is closed."""
+        """True while a handler runs in a thread, which goes on when the loop is closed."""
         return self.executors.threads.is_busy()
 
     def may_wait(self) -> bool:
-        """False where waiting for room could never end: in a handler, in an `on_*` callback."""
+        """False where waiting for room might never end: in a handler, in an `on_*` callback."""
         return not self.is_inside_handler() and not self.hooks.is_calling()
 
     def is_inside_handler(self) -> bool:
-        """True when the code that asks is itself an attempt of ours."""
+        """True when the calling code is part of a handler of this Cue."""
         return self.engine.attempts.current() is not None
 
-    def _who(self) -> str | None:
-        """Which handler or callback has the loop right now; None when nothing of this Cue is under way."""
+    def _running_code(self) -> str | None:
+        """The handler or callback that has the loop right now; None when nothing of this Cue is under way."""
         callback = self.judge.asking or self.hooks.calling
         if callback is not None:
             return f"the callback {callback}"
@@ -432,7 +430,7 @@ class System:
     def _deliver(self, verdicts: list[Any]) -> None:
         self.engine.put(Verdicts(verdicts))
 
-    def _complain(self, kind: str, error: BaseException) -> None:
+    def _callback_failed(self, kind: str, error: BaseException) -> None:
         function = self._registry.callbacks.get(kind, kind)  # declared files have no function
         data = {
             "callback": kind,

@@ -1,4 +1,4 @@
-"""Reads what people hand to `submit`, `get`, `list`, `join`, `start` and `events`: checked, and made exact."""
+"""Checks the arguments of `Cue`, `submit`, `get`, `list`, `join`, `start` and `events`, and makes them exact."""
 
 from __future__ import annotations
 
@@ -13,10 +13,33 @@ from runcue.core.model.events import EVENTS, WORK_EVENTS
 from runcue.core.model.record import WorkState
 from runcue.core.views.query import Query
 from runcue.declare.options import choice, pause
-from runcue.errors import InvalidOption, SubmitError, quoted
+from runcue.errors import ConfigError, InvalidOption, SubmitError, quoted
+from runcue.host.address import advice, is_address, is_postgres, plain
 
 STATES: Final = (*map(str, WorkState), "queued")
 MOST_DEPENDENCIES: Final = 100_000
+MEMORY: Final = ":memory:"
+NEEDS_PSYCOPG: Final = 'A queue in PostgreSQL needs psycopg: pip install "runcue[postgres]"'
+
+
+def queue_place(store: object) -> str | None:
+    """Read where a Cue keeps its queue: a file or an address; None for memory."""
+    if store is None or (isinstance(store, (str, os.PathLike)) and os.fspath(store) == MEMORY):
+        return None
+    return stored_queue(
+        store,
+        "open {}: a queue is in memory, in a file or in PostgreSQL",
+        "Use Cue(), Cue('queue.db') or Cue('postgresql://user@host/database').",
+    )
+
+
+def stored_queue(store: object, problem: str, example: str) -> str:
+    """Read the file or the address of a queue; memory and other databases are refused."""
+    place = os.fspath(store) if isinstance(store, os.PathLike) else store
+    if isinstance(place, str) and place and place != MEMORY and (is_postgres(place) or not is_address(place)):
+        return place
+    shown = quoted(plain(place) if isinstance(place, str) else place)
+    raise ConfigError(f"Cannot {problem.format(shown)}. {advice(store) or example}")
 
 
 def work_id(value: object) -> str:
@@ -29,12 +52,12 @@ def work_id(value: object) -> str:
 
 
 def nothing_else(task: object, misplaced: tuple[object, ...]) -> None:
-    """Refuse positional arguments of `submit` besides the task, and show how to pass them."""
+    """Refuse positional arguments of `submit` after the task, and show how to pass them."""
     if misplaced:
         name = quoted(task) if isinstance(task, str) else getattr(task, "__name__", "task")
         params = quoted(misplaced[0]) if len(misplaced) == 1 and isinstance(misplaced[0], dict) else "{…}"
         raise SubmitError(
-            "submit() takes only the task by position; what the handler is to get goes into params: "
+            "submit() takes only the task by position; arguments of the handler go into params: "
             f"submit({name}, params={params})."
         )
 
@@ -58,7 +81,7 @@ def queue_names(value: object) -> frozenset[str] | None:
 
 
 def texts(value: object) -> dict[str, str | None]:
-    """Read what `set_config` is given: names, and texts or None."""
+    """Read the argument of `set_config`: names, each with a text or None."""
     if not isinstance(value, Mapping):
         raise InvalidOption("config", value, "a dict of names and texts")
     for name, text in value.items():
@@ -85,13 +108,13 @@ def not_called(task: object) -> None:
         _end(task)
         name = task.__name__
         raise SubmitError(
-            f"The task is a call of {quoted(name)}. Give the function itself and what it is to get: "
+            f"The task is a call of {quoted(name)}. Give the function itself, and its arguments as params: "
             f"submit({name}, params={{…}})."
         )
 
 
 def _end(value: object) -> None:
-    """End a call that nobody awaits, so that Python does not warn of it as well."""
+    """Close a coroutine that was never awaited, so that Python does not warn of it as well."""
     if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
         value.close()
 
@@ -110,7 +133,7 @@ def work_state(value: object) -> WorkState | None:
 def query(
     state: object, task: str | None, limit: object, queue: object, service: object, search: object
 ) -> Query:
-    """Read which units are to be listed."""
+    """Read which units `list` returns."""
     text = None if search is None else parse.name(search, "search")
     where = None if queue is None else parse.name(queue, "queue")
     what = None if service is None else parse.name(service, "service")

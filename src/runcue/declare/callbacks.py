@@ -1,9 +1,9 @@
 """Ready-made callbacks, for `cue.priority(…)` and `cue.dependency_satisfied(…)`.
 
 Rules:
-- What becomes part of a path or a statement is checked when the callback is made: places are `{id}` and
-  `{task}` and nothing else, identifiers are plain words. What comes later, with an id, is only a value.
-- A file counts only if it is under its base when all links are followed.
+- Whatever becomes part of a path or a statement is checked when the callback is made: places are `{id}` and `{task}`
+  only, identifiers are plain words. What comes later, with an id, is only a value.
+- A file counts only if it is under its base after all links are followed.
 - A database is opened read-only and has a tenth of a second to answer.
 """
 
@@ -22,7 +22,7 @@ from runcue.errors import ConfigError, InvalidOption
 from runcue.host.address import is_address, plain
 
 HALF_WAY: Final = 3600.0
-"""Work that waited this long scores 0.5: one hour."""
+"""A unit that has waited this long, one hour, scores 0.5."""
 
 ANSWER_WITHIN: Final = 0.1
 STEPS_BETWEEN_LOOKS: Final = 1000
@@ -35,13 +35,13 @@ _identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII).fullmatch
 
 
 def priority_by_wait_time(ctx: PriorityContext) -> float:
-    """Let what waited longest go first: grows from 0 towards 1 as long as it waits, 0.5 after an hour."""
+    """Start the unit that waited longest first: its score grows from 0 towards 1, and is 0.5 after an hour."""
     waited = max(0.0, ctx.wait_time)
     return waited / (waited + HALF_WAY)
 
 
 def priority_constant(score: float) -> Callable[[PriorityContext], float]:
-    """Give everything the same score, so that submission order decides."""
+    """Give every unit the same score, so that the order of submission decides."""
     constant = number(score, "score", low=0, high=1)
 
     def priority(ctx: PriorityContext) -> float:
@@ -54,7 +54,7 @@ def priority_constant(score: float) -> Callable[[PriorityContext], float]:
 
 
 class FileCheck(msgspec.Struct, frozen=True):
-    """Says that a dependency is satisfied when its output exists."""
+    """A callback that counts a dependency as satisfied when its output exists."""
 
     pattern: str
     base: str
@@ -67,7 +67,7 @@ class FileCheck(msgspec.Struct, frozen=True):
     def __call__(self, work_id: str, task: str | None = None) -> bool:
         """True when the file of that unit exists under the base, all links followed."""
         if self.wants_task and task is None:
-            return False  # nobody knows that unit yet: it has no output
+            return False  # an unknown unit has no output
         values = {"id": work_id, "task": task or ""}
         used = _place.findall(self.pattern)
         if not all(_is_plain(values[key]) for key in used):
@@ -107,7 +107,7 @@ def _path(value: object, option: str, expected: str) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    """True for what names one file: ids and task names are printable and short anyway."""
+    """True for a name of one file, without a separator."""
     is_name = isinstance(value, str) and 1 <= len(value) <= LONGEST_NAME and value.isprintable()
     return is_name and not any(sign in str(value) for sign in "/\\")
 
@@ -130,7 +130,7 @@ def _exists_under(base: str, relative: str) -> bool:
 
 
 class DatabaseCheck(msgspec.Struct, frozen=True):
-    """Says that a dependency is satisfied when a table has a row with its id."""
+    """A callback that counts a dependency as satisfied when a table has a row with its id."""
 
     table: str
     column: str
@@ -190,7 +190,7 @@ def _stopwatch() -> Callable[[], bool]:
 
 
 def _driver() -> Any:
-    # The stores' own library: a second copy of SQLite in a process would drop the first one's file locks.
+    # The library that the stores use: a second copy of SQLite in a process would drop the file locks of the first.
     from importlib import import_module
 
     try:

@@ -1,6 +1,6 @@
-"""The options of a Cue, and the checks they share with everything else that is declared.
+"""Checks the options of a Cue, with checks that services, tasks and submissions use as well.
 
-Every option has one line in `CHECKS`: what it may be, and how its older or looser forms become exact.
+Every option has one line in `CHECKS`: which values it takes, and how looser forms become exact.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def whole(low: int, high: int = parse.HIGHEST_LIMIT) -> Check:
 
 
 def flag(value: object, name: str) -> bool:
-    """Read True or False, and no value that only counts as one of them."""
+    """Read True or False, and no other value that counts as one of them."""
     if not isinstance(value, bool):
         raise InvalidOption(name, value, "True or False")
     return value
@@ -115,18 +115,18 @@ COMMAND_OPTIONS: Final = {
     "cwd": ("subprocess",),
     "env": ("subprocess", "ssh"),
 }
-"""The executors for which each option of a command means something."""
+"""The executors that use each option of a command."""
 
 
 def command(executor: str | None, **given: Any) -> CommandOptions:
     """Read the command options of a task; those that its executor does not use are refused."""
-    said = {name: value for name, value in given.items() if value is not None}
-    for name, value in said.items():
+    found = {name: value for name, value in given.items() if value is not None}
+    for name, value in found.items():
         if executor not in COMMAND_OPTIONS[name]:
-            whose = " or ".join(f"executor={one!r}" for one in COMMAND_OPTIONS[name])
-            raise ConfigError(f"{name}={quoted(value)} means something only with {whose}. Leave it out.")
-        said[name] = COMMAND_CHECKS[name](value, name)
-    return CommandOptions(**said)
+            users = " or ".join(f"executor={user!r}" for user in COMMAND_OPTIONS[name])
+            raise ConfigError(f"{name}={quoted(value)} means something only with {users}. Leave it out.")
+        found[name] = COMMAND_CHECKS[name](value, name)
+    return CommandOptions(**found)
 
 
 def _folder(value: object, name: str) -> str:
@@ -150,7 +150,7 @@ COMMAND_CHECKS: Final[dict[str, Check]] = {"shell": flag, "check": flag, "cwd": 
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Cue was made with, checked and exact: times are seconds."""
+    """The options of a Cue, checked and exact: times are seconds."""
 
     name: str = "default"
     max_queued: int | None = None
@@ -173,8 +173,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     age_step: float | None = 60.0
     throttle_timeout: float = 3600.0
 
-    # For other stores and executors. In memory they are checked and have no effect, so that a program can
-    # name another store and change nothing else.
+    # For other stores and executors. With a queue in memory they are checked and have no effect, so that a program
+    # can change its store and nothing else.
     pool_size: int | None = None
     lease: float = 30.0
     retention: float | None = 7 * 86400.0
@@ -190,5 +190,5 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**{name: CHECKS[name](value, name) for name, value in given.items()})
 
     def settings(self) -> Settings:
-        """The options that the scheduler decides by."""
+        """The options that affect decisions."""
         return Settings(**{name: getattr(self, name) for name in Settings.__struct_fields__})

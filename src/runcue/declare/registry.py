@@ -1,13 +1,13 @@
-"""The edge: services, tasks, callbacks and options are declared here, and every submission is checked here.
+"""Holds what an application declares on a Cue (services, tasks, callbacks), and checks every submission against it.
 
 Rules:
-- Everything is checked as early as it can be, and what is refused changes nothing.
-- Older spellings are translated here, once. The same thing said twice must be said the same way.
-- A service declared again is declared anew: what the second declaration leaves out is gone.
-- A callback registered again replaces the first. A task name belongs to one function; only that function, or
-  the same one defined anew (a notebook cell run again, a module reloaded), replaces it.
+- Everything is checked as early as possible, and a refused declaration changes nothing.
+- Older spellings are translated here, once. A value given in both spellings must be the same in both.
+- A second declaration of a service replaces the first: limits that it leaves out are gone.
+- A second registration of a callback replaces the first. A task name belongs to one function; only that function, or
+  a new definition of it (a notebook cell run again, a module reloaded), replaces it.
 - Names that start with "#" are runcue's own services, for each process ("#threads", "#process_pool", "#running").
-- `spec` is on the path of every submission: what was not given costs one comparison.
+- `spec` is on the path of every submission: an option that was not given costs one comparison.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from runcue.core.model.retry import Retry, retry_of_work
 from runcue.core.model.settings import Rule
 from runcue.core.model.state import Limits, base_name, is_pattern
 from runcue.core.schedule.gates import Questions
+from runcue.core.schedule.plan import Submit
 from runcue.core.views.explain import OWN_POOL, POOL, THREADS
 from runcue.declare import arguments
 from runcue.declare.callbacks import DatabaseCheck
-from runcue.declare.options import Options as Options  # noqa: PLC0414 (it is looked for here, with the rest of the edge)
-from runcue.declare.options import choice, command, or_none, pause, span
+from runcue.declare.options import Options, choice, command, or_none, pause, span
 from runcue.declare.service_choice import (
     CostOf,
     Picks,
@@ -47,7 +47,7 @@ from runcue.declare.service_choice import (
 )
 from runcue.declare.service_options import KeyOf, agreed, disagree, read_limits
 from runcue.engine.artifacts import Artifacts, declared
-from runcue.engine.handler import executor_of, identity, is_async, origin, own_name, spoken, takes
+from runcue.engine.handler import executor_of, identity, is_plain_function, origin, own_name, spoken, takes
 from runcue.errors import (
     ConfigError,
     DependencyCycle,
@@ -78,7 +78,7 @@ OUTSIDE: Final = {
     "ssh": "runcue.executors.ssh.executor",
     "dask": "runcue.executors.dask.executor",
 }
-"""The modules of executors that need more than most programs use."""
+"""The modules of executors that are imported only where a task uses them."""
 ON_FAILED: Final = ("resubmit", "reject", "return")
 CALLBACKS: Final = {
     "is_ready": ("work",),
@@ -94,33 +94,25 @@ CALLBACKS: Final = {
     "on_pending_warning": ("work", "seconds"),
     "on_stall_warning": ("seconds", "pending"),
 }
-"""What each callback is called with."""
-
-TASK_OPTIONS: Final = ("name", "uses", "services", "executor", "retry", "retry_delay", "timeout", "cost",
-                       "inputs", "outputs", "max_age", "shell", "check", "cwd", "env")  # fmt: skip
-SUBMIT_OPTIONS: Final = ("task", "params", "target", "queue", "depends_on", "timeout", "dependency_timeout",
-                         "idempotency_key", "on_failed", "id", "priority", "run_at", "delay",
-                         "retry", "task_type")  # fmt: skip
+"""The arguments that each callback is called with."""
 
 DEFAULT_QUEUE: Final = "default"
 RESUBMIT: Final = "resubmit"
 NO_PRIORITY: Final = 0
 HIGHEST_PRIORITY: Final = 1_000_000
 
-_submit_options = frozenset(SUBMIT_OPTIONS)
-
 
 # --- Tasks ----------------------------------------------------------------------------------------
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A registered kind of work: who does it, with what, and how often it is tried."""
+    """A registered task: its handler, its executor, its services and its retries."""
 
     name: str
     handler: Callable[..., Any]
     services: tuple[str, ...] = ()
     picks: Picks | None = None
-    """Chooses the services of each unit from its fields, where they are not the same for all."""
+    """Chooses the services of each unit, where they are not the same for all."""
     executor: str = "async"
     retry: Retry = Retry(max_attempts=1)
     timeout: float | None = None
@@ -131,9 +123,9 @@ class Task(msgspec.Struct, frozen=True):
     artifacts: Artifacts | None = None
     """The files that its units need and make."""
     cost: CostOf | None = None
-    """How much of the quantities of its services a start is expected to use."""
+    """The amounts of quantities that a start is expected to use."""
     retry_delay: Callable[[Any], Any] | None = None
-    """Chooses the delay before the next attempt in place of `retry`."""
+    """Chooses the delay before the next attempt, in place of `retry`."""
     is_plain: bool = True
     """True when services, keys and cost are the same for all its units."""
 
@@ -152,21 +144,21 @@ class Registry:
         """True when other programs may have declared services on the same queue."""
         self.tasks: dict[str, Task] = {}
         self.artifacts: dict[str, Artifacts] = {}
-        """The files that tasks declare as needed and made."""
+        """The declared files, by task."""
         self.services: dict[str, Limits] = {}
         self.keys: dict[str, KeyOf] = {}
-        """What tells the keys of a service apart, for those that have keys."""
+        """What `per=` says of each service that has keys."""
         self.rules: dict[str, Rule] = {}
         self.callbacks: dict[str, Callable[..., Any]] = {}
         self.middleware: list[Callable[..., Any]] = []
-        """What is entered around each attempt."""
+        """Makes the context managers around each attempt."""
         self.observers: list[Observer] = []
         self.failure_wants_retry = True
-        """False when `on_failure` takes no `will_retry`: it is then told of final failures only."""
+        """False when `on_failure` takes no `will_retry`: then it is called for final failures only."""
         self.version = 0
         """Grows with each declaration that other processes have to know."""
         self.has_costs = False
-        """True when some task uses an amount of something."""
+        """True when some task has a cost."""
         self.picks_services = False
         """True when some task chooses its services for each unit."""
         self._database = database
@@ -179,8 +171,8 @@ class Registry:
         limits, key = read_limits(name, **options)
         if limits.name in self.services and (key is None) != (limits.name not in self.keys):
             raise ConfigError(
-                f"Service {quoted(limits.name)} was declared {'without' if key else 'with'} per=, and waiting work "
-                "was submitted like that. Give the new one another name."
+                f"Service {quoted(limits.name)} was declared {'without' if key else 'with'} per=, and units "
+                "wait for it like that. Give the new one another name."
             )
         self.services[limits.name] = limits
         had_keys = self.keys.pop(limits.name, None) is not None
@@ -211,7 +203,7 @@ class Registry:
         env: Mapping[str, str] | None = None,
         **unknown: Any,
     ) -> Any:
-        """Register a handler, as `@task("name", …)`, `@task(…)` or `@task`; it is returned unchanged."""
+        """Register a handler, as `@task("name", …)`, `@task(…)` or `@task`; returns the function."""
         parse.reject_unknown(unknown, TASK_OPTIONS, "task()")
         handler = None if isinstance(name, str) or not callable(name) else name
         if handler is None and name is not None:
@@ -221,14 +213,14 @@ class Registry:
         wanted = agreed("uses", read_uses(uses, "uses"), "services", read_uses(services, "services")) or ()
         names: tuple[str, ...] = wanted if isinstance(wanted, tuple) else ()
         if executor == "process_pool":
-            names = tuple(name for name in names if name != POOL)  # it is in the pool's line anyway
+            names = tuple(name for name in names if name != POOL)  # `_settle` adds it
         how = command(executor, shell=shell, check=check, cwd=cwd, env=env)
         picks = wanted if callable(wanted) else template(names)
         if uses is not None:
             self._require(name for name in names if "{" not in name)
         is_checked = picks is not None or all(map(self._knows, names))
         policy = Retry.of(retry)
-        if retry_delay is not None and not _is_function_of_work(retry_delay):
+        if retry_delay is not None and not is_plain_function(retry_delay):
             raise InvalidOption("retry_delay", retry_delay, "a plain function of work that returns seconds")
         limit = self.options.default_timeout if timeout is None else span(timeout, "timeout")
         files = declared(inputs, outputs, or_none(span)(max_age, "max_age"))
@@ -237,41 +229,27 @@ class Registry:
         def register(function: Function) -> Function:
             own = name if handler is None and name is not None else own_name(function)
             where = executor_of(function, own, executor)
-            if where in OUTSIDE:  # loaded here: what is missing is told at once, and no start waits for it
+            if where in OUTSIDE:  # imported now: a missing library is an error at once, and no start waits
                 need_posix(f'executor="{where}"')
                 module = import_module(OUTSIDE[where])
                 if where == "process_pool":
                     module.check_importable(function)
             plain = () if picks is not None else names
-            self._add(
-                Task(
-                    own,
-                    function,
-                    plain,
-                    picks,
-                    where,
-                    policy,
-                    limit,
-                    how,
-                    is_checked,
-                    files,
-                    price,
-                    retry_delay,
-                )
-            )
+            self._add(Task(own, function, plain, picks, where, policy, limit, how, is_checked, files, price,
+                           retry_delay))  # fmt: skip
             return function
 
         return register if handler is None else register(handler)
 
     def around(self, function: Function) -> Function:
-        """Enter what `function(work)` returns around each attempt; it is returned unchanged."""
-        if not _is_function_of_work(function):
+        """Enter the context manager that `function(work)` returns around each attempt; returns the function."""
+        if not is_plain_function(function):
             raise InvalidOption("around", function, "a plain function of work that returns a context manager")
         self.middleware.append(function)
         return function
 
     def callback(self, kind: str, function: Function) -> Function:
-        """Register one of the callbacks of `CALLBACKS`; it is returned unchanged."""
+        """Register one of the callbacks of `CALLBACKS`; returns the function."""
         if kind not in CALLBACKS:
             raise ConfigError(f"There is no callback {quoted(kind)}.{parse.nearest(kind, CALLBACKS)}")
         expected = CALLBACKS[kind]
@@ -292,7 +270,7 @@ class Registry:
 
     @property
     def has_hooks(self) -> bool:
-        """True when there are callbacks that want to be told what happened."""
+        """True when there are `on_*` callbacks."""
         return any(name.startswith("on_") for name in self.callbacks)
 
     def shared_rules(self) -> dict[str, Rule]:
@@ -302,7 +280,7 @@ class Registry:
             name: replace(
                 rule,
                 retry=replace(rule.retry, retry_on=None),
-                # how much may run in a process is that process's own
+                # a limit of this process alone
                 implicit=tuple(one for one in rule.implicit if one != HERE),
                 questions=questions,
                 settings=settings,
@@ -311,7 +289,7 @@ class Registry:
         }
 
     def questions(self) -> Questions:
-        """Which of the callbacks that decide something there are."""
+        """Which of the deciding callbacks are registered."""
         has = self.callbacks.__contains__
         return Questions(has("is_ready"), has("is_stale"), has("priority"), has("dependency_satisfied"),
                          bool(self.artifacts))  # fmt: skip
@@ -347,7 +325,7 @@ class Registry:
         task_type: str | Callable[..., Any] | None = None,
         **unknown: Any,
     ) -> Spec:
-        """Check what `submit` was given and make it exact."""
+        """Check the arguments of `submit` and make them exact."""
         known = self.tasks.get(task) if type(task) is str else None
         if known is None or task_type is not None or unknown or not known.is_checked:
             known = self._known(task, task_type, unknown)
@@ -370,7 +348,7 @@ class Registry:
         if run_at is not None or delay is not None:
             due, wait = arguments.due(run_at, delay)
         policy = None if retry is None else retry_of_work(retry)
-        work_id = ""  # made last: an id that somebody saw must not be refused (decision 0003)
+        work_id = ""  # made last: an id that a callback has seen must not be refused (decision 0003)
         if id is not None:
             work_id = parse.work_id(id)
             if work_id in after:
@@ -381,12 +359,12 @@ class Registry:
             work = Work(work_id, known.name, parse.decode_params(data), target, queue, depends_on=after,
                         timeout=limit, dependency_timeout=dependency_timeout,
                         idempotency_key=idempotency_key, priority=priority, run_at=due)  # fmt: skip
-            services, cost = self._worked_out(known, work)
+            services, cost = self._computed(known, work)
         return Spec(work_id or make_id(), known.name, data, services, queue, target, after, priority, due, wait,
                     limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy, cost)  # fmt: skip
 
-    def _worked_out(self, task: Task, work: Work) -> tuple[tuple[str, ...], Cost]:
-        """The services of one unit, and how much of them it is expected to use."""
+    def _computed(self, task: Task, work: Work) -> tuple[tuple[str, ...], Cost]:
+        """The services and the cost of one unit, where its task computes them."""
         services = task.services
         if task.picks is not None:
             services = picked(task.picks, work)
@@ -401,7 +379,7 @@ class Registry:
         return with_keys(services, self.keys, work), cost
 
     def specs(self, items: Iterable[Mapping[str, Any]], make_id: Callable[[], str]) -> list[Spec]:
-        """Check what `submit_many` was given: all of it, or an error that says which item is wrong."""
+        """Check the items of `submit_many`; the error says which one is wrong."""
         if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
             raise SubmitError(
                 f"submit_many takes a list of dicts of submit's arguments, not {quoted(items)}."
@@ -431,12 +409,28 @@ class Registry:
             parse.reject_unknown(item, SUBMIT_OPTIONS, "submit()")
         return self.spec(make_id=make_id, **item)
 
+    def submission(self, specs: list[Spec]) -> Submit:
+        """The inbox item for these units."""
+        is_plain = True
+        for spec in specs:
+            if spec.is_named or spec.depends_on or spec.idempotency_key is not None:
+                is_plain = False
+                break
+        submit = Submit(specs, is_plain)
+        if self.picks_services:  # only the queue knows the services that this program does not declare
+            submit.services = frozenset(
+                name for spec in specs for name in spec.services if not self._knows(name)
+            )
+        if self.has_costs:
+            submit.has_cost = any(spec.cost for spec in specs)
+        return submit
+
     # looking up ---------------------------------------------------------------------------------------
 
     def _add(self, task: Task) -> None:
         before = self.tasks.get(task.name)
         if before is not None:
-            _make_way(before, task)
+            _check_replaces(before, task)
         self.tasks[task.name] = task
         self.artifacts.pop(task.name, None)
         if task.artifacts is not None:
@@ -450,7 +444,7 @@ class Registry:
             self._names[key] = None if key in self._names else known.name
 
     def _settle(self, task: Task) -> None:
-        """What follows from how a task and its services are declared now."""
+        """Work out the rule of a task from how it and its services are declared now."""
         is_fixed = task.picks is None and not any(name in self.keys for name in task.services)
         is_plain = is_fixed and task.artifacts is None and task.cost is None
         self.tasks[task.name] = replace(task, is_plain=is_plain)
@@ -458,7 +452,7 @@ class Registry:
         if task.executor == "process_pool" and POOL in self.services:
             implicit += (POOL,)
         if task.executor == "dask" and self.options.dask is None:
-            implicit += (OWN_POOL,)  # a cluster of our own has as many processes
+            implicit += (OWN_POOL,)  # runcue starts a cluster with as many processes
         if self.options.max_running is not None:
             implicit += (HERE,)
         self.rules[task.name] = Rule(task.retry, implicit, task.services if is_fixed else None)
@@ -496,20 +490,21 @@ class Registry:
                 raise UnknownService(name, self.services)
 
     def _knows(self, name: str) -> bool:
-        """True for a service that was declared, a key of one, and a pattern that one of them matches."""
+        """True for a declared service, a key of one, and a pattern that matches one."""
         if name in self.services:
             return True
         if is_pattern(name):
             return bool(fnmatch.filter(self.services, name))
         return base_name(name) in self.keys
 
-    def undeclared(self, specs: Iterable[Spec]) -> frozenset[str]:
-        """The services of these submissions that were not declared here: the queue itself has to know them."""
-        return frozenset(name for spec in specs for name in spec.services if not self._knows(name))
+
+TASK_OPTIONS: Final = ("name", *(Registry.task.__kwdefaults__ or ()))
+SUBMIT_OPTIONS: Final = ("task", *(Registry.spec.__kwdefaults__ or ()))
+_submit_options = frozenset(SUBMIT_OPTIONS)
 
 
-def _make_way(before: Task, task: Task) -> None:
-    """Make sure that a task may take the place of one with the same name."""
+def _check_replaces(before: Task, task: Task) -> None:
+    """Refuse a task with the name of another, unless it is a new definition of it."""
     old, new = before.handler, task.handler
     if identity(old) != identity(new) and (origin(old) is None or origin(old) != origin(new)):
         raise ConfigError(
@@ -520,7 +515,3 @@ def _make_way(before: Task, task: Task) -> None:
             f"Task {quoted(task.name)} is registered already, with executor {before.executor!r}. "
             "Give the new one another name, or make a new Cue."
         )
-
-
-def _is_function_of_work(value: object) -> bool:
-    return callable(value) and not is_async(value) and takes(value, 1)

@@ -1,12 +1,11 @@
-"""Which services a unit uses, and how much of them: what `uses=`, `per=` and `cost=` say of each submission.
+"""Chooses the services of a unit, its keys and its cost, as `uses=`, `per=` and `cost=` say.
 
-A function of work is called once, when it is submitted and before anything is queued; its answer is kept with the
-work.
+A function of work is called once for each unit, when it is submitted and before it is queued; its answer is stored
+with the unit.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -15,23 +14,22 @@ from runcue.core.model import parse
 from runcue.core.model.record import Work
 from runcue.core.model.state import key_name
 from runcue.declare.service_options import KeyOf
-from runcue.engine.handler import is_async, takes
+from runcue.engine.artifacts import PLACE
+from runcue.engine.handler import is_plain_function
 from runcue.errors import InvalidOption, SubmitError, quoted
 
 Picks: TypeAlias = Callable[[Work], str | list[str]]
 CostOf: TypeAlias = Cost | Callable[[Work], Mapping[str, float]]
 
-_place = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
-
 
 def read_uses(value: object, option: str) -> tuple[str, ...] | Picks | None:
-    """Read uses= or services=: names, perhaps with places in them, or a function that picks."""
+    """Read uses= or services=: names, perhaps with places for params, or a function that picks."""
     if value is None:
         return None
     if isinstance(value, (str, list, tuple)):
         given = (value,) if isinstance(value, str) else value
         return tuple(dict.fromkeys(parse.name(name, "service") for name in given))
-    if callable(value) and not is_async(value) and takes(value, 1):
+    if is_plain_function(value):
         return value
     raise InvalidOption(option, value, "a service's name, a list of names, or a plain function of work")
 
@@ -41,12 +39,12 @@ def template(names: tuple[str, ...]) -> Picks | None:
     if not any("{" in name or "}" in name for name in names):
         return None
     for name in names:
-        rest = _place.sub("", name)
+        rest = PLACE.sub("", name)
         if "{" in rest or "}" in rest:
             raise InvalidOption("uses", name, "places that name a param and nothing else, as in 'ssh_{host}'")
 
     def pick(work: Work) -> list[str]:
-        return [_place.sub(lambda place: _param(work, place[1]), name) for name in names]
+        return [PLACE.sub(lambda place: _param(work, place[1]), name) for name in names]
 
     return pick
 
@@ -64,7 +62,7 @@ def _param(work: Work, key: str) -> str:
 def picked(picks: Picks, work: Work) -> tuple[str, ...]:
     """The services that a function chose for one unit."""
     where = f"The uses= of task {quoted(work.task)}"
-    answer: Any = _asked(picks, work, where)
+    answer: Any = _call(picks, work, where)
     names = (answer,) if isinstance(answer, str) else answer
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise SubmitError(f"{where} returned {quoted(answer)}, not a service name or a list of them.")
@@ -72,7 +70,7 @@ def picked(picks: Picks, work: Work) -> tuple[str, ...]:
 
 
 def with_keys(names: tuple[str, ...], keys: Mapping[str, KeyOf], work: Work) -> tuple[str, ...]:
-    """Put the unit's own part before each service that has keys."""
+    """Put the unit's key before each service that has keys."""
     found: list[str] = []
     for name in names:
         key = keys.get(name)
@@ -84,7 +82,7 @@ def with_keys(names: tuple[str, ...], keys: Mapping[str, KeyOf], work: Work) -> 
 
 def _key(service: str, key: KeyOf, work: Work) -> str:
     where = f"The per= of service {quoted(service)}"
-    answer = _param(work, key) if isinstance(key, str) else _asked(key, work, where)
+    answer = _param(work, key) if isinstance(key, str) else _call(key, work, where)
     is_key = isinstance(answer, str) and 1 <= len(answer) <= parse.LONGEST_NAME and answer.isprintable()
     if not is_key:
         raise SubmitError(
@@ -99,17 +97,17 @@ def read_cost(value: object) -> CostOf | None:
         return None
     if isinstance(value, Mapping):
         return _amounts(value, "cost=", InvalidOption("cost", value, COST_FORMS))
-    if callable(value) and not is_async(value) and takes(value, 1):
+    if is_plain_function(value):
         return value
     raise InvalidOption("cost", value, COST_FORMS)
 
 
 def cost_of(cost: CostOf, work: Work) -> Cost:
-    """How much of each quantity a unit is expected to use."""
+    """The cost of a unit: how much of each quantity it is expected to use."""
     if isinstance(cost, tuple):
         return cost
     where = f"The cost= of task {quoted(work.task)}"
-    answer = _asked(cost, work, where)
+    answer = _call(cost, work, where)
     refusal = SubmitError(f"{where} returned {quoted(answer)}, not {COST_FORMS}.")
     if not isinstance(answer, Mapping):
         raise refusal
@@ -130,7 +128,7 @@ def _amounts(given: Mapping[Any, Any], where: str, refusal: Exception) -> Cost:
     return tuple(found)
 
 
-def _asked(function: Callable[[Work], Any], work: Work, where: str) -> Any:
+def _call(function: Callable[[Work], Any], work: Work, where: str) -> Any:
     try:
         return function(work)
     except SubmitError:

@@ -1,10 +1,10 @@
-"""What a service is declared with: checked, and made exact.
+"""Checks the limits that a service is declared with, and makes them exact.
 
 Rules:
-- An option that is not known and is given a rate is a quantity: `tokens="200k/min"`. A name that is almost that of an
-  option is taken for a mistake, because a limit that is misspelt must not be lost.
-- With `per=` the limits are those of each key, and `total=` says what all keys together may have: a number of places,
-  a rate, or a dict of both and of quantities.
+- An unknown option with a rate is a quantity: `tokens="200k/min"`. A name that is almost that of an option is an
+  error, because a misspelt limit must not be lost.
+- With `per=` the limits hold for each key, and `total=` limits all keys together: a number of slots, a rate, or a
+  dict of both and of quantities.
 """
 
 from __future__ import annotations
@@ -16,21 +16,18 @@ from runcue.core.model import parse
 from runcue.core.model.record import Work
 from runcue.core.model.state import Adaptive, Limits, Quantity
 from runcue.declare.options import or_none, span, whole
-from runcue.engine.handler import is_async, takes
+from runcue.engine.handler import is_plain_function
 from runcue.errors import ConfigError, InvalidOption, UnknownOption, quoted
 
 KeyOf: TypeAlias = str | Callable[[Work], str]
 """The name of the param that is the key, or a function of work that returns it."""
 
-OPTIONS: Final = ("rate", "concurrent", "circuit_threshold", "circuit_timeout", "per", "total", "rate_limit",
-                  "rate_window", "max_concurrent")  # fmt: skip
-CHANGES: Final = ("rate", "concurrent", "circuit_threshold", "circuit_timeout")
 TOTALS: Final = ("rate", "concurrent")
 Value = TypeVar("Value")
 
 
 def adaptive(*, min: int = 1, start: int | None = None, max: int = 100) -> Adaptive:  # noqa: A002 (as people say)
-    """A concurrency that adapts: it halves when the service says "too many" and grows while calls end well."""
+    """A concurrency that adapts: it halves when the service says "too many", and grows while calls succeed."""
     low = whole(1)(min, "min")
     high = whole(low)(max, "max")
     first = low if start is None else whole(low, high)(start, "start")
@@ -51,7 +48,7 @@ def read_limits(
     max_concurrent: object = None,
     **quantities: object,
 ) -> tuple[Limits, KeyOf | None]:
-    """Read the limits of a service, and what tells its keys apart, if it has keys."""
+    """Read the limits of a service, and `per=`, if it has keys."""
     name = service_name(name)
     new = None if rate is None else parse.rates(rate)
     old = _older_rate(rate_limit, rate_window)
@@ -71,7 +68,9 @@ def read_limits(
         disagree("concurrent", "adaptive(…)", "max_concurrent", max_concurrent)
     if per is None:
         if total is not None:
-            raise ConfigError(f"total={quoted(total)} needs per=: it is what all keys together may have.")
+            raise ConfigError(
+                f"total={quoted(total)} needs per=: it limits all keys together. Give both, or only the limits."
+            )
         return limits, None
     if "[" in name:
         raise InvalidOption("service name", name, "no '[' in it, because its keys are named with brackets")
@@ -98,8 +97,12 @@ def read_changes(
     if circuit_timeout is not ...:
         found["circuit_timeout"] = span(circuit_timeout, "circuit_timeout")
     given = {name: value for name, value in quantities.items() if value is not None}
-    amounts = {one.name: one for one in _quantities(given, "set_limits()", CHANGES)}
+    amounts = {quantity.name: quantity for quantity in _quantities(given, "set_limits()", CHANGES)}
     return found, {name: amounts.get(name) for name in quantities}
+
+
+OPTIONS: Final = tuple(read_limits.__kwdefaults__ or ())
+CHANGES: Final = tuple(read_changes.__kwdefaults__ or ())
 
 
 def service_name(value: object) -> str:
@@ -111,7 +114,7 @@ def service_name(value: object) -> str:
 
 
 def _quantities(
-    given: Mapping[str, object], where: str = "service()", known: tuple[str, ...] = OPTIONS
+    given: Mapping[str, object], where: str = "service()", known: tuple[str, ...] | None = None
 ) -> tuple[Quantity, ...]:
     found = []
     for name, value in given.items():
@@ -119,7 +122,7 @@ def _quantities(
             isinstance(value, str) and value[:1].isdigit()
         )
         if not is_rate or parse.nearest(name, OPTIONS):
-            raise UnknownOption(name, known, where)
+            raise UnknownOption(name, OPTIONS if known is None else known, where)
         found.append(Quantity(name, parse.rates(value)))
     return tuple(found)
 
@@ -129,11 +132,11 @@ def _total(name: str, total: object, each: Limits) -> Limits:
     if total is None:
         return Limits(name, each=each)
     if isinstance(total, Mapping):
-        places, rate = total.get("concurrent"), total.get("rate")
+        slots, rate = total.get("concurrent"), total.get("rate")
         more = {key: value for key, value in total.items() if key not in TOTALS}
         return Limits(
             name,
-            None if places is None else parse.concurrent(places),
+            None if slots is None else parse.concurrent(slots),
             () if rate is None else parse.rates(rate),
             quantities=_quantities(more, "total=", TOTALS),
             each=each,
@@ -146,7 +149,7 @@ def _total(name: str, total: object, each: Limits) -> Limits:
 def _key(per: object) -> KeyOf:
     if isinstance(per, str):
         return parse.name(per, "per")
-    if callable(per) and not is_async(per) and takes(per, 1):
+    if is_plain_function(per):
         return per
     raise InvalidOption("per", per, "the name of a param, or a plain function of work")
 
@@ -167,24 +170,24 @@ def _older_rate(limit: Any, window: Any) -> tuple[parse.Rate, ...] | None:
     return parse.rates((limit, window))
 
 
-# --- Saying the same thing twice ------------------------------------------------------------------
+# --- Two spellings of one option ------------------------------------------------------------------
 
 
 def agreed(name: str, value: Value | None, other_name: str, other: Value | None) -> Value | None:
-    """The one value of two spellings, either of which may be left out."""
+    """The value of an option with two spellings, either of which may be left out."""
     if value is None or other is None:
         return other if value is None else value
     if value is not other and (callable(value) or callable(other) or value != other):
-        disagree(name, _said(value), other_name, _said(other))
+        disagree(name, _shown(value), other_name, _shown(other))
     return value
 
 
-def _said(value: object) -> object:
+def _shown(value: object) -> object:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def disagree(name: str, value: object, other_name: str, other: object) -> NoReturn:
-    """Refuse two spellings that say different things."""
+    """Refuse two spellings with different values."""
     raise ConfigError(
         f"{name}={quoted(value)} and {other_name}={quoted(other)} mean the same thing and differ. Give one."
     )

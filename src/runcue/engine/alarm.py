@@ -1,4 +1,4 @@
-"""The one moment at which a process looks again, whatever comes."""
+"""Wakes the engine at the moment that the last plan named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NEVER = float("inf")
 
 
 class Alarm:
-    """Rings once, at the time that it was last set to. Times are those of the queue."""
+    """Calls `ring` once, at the queue time that it was last set to."""
 
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -21,7 +21,7 @@ class Alarm:
         self._at = NEVER
 
     def set(self, at: float) -> None:
-        """Ring at that time, and at no other."""
+        """Ring at that time, in place of the time set before."""
         if at == self._at:
             return
         if self._timer is not None:

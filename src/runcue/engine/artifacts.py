@@ -1,15 +1,16 @@
-"""Declared artifacts: the files that the work of a task needs and makes, and what they say about it.
+"""Checks the files that a task declares: whether a unit's inputs exist, and whether its outputs are valid.
 
 Rules:
-- A path is a template with places that params fill, or what a function of work returns. A relative one starts from
-  the folder that the process is in, as it does for handlers.
+- A path is a template with places that params fill, or is returned by a function of work. A relative path starts
+  from the working directory of the process, as it does for handlers.
 - What fills a place is a name or a relative path, as text or a whole number. It cannot lead out of the folder that
   its template names: no "..", nothing absolute, nothing empty, no NUL.
-- A file or folder exists when it can be reached, links followed. One that may not be looked at does not exist, and is
-  complained about; any other trouble means that nothing can be told.
+- A file or folder exists when it can be reached, links followed. One that this process may not look at counts as
+  missing, and the error is reported. After any other error the unit is not ready, and is checked again.
 - ready   all inputs exist
 - valid   all outputs exist, none is older than an input or than `max_age`; equal times are valid
-- Looking is `stat` and nothing else. It may take long (a network share that is gone), so it is the judge who asks.
+- A check is `stat` calls and nothing else. They may take long (a network share that is gone), so the judge makes
+  them, with its time limit.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any, BinaryIO, Final, Literal, TextIO, TypeAlias, overload
 import msgspec
 
 from runcue.core.model.record import Work
-from runcue.engine.handler import is_async, takes
+from runcue.engine.handler import is_plain_function
 from runcue.errors import ConfigError, InvalidOption, SubmitError, quoted
 from runcue.host.address import is_address, plain
 
@@ -36,7 +37,8 @@ Names: TypeAlias = Callable[[Work], StrPath | Iterable[StrPath]]
 EXPECTED: Final = "a path, a list of paths, or a plain function of work that returns them"
 NANOSECONDS: Final = 1_000_000_000
 
-_place = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
+PLACE: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
+"""A place in a template that a param fills."""
 _separator = re.compile(r"[/\\]")
 _is_plain_name = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", re.ASCII).fullmatch
 
@@ -45,15 +47,15 @@ _is_plain_name = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", re.ASCII).fullmatch
 
 
 class Paths(msgspec.Struct, frozen=True):
-    """One of the two declarations of a task: how the paths for a work come about."""
+    """The inputs or the outputs that a task declares: makes the paths for a unit."""
 
     option: str
     templates: tuple[tuple[str, ...], ...] = ()
-    """Each taken apart: text, the name of a param, text, and so on."""
+    """Each is split: text, the name of a param, text, and so on."""
     function: Names | None = None
 
     def of(self, work: Work) -> list[str]:
-        """The paths for that work; SubmitError when there is no telling."""
+        """The paths for a unit; SubmitError when they cannot be made."""
         if self.function is not None:
             return self._returned(self.function, work)
         return [
@@ -100,41 +102,41 @@ class Paths(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What the files of one work say about it."""
+    """The result of checking the files of one unit."""
 
     is_ready: bool = True
     lacks: str = ""
-    """The first input that does not exist, as an absolute path; empty when nothing could be told."""
+    """The first input that does not exist, as an absolute path; empty when the check failed."""
     is_stale: bool | None = None
-    """None when the task declares no outputs: they have nothing to say then."""
+    """None when the task declares no outputs."""
     makes: tuple[str, ...] = ()
     """Valid outputs, as absolute paths."""
     trouble: OSError | None = None
-    """What forbade to look at one of them."""
+    """The error of a file that this process may not look at."""
 
 
 UNSEEN: Final = Finding(is_ready=False)
-"""Nothing can be told of the files: the work waits, and they are looked at again."""
+"""The check failed: the unit waits, and is checked again."""
 
 
 class Artifacts(msgspec.Struct, frozen=True):
-    """What one task declares."""
+    """The files that one task declares."""
 
     inputs: Paths
     outputs: Paths
     max_age: float | None = None
 
     def check(self, work: Work) -> None:
-        """Raise SubmitError when the paths for that work cannot be told."""
+        """Raise SubmitError when the paths for a unit cannot be made."""
         self.inputs.of(work)
         self.outputs.of(work)
 
     def makes(self, work: Work) -> tuple[str, ...]:
-        """What that work makes, as absolute paths: one file has one name, however it was written."""
+        """The outputs of a unit, as absolute paths: one file has one name, however it was written."""
         return _absolute(self.outputs.of(work))
 
     def look(self, work: Work, wall: float) -> Finding:
-        """Look at the files of that work. An OSError means that nothing can be told."""
+        """Check the files of a unit; an OSError means that the check failed."""
         newest = 0
         for path in self.inputs.of(work):
             at, trouble = _changed_at(path)
@@ -154,7 +156,7 @@ class Artifacts(msgspec.Struct, frozen=True):
 
 
 def declared(inputs: object, outputs: object, max_age: float | None) -> Artifacts | None:
-    """What `task()` was given, checked; None when it was given none of it."""
+    """Read what `task()` was given about files; None when it was given nothing."""
     if max_age is not None and outputs is None:
         raise ConfigError("max_age= is how old outputs may be: it needs outputs=. Give both, or neither.")
     if inputs is None and outputs is None:
@@ -165,9 +167,7 @@ def declared(inputs: object, outputs: object, max_age: float | None) -> Artifact
 def _paths(option: str, value: Any) -> Paths:
     if value is None:
         return Paths(option)
-    if callable(value):
-        if is_async(value) or not takes(value, 1):
-            raise InvalidOption(option, value, EXPECTED)
+    if is_plain_function(value):
         return Paths(option, function=value)
     given = value if isinstance(value, (list, tuple)) else [value]
     templates: list[tuple[str, ...]] = []
@@ -177,7 +177,7 @@ def _paths(option: str, value: Any) -> Paths:
             raise InvalidOption(option, one, EXPECTED)
         if is_address(template):
             raise InvalidOption(option, plain(template), "paths of files on this host, and no address")
-        parts = _place.split(template)
+        parts = PLACE.split(template)
         if any("{" in text or "}" in text for text in parts[::2]):
             raise InvalidOption(option, one, "places that name a param, as in 'pages/{page}.png'")
         templates.append(tuple(parts))
@@ -196,7 +196,7 @@ def _text(value: object) -> str | None:
 
 
 def _stays_below(value: str) -> bool:
-    """True for a name or relative path that names something below whatever it is put behind, on any system."""
+    """True for a name or relative path that stays below the folder it is appended to, on any system."""
     has_names = all(part.strip(" .") for part in _separator.split(value))
     return has_names and "\0" not in value and not os.path.splitdrive(value)[0]
 
@@ -206,7 +206,7 @@ def _absolute(paths: list[str]) -> tuple[str, ...]:
 
 
 def _changed_at(path: str) -> tuple[int | None, OSError | None]:
-    """When that was last changed, in nanoseconds; None when it does not exist, and why if that may be a mistake."""
+    """When a file was last changed, in nanoseconds; None when it is missing, with the error if access was denied."""
     try:
         return os.stat(path).st_mtime_ns, None  # noqa: PTH116 (a Path costs more than the call)
     except (FileNotFoundError, NotADirectoryError):
@@ -227,8 +227,8 @@ def write_output(path: StrPath, mode: Literal["wb"]) -> AbstractContextManager[B
 def write_output(path: StrPath, mode: str = "w", *, encoding: str = "utf-8") -> AbstractContextManager[Any]:
     """Write a file whole or not at all: `with runcue.write_output("text/1.txt") as file: file.write(…)`.
 
-    It is written under another name in the same folder (which is made if it is not there), and renamed when the
-    block ends without an error. Until then, whatever happens, the file is what it was before.
+    It is written under another name in the same folder (which is made if it does not exist), and renamed when the
+    block ends without an error. Until then, whatever happens, the file stays as it was.
     """
     if mode not in {"w", "wb"}:
         raise InvalidOption("mode", mode, "'w' for text or 'wb' for bytes")
@@ -242,7 +242,7 @@ def write_output(path: StrPath, mode: str = "w", *, encoding: str = "utf-8") -> 
 
 @contextmanager
 def _writing(path: Path, mode: str, encoding: str | None) -> Iterator[Any]:
-    target = path.resolve()  # a link stays one: what it leads to is written
+    target = path.resolve()  # a link stays a link: its target is written
     if target.is_dir():
         raise IsADirectoryError(EISDIR, "write_output() writes files, and this is a folder", str(path))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -251,10 +251,10 @@ def _writing(path: Path, mode: str, encoding: str | None) -> Iterator[Any]:
     descriptor = os.open(unfinished, flags, 0o666)
     try:
         try:
-            # Its user may close it, too: the descriptor stays ours until everything is on the disk.
+            # The caller may close the file: the descriptor stays open until everything is on the disk.
             with open(descriptor, mode, encoding=encoding, closefd=False) as file:
                 yield file
-            if target.exists():  # who could read that may read this
+            if target.exists():  # keep its permissions
                 unfinished.chmod(target.stat().st_mode & 0o777)
             os.fsync(descriptor)
         finally:
@@ -267,7 +267,7 @@ def _writing(path: Path, mode: str, encoding: str | None) -> Iterator[Any]:
 
 
 def _sync(folder: Path) -> None:
-    """Have the new name on the disk, too, where folders can be opened and synced."""
+    """Sync a folder, so that a new name in it is on the disk, where folders can be opened and synced."""
     if os.name != "posix":
         return
     try:
@@ -277,6 +277,6 @@ def _sync(folder: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        # The file is in its place: no more can be done for it.
+        # The file is in its place; this file system cannot sync folders.
         if error.errno not in {EACCES, EINVAL, ENOTSUP}:
             raise

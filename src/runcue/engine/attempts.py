@@ -1,7 +1,7 @@
-"""The attempts under way in this process: started, timed, given up, and what became of them.
+"""Runs the attempts of this process: starts them, times them out, gives them up, and reports their outcomes.
 
-An attempt is over for the queue as soon as it is given up; its code is told to stop, and its places stay taken
-until it has really ended.
+For the queue an attempt is over as soon as it is given up. Its code is told to stop, and it keeps its slots until the
+code has really ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runcue.core.model.record import Record
 from runcue.core.schedule.outcome import STOPPED
 from runcue.core.schedule.plan import Cancel, Charge, Ended, Entered, Entry, Item, Outcome, Plan
 from runcue.engine.judge import Judge
-from runcue.engine.running import Middleware, Run, RunningWork, Words, current_run, within
+from runcue.engine.running import Middleware, Reports, Run, RunningWork, current_run, within
 from runcue.engine.short_tasks import ShortTasks
 from runcue.errors import CommandFailed, StoreError
 from runcue.ports import Clock, Executor, Registered, Store, TooLate
@@ -29,13 +29,14 @@ from runcue.ports import Clock, Executor, Registered, Store, TooLate
 logger = logging.getLogger("runcue")
 
 LAG_FORGIVEN = 0.1
+"""Seconds by which a timer may ring late before its attempt gets that time back."""
 TIMEOUT = Failure("timeout", "timeout")
-TIMEOUT_FOR_GOOD = Failure("permanent", "timeout")
+FINAL_TIMEOUT = Failure("permanent", "timeout")
 LATE = Failure("late", "the call could not begin in time for its grant")
 
 
 class Attempts:
-    """What runs, by token; overdue code included."""
+    """The attempts under way, by token; those given up stay until their code has ended."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Attempts:
         tasks: Mapping[str, Registered],
         middleware: Sequence[Middleware],
         put: Callable[[Item], None],
-        words: Words,
+        reports: Reports,
         judge: Judge,
         may_block: bool,
     ) -> None:
@@ -57,57 +58,57 @@ class Attempts:
         self._tasks = tasks
         self._middleware = middleware
         self._put = put
-        self._words = words
+        self._reports = reports
         self._judge = judge
         self._may_block = may_block
         self.runs: dict[int, Run] = {}
         self.short_tasks = ShortTasks(self._loop.time)
         self._entering: list[Entering] = []
-        """Attempts whose handlers are entered in this step of the loop."""
+        """Attempts that enter their handlers in this step of the loop."""
         self._entries: list[Entry] | None = None
-        """What the item in the inbox says that tells of entries; None when there is none."""
+        """The entries of the `Entered` item in the inbox; None when there is no such item."""
 
     def are_awaited(self) -> bool:
-        """True while one is under way that counts and that stop() has not left alone."""
+        """True while stop() has to wait for an attempt."""
         return any(not run.is_given_up and not run.is_left for run in self.runs.values())
 
     def run_of(self, task: asyncio.Task[Any] | None) -> Run | None:
-        """The attempt that this task is, if it is one. May be asked from any thread."""
+        """The attempt that a task runs, if it runs one. May be called from any thread."""
         return next((run for run in list(self.runs.values()) if run.task is task), None) if task else None
 
     def current(self) -> Run | None:
-        """The attempt that the code that asks is: a handler's coroutine, or what runs in its thread or, where a
-        submission may have to wait for room, in tasks of its own."""
+        """The attempt that the calling code is part of: in its coroutine, in its thread, and where a submission may
+        have to wait for room (`may_block`) also in tasks that its handler made."""
         run = current_run.get()
-        if run is not None and self.runs.get(run.record.token) is run:  # not of another Cue, nor over
+        if run is not None and self.runs.get(run.record.token) is run:  # of this Cue, and still under way
             return run
         return self.run_of(asyncio.current_task())
 
     def is_own(self, record: Record) -> bool:
-        """True when the code that asks is the handler of that very work."""
+        """True when the calling code is the handler of that unit."""
         run = self.runs.get(record.token)
         return run is not None and (run.task is asyncio.current_task() or current_run.get() is run)
 
     def start(self, plan: Plan) -> None:
-        """Begin the attempts that a turn decided."""
-        tasks, executors, runs, words = self._tasks, self._executors, self.runs, self._words
+        """Begin the attempts that a plan starts."""
+        tasks, executors, runs, reports = self._tasks, self._executors, self.runs, self._reports
         loop, create_task = self._loop, task_maker(self._loop)
         rated = plan.rated
         for record in plan.start:
             spec, token = record.spec, record.token
             task = tasks[spec.task]
-            run = runs[token] = Run(record, executors[task.executor], words)
+            run = runs[token] = Run(record, executors[task.executor], reports)
             entering = None
             if spec.timeout is not None or token in rated:
                 run.is_rated = token in rated
                 latest = None if self._store.is_inline else rated.get(token)
                 entering = Entering(self, run, latest)
             run.task = create_task(self._attempt(run, task, entering), loop=loop, name=record.id)
-        if plan.start and not self._store.is_inline:  # called after the first step of each of them
+        if plan.start and not self._store.is_inline:  # called after the first step of every attempt
             loop.call_soon(self.short_tasks.observe, loop.time(), plan.start, runs.__contains__)
 
     def stop(self, token: int) -> None:
-        """That attempt no longer counts: its code is told to stop, if it can be."""
+        """Give an attempt up, and tell its code to stop where that is possible."""
         run = self.runs.get(token)
         if run is None or run.is_given_up:
             return
@@ -115,15 +116,17 @@ class Attempts:
         if run.timer is not None:
             run.timer.cancel()
         if run.task is not None and not run.has_begun:
-            run.task.cancel()  # before its first step: nothing of it will ever run, so it is over here and now
+            run.task.cancel()  # before its first step, so none of its code will run: it has ended
             del self.runs[token]
             self._put(Ended(run.record.id, token))
         elif run.task is not None and run.executor.can_stop:
             run.task.cancel()
 
     async def stop_all(self, request: Callable[[Item], Awaitable[Any]], seconds: float) -> None:
-        """Give up what still runs, and leave it so many seconds. In a file, what cannot be stopped is left to run on
-        in this process's name."""
+        """Give up the attempts that still run, and wait for so many seconds until they end.
+
+        With a shared store, code that cannot be stopped is left running, and its attempt goes on.
+        """
         for run in list(self.runs.values()):
             if run.is_given_up or run.is_left:
                 continue
@@ -133,22 +136,22 @@ class Attempts:
             try:
                 await request(Cancel(run.record.id, reason=STOPPED))
             except StoreError as error:
-                logger.warning("%s runs on: %s", run.record.id, error)
+                logger.warning("work %s was not cancelled and runs on: %s", run.record.id, error)
                 run.is_left = True
         stopped = [run.task for run in self.runs.values() if run.task and run.executor.can_stop]
         if stopped:
             await asyncio.wait(stopped, timeout=seconds)
 
     async def let_end(self, more: float) -> None:
-        """What runs outside and was given up is given the time it needs to end, or to be ended, and a bit more."""
+        """Wait for code outside this process that was given up: its grace, and `more` seconds."""
         ending = [run for run in self.runs.values() if run.is_given_up and run.executor.grace]
         tasks = [run.task for run in ending if run.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=max(run.executor.grace for run in ending) + more)
 
     def abandon(self) -> None:
-        """Cancel everything; whatever becomes of it no longer matters to anybody."""
-        self._put = _nobody
+        """Cancel all attempts and report nothing more."""
+        self._put = _discard
         runs, self.runs = list(self.runs.values()), {}
         for run in runs:
             run.is_given_up = True
@@ -161,9 +164,9 @@ class Attempts:
         record = run.record
         run.has_begun = True
         if self._may_block or task.executor != "async":
-            current_run.set(run)  # else a coroutine is known by its task, which costs nothing
+            current_run.set(run)  # else `current` finds a coroutine by its task, which costs nothing
         if record.spec.timeout is not None:
-            self._set_timer(run)  # what never comes to its handler's call must end, too
+            self._set_timer(run)  # set again at the entry; an attempt that waits to enter has to end, too
         try:
             if entering is not None:
                 entering.check()
@@ -181,16 +184,16 @@ class Attempts:
         except TooLate:
             outcome = Outcome(record.id, record.token, None, LATE)
         except BaseException as error:  # noqa: BLE001 (whatever a handler raises is its outcome)
-            said = asked(self._said, error) if is_kind(error, CommandFailed) else None
-            failure = self._put_off(classify(error, task.retry.retry_on), task, record)
-            outcome = Outcome(record.id, record.token, said, failure, error)
+            result = asked(self._failed_result, error) if is_kind(error, CommandFailed) else None
+            failure = self._with_delay(classify(error, task.retry.retry_on), task, record)
+            outcome = Outcome(record.id, record.token, result, failure, error)
         if entering is not None and not run.has_entered and outcome.failure is not LATE:
             self.entered(run, self.clock.now(), entering.began)
         self.runs.pop(record.token, None)
-        run.task = None  # a task, its coroutine and its run would otherwise wait for the collector
+        run.task = None  # breaks a reference cycle, which would wait for the garbage collector
         if run.timer is not None:
             run.timer.cancel()
-        if run.charged is not None:  # what other threads said of it may still be on its way
+        if run.charged is not None:  # charges that other threads made may not have arrived yet
             self._put(Charge(record.token, dict(run.charged)))
         if run.is_given_up:
             was_stopped = is_kind(outcome.error, asyncio.CancelledError)
@@ -198,20 +201,20 @@ class Attempts:
         else:
             self._put(outcome)
 
-    def _put_off(self, failure: Failure, task: Registered, record: Record) -> Failure:
-        """The same, and when to go on, where that is for the application to say and there is another attempt."""
+    def _with_delay(self, failure: Failure, task: Registered, record: Record) -> Failure:
+        """The failure, with the delay that `retry_delay` chooses if the task has one and another attempt follows."""
         policy = record.spec.retry or task.retry
-        is_open = failure.after is None and failure.kind in {"error", "timeout"}
-        if task.retry_delay is None or not is_open or record.failures + 1 >= policy.max_attempts:
+        has_no_delay = failure.after is None and failure.kind in {"error", "timeout"}
+        if task.retry_delay is None or not has_no_delay or record.failures + 1 >= policy.max_attempts:
             return failure
         return replace(failure, after=self._judge.delay(task.retry_delay, record))
 
-    def _said(self, error: CommandFailed) -> Any:
-        """What a command said before it failed, as it is stored."""
+    def _failed_result(self, error: CommandFailed) -> Any:
+        """The output of a command that failed, as it is stored."""
         return self._store.stored_result(error.result)
 
     def entered(self, run: Run, at: float, began: float | None) -> None:
-        """The handler was entered: rates and the timeout count from here. Its call may have begun earlier."""
+        """The handler was entered: rates and the timeout count from now. Its call may have begun earlier."""
         if run.has_entered:
             return
         run.has_entered = True
@@ -225,11 +228,11 @@ class Attempts:
             self._entries.append((run.record.token, at, at if began is None else began))
 
     def take_entries(self) -> None:
-        """The next turn takes what was put so far: entries from now on are for another one."""
+        """The next turn takes the entries so far; later ones need an item of their own."""
         self._entries = None
 
     def enters(self, entering: Entering) -> None:
-        """The handler is entered in this step of the loop: told after that, together with others."""
+        """Report the entry after this step of the loop, together with others."""
         if not self._entering:
             self._loop.call_soon(self._have_entered)
         self._entering.append(entering)
@@ -245,10 +248,10 @@ class Attempts:
         run.timer = self._loop.call_later(run.record.spec.timeout or 0.0, self._time_out, run)
 
     def _time_out(self, run: Run) -> None:
-        """The attempt is over; its code is told to stop and keeps its places until it has.
+        """End the attempt with a timeout.
 
-        When somebody held the loop, this rings late, perhaps through no fault of the handler: once it gets that
-        time back, as far as it is no longer than the timeout itself.
+        A timer that rings late was held up by other code on the loop, perhaps together with the handler. So once the
+        attempt gets that time back, up to the length of its timeout.
         """
         assert run.timer is not None
         record = run.record
@@ -261,49 +264,48 @@ class Attempts:
         timeout = TimeoutError(f"timeout after {limit:g} s")
         is_excluded = classify(timeout, self._tasks[record.spec.task].retry.retry_on).kind == "permanent"
         failure = (
-            TIMEOUT_FOR_GOOD if is_excluded else self._put_off(TIMEOUT, self._tasks[record.spec.task], record)
+            FINAL_TIMEOUT if is_excluded else self._with_delay(TIMEOUT, self._tasks[record.spec.task], record)
         )
         self._put(Outcome(record.id, record.token, None, failure, timeout, has_ended=False))
 
 
-def _nobody(item: Item) -> None:
-    """Stands in where nobody listens any more."""
+def _discard(item: Item) -> None:
+    """Drop an item of an engine that was abandoned."""
 
 
 class Entering(msgspec.Struct, eq=False):
-    """The moment a handler is entered: whether it still may be, and that it was."""
+    """Checks that a handler may still be entered, and reports the entry."""
 
     attempts: Attempts
     run: Run
     latest: float | None
     began: float | None = None
-    """When it was last found to be in time."""
+    """When `check` last found the entry in time."""
 
     def check(self) -> None:
-        """Raise TooLate where whoever decides next counts the call from an earlier moment on. From any thread."""
+        """Raise TooLate if the deciding process would count the call from an earlier moment. From any thread."""
         if self.latest is not None:
             self.began = self.attempts.clock.now()
             if self.began > self.latest:
                 raise TooLate
 
     def soon(self) -> None:
-        """It is entered in this step of the loop."""
+        """Report that the handler is entered in this step of the loop."""
         self.attempts.enters(self)
 
     def __call__(self, at: float | None) -> None:
-        """It was entered, then or now. On the loop only."""
+        """Report that the handler was entered at that time, or (None) now. On the loop only."""
         at = self.attempts.clock.now() if at is None else at
         self.attempts.entered(self.run, at, self.began)
 
 
 def task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[Any]]:
-    """What makes a task of a coroutine, given `loop` and `name`: the class itself, which is all that
-    `loop.create_task` comes down to on a loop that does nothing of its own there."""
+    """The fastest way to make a task: `asyncio.Task` itself, unless the loop makes tasks in a way of its own."""
     is_plain = type(loop).create_task is asyncio.BaseEventLoop.create_task and loop.get_task_factory() is None
-    return asyncio.Task if is_plain else _by_its_loop
+    return asyncio.Task if is_plain else _loop_task
 
 
-def _by_its_loop(
+def _loop_task(
     coroutine: Coroutine[Any, Any, Any], *, loop: asyncio.AbstractEventLoop, name: str
 ) -> asyncio.Task[Any]:
     return loop.create_task(coroutine, name=name)

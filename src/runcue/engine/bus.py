@@ -1,9 +1,9 @@
-"""Tells everybody what happened, in order, after it was committed.
+"""Publishes committed events, in order, to listeners and readers.
 
-The bus keeps the last 10,000 events, and of older ones the final event of each work, so that a reader may
-start at the beginning and miss nothing that matters; or none at all where a store keeps them all, in its log.
-Readers pull at their own pace from where they are; nobody has a queue that could grow. A reader that fell behind
-gets one `gap` event with the number it missed.
+For a queue in memory the bus keeps the last 10,000 events, and of older ones the final event of each unit, so that a
+reader may start at the beginning and miss nothing that matters. Where a store logs all events, the bus keeps none.
+Readers pull at their own pace from their own place, so no buffer grows. A reader that fell behind gets one `gap`
+event with the number of events it missed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from runcue.errors import StorageBusy, StoreError
 
 KEPT = 10_000
 SOME = 256
-"""How many events a reader is given at once."""
+"""How many events a reader gets at once."""
 PAUSE = 0.5
-"""Seconds between two tries to read from a store that has trouble."""
+"""Seconds before a read that the store refused is tried again."""
 
 Listener = Callable[[Plan], None]
 Log = Callable[[int, int], Awaitable[list[Event]]]
-"""Reads events that a store keeps: those after a number, some at a time."""
+"""Reads the events that a store logs: those after a number, so many at most."""
 
 
 class Bus:
     """The events of one Cue."""
 
-    def __init__(self, keep_finals: int | None, log: Log | None = None, told: int = 0) -> None:
-        """`told` is the number of the last event in the log that is older than this Cue."""
+    def __init__(self, keep_finals: int | None, log: Log | None = None, last_seq: int = 0) -> None:
+        """`last_seq` is the number of the last event that the log had when this Cue opened the store."""
         self._log = log
-        self._told = told
+        self._last_seq = last_seq
         self._ring: deque[News] = deque(maxlen=KEPT)
         self._keep_finals = keep_finals
         self._finals: deque[tuple[int, dict[int, News]]] = deque()
@@ -52,7 +52,7 @@ class Bus:
         return self.next_seq - len(self._ring)
 
     def publish(self, plan: Plan) -> None:
-        """What the plan tells has happened, in this order."""
+        """Publish the events of a committed plan."""
         if self._log is None:
             self._ring.extend(plan.events)
             if plan.finals and self._keep_finals != 0:
@@ -61,14 +61,14 @@ class Bus:
         for listener in self.listeners:
             try:
                 listener(plan)
-            except KeyboardInterrupt:  # the user's, at the terminal
+            except KeyboardInterrupt:  # Ctrl-C
                 raise
             except BaseException as error:  # noqa: BLE001 (such as a log handler's: it must not end the turns)
                 self._complain(listener, error)
-        self._wake()
+        self.wake()
 
     def _keep(self, first: int, finals: dict[int, News]) -> None:
-        """Keep the final events of a turn as they came, and let go of turns that are too long ago."""
+        """Keep the final events of a turn, and drop those of turns that are too old."""
         self._finals.append((first, finals))
         self._amount_of_finals += len(finals)
         keep = self._keep_finals
@@ -78,21 +78,21 @@ class Bus:
     @staticmethod
     def _complain(listener: Listener, error: BaseException) -> None:
         asyncio.get_running_loop().call_exception_handler(
-            {"message": f"runcue: {listener!r} failed to hear what happened", "exception": error}
+            {"message": f"runcue: the listener {listener!r} raised; events go on", "exception": error}
         )
 
     def end(self) -> None:
-        """No more will come for now: readers finish once they have read everything."""
+        """Let readers finish once they have read all events."""
         self._is_over = True
-        self._wake()
+        self.wake()
 
     def begin(self) -> None:
-        """More will come."""
+        """Have readers wait for more events again."""
         self._is_over = False
 
     async def read(self, types: frozenset[str] | None, since: int | None = None) -> AsyncIterator[Event]:
-        """Every event after `since` (None: of this Cue's time), then those to come, until the bus ends."""
-        cursor = max(1, (self._told if since is None else since) + 1)
+        """Yield every event after `since` (None: since this Cue opened the store), until `end`."""
+        cursor = max(1, (self._last_seq if since is None else since) + 1)
         while True:
             calls = self._calls
             if batch := await self._next(cursor):
@@ -101,7 +101,7 @@ class Bus:
                     if types is None or event.type in types or event.type == "gap":
                         yield event
                 continue
-            if calls != self._calls:  # something was told since that look, and nobody else says so
+            if calls != self._calls:  # an event came during that read, and its wake-up is past
                 continue
             if self._is_over:
                 return
@@ -115,32 +115,28 @@ class Bus:
         while True:
             try:
                 return await self._log(cursor - 1, SOME)
-            # A reader outlives a server that is away for a while, as the queue does.
+            # A reader outlives an outage of the server, as the queue does.
             except StoreError as error:
                 if self._is_over or type(error) not in {StoreError, StorageBusy}:
                     raise
             await asyncio.sleep(PAUSE)
 
-    def heard(self) -> None:
-        """Another process told something: readers may go on."""
-        self._wake()
-
     def _batch(self, cursor: int) -> list[Event]:
-        """Some events from `cursor` on."""
+        """The next events from `cursor` on."""
         if cursor < self._first:
-            return list(self._old(cursor))
+            return list(self._before_ring(cursor))
         start = cursor - self._first
-        ring = self._ring  # who keeps up reads at its end, where looking by number is quick
+        ring = self._ring  # a deque is quick to index near its end, where most readers are
         end = min(start + SOME, len(ring))
         return [make_event(cursor + place - start, ring[place]) for place in range(start, end)]
 
-    def _old(self, cursor: int) -> Iterable[Event]:
-        """What is left of the time before the ring: final events, and how many others are gone."""
+    def _before_ring(self, cursor: int) -> Iterable[Event]:
+        """The final events from before the ring, then a `gap` for all others."""
         end = self._first
         finals = [
-            make_event(first + place, news)
+            make_event(first + place, event)
             for first, batch in self._finals
-            for place, news in batch.items()
+            for place, event in batch.items()
             if cursor <= first + place < end
         ]
         yield from finals
@@ -148,7 +144,8 @@ class Bus:
         if missed:
             yield Event("gap", end - 1, draft_of(self._ring[0]).at, data={"missed": missed})
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have waiting readers look for new events."""
         self._calls += 1
         arrived, self._arrived = self._arrived, None
         if arrived is not None and not arrived.done():

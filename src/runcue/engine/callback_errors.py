@@ -1,6 +1,6 @@
-"""What is to be said of the application's callbacks: how long they take, and what goes wrong in them.
+"""Reports the errors and the durations of the application's callbacks.
 
-Observers are told everything; everybody else is told of each cause once.
+Observers get every error; the log and the event `callback_failed` get each cause once.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ logger = logging.getLogger("runcue")
 
 
 class CallbackErrors:
-    """Tells observers of all that goes wrong in the application's callbacks, and passes each cause on once."""
+    """Passes every error of a callback to the observers, and each cause once to `emit`."""
 
-    def __init__(self, tell: Callable[[str, BaseException], None], observers: Sequence[Observer]) -> None:
-        self._tell = tell
+    def __init__(self, emit: Callable[[str, BaseException], None], observers: Sequence[Observer]) -> None:
+        self._emit = emit
         self.observers = observers
         self._known: dict[tuple[str, int, str], type] = {}
-        """Causes that were told: the callback, the class of what it raised (by id: a class may refuse to be hashed),
-        and where the class says little, the text."""
+        """Causes that were emitted: the callback, the exception's class (by id: a class may refuse to be hashed), and
+        the text where the class alone says little."""
 
     def __call__(self, kind: str, error: BaseException) -> None:
         """A callback of this kind failed."""
@@ -33,24 +33,24 @@ class CallbackErrors:
         cause = kind, id(type(error)), text
         if cause not in self._known and len(self._known) < 1000:
             self._known[cause] = type(error)
-            self._tell(kind, error)
+            self._emit(kind, error)
 
     def took(self, kind: str, seconds: float) -> None:
-        """A callback of this kind answered, or failed, after so long."""
+        """Note how long a callback of this kind took, whether or not it failed."""
         for observer in self.observers:
             guarded(observer.called, kind, seconds)
 
 
-def guarded(tell: Callable[..., None], *what: object) -> None:
-    """Tell an observer something; what goes wrong there is logged and changes nothing here."""
+def guarded(method: Callable[..., None], *arguments: object) -> None:
+    """Call a method of an observer; an error in it is logged and changes nothing."""
     try:
-        tell(*what)
-    except KeyboardInterrupt:  # the user's, at the terminal
+        method(*arguments)
+    except KeyboardInterrupt:  # Ctrl-C
         raise
     except BaseException as error:  # noqa: BLE001 (an application's instrument may raise anything)
-        log_trouble(f"an observer failed in {quoted(tell)}", error)
+        log_trouble(f"an observer raised in {quoted(method)}", error)
 
 
 def log_trouble(what: str, error: BaseException) -> None:
-    """Log what went wrong in an instrument of the application; in our words, as its own may raise, too."""
+    """Log an error of the application's instrument, with safe texts: its own `str` may raise, too."""
     logger.warning("%s: %s\n%s", what, describe(error), traceback_text(error))

@@ -1,4 +1,4 @@
-"""Threads for one callback that was seen to be slow."""
+"""Calls a slow callback in a thread, where its time limit can be enforced."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 Answer = tuple[Any, BaseException | None]
 Call = tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, "asyncio.Future[Answer]"]
 MOST_STUCK = 4
-"""How many calls of one callback may be under way beyond their limit. The next waits until one of them is over."""
+"""How many calls of one callback may be past their limit. The next call waits until one of them returns."""
 
 
 class Overrun(Exception):
-    """The function did not return within its limit, or too many before it have not."""
+    """The call did not return within its limit, or `MOST_STUCK` earlier calls have not."""
 
 
 class OwnThread:
-    """Calls come one after the other, and each has its limit from its own beginning.
+    """Makes the calls of one callback one after the other, each within its time limit.
 
-    A call that overruns keeps its thread until it returns; the next one gets another. So one slow call costs those
-    behind it no more than its limit.
+    A call that overruns keeps its thread until it returns, and the next call gets a new thread. So a slow call delays
+    the calls behind it by no more than the limit.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._turn = asyncio.Lock()
         self._calls: SimpleQueue[Call | None] | None = None
-        """Leads to the thread that has nothing to do; None when there is no such thread."""
+        """The queue of the idle thread; None when there is no idle thread."""
         self._stuck: set[asyncio.Future[Answer]] = set()
 
     async def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], limit: float) -> Any:
@@ -54,7 +54,7 @@ class OwnThread:
             await asyncio.wait([answer], timeout=limit)
         finally:
             if not answer.done():
-                self.close()  # that thread ends when the call returns
+                self.close()  # the thread ends when the call returns
                 self._stuck.add(answer)
                 answer.add_done_callback(self._stuck.discard)
         if not answer.done():
@@ -62,7 +62,7 @@ class OwnThread:
         return answer.result()
 
     def close(self) -> None:
-        """Let the thread go once it has nothing to do."""
+        """Let the thread end once it is idle."""
         if self._calls is not None:
             self._calls.put(None)
             self._calls = None
@@ -84,11 +84,11 @@ def _work(calls: SimpleQueue[Call | None]) -> None:
         except BaseException as raised:  # noqa: BLE001 (an application's callback may raise anything)
             error = raised
         try:
-            loop.call_soon_threadsafe(_settle, answer, result, error)
+            loop.call_soon_threadsafe(_set_answer, answer, result, error)
         except RuntimeError:
-            return  # the loop is closed: nobody asks any more
+            return  # the loop is closed: no more calls come
 
 
-def _settle(answer: asyncio.Future[Answer], result: Any, error: BaseException | None) -> None:
+def _set_answer(answer: asyncio.Future[Answer], result: Any, error: BaseException | None) -> None:
     if not answer.done():
         answer.set_result((result, error))

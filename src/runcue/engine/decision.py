@@ -1,4 +1,4 @@
-"""One decision: what goes into a turn as values, and the order of its steps."""
+"""Makes the decision of one turn: the inputs, as values, and the order of the steps."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from runcue.core.schedule.scheduler import Scheduler
 from runcue.ports import Turn
 
 MUST_BE_KEPT = (Outcome, Ended, Entered, Declare, Serve, Lost, Charge, Hello, Missed)
-"""What happened, and must be taken in by some turn, whatever becomes of this one."""
+"""Items that report facts: if a turn fails, the next one has to take them."""
 Ask = Callable[[Scheduler, Turn], None]
 
 
 class Decider(msgspec.Struct, eq=False):
-    """One decision to be made: where the store makes it, with the turn held, from these values alone."""
+    """The decision function of one turn. The store calls it with the turn held; it depends on these values alone."""
 
     scheduler: Scheduler
     items: list[Item]
@@ -41,14 +41,14 @@ class Decider(msgspec.Struct, eq=False):
     is_whole: bool
     question: Ask | None = None
     short_tasks: frozenset[str] = frozenset()
-    """Tasks whose units had better run in this process."""
+    """Tasks whose units are best run in this process."""
     taken: Sequence[Post] = ()
-    """What it took that processes had left, once it is made."""
+    """The posts that the turn took."""
     has_more: bool = False
-    """True when there was more of that."""
+    """True when posts were left for the next turn."""
 
     def __call__(self, turn: Turn) -> Plan:
-        """Catch up, take in, decide."""
+        """Catch up with the store, take in the items, make the plan."""
         scheduler, items, posts = self.scheduler, self.items, turn.posts
         self.taken, self.has_more = posts, turn.has_more
         scheduler.begin(turn.now, turn.wall, turn.reader)
@@ -61,9 +61,9 @@ class Decider(msgspec.Struct, eq=False):
             scheduler.greet(items, posts)
             scheduler.keep_here(self.short_tasks)
         everything = [*items, *(item for post in posts for item in post.items)] if posts else items
-        lacks: ReadRequest | None
-        while lacks := scheduler.needs(everything):
-            scheduler.absorb(lacks, turn.read(lacks))
+        request: ReadRequest | None
+        while request := scheduler.needs(everything):
+            scheduler.absorb(request, turn.read(request))
         if posts:
             scheduler.take_posts(posts)
         scheduler.take_in(items)

@@ -1,14 +1,14 @@
-"""The shell around the scheduler: inbox, turn, act, alarm, graceful stop.
+"""Runs the turns of one process: collects items in the inbox, takes a turn, carries out its plan.
 
-A turn is the only way anything changes. Everything that wants to change something puts an item into the inbox;
-a turn takes the inbox in, decides, commits, and then acts: answers, tells, stops, starts, asks, sets the alarm.
-Between turns the engine sleeps until the inbox is filled or until the exact moment the plan named.
+A turn is the only way anything changes. Whatever wants a change puts an item into the inbox. A turn takes the inbox,
+decides and commits; then the engine acts on the plan: answer callers, stop and start handlers, emit events, call
+callbacks, set the alarm. Between turns the engine sleeps until an item arrives or the alarm rings.
 
-With an inline store (memory) an item that needs no start is taken in at once, in a turn of its own that starts
-nothing: so `submit` returns without suspending, and work submitted in a row is chosen among, best first.
+With an inline store (memory) `request` takes a turn at once that accepts units and starts none. So `submit` returns
+without suspending, and the next turn chooses the best among all units submitted in a row.
 
-Where several processes share a queue, one of them decides for all (peer.py). The others leave their inboxes for it
-and do what it decided for them: to `act` that looks like a plan of their own.
+Where several processes share a queue, `peer.py` decides whether this process plans for all of them or posts its
+inbox to the process that does. `act` carries out the plan in both cases.
 """
 
 from __future__ import annotations
@@ -22,12 +22,7 @@ from typing import Any, TypeVar
 from runcue.core.model.record import WorkState
 from runcue.core.model.state import NO_HEAD
 from runcue.core.schedule.gates import Allowance, Questions
-from runcue.core.schedule.plan import (
-    Hello,
-    Item,
-    Plan,
-    Serve,
-)
+from runcue.core.schedule.plan import Hello, Item, Plan, Serve
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.engine.alarm import NEVER, Alarm
 from runcue.engine.attempts import Attempts
@@ -36,7 +31,7 @@ from runcue.engine.decision import MUST_BE_KEPT, Ask, Decider
 from runcue.engine.judge import Judge
 from runcue.engine.peer import Peer
 from runcue.engine.replies import Replies
-from runcue.engine.running import Middleware, Words
+from runcue.engine.running import Middleware, Reports
 from runcue.engine.waiters import Waiters
 from runcue.errors import (
     CueClosed,
@@ -54,24 +49,25 @@ logger = logging.getLogger("runcue")
 
 T = TypeVar("T")
 NOTHING_ASKED = Allowance(0, 0)
-CLEANUP = 1.0
+CANCEL_GRACE = 1.0
 """Seconds that stop() leaves to coroutines it has cancelled."""
-LAST_LOOK = 0.05
-"""Seconds that a turn under way is given at least, when everything is to stop at once."""
-TROUBLE_EVERY = 60.0
-FOR_GOOD = (StorageReplaced, ForkedConnection, SchemaTooNew)
-"""What no later turn can mend: the file is another one, or this process is."""
+LAST_TURN = 0.05
+"""Seconds that a turn under way gets at least, even with stop(0)."""
+LOG_EVERY = 60.0
+"""Seconds between two log lines about a store that cannot be written."""
+PERMANENT_ERRORS = (StorageReplaced, ForkedConnection, SchemaTooNew)
+"""Errors that no later turn can overcome: the file, or this process, is no longer the one that opened the queue."""
 STORE_PAUSE = 0.5
-"""Seconds before a turn that the store could not keep is tried again."""
-TRIES = 5
-SHORT_PAUSE = 0.01
-"""How often a turn is tried again that only happened to be in somebody's way, and seconds to begin with."""
-GIVE_UP = 4
-"""After so many turns in a row that could not be kept, stop() no longer waits for what they would keep."""
+"""Seconds before a turn that the store could not commit is tried again."""
+PASSING_RETRIES = 5
+PASSING_PAUSE = 0.01
+"""A turn that only met a passing conflict is retried at once: how often, and the first pause in seconds."""
+MAX_FAILURES = 4
+"""After so many failed turns in a row, stop() no longer waits for the items in the inbox."""
 
 
 class Engine:
-    """Runs turns and does what they decided."""
+    """Takes turns for one Cue and carries out their plans."""
 
     def __init__(
         self,
@@ -91,16 +87,18 @@ class Engine:
         may_block: bool,
         may_refuse: bool,
     ) -> None:
-        """`make_scheduler` makes one for this process, or (True) one for nobody, to look at everything with.
-        `hello` says what the other processes have to know of this one; nothing if that is what it said last, unless
-        it is to say it all the same."""
+        """`make_scheduler(True)` makes a scheduler that only answers questions and decides for no process.
+
+        `hello(is_serving, queues, is_new)` introduces this process to the others; None when they know all of it
+        already and `is_new` is False.
+        """
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._store: Store = store
         self._inline_store = store if isinstance(store, InlineStore) else None
         self._clock = clock
         self._scheduler = make_scheduler(False) if store.is_inline else None
-        """Of a store that nobody shares; else it is the peer's."""
+        """Set for an inline store only; for a shared store the peer has the scheduler."""
         self._head = NO_HEAD
         self._judge = judge
         self._bus = bus
@@ -117,7 +115,7 @@ class Engine:
             tasks=tasks,
             middleware=middleware,
             put=self.put,
-            words=Words(clock, progress_interval, self.put_from_anywhere),
+            reports=Reports(clock, progress_interval, self.put_threadsafe),
             judge=judge,
             may_block=may_block,
         )
@@ -127,14 +125,14 @@ class Engine:
         self._may_start = False
         self._quiet: asyncio.Future[None] | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._troubled_at = -TROUBLE_EVERY
+        self._logged_at = -LOG_EVERY
         self._failures = 0
-        """How many turns in a row the store could not keep."""
+        """How many turns in a row the store could not commit."""
         self._queues: frozenset[str] | None = None
         self._serve: Serve | None = None
         self._broken: Exception | None = None
         self._peer: Peer | None = None
-        """How this process takes part, where several share the queue."""
+        """Set for a shared store: decides for all processes, or posts the inbox to the process that does."""
         if isinstance(store, SharedStore):
             self._peer = Peer(
                 self,
@@ -146,7 +144,7 @@ class Engine:
                 may_refuse=may_refuse,
             )
 
-    # coming and going -------------------------------------------------------------------------------------
+    # starting and stopping --------------------------------------------------------------------------------
 
     @property
     def is_started(self) -> bool:
@@ -155,30 +153,30 @@ class Engine:
 
     @property
     def was_started(self) -> bool:
-        """True once start was called, whatever came after it."""
+        """True once start() was called, also after stop()."""
         return self._serve is not None
 
     @property
     def pending(self) -> int:
-        """How much is pending."""
+        """How many units were pending after the last turn."""
         return self._head.pending
 
     async def counts(self) -> dict[WorkState, int]:
-        """How many works there were in each state so far."""
-        self._check()
+        """How many units there were in each state so far."""
+        self._raise_if_broken()
         if self._peer is not None:
-            await self._settled(self._peer)
+            await self._until_taken(self._peer)
             return await self._peer.counts()
         await self.look(lambda scheduler, turn: None)
         return {state: getattr(self._head, state.value) for state in WorkState}
 
     async def last_event(self) -> int:
-        """The number of the latest event, whoever told it."""
+        """The number of the latest event of any process."""
         await self.look(lambda scheduler, turn: None)
         return self._bus.next_seq - 1 if self._store.is_inline else self._head.told
 
     def start(self, queues: frozenset[str] | None) -> None:
-        """Begin to take turns by itself."""
+        """Start units from now on."""
         if self._may_start:
             return
         self._may_start = True
@@ -191,45 +189,45 @@ class Engine:
         self.take_turns()
 
     def take_turns(self) -> None:
-        """Take turns whenever there is something to decide; nothing is started before `start`."""
+        """Take turns from now on; they start no unit before `start`."""
         if self._loop_task is None or self._loop_task.done():
             self._loop_task = self._loop.create_task(self._run(), name="runcue")
             self._wake.set()
-            self._loop_task.add_done_callback(self._over)
+            self._loop_task.add_done_callback(self._turns_ended)
 
     async def stop(self, timeout: float | None) -> None:
-        """Start nothing new, wait for what runs; after `timeout` cancel it."""
+        """Start no more units and wait for running ones; after `timeout` cancel those."""
         if self._loop_task is None:
             await self._drain()
             return
         self._may_start = False
         self._wake.set()
         if not await self._until_quiet(timeout):
-            await self.attempts.stop_all(self.request, CLEANUP)
-        await self.attempts.let_end(CLEANUP)
+            await self.attempts.stop_all(self.request, CANCEL_GRACE)
+        await self.attempts.let_end(CANCEL_GRACE)
         await self._drain()
-        # Callbacks may have had something to tell, or a turn was under way that started more.
+        # Callbacks may have submitted more, or a turn that was under way may have started more.
         while self._is_stopping():
-            if not await self._until_quiet(None if timeout is None else max(timeout, LAST_LOOK)):
-                await self.attempts.stop_all(self.request, CLEANUP)
-                await self.attempts.let_end(CLEANUP)
+            if not await self._until_quiet(None if timeout is None else max(timeout, LAST_TURN)):
+                await self.attempts.stop_all(self.request, CANCEL_GRACE)
+                await self.attempts.let_end(CANCEL_GRACE)
             await self._drain()
-        if self._may_start:  # somebody called start() meanwhile
+        if self._may_start:  # start() was called meanwhile
             return
-        if not self._store.is_inline:  # it goes on to accept, and to hear of others
-            await asyncio.sleep(0)  # what was cancelled has its say
+        if not self._store.is_inline:  # turns go on: this process still submits, and sees what others do
+            await asyncio.sleep(0)  # let cancelled tasks run their last step
             self._bus.end()
             return
         task, self._loop_task = self._loop_task, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        if self._loop_task is None:  # else somebody called start() meanwhile
+        if self._loop_task is None:  # else start() was called meanwhile
             self.set_alarm(NEVER)
             self._bus.end()
 
     async def _until_quiet(self, timeout: float | None) -> bool:
-        """True once no attempt that still counts is under way, or nobody wants to stop any more."""
+        """True once every attempt that stop() waits for has ended, or start() was called again."""
         try:
             async with within(timeout):
                 while self._is_stopping():
@@ -246,33 +244,35 @@ class Engine:
     def _is_stopping(self) -> bool:
         if self._may_start or self._loop_task is None or self._loop_task.done():
             return False
-        is_left = bool(self._inbox) or self._one_at_a_time.locked() or self._has_unread
-        return (self._failures < GIVE_UP and is_left) or self.attempts.are_awaited()
+        has_items = bool(self._inbox) or self._one_at_a_time.locked() or self._has_unread
+        return (self._failures < MAX_FAILURES and has_items) or self.attempts.are_awaited()
 
     def _signal_quiet(self) -> None:
         quiet, self._quiet = self._quiet, None
         if quiet is not None and not quiet.done():
             quiet.set_result(None)
 
-    def _over(self, task: asyncio.Task[None]) -> None:
-        """The turns have ended: because of stop(), with the loop, or by a mistake of ours, which must be heard."""
+    def _turns_ended(self, task: asyncio.Task[None]) -> None:
+        """Report why no more turns are taken, unless stop() or the end of the loop is the reason."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._may_start = False
             if isinstance(error, StoreError):
-                logger.error("no more turns: %s", error)
+                logger.error("runcue takes no more turns: %s", error)
                 self._broken = error
-            elif isinstance(error, KeyboardInterrupt):  # the user's, at the terminal: the loop ends with it
+            elif isinstance(error, KeyboardInterrupt):  # Ctrl-C, which ends the loop, too
                 self._broken = RuncueError("runcue takes no more turns: it was interrupted")
             else:
                 self._loop.call_exception_handler(
-                    {"message": "runcue takes no more turns: this is a mistake in runcue", "exception": error}
+                    {"message": "runcue takes no more turns: this is a bug in runcue", "exception": error}
                 )
-                self._broken = RuncueError(f"runcue takes no more turns, by its own mistake: {error!r}")
+                self._broken = RuncueError(
+                    f"runcue takes no more turns because of a bug in runcue: {error!r}"
+                )
             self.fail_waiters(lambda: self._broken or CueClosed("wait"))
         self._signal_quiet()
 
     async def close(self, error: Callable[[], Exception]) -> None:
-        """Take no more turns."""
+        """Take no more turns, and fail every caller that still waits."""
         task, self._loop_task = self._loop_task, None
         if task is not None:
             async with self._one_at_a_time:
@@ -282,7 +282,7 @@ class Engine:
         self.fail_waiters(error)
 
     def abandon(self) -> None:
-        """Nothing of it runs any more, here and now, and nobody is told: as if its process had died."""
+        """End at once and without a word, as if this process had died."""
         task, self._loop_task = self._loop_task, None
         if task is not None:
             task.cancel()
@@ -291,28 +291,28 @@ class Engine:
         self.attempts.abandon()
 
     def fail_waiters(self, error: Callable[[], Exception]) -> None:
-        """Nothing will happen any more: whoever waits for something gets the error."""
-        settling = () if self._peer is None else self._peer.waiting()
-        for future in (*self.replies.all(), *self.waiters.all(), *self._idle_waiters, *settling):
+        """Fail every caller that waits: no turn will answer it."""
+        post_waiters = () if self._peer is None else self._peer.post_waiters()
+        for future in (*self.replies.all(), *self.waiters.all(), *self._idle_waiters, *post_waiters):
             if not future.done():
                 future.set_exception(error())
-                future.exception()  # who waits gets it; nobody has to
+                future.exception()  # mark it as retrieved: its caller may have given up
 
     # asking the engine ------------------------------------------------------------------------------------
 
-    def news(self, is_urgent: bool = True) -> None:
-        """Another process did something: look who waited for that; if something was left for this one, take part."""
-        if is_urgent or self._idle_waiters or (self._peer is not None and self._peer.is_awaited):
+    def store_changed(self, is_urgent: bool = True) -> None:
+        """Another process committed something; `is_urgent` when it left a letter or a post for this process."""
+        if is_urgent or self._idle_waiters or (self._peer is not None and self._peer.has_post_waiters):
             self._wake.set()
-        self.hear()
+        self.recheck()
 
     def wake(self) -> None:
-        """Take a turn, or part in one."""
+        """Have the next turn or exchange taken now."""
         self._wake.set()
 
-    def hear(self) -> None:
-        """Others did something: those who wait here for what they did look whether it was that."""
-        self._bus.heard()
+    def recheck(self) -> None:
+        """Have event readers and waiting callers look for what other processes committed."""
+        self._bus.wake()
         self.waiters.recheck()
 
     def put(self, item: Item) -> None:
@@ -321,23 +321,23 @@ class Engine:
         self._wake.set()
 
     def put_first(self, item: Item) -> None:
-        """The same, before all others, and in place of what there is of its kind."""
-        self._inbox = [item, *(one for one in self._inbox if type(one) is not type(item))]
+        """Leave an item before all others, in place of any item of its type."""
+        self._inbox = [item, *(other for other in self._inbox if type(other) is not type(item))]
 
-    def put_from_anywhere(self, item: Item) -> None:
-        """The same, from any thread."""
+    def put_threadsafe(self, item: Item) -> None:
+        """Leave an item for the next turn, from any thread."""
         if get_ident() == self._thread:
             self.put(item)
         else:
             self._loop.call_soon_threadsafe(self.put, item)
 
     async def request(self, item: Item) -> Any:
-        """Put an item into a turn and wait for its answer, which may be an exception to raise."""
-        self._check()
+        """Put an item into a turn; return its answer, or raise the exception that is its answer."""
+        self._raise_if_broken()
         self._inbox.append(item)
         self._wake.set()
         if self._store.is_inline:
-            plan = self._inline(is_whole=False)
+            plan = self._inline_turn(is_whole=False)
             self.act(plan)
             for asked, answer in plan.replies:
                 if asked is item:
@@ -347,54 +347,54 @@ class Engine:
         return await self.replies.to(item)
 
     async def look(self, question: Callable[[Scheduler, Turn], T]) -> T:
-        """Ask the scheduler something, in a turn that takes the inbox in and starts nothing."""
+        """Ask the scheduler a question, in a turn that takes the inbox and starts no unit."""
         answer: list[T] = []
         problem: list[Exception] = []
 
         def ask(scheduler: Scheduler, turn: Turn) -> None:
             try:
                 answer.append(question(scheduler, turn))
-            except Exception as error:  # noqa: BLE001 (raised below: what was taken in must be committed)
+            except Exception as error:  # noqa: BLE001 (raised below: the turn has to be committed all the same)
                 problem.append(error)
 
-        self._check()
+        self._raise_if_broken()
         if self._store.is_inline:
-            self.act(self._inline(ask))
+            self.act(self._inline_turn(ask))
             self._wake.set()
-        else:  # who asks may give up; what the turn decided must be done all the same
-            asked = self._loop.create_task(self._ask(ask), name="runcue look")
+        else:  # a task of its own: the plan has to be carried out even if the caller gives up
+            looking = self._loop.create_task(self._look_shared(ask), name="runcue look")
             try:
-                await asyncio.shield(asked)
+                await asyncio.shield(looking)
             finally:
-                asked.add_done_callback(self._asked)
+                looking.add_done_callback(self._looked)
         if problem:
             raise problem[-1]
         return answer[-1]
 
-    async def _ask(self, question: Ask) -> None:
-        """In a turn, if this process decides; else by a look at everything as it stands, once it has taken part."""
+    async def _look_shared(self, question: Ask) -> None:
+        """Ask in a turn of this process if it decides; else read a snapshot that includes what it has posted."""
         assert self._peer is not None
         if not await self._take_part(self._peer, question):
-            await self._settled(self._peer)
+            await self._until_taken(self._peer)
             head = await self._peer.look(question)
-            if head.revision >= self._head.revision:  # else more was heard meanwhile
+            if head.revision >= self._head.revision:  # else a newer head arrived meanwhile
                 self._head = head
 
-    async def _settled(self, peer: Peer) -> None:
-        """Wait until everything that this process left so far was taken: then it sees what it did itself."""
-        self._check()
-        await peer.settled(has_more=bool(self._inbox) and not peer.decides)
+    async def _until_taken(self, peer: Peer) -> None:
+        """Wait until a turn has taken everything this process posted, so that it sees its own changes."""
+        self._raise_if_broken()
+        await peer.until_taken(has_more=bool(self._inbox) and not peer.decides)
 
-    def _asked(self, task: asyncio.Task[None]) -> None:
-        """A turn for a question started nothing, but has seen what others did: nobody tells of that any more."""
+    def _looked(self, task: asyncio.Task[None]) -> None:
+        """Take a full turn after a look: its turn has seen what other processes did, and started nothing."""
         if not task.cancelled():
-            task.exception()  # somebody was told of it already, or gave up waiting for it
+            task.exception()  # mark it as retrieved: the caller has it, or gave up
         self._wake.set()
 
-    def _check(self) -> None:
-        """Whoever asks for something when no more turns are taken gets the reason."""
+    def _raise_if_broken(self) -> None:
+        """Raise the error that ended the turns, if one did."""
         if self._broken is not None:
-            raise self._broken.with_traceback(None)  # whose frames are those of everybody who asked before
+            raise self._broken.with_traceback(None)  # drops the frames of earlier callers
 
     async def until_idle(self) -> None:
         """Wait until nothing is pending or running."""
@@ -407,8 +407,7 @@ class Engine:
                     return
                 await future
             finally:
-                if future in self._idle_waiters:  # who gives up must not be kept until everything is done
-                    self._idle_waiters.remove(future)
+                self._idle_waiters.remove(future)
 
     # the turn ---------------------------------------------------------------------------------------------
 
@@ -417,17 +416,14 @@ class Engine:
             await self._wake.wait()
             self._wake.clear()
             if self._peer is None:
-                self.act(self._inline())
+                self.act(self._inline_turn())
             else:
                 await self._peer.rest()
-                self._wake.clear()  # what came meanwhile is taken along
+                self._wake.clear()  # the turn takes what came meanwhile, too
                 await self._take_part(self._peer)
 
     async def _take_part(self, peer: Peer, question: Ask | None = None) -> bool:
-        """Decide, or leave the inbox for whoever does. True when this process decided.
-
-        What the store could not keep stays in the inbox, or is answered with the reason.
-        """
+        """Take a turn, or post the inbox to the deciding process. True when this process decided."""
         while True:
             async with self._one_at_a_time:
                 is_decided, items, error = await peer.take_part(question)
@@ -435,14 +431,14 @@ class Engine:
                     self._failures = 0
                     return is_decided
                 is_passing = isinstance(error, StorageBusy) and error.is_passing
-                is_again = is_passing and self._failures < TRIES
-                self._not_kept(peer, items, error, is_again)
-                if not is_again and (question is not None or isinstance(error, FOR_GOOD)):
+                is_again = is_passing and self._failures < PASSING_RETRIES
+                self._turn_failed(peer, items, error, is_again)
+                if not is_again and (question is not None or isinstance(error, PERMANENT_ERRORS)):
                     raise error
-            await asyncio.sleep(SHORT_PAUSE * self._failures if is_again else STORE_PAUSE)
+            await asyncio.sleep(PASSING_PAUSE * self._failures if is_again else STORE_PAUSE)
 
     def take_inbox(self) -> list[Item]:
-        """Everything that was put so far."""
+        """Empty the inbox and return its items."""
         items, self._inbox = self._inbox, []
         self.attempts.take_entries()
         return items
@@ -450,7 +446,7 @@ class Engine:
     def decider(
         self, scheduler: Scheduler, items: list[Item], question: Ask | None, *, is_whole: bool = True
     ) -> Decider:
-        """Everything a decision needs, as it is now."""
+        """The decision function for one turn, with all its inputs."""
         questions = self._questions()
         is_whole = is_whole and question is None
         is_asking = is_whole and (questions or not self._store.is_inline)
@@ -458,38 +454,37 @@ class Engine:
         short = frozenset[str]() if self._store.is_inline else self.attempts.short_tasks.names()
         return Decider(scheduler, items, questions, allowance, self._may_start, is_whole, question, short)
 
-    def _inline(self, question: Ask | None = None, *, is_whole: bool = True) -> Plan:
-        """A turn, here and now."""
+    def _inline_turn(self, question: Ask | None = None, *, is_whole: bool = True) -> Plan:
+        """Take a turn at once, without suspending."""
         assert self._scheduler is not None
         assert self._inline_store is not None
         return self._inline_store.take_turn(
             self.decider(self._scheduler, self.take_inbox(), question, is_whole=is_whole)
         )
 
-    def _not_kept(self, peer: Peer, items: list[Item], error: StoreError, is_again: bool) -> None:
-        """The store did not keep a turn: forget what it decided, keep what happened, refuse what was asked for.
+    def _turn_failed(self, peer: Peer, items: list[Item], error: StoreError, is_again: bool) -> None:
+        """Put items of a turn that was not committed back into the inbox: facts, or with `is_again` all of them.
 
-        With `is_again` it is tried again at once, and nobody need know.
+        The callers of the other items get the error.
         """
-        lost = peer.failed(None if is_again else error)
+        waiting = peer.turn_failed(None if is_again else error)
         self._failures += 1
         kept = [item for item in items if is_again or isinstance(item, MUST_BE_KEPT)]
-        others = {id(item) for item in (*items, *self._inbox)}
-        waiting = [item for item in lost if id(item) not in others]
-        self._inbox = [*kept, *waiting, *self._inbox]
+        known = {id(item) for item in (*items, *self._inbox)}
+        self._inbox = [*kept, *(item for item in waiting if id(item) not in known), *self._inbox]
         if is_again:
             return
         for item in items:
             self.replies.answer(item, error)
         if self._quiet is not None:
             self._signal_quiet()
-        is_for_good = isinstance(error, FOR_GOOD)  # then `_over` says so
-        if not is_for_good and self._loop.time() - self._troubled_at >= TROUBLE_EVERY:
-            self._troubled_at = self._loop.time()
-            logger.error("nothing can be kept, trying again every %g s: %s", STORE_PAUSE, error)
+        is_permanent = isinstance(error, PERMANENT_ERRORS)  # `_turns_ended` logs those
+        if not is_permanent and self._loop.time() - self._logged_at >= LOG_EVERY:
+            self._logged_at = self._loop.time()
+            logger.error("the store cannot be written, trying again every %g s: %s", STORE_PAUSE, error)
 
     def act(self, plan: Plan) -> None:
-        """Do what was decided."""
+        """Carry out a committed plan."""
         self._head = plan.head
         for item, answer in plan.replies:
             self.replies.answer(item, answer)
@@ -497,16 +492,15 @@ class Engine:
             self.attempts.stop(token)
         if plan.events:
             self._bus.publish(plan.heard())
-            plan.errors.clear()  # they hold the frames of handlers, and the ledger holds the last plan
+            plan.errors.clear()  # the ledger keeps the last plan, and these errors keep the frames of handlers
             if self.waiters and plan.finals:
-                self.waiters.tell(plan)
+                self.waiters.resolve(plan)
         if plan.start:
             self.attempts.start(plan)
         if plan.ask:
             self._judge.ask(plan)
         if self._idle_waiters and not self._is_busy():
-            waiters, self._idle_waiters = self._idle_waiters, []
-            for waiter in waiters:
+            for waiter in self._idle_waiters:  # each leaves the list itself, in `until_idle`
                 if not waiter.done():
                     waiter.set_result(None)
         if self._quiet is not None and not self._has_unread:
@@ -515,7 +509,7 @@ class Engine:
             self.set_alarm(plan.wake_at)
 
     def set_alarm(self, at: float) -> None:
-        """Take a turn, or part in one, at that time and no other."""
+        """Take the next turn or exchange at that time, in place of the time set before."""
         self._alarm.set(at)
 
     def _is_busy(self) -> bool:

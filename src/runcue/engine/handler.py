@@ -1,4 +1,4 @@
-"""What can be told of a user's function without calling it: if it fits, where it runs, which one it is."""
+"""Inspects a user's function without calling it: its arguments, its executor, its identity."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, TypeGuard
 
 from runcue.core.model import parse
 from runcue.errors import ConfigError, quoted
@@ -25,8 +25,19 @@ def is_async(function: object) -> bool:
     return any(map(inspect.iscoroutinefunction, (inner, getattr(type(inner), "__call__", None))))  # noqa: B004
 
 
+def is_plain_function(function: object) -> TypeGuard[Callable[[Any], Any]]:
+    """True for a callable of one argument that is not async, as options such as `uses=` take it."""
+    return callable(function) and not is_async(function) and takes(function, 1)
+
+
+def yields(function: object) -> bool:
+    """True for a generator function, plain or async: calling it does not run it."""
+    inner = unwrapped(function)
+    return inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)
+
+
 def takes(function: Callable[..., Any], amount: int) -> bool:
-    """True unless it is certain that so many arguments are wrong for it."""
+    """True unless it is certain that a call with so many arguments fails."""
     try:
         signature = inspect.signature(function)
     except Exception:  # noqa: BLE001 (some built-ins have none, and anything may claim to have one)
@@ -39,12 +50,12 @@ def takes(function: Callable[..., Any], amount: int) -> bool:
 
 
 def spoken(function: object) -> str:
-    """A function in a message: by its name, or as whatever it is."""
+    """A function as a message shows it: its name, or its repr."""
     return quoted(getattr(function, "__qualname__", function))
 
 
 def own_name(function: object) -> str:
-    """The name of a task that was given none: its handler's."""
+    """The handler's name, for a task that was given none."""
     name = getattr(unwrapped(function), "__name__", None)
     if not isinstance(name, str) or name == "<lambda>":
         raise ConfigError(f"{spoken(function)} has no name of its own. Give the task one: task('name', …).")
@@ -52,11 +63,11 @@ def own_name(function: object) -> str:
 
 
 def executor_of(function: object, name: str, given: str | None) -> str:
-    """Where a handler runs; what could never run is refused."""
+    """The executor of a handler; refuses a handler that could never run there."""
     what = f"The handler of task {quoted(name)}"
     if not callable(function):
         raise ConfigError(f"{what} must be a function of work, not {quoted(function)}.")
-    if inspect.isgeneratorfunction(unwrapped(function)) or inspect.isasyncgenfunction(unwrapped(function)):
+    if yields(function):
         raise ConfigError(f"{what} yields, so that calling it does nothing. Return the result instead.")
     if not takes(function, 1):
         raise ConfigError(
@@ -76,14 +87,14 @@ def executor_of(function: object, name: str, given: str | None) -> str:
 
 
 def identity(function: object) -> object:
-    """What makes two mentions of a handler the same: a method is a new object each time it is named."""
+    """A key by which handlers compare equal: a bound method is a new object each time it is named."""
     if isinstance(function, MethodType):
         return id(function.__self__), id(function.__func__)
     return id(function)
 
 
 def origin(function: object) -> tuple[str, str] | None:
-    """Where a function at the top of a module was defined: the same place means that it was edited."""
+    """Module and name of a function at the top of a module: one with the same origin is an edited version."""
     if not isinstance(function, FunctionType) or "<" in function.__qualname__:
         return None
     return function.__module__, function.__qualname__

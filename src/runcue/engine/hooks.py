@@ -1,8 +1,8 @@
-"""Calls the application's `on_*` callbacks for what happened.
+"""Calls the application's `on_*` callbacks for committed events.
 
-Plain ones are called on the loop as the events come; `async` ones run as tasks, one after the other for each
-work, so that `on_start` is over before `on_complete` begins. They have no time limit and have run when `stop()`
-returns. One that raises is counted and logged once for each cause; the work's outcome is unchanged.
+Plain callbacks are called on the loop as the events come. `async` ones run as tasks, one after the other for each
+unit, so that `on_start` is over before `on_complete` begins. They have no time limit, and `stop()` waits for them. A
+callback that raises is counted, and logged once for each cause; the unit's outcome stays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runcue.engine.callback_errors import CallbackErrors
 from runcue.errors import RuncueError
 
 current_call: ContextVar[int] = ContextVar("runcue_callback", default=0)
-"""The call of an `async` callback that this code belongs to: in its own task, and in those it made."""
+"""The call of an `async` callback that this code belongs to, in its own task and in tasks that it made."""
 
 
 class Hooks:
@@ -42,30 +42,30 @@ class Hooks:
         """The plain callback that is being called right now, for the watchdog."""
 
     def __call__(self, plan: Plan) -> None:
-        """Call whoever wants to know of what happened."""
+        """Call the callbacks for the events of a plan."""
         callbacks = self._callbacks
         if callbacks.keys().isdisjoint(ON.values()):
             return
-        for place, news in enumerate(plan.events):
-            words = draft_of(news)
-            kind = ON.get(words.type)
+        for place, event in enumerate(plan.events):
+            draft = draft_of(event)
+            kind = ON.get(draft.type)
             if kind is not None and kind in callbacks:
-                arguments = self._arguments(words, plan.errors.get(place))
+                arguments = self._arguments(draft, plan.errors.get(place))
                 if arguments is not None:
-                    self._call(kind, callbacks[kind], words.record, arguments)
+                    self._call(kind, callbacks[kind], draft.record, arguments)
 
     async def drain(self) -> None:
-        """Wait until every callback that was begun is over."""
+        """Wait until every callback under way has ended."""
         while self._last:
             await asyncio.wait(list(self._last.values()))
 
     def is_calling(self) -> bool:
-        """True when the code that asks is itself an `async` callback, or waited for by one."""
+        """True when the calling code is part of an `async` callback."""
         return current_call.get() in self._under_way
 
-    def _arguments(self, words: EventDraft, error: BaseException | None) -> tuple[Any, ...] | None:
-        type, record, data = words.type, words.record, words.data
-        data = data or {}
+    def _arguments(self, draft: EventDraft, error: BaseException | None) -> tuple[Any, ...] | None:
+        """What the callback for an event is called with; None when it is not called for this one."""
+        type, record, data = draft.type, draft.record, draft.data or {}
         if type == "backpressure_active":
             return (data["depth"], data["limit"]) if data["active"] else None
         if type == "stall_warning":
@@ -96,7 +96,7 @@ class Hooks:
         began, answer = perf_counter(), None
         try:
             answer = callback(*arguments)
-        except KeyboardInterrupt:  # the user's, at the terminal
+        except KeyboardInterrupt:  # Ctrl-C
             raise
         except BaseException as error:  # noqa: BLE001 (an application's callback may raise anything)
             self._report(kind, error)
@@ -107,7 +107,7 @@ class Hooks:
                 self._report.took(kind, perf_counter() - began)
         if asyncio.iscoroutine(answer):
             begun = self._begin(key, self._finish(kind, answer))
-            begun.add_done_callback(lambda _: answer.close())  # a loop may end before it has begun
+            begun.add_done_callback(lambda _: answer.close())  # if the loop ends before its first step
 
     async def _after(
         self, before: asyncio.Task[None], kind: str, callback: Callable[..., Any], arguments: tuple[Any, ...]

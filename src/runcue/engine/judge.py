@@ -1,18 +1,18 @@
-"""Asks the application's callbacks about work, with limits and fallbacks; answers are data for the next turn.
+"""Calls the application's deciding callbacks, with time limits and fallbacks; their verdicts go into the next turn.
 
 Plain callbacks are called on the loop in slices of 2 ms; `async` ones are tasks that are cut off at the limit.
 A plain one that overran is from then on called in a thread of its own, where the limit can be enforced.
 
-what goes wrong            the answer that is used
+callback that fails        the answer that is used
 is_ready                   not ready
 is_stale                   stale (run it)
 dependency_satisfied       not satisfied
 priority                   0.5
-declared files             nothing can be told: not ready
+declared files             not ready
 
-The files that tasks declare are looked at here, too, like one more callback for each of those tasks: after the
-dependencies, before is_ready. A task whose files are out of reach waits for itself alone, and only while they are.
-Asking costs the loop at most a quarter of its time for work never asked before, 4 % for asking again.
+The files that a task declares are checked here, too, like one more callback of that task: after the dependencies,
+before is_ready. Files out of reach hold up only the units of their own task, and only while they are out of reach.
+Callbacks take at most a quarter of the loop's time for units never asked about before, and 4 % for repeated asking.
 """
 
 from __future__ import annotations
@@ -40,31 +40,29 @@ from runcue.ports import Clock
 
 SLICE = 0.002
 TURN_COST = 4e-6
-"""Seconds that a turn spends on one question and its answer, besides the callback itself."""
+"""Seconds that a turn spends on one question and its verdict, besides the callback itself."""
 FIRST_SHARE = 0.25
 AGAIN_SHARE = 0.025
-"""Of the loop's time, by our own reckoning of a question's cost; measured, the whole comes to about 4 %."""
-TOGETHER = 2
-"""For how many times the limit of a callback a score may wait for those that were asked with it: until one that
-overran is given up, and those behind it have answered."""
+"""Shares of the loop's time by the estimated cost of a question; a measured share is about 4 %."""
+BATCH_LIMITS = 2
+"""For how many time limits a score may wait for the others asked with it: until a call that overran is given up and
+the calls behind it have answered."""
 FALLBACKS: dict[str, Any] = {
     "dependency_satisfied": False,
     "is_ready": False,
     "is_stale": True,
     "priority": 0.5,
 }
-FORGIVEN = 100
-"""How many looks at files in a row have to be answered in time before they are looked at on the loop again."""
+QUICK_CHECKS = 100
+"""How many checks of files in a row have to end in time before they are made on the loop again."""
 FILES = "artifacts"
-"""What the looking at declared files is called where callbacks have names."""
-
+"""The name of the check of declared files among the callbacks."""
 DELAY = "retry_delay"
-
 NOTHING_DECLARED = Finding()
 
 
 class Question:
-    """One registered callback: how it is called, and what counts when it does not answer."""
+    """One registered callback: how it is called, and the fallback when it fails."""
 
     def __init__(self, kind: str, function: Callable[..., Any], limit: float, report: CallbackErrors) -> None:
         self.kind = kind
@@ -78,7 +76,7 @@ class Question:
         self._quick = 0
 
     def ask(self, arguments: tuple[Any, ...], timer: Callable[[], float]) -> Any:
-        """The answer of a plain callback, called here and now."""
+        """Call a plain callback on the loop and return its answer."""
         began = timer()
         try:
             answer = self.function(*arguments)
@@ -89,7 +87,7 @@ class Question:
                     self.is_plain = False
                     raise TypeError("it returned a coroutine: declare it with `async def`")
                 answer = self._checked(answer)
-        except KeyboardInterrupt:  # the user's, at the terminal
+        except KeyboardInterrupt:  # Ctrl-C
             raise
         except BaseException as error:  # noqa: BLE001 (an application's callback may raise anything)
             answer = self.fallback(error)
@@ -103,12 +101,12 @@ class Question:
         return answer
 
     def close(self) -> None:
-        """Let its thread go, if it has one of its own."""
+        """End its thread, if it has one."""
         if self._thread is not None:
             self._thread.close()
 
-    async def ask_patiently(self, arguments: tuple[Any, ...]) -> Any:
-        """The answer of any callback, cut off at the limit."""
+    async def ask_async(self, arguments: tuple[Any, ...]) -> Any:
+        """Call any callback, cut off at the limit, and return its answer."""
         began = perf_counter()
         try:
             return await self._answer(arguments)
@@ -121,7 +119,7 @@ class Question:
             if self._thread is not None:
                 answer = await self._thread.call(self.function, arguments, self.limit)
                 if self.kind == FILES:
-                    self._forgive()
+                    self._count_quick()
             else:
                 answer = await self._cut_off(arguments)
             return self._checked(answer)
@@ -133,7 +131,7 @@ class Question:
         except BaseException as error:
             task = asyncio.current_task()
             if is_kind(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # the loop ends; what is not ours to hear does not come from the callback
+                raise  # this task itself is cancelled, because the loop ends
             return self.fallback(error)
 
     async def _cut_off(self, arguments: tuple[Any, ...]) -> Any:
@@ -147,10 +145,10 @@ class Question:
                 raise Overrun from None
             raise
 
-    def _forgive(self) -> None:
-        """To look at files is quick again: that one look took long may have been a busy machine."""
+    def _count_quick(self) -> None:
+        """Check files on the loop again after many quick checks: the slow one may be due to a busy machine."""
         self._quick += 1
-        if self._quick >= FORGIVEN:
+        if self._quick >= QUICK_CHECKS:
             self._quick = 0
             self.is_plain = True
 
@@ -170,17 +168,17 @@ class Question:
         return TimeoutError(f"it took longer than {self.limit:g} s")
 
     def fallback(self, error: BaseException) -> Any:
-        """Report that, and what counts instead of an answer."""
+        """Report the error and return the answer that is used instead."""
         self.report(self.kind, error)
         return FALLBACKS.get(self.kind, UNSEEN)
 
 
 Interview = Generator[tuple[Question, tuple[Any, ...]] | Verdict, Any, None]
-"""Questions to put, one after the other, each with its arguments; then the verdict."""
+"""Yields the questions about one unit, one after the other, each with its arguments; then the verdict."""
 
 
 class Judge:
-    """Turns `plan.ask` into verdicts."""
+    """Asks the callbacks about the units in `plan.ask` and delivers verdicts."""
 
     def __init__(
         self,
@@ -201,15 +199,15 @@ class Judge:
         self._deliver = deliver
         self._task_of = task_of
         self.artifacts = artifacts
-        """What tasks declare of their files; a task that declares nothing is not in it."""
+        """The declared files, by task."""
         self._questions: dict[str, Question] = {}
-        self._looks: dict[str, Question] = {}
+        self._file_checks: dict[str, Question] = {}
         self._todo: deque[tuple[Record, int, dict[str, float]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_going = False
         self._unanswered = 0
         self._answers: list[Verdict] = []
-        self._latest: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self._cost = 2 * TURN_COST
         self._first_tokens = self._again_tokens = SLICE
         self._paid_at = clock.now()
@@ -223,22 +221,22 @@ class Judge:
             if function is not None and (known is None or known.function is not function):
                 self._questions[kind] = Question(kind, function, self._limit, self._report)
 
-    def _look_for(self, task: str) -> Question | None:
-        """How the files of that task are looked at; None when it declares none."""
+    def _file_check(self, task: str) -> Question | None:
+        """The question that checks the files of a task; None when the task declares none."""
         if task not in self.artifacts:
             return None
-        look = self._looks.get(task)
-        if look is None:
-            look = self._looks[task] = Question(FILES, self._look, self._limit, self._report)
-        return look
+        check = self._file_checks.get(task)
+        if check is None:
+            check = self._file_checks[task] = Question(FILES, self._check_files, self._limit, self._report)
+        return check
 
-    def _look(self, work: Work) -> Finding:
-        """Look at the files of that work: on the loop, or in a thread when that took too long."""
+    def _check_files(self, work: Work) -> Finding:
+        """Check the files of a unit: on the loop, or in a thread once that took too long."""
         declared = self.artifacts.get(work.task)
         return Finding() if declared is None else declared.look(work, self._clock.wall())
 
     def makes(self, record: Record) -> tuple[str, ...]:
-        """The outputs that are declared for that work, which just completed."""
+        """The declared outputs of a unit that has just completed."""
         declared = self.artifacts.get(record.spec.task)
         try:
             return () if declared is None else declared.makes(view(record))
@@ -247,7 +245,7 @@ class Judge:
             return ()
 
     def delay(self, function: Callable[[Any], Any], record: Record) -> float | None:
-        """After how many seconds the next attempt starts, if the application says so; one has just failed."""
+        """The delay that `retry_delay` chooses before the next attempt of a unit that has just failed."""
         try:
             answer = function(view(replace(record, failures=record.failures + 1)))
             return None if answer is None else duration(answer, DELAY)
@@ -256,8 +254,8 @@ class Judge:
             return None
 
     def allowance(self) -> Allowance:
-        """How much may be asked now, so that asking stays within its share of the loop's time."""
-        if self._unanswered >= FEW:  # in threads, which take their time
+        """How many questions the next turn may ask, so that callbacks stay within their share of the loop's time."""
+        if self._unanswered >= FEW:  # they run in threads or tasks
             return Allowance(0, 0)
         now = self._clock.now()
         passed, self._paid_at = now - self._paid_at, now
@@ -266,20 +264,20 @@ class Judge:
         return Allowance(self._affordable(self._first_tokens), self._affordable(self._again_tokens))
 
     def ask(self, plan: Plan) -> None:
-        """Ask about everything in `plan.ask`: the first slice at once, the rest when the loop had a turn."""
+        """Ask about every unit in `plan.ask`: the first slice at once, the next ones in later steps of the loop."""
         self._use_registered()
         self._first_tokens = max(-SLICE, self._first_tokens - (len(plan.ask) - plan.again) * self._cost)
         self._again_tokens = max(-SLICE, self._again_tokens - plan.again * self._cost)
         self._unanswered += len(plan.ask)
         self._todo.extend((record, plan.depth, plan.pressure) for record in plan.ask)
         if not self._is_going:
-            self._go_on()
+            self._next_slice()
 
     def _affordable(self, tokens: float) -> int:
-        """One question may always be asked once the tokens are full, however dear it is."""
+        """How many questions the tokens pay for; with full tokens at least one, however much it costs."""
         return max(1 if tokens >= SLICE else 0, min(FEW, int(tokens / self._cost)))
 
-    def _go_on(self) -> None:
+    def _next_slice(self) -> None:
         timer = self._timer
         began = timer()
         verdicts: list[Verdict] = []
@@ -287,14 +285,14 @@ class Judge:
         is_plain = all(question.is_plain for question in self._questions.values())
         while self._todo and (not asked or timer() - began < SLICE):
             record, depth, pressure = self._todo.popleft()
-            look = self._look_for(record.spec.task)
-            interview = self._interview(record, look, depth, pressure)
+            check = self._file_check(record.spec.task)
+            interview = self._interview(record, check, depth, pressure)
             asked += 1
-            if is_plain and (look is None or look.is_plain):
-                verdicts.append(self._hold(interview))
+            if is_plain and (check is None or check.is_plain):
+                verdicts.append(self._conduct(interview))
             else:
                 task = asyncio.get_running_loop().create_task(
-                    self._hold_patiently(interview), name="runcue callback"
+                    self._conduct_async(interview), name="runcue callback"
                 )
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -304,30 +302,31 @@ class Judge:
             self._answer(verdicts)
         self._is_going = bool(self._todo)
         if self._is_going:
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._next_slice)
 
     def _answer(self, verdicts: list[Verdict]) -> None:
-        """Hand answers over: scores all at once, so that the best wins and not the first to be scored."""
+        """Deliver verdicts; those with scores all at once, so that the best one wins and not the first one."""
         self._unanswered -= len(verdicts)
         self._answers += verdicts
         if not self._unanswered or "priority" not in self._questions:
-            self._hand_over()
-        elif self._latest is None:
-            self._latest = asyncio.get_running_loop().call_later(TOGETHER * self._limit, self._hand_over)
+            self._deliver_all()
+        elif self._deadline is None:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(BATCH_LIMITS * self._limit, self._deliver_all)
 
-    def _hand_over(self) -> None:
-        if self._latest is not None:
-            self._latest.cancel()
-            self._latest = None
+    def _deliver_all(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
         answers, self._answers = self._answers, []
         self._deliver(answers)
 
     def _learn_cost(self, cost: float) -> None:
-        """Follow what one question costs: quickly down, slowly up, because a busy machine only adds to it."""
+        """Adjust the estimated cost of a question: quickly down, slowly up, because a busy machine adds to it."""
         cost += TURN_COST
         self._cost += (cost - self._cost) * (0.2 if cost < self._cost else 0.02)
 
-    def _hold(self, interview: Interview) -> Verdict:
+    def _conduct(self, interview: Interview) -> Verdict:
         step = next(interview)
         while not isinstance(step, Verdict):
             question, arguments = step
@@ -335,36 +334,36 @@ class Judge:
             step = interview.send(question.ask(arguments, self._timer))
         return step
 
-    async def _hold_patiently(self, interview: Interview) -> None:
+    async def _conduct_async(self, interview: Interview) -> None:
         step = next(interview)
         while not isinstance(step, Verdict):
             question, arguments = step
-            step = interview.send(await self._put(question, arguments))
+            step = interview.send(await self._ask_async(question, arguments))
         self._answer([step])
 
-    async def _put(self, question: Question, arguments: tuple[Any, ...]) -> Any:
-        """The answer to one question; what the store cannot say of a work counts as the callback's own trouble."""
+    async def _ask_async(self, question: Question, arguments: tuple[Any, ...]) -> Any:
+        """The answer to one question; a store that cannot be read counts as an error of the callback."""
         if question.wants_task:
             try:
                 arguments = (*arguments, await self._task_of(arguments[0]))
             except StoreError as error:
                 return question.fallback(error)
         if not question.is_plain:
-            return await question.ask_patiently(arguments)
-        self.asking = question.kind  # beside others that are not plain
+            return await question.ask_async(arguments)
+        self.asking = question.kind
         answer = question.ask(arguments, self._timer)
         self.asking = None
         return answer
 
     def close(self) -> None:
-        """Let the threads of slow callbacks go."""
-        for question in (*self._questions.values(), *self._looks.values()):
+        """End the threads of slow callbacks."""
+        for question in (*self._questions.values(), *self._file_checks.values()):
             question.close()
 
     def _interview(
-        self, record: Record, look: Question | None, depth: int, pressure: dict[str, float]
+        self, record: Record, file_check: Question | None, depth: int, pressure: dict[str, float]
     ) -> Interview:
-        """What to ask about one work, in the order of the gates; the first closed one ends it."""
+        """The questions about one unit, in the order of the gates; the first closed gate ends it."""
         questions, clock = self._questions, self._clock
         work = view(record)
         satisfied = questions.get("dependency_satisfied")
@@ -373,8 +372,8 @@ class Judge:
                 if not (yield satisfied, (need,)):
                     yield Verdict(work.id, clock.now(), ready=False, why="dependency")
         found = NOTHING_DECLARED
-        if look is not None:
-            found = yield look, (work,)
+        if file_check is not None:
+            found = yield file_check, (work,)
             if found.trouble is not None:
                 self._report(FILES, found.trouble)
             if not found.is_ready:
@@ -394,7 +393,6 @@ class Judge:
             yield Verdict(work.id, clock.now())
         else:
             now = clock.now()
-            waited = now - record.created_at
-            context = PriorityContext(work, max(0.0, waited), depth or 1, pressure)
+            context = PriorityContext(work, max(0.0, now - record.created_at), depth or 1, pressure)
             score = yield priority, (context,)
             yield Verdict(work.id, now, True, True, score)

@@ -1,10 +1,10 @@
-"""Who decides, as one of the processes that share a queue sees it, and when it is to decide itself.
+"""Tells a process which process decides, and when to take over from it.
 
-The process that took the last turn goes on deciding, and the others leave what they have for it. That is a hint, and
-no lock: the lock of each turn keeps two from deciding at once. A process takes over when nobody decides, when the one
-that did is dead, or when nothing was decided for a while although there was something to decide: it is stopped, or
-something in it holds the interpreter. How long that while is depends on how long decisions took lately, or on a busy
-machine everybody would take over from everybody.
+The process that took the last turn goes on deciding, and the others post to it. That is a hint and no lock: the lock
+of each turn keeps two processes from deciding at once. A process takes over when no process decides, when the
+deciding one is dead, or when it has decided nothing for a while although posts wait: it may be stopped, or something
+in it holds the interpreter. The while grows with the time that decisions took lately; else processes on a busy
+machine would take over from each other all the time.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from runcue.ports import Takeover
 
 SHORTEST: Final = 0.05
 LONGEST: Final = 1.0
-"""Seconds for which a process waits for a decision before it takes over, at least and at most."""
+"""The least and the most seconds that a process waits for a decision before it takes over."""
 TIMES: Final = 4.0
-"""How many times as long as decisions took lately."""
+"""A process waits this many times as long as decisions took lately."""
 HALF_LIFE: Final = 10.0
-"""Seconds after which half of a delay that did not happen again is forgotten."""
+"""Seconds after which a delay that did not recur counts half."""
 
 
 class Leadership:
-    """What one process knows of who decides. Times are those of its loop, but where queue time is said."""
+    """What one process knows of the deciding process. Times are those of its loop, except `queue_time`."""
 
     def __init__(self, me: str, is_alive: Callable[[str], bool], clock: Callable[[], float]) -> None:
         self.me = me
@@ -38,13 +38,13 @@ class Leadership:
         self._delay = 0.0
         self._delayed_at = 0.0
         self._decided_at = -SHORTEST
-        """When this process last saw that something had been decided."""
+        """When this process last saw a new turn of another process."""
 
-    def saw(self, head: Head, has_unread: bool) -> None:
-        """That is how the queue stands, and whether something that this process left has not been taken yet."""
+    def observe(self, head: Head, has_unread: bool) -> None:
+        """Note the latest head, and whether a post of this process is not taken yet."""
         now = self._clock()
         if self._posted_at is not None and (not has_unread or head.revision != self.head.revision):
-            took = self._unread_at - self._posted_at  # at least: it was seen unread then
+            took = self._unread_at - self._posted_at  # a lower bound: the post was still unread then
             if took > self._slowness(now):
                 self._delay, self._delayed_at = took, now
         if self.head is not NO_HEAD and head.revision != self.head.revision:
@@ -59,11 +59,11 @@ class Leadership:
 
     @property
     def patience(self) -> float:
-        """For how long this process waits for a decision."""
+        """Seconds that this process waits for a decision before it takes over."""
         return min(LONGEST, max(SHORTEST, TIMES * self._slowness(self._clock())))
 
     def due(self, queue_time: float) -> Takeover | None:
-        """Whose place this process takes now; None while somebody else decides."""
+        """The takeover that is due now; None while another process goes on deciding."""
         head = self.head
         if head.decider is None or head.decider == self.me:
             return Takeover(head.decider)

@@ -1,8 +1,8 @@
-"""What this process left for whoever decides, until it was taken and answered.
+"""Keeps the posts of this process until they are taken and answered.
 
-A post is durable once it was left, and is taken in exactly one turn, together with what that decides. Answers come
-back with the number of the post and the place of the item in it. A submission that waits for room waits in the mind
-of whoever decides: when somebody else does, it is left again.
+A stored post is taken by exactly one turn, together with what that turn decides. Answers name an item by the number
+of its post and its place in it. A submission that waits for room waits in the memory of the deciding process: when
+another process takes over deciding, it is posted again.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from runcue.ports import Outgoing, Received
 
 
 class Outbox:
-    """Posts by number, and what is waited for of each."""
+    """Posts by number, with the process that took each."""
 
     def __init__(self, replies: Replies, *, is_refusing: bool) -> None:
-        """`is_refusing` says that even plain submissions may be refused here: the queue may be full."""
+        """`is_refusing`: even a plain submission can be refused, because the queue has a limit."""
         self._replies = replies
         self._is_refusing = is_refusing
         self.number = 0
-        """Of the last post."""
+        """The number of the last post."""
         self._posts: dict[int, tuple[list[Item], str | None]] = {}
         self._unread: set[int] = set()
 
     @property
     def has_unread(self) -> bool:
-        """True while something is not known to have been taken."""
+        """True while a post is not known to be taken."""
         return bool(self._unread)
 
     def was_taken(self, number: int) -> bool:
-        """True when every post up to that one was made, and taken."""
-        return self.number >= number and all(one > number for one in self._unread)
+        """True when every post up to that number exists and was taken."""
+        return self.number >= number and all(unread > number for unread in self._unread)
 
     def post(self, items: list[Item]) -> Outgoing | None:
-        """These items as a post; None when there are none."""
+        """Make a post of these items; None when there are none."""
         if not items:
             return None
         self.number += 1
@@ -49,41 +49,41 @@ class Outbox:
         return Outgoing(self.number, items)
 
     def _ref(self, submit: Submit, items: list[Item]) -> Ref | None:
-        """Where a submission is found: among these items, or where it was left last."""
-        posts = [(number, left) for number, (left, _) in self._posts.items()]
-        for number, left in reversed([*posts, (self.number, items)]):
-            for place, item in enumerate(left):
+        """The latest post of a submission, and its place there; `items` are the post that is being made."""
+        posts = [(number, posted) for number, (posted, _) in self._posts.items()]
+        for number, posted in reversed([*posts, (self.number, items)]):
+            for place, item in enumerate(posted):
                 if item is submit:
                     return number, place
         return None
 
-    def left(self, number: int, items: list[Item], decider: str | None) -> None:
-        """That post is there: those who wait for nothing more are answered."""
+    def posted(self, number: int, items: list[Item], decider: str | None) -> None:
+        """Note that a post is stored, and answer the submissions in it that cannot be refused."""
         self._posts[number] = items, decider
         self._unread.add(number)
         for item in items:
             if type(item) is Submit and not item.is_answered:
                 self._replies.answer(item, [spec.id for spec in item.specs])
 
-    def heard(self, received: Received) -> None:
-        """Answer those who are answered by that, and know which posts were taken."""
+    def receive(self, received: Received) -> None:
+        """Pass on the answers that came, and note which posts were taken."""
         self.answer(received.plan)
         if received.unread is not None:
             self._unread &= received.unread
 
     def unread(self) -> list[Item]:
-        """What is not known to have been taken."""
+        """The items of posts that are not known to be taken."""
         return [item for number in self._unread for item in self._posts[number][0]]
 
-    def taken(self, decider: str, posts: Iterable[int] | None = None) -> None:
-        """This process decided, and took these posts, or (None) everything that was left."""
+    def mark_taken(self, decider: str, posts: Iterable[int] | None = None) -> None:
+        """Note that a turn of that process took these posts, or (None) all of them."""
         numbers = self._unread.intersection(self._unread if posts is None else posts)
         for number in numbers:
             self._posts[number] = self._posts[number][0], decider
         self._unread -= numbers
 
     def answer(self, plan: Plan) -> None:
-        """Answer those who waited for what was left; what is left in the plan is for items of its own turn."""
+        """Pass on the answers to posted items, and leave those to other items in the plan."""
         for asked, answer in plan.replies:
             item = self._item(asked) if isinstance(asked, tuple) else None
             if item is not None:
@@ -96,22 +96,21 @@ class Outbox:
         return items[place] if place < len(items) else None
 
     def fail(self, error: Exception, *, is_all: bool = True) -> None:
-        """Answers may have been lost: whoever waits for one gets the error instead, or (not `is_all`) only who waits
-        for one to what was taken."""
+        """Fail every caller that waits for an answer to a post; unless `is_all`, only where the post was taken."""
         for number, (items, _) in self._posts.items():
             if is_all or number not in self._unread:
                 for item in items:
                     self._replies.answer(item, error)
 
-    def again(self, decider: str | None) -> list[Item]:
-        """Submissions that wait for room in the mind of somebody who decides no longer: to be left again.
+    def resubmissions(self, decider: str | None) -> list[Item]:
+        """Submissions to post again, because they wait for room in a process that no longer decides.
 
-        Who decides now may be the one who took it after all, so it is withdrawn there first. Whatever else was taken
-        is answered in the turn that took it.
+        The new decider may have taken the old post itself, so each is withdrawn there first. Other items need no
+        repetition: the turn that took them answered them.
         """
         waiting = {id(item) for item in self._replies.items()}
         awaited = self._replies.awaited()
-        left = {id(item) for item in self.unread()}
+        unread = {id(item) for item in self.unread()}
         repeated: dict[int, Item] = {}
         withdrawn: list[Item] = []
         for number, (items, taken_by) in list(self._posts.items()):
@@ -122,7 +121,7 @@ class Outbox:
             elif taken_by != decider:
                 self._posts[number] = items, decider
                 for place, item in enumerate(items):
-                    if type(item) is Submit and item.may_wait and id(item) in waiting - left:
+                    if type(item) is Submit and item.may_wait and id(item) in waiting - unread:
                         withdrawn.append(Withdraw(None, (number, place)))
                         repeated[id(item)] = item
         return [*withdrawn, *repeated.values()]

@@ -1,9 +1,9 @@
-"""How soon a process goes on after it decided, or left something for whoever decides, where several share a queue.
+"""Spaces the turns and exchanges of a process that shares a queue, so that each carries more than one unit.
 
-Each turn and each exchange has a price, whatever it is about. Who goes on at once decides over one unit at a time,
-and pays that price for each. So a process that spent more than half of its time on them lately rests for a moment:
-what comes meanwhile goes along, and on a busy machine that is more. Who had much to decide over does not rest, and
-nobody who is alone does.
+Each turn and each exchange has a fixed price. A process that takes the next one at once pays that price for every
+unit. So a process that lately spent more than half of its time on turns and exchanges rests for a moment, and the
+next one takes all items that came meanwhile. After a turn with many units it does not rest, and neither does a
+process that is alone.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Callable
 from typing import Final
 
 MUCH: Final = 32
-"""So many units in one turn or exchange are enough."""
+"""After a turn or exchange with so many units a process does not rest."""
 SHARE: Final = 0.5
-"""How much of its time a process spends on turns and exchanges before it rests between them."""
+"""The share of its time that a process spends on turns and exchanges before it rests."""
 LONGEST: Final = 0.02
-"""Seconds that a process rests at most, and that it may spend without a rest after a quiet time."""
+"""The most seconds of one rest, and of turns without a rest after a quiet time."""
 
 
 class Pace:
-    """The turns and exchanges of one process, one after the other."""
+    """Times the turns and exchanges of one process."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began_at = self._ended_at = clock()
         self._left = LONGEST
-        """Seconds that may be spent before it is time to rest."""
+        """Seconds that may be spent on turns before a rest is due."""
 
     def begins(self) -> None:
         """A turn or an exchange begins."""
@@ -35,7 +35,7 @@ class Pace:
         self._left = min(LONGEST, self._left + SHARE * (self._began_at - self._ended_at))
 
     def ended(self, units: int, *, is_alone: bool) -> None:
-        """It has ended, with so many units in it."""
+        """The turn or exchange has ended, with so many units in it."""
         self._ended_at = self._clock()
         if is_alone or units >= MUCH:
             self._left = LONGEST
@@ -43,7 +43,7 @@ class Pace:
             self._left = max(-SHARE * LONGEST, self._left - (1 - SHARE) * (self._ended_at - self._began_at))
 
     async def rest(self) -> None:
-        """Wait until it is time for the next."""
+        """Wait until it is time for the next turn or exchange."""
         passed = self._clock() - self._ended_at
         seconds = -self._left / SHARE - passed
         if seconds > 0:

@@ -1,7 +1,8 @@
-"""How one process takes part in a queue that several share: it decides for all, or leaves its inbox for whoever does.
+"""Takes the part of one process in a queue that several share: it decides for all, or posts its inbox.
 
-What was decided for it elsewhere comes back as a plan, and is acted on like one of its own. Whatever happens, an item
-is taken by one turn: this process's own, or that of whoever takes the post that it is in.
+A process that decides takes a turn; any other process makes an exchange: it leaves its inbox as a post for the
+deciding process and reads the letters left for it. The letters form a plan, which the engine carries out like one of
+its own. Each item is taken by exactly one turn: one of this process, or the one that takes its post.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from runcue.ports import Clock, Received, SharedStore, Takeover, Turn
 UNANSWERED = (
     "Whether what was submitted is accepted is unknown: submit again with the same idempotency_key or id."
 )
-MISSED = "What was answered to this process was lost with a connection."
+MISSED = "Answers to this process were lost with a connection."
 UNBEGUN = Failure("unbegun", "this process begins nothing more")
 
 SayHello = Callable[[bool], Hello | None]
-"""What the others have to know of this process; None if it said that last, unless (True) it is new to them."""
+"""Introduces this process; None when the others know all of it already, unless (True) it is new to them."""
 
 
 class Shell(Protocol):
-    """What is needed of the engine here."""
+    """What a Peer needs of the engine; see there."""
 
     attempts: Attempts
 
     @property
     def is_started(self) -> bool:
-        """True while this process runs work."""
+        """True while this process starts units."""
         ...
 
     def put(self, item: Item) -> None:
@@ -50,36 +51,36 @@ class Shell(Protocol):
         ...
 
     def put_first(self, item: Item) -> None:
-        """The same, before all others, and in place of what there is of its kind."""
+        """Leave an item before all others, in place of any item of its type."""
         ...
 
     def take_inbox(self) -> list[Item]:
-        """Everything that was put so far."""
+        """Empty the inbox and return its items."""
         ...
 
     def decider(self, scheduler: Scheduler, items: list[Item], question: Ask | None) -> Decider:
-        """Everything a decision needs, as it is now."""
+        """The decision function for one turn, with all its inputs."""
         ...
 
     def act(self, plan: Plan) -> None:
-        """Do what was decided."""
+        """Carry out a committed plan."""
         ...
 
-    def hear(self) -> None:
-        """Others did something."""
+    def recheck(self) -> None:
+        """Have event readers and waiting callers look for what other processes committed."""
         ...
 
     def wake(self) -> None:
-        """Take part once more."""
+        """Have the next turn or exchange taken now."""
         ...
 
     def set_alarm(self, at: float) -> None:
-        """Take part once more at that time."""
+        """Have the next turn or exchange taken at that time."""
         ...
 
 
 class Peer:
-    """One of those who share a queue."""
+    """One of the processes that share a queue."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Peer:
         hello: SayHello,
         may_refuse: bool,
     ) -> None:
-        """`make_scheduler` makes one for this process, or (True) one for nobody, to look at everything with."""
+        """`make_scheduler(True)` makes a scheduler that only answers questions and decides for no process."""
         self._shell = shell
         self._store = store
         self._clock = clock
@@ -107,29 +108,29 @@ class Peer:
         self._pace = Pace(self._loop.time)
         self._revision = 0
         self._raised: dict[int, dict[str, BaseException]] = {}
-        """What attempts raised whose outcome another process decides on, by post and work: callbacks here are given
-        it with what is decided by the turn that takes the post."""
-        self._settling: list[tuple[int, asyncio.Future[None]]] = []
-        """Who waits until the posts up to a number were taken."""
+        """Exceptions of attempts whose outcomes were posted, by post and unit. The letters that answer the post tell
+        of the failures, and `on_failure` is called with these."""
+        self._post_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        """Callers that wait until the posts up to a number are taken."""
 
     @property
     def decides(self) -> bool:
-        """True when this process goes on deciding, as far as it knows."""
+        """True while this process is the deciding process, as far as it knows."""
         return self._scheduler is not None
 
     @property
     def has_unread(self) -> bool:
-        """True while something that it left is not known to have been taken."""
+        """True while a post of this process is not known to be taken."""
         return self._outbox.has_unread
 
     @property
-    def is_awaited(self) -> bool:
-        """True while somebody waits until what this process left was taken."""
-        return bool(self._settling)
+    def has_post_waiters(self) -> bool:
+        """True while a caller waits until posts of this process are taken."""
+        return bool(self._post_waiters)
 
-    def waiting(self) -> list[asyncio.Future[None]]:
-        """The futures of those who do."""
-        return [future for _, future in self._settling]
+    def post_waiters(self) -> list[asyncio.Future[None]]:
+        """The futures of the callers that wait until posts are taken."""
+        return [future for _, future in self._post_waiters]
 
     async def rest(self) -> None:
         """Wait until it is time for the next turn or exchange."""
@@ -138,16 +139,18 @@ class Peer:
     # one turn or exchange -----------------------------------------------------------------------------------
 
     async def take_part(self, question: Ask | None) -> tuple[bool, list[Item], StoreError | None]:
-        """Decide, or leave the inbox for whoever does. True when this process decided; and what the store could not
-        keep of the inbox, with the reason."""
+        """Take one turn or make one exchange.
+
+        Returns whether this process decided; if the store failed, also the items of the inbox and the error.
+        """
         items: list[Item] | None = None
         plan: Plan | None = None
         decide: Decider | None = None
         received: Received | None
         self._pace.begins()
         try:
-            takeover, has_looked = await self._due()
-            self._greet(is_new=takeover is not None)
+            takeover, has_looked = await self._find_takeover()
+            self._introduce(is_new=takeover is not None)
             scheduler, items = self._scheduler, self._shell.take_inbox()
             if has_looked and takeover is None and not items:
                 self._pace.ended(0, is_alone=False)
@@ -161,13 +164,13 @@ class Peer:
                 plan, received = await self._store.turn(decide, post, takeover)
         except StoreError as error:
             return False, self._shell.take_inbox() if items is None else items, error
-        if plan is None and self._scheduler is not None:  # what waits for room did so in its mind
+        if plan is None and self._scheduler is not None:  # submissions waited for room in this scheduler
             for item in self._scheduler.waiting_here():
                 self._shell.put(item)
         is_going_on = plan is not None and plan.head.decider == self._leadership.me
         self._scheduler = scheduler if is_going_on else None
         if plan is None and post is not None:
-            self._left(post.number, items, received)
+            self._posted(post.number, items, received)
         if received is not None:
             self._receive(received, is_deciding=plan is not None)
         if plan is not None and decide is not None:
@@ -176,78 +179,80 @@ class Peer:
         self._pace.ended(len(items) if plan is None else len(plan.records), is_alone=is_alone)
         return plan is not None, [], None
 
-    async def _due(self) -> tuple[Takeover | None, bool]:
-        """Whose place this process takes now, if it does. True when it had to look for that: who seemed to decide
-        nothing may have done so, and nobody told."""
+    async def _find_takeover(self) -> tuple[Takeover | None, bool]:
+        """The takeover that is due, if one is; True when an exchange was made to find out.
+
+        Before it takes over from a live process, this process looks for turns that it was not notified of.
+        """
         takeover = None if self._scheduler else self._leadership.due(self._clock.now())
         if takeover is None or takeover.revision is None:
             return takeover, False
         self._receive(await self._store.exchange(None), is_deciding=False)
         return self._leadership.due(self._clock.now()), True
 
-    def failed(self, error: StoreError | None) -> list[Item]:
-        """The store could not keep that. Whoever waits for an answer that may be lost, or until it was kept, gets
-        the error, if there is one.
+    def turn_failed(self, error: StoreError | None) -> list[Item]:
+        """Drop the scheduler after a turn that the store did not commit.
 
-        What waited for room is returned if this process was deciding: it did so in the mind that is lost now.
+        With an error, fail the callers whose answers may be lost and those that wait for posts. Returns the
+        submissions that waited for room in the dropped scheduler.
         """
         was_deciding, self._scheduler = self._scheduler is not None, None
-        if error is not None and not was_deciding:
-            self._outbox.fail(StoreError(f"{error} {UNANSWERED}", error.store))
         if error is not None:
-            self._settle(error)
-        left = {id(item) for item in self._outbox.unread()}
-        return [item for item in self._replies.items() if id(item) not in left] if was_deciding else []
+            if not was_deciding:
+                self._outbox.fail(StoreError(f"{error} {UNANSWERED}", error.store))
+            self._release_post_waiters(error)
+        posted = {id(item) for item in self._outbox.unread()}
+        return [item for item in self._replies.items() if id(item) not in posted] if was_deciding else []
 
     def _new_scheduler(self, items: list[Item]) -> Scheduler:
-        """One that knows nothing yet but what runs here."""
+        """A scheduler that knows only the attempts of this process; its first turn reads the rest."""
         scheduler = self._make_scheduler(False)
         attempts = [run.record for run in self._shell.attempts.runs.values()]
         scheduler.adopt(attempts, [*items, *self._outbox.unread()])
         return scheduler
 
-    def _greet(self, *, is_new: bool) -> None:
-        """Have whoever decides know of this process what it does not know yet; if it is new to it, everything."""
+    def _introduce(self, *, is_new: bool) -> None:
+        """Put an introduction of this process first in the inbox, if the others lack something of it."""
         hello = self._hello(is_new)
         if hello is not None:
             self._shell.put_first(hello)
 
-    def _left(self, number: int, items: list[Item], received: Received | None) -> None:
-        """The inbox was left for whoever decides."""
-        self._outbox.left(number, items, None if received is None else received.head.decider)
+    def _posted(self, number: int, items: list[Item], received: Received | None) -> None:
+        """Note a post that is stored, and the exceptions of the outcomes in it."""
+        self._outbox.posted(number, items, None if received is None else received.head.decider)
         raised = {item.id: item.error for item in items if type(item) is Outcome and item.error is not None}
         if raised:
             self._raised[number] = raised
 
     def _decided(self, plan: Plan, decide: Decider) -> None:
-        """This process decided, for all of them."""
+        """Carry out this process's part of a plan that it made for all processes."""
         me = self._leadership.me
         self._revision = plan.head.revision
-        self._leadership.saw(plan.head, has_unread=False)
+        self._leadership.observe(plan.head, has_unread=False)
         own = {post.number for post in decide.taken if post.worker == me}
-        self._outbox.taken(me, own if decide.has_more else None)
-        self._give_errors(plan, self._raised.keys() - own if decide.has_more else ())
-        self.answer(plan)
+        self._outbox.mark_taken(me, own if decide.has_more else None)
+        self._attach_errors(plan, self._raised.keys() - own if decide.has_more else ())
+        self._outbox.answer(plan)
         self._shell.act(plan)
-        self._repeat(me)
-        self._settle()
-        if self._scheduler is None:  # another one goes on
-            self._look_again()
+        self._resubmit(me)
+        self._release_post_waiters()
+        if self._scheduler is None:  # the plan passed deciding on to another process
+            self._watch_decider()
 
     def _receive(self, received: Received, *, is_deciding: bool) -> None:
-        """Do what others decided for this process; see who decides, and whether it does."""
+        """Carry out what other processes decided for this one, and note which process decides."""
         plan, shell, head = received.plan, self._shell, received.head
-        if head.revision != self._revision:  # nobody else may tell: who did it can have died
+        if head.revision != self._revision:  # a process can die before it notifies others of its commit
             self._revision = head.revision
-            shell.hear()
-        self._outbox.heard(received)
+            shell.recheck()
+        self._outbox.receive(received)
         if received.has_missed:
             self._outbox.fail(StoreError(f"{MISSED} {UNANSWERED}"), is_all=False)
             shell.put(Missed())
         if not received.is_whole:
             shell.wake()
-        self._leadership.saw(head, self._outbox.has_unread)
-        self._give_errors(plan, self._raised if received.unread is None else received.unread)
+        self._leadership.observe(head, self._outbox.has_unread)
+        self._attach_errors(plan, self._raised if received.unread is None else received.unread)
         plan.head = head
         plan.start = [record for record in plan.start if record.token not in shell.attempts.runs]
         for work_id, token in received.unbegun:
@@ -255,44 +260,43 @@ class Peer:
         for work_id, token in received.given_up:
             if token in shell.attempts.runs:
                 plan.stop.append(token)
-            else:  # it was never begun, or its end was told already
+            else:  # it never began here, or has reported its end before
                 shell.put(Ended(work_id, token))
         if not shell.is_started:
             for record in plan.start:
                 shell.put(Outcome(record.id, record.token, None, UNBEGUN))
             plan.start = []
         shell.act(plan)
-        if not is_deciding:  # else its own turn has answers to come
-            self._repeat(head.decider)
-            self._settle()
+        if not is_deciding:  # else `_decided` follows with the answers of this turn
+            self._resubmit(head.decider)
+            self._release_post_waiters()
             if not received.is_known and not self._outbox.has_unread:
-                self._greet(is_new=True)
+                self._introduce(is_new=True)
                 shell.wake()
-            self._look_again()
+            self._watch_decider()
 
-    def _give_errors(self, plan: Plan, unread: Collection[int]) -> None:
-        """What attempts of this process raised comes along with what is told of them: by the turn that took their
-        post, which is all that was ever to come of it."""
+    def _attach_errors(self, plan: Plan, unread: Collection[int]) -> None:
+        """Put the exceptions of this process's attempts beside the `failed` events of a plan.
+
+        A post that was taken has all its events in this plan, so its exceptions are dropped.
+        """
         raised: dict[str, BaseException] = {}
         for number in [number for number in self._raised if number not in unread]:
             raised |= self._raised.pop(number)
         if not raised:
             return
-        for place, news in enumerate(plan.events):
-            words = draft_of(news)
-            if words.type == "failed" and words.record is not None and words.record.id in raised:
-                plan.errors[place] = raised[words.record.id]
+        for place, event in enumerate(plan.events):
+            draft = draft_of(event)
+            if draft.type == "failed" and draft.record is not None and draft.record.id in raised:
+                plan.errors[place] = raised[draft.record.id]
 
-    def answer(self, plan: Plan) -> None:
-        """Answer those who waited here for what that plan answers."""
-        self._outbox.answer(plan)
-
-    def _repeat(self, decider: str | None) -> None:
-        for item in self._outbox.again(decider):
+    def _resubmit(self, decider: str | None) -> None:
+        """Put submissions into the inbox again that waited for room in a process that no longer decides."""
+        for item in self._outbox.resubmissions(decider):
             self._shell.put(item)
 
-    def _look_again(self) -> None:
-        """While another process decides: look whether it still does, as long as something waits for that."""
+    def _watch_decider(self) -> None:
+        """Have the next exchange take over when that is due, as long as posts of this process are not taken."""
         now = self._clock.now()
         if self._leadership.due(now) is not None:
             self._shell.wake()
@@ -301,7 +305,7 @@ class Peer:
     # looking ------------------------------------------------------------------------------------------------
 
     async def look(self, question: Ask) -> Head:
-        """Put a question to a scheduler for nobody, which knows everything as it stands. How the queue stands."""
+        """Put a question to a scheduler that has read one snapshot of the queue; returns the head of that."""
         heads: list[Head] = []
 
         def decide(turn: Turn) -> Plan:
@@ -322,30 +326,29 @@ class Peer:
         return await self._store.counts()
 
     async def is_idle(self) -> bool:
-        """True when nothing is pending or running, also of what was accepted and nobody has decided over.
+        """True when no unit is pending or running, accepted ones in posts included.
 
-        Asked by who knows that nothing is of what was decided.
+        The caller has checked the head of the last turn; a process that does not decide asks the store as well.
         """
-        if self.decides:  # its last turn has seen that
+        if self.decides:
             return True
         counts = await self._store.counts()
         return not counts[WorkState.PENDING] + counts[WorkState.RUNNING]
 
-    async def settled(self, has_more: bool) -> None:
-        """Wait until what this process has left so far was taken, and with `has_more` what it is about to leave: then
-        it sees what it did itself."""
+    async def until_taken(self, has_more: bool) -> None:
+        """Wait until a turn has taken all posts of this process, with `has_more` the next one, too."""
         number = self._outbox.number + has_more
         if self._outbox.was_taken(number):
             return
         future: asyncio.Future[None] = self._loop.create_future()
-        self._settling.append((number, future))
+        self._post_waiters.append((number, future))
         self._shell.wake()
         await future
 
-    def _settle(self, error: StoreError | None = None) -> None:
-        """Some of what this process left was taken, or cannot be kept: those who waited for that go on."""
-        settling, self._settling = self._settling, []
-        for number, future in settling:
+    def _release_post_waiters(self, error: StoreError | None = None) -> None:
+        """Let callers go on whose posts were taken; with an error, fail them all."""
+        waiters, self._post_waiters = self._post_waiters, []
+        for number, future in waiters:
             if future.done():
                 continue
             if error is not None:
@@ -353,4 +356,4 @@ class Peer:
             elif self._outbox.was_taken(number):
                 future.set_result(None)
             else:
-                self._settling.append((number, future))
+                self._post_waiters.append((number, future))

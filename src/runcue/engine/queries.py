@@ -1,4 +1,4 @@
-"""What people want to know of work: how it ended, why it waits, what is full."""
+"""Answers questions about units: how one ended, why it waits, which limit is full."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from runcue.ports import Store, Turn
 logger = logging.getLogger("runcue")
 
 HINT_AFTER = 2.0
-"""Seconds that somebody waits for work of a Cue that runs nothing before that is said."""
+"""Seconds that a caller waits for a unit of a Cue that was not started before a warning is logged."""
 NOT_STARTED = "nothing runs: this Cue was not started (use `async with cue`, or cue.start())"
 STOPPED = "nothing runs: this Cue was stopped (cue.start() has it go on)"
 
 
 class Queries:
-    """Answers from the store and, for live work, from the scheduler in a turn that writes nothing."""
+    """Answers from the store, and for live units from the scheduler."""
 
     def __init__(self, engine: Engine, store: Store) -> None:
         self._engine = engine
@@ -37,14 +37,14 @@ class Queries:
         self._hinted = ""
 
     async def wait(self, work_id: str, timeout: float | None) -> Work:
-        """The work once it has ended; TimeoutError when that takes too long."""
+        """Wait for the end of a unit and return it; TimeoutError when that takes too long."""
         advice = "cue.explain(id) says what it waits for."
         async with self._within(timeout, f"Work {work_id!r} has not ended", advice):
             return view(await self._ended(work_id, may_be_own=timeout is not None))
 
     @asynccontextmanager
     async def _within(self, timeout: float | None, what: str, advice: str) -> AsyncIterator[None]:
-        """Within this somebody waits, so long at most; what is not done by then is said."""
+        """Limit how long a caller waits; the TimeoutError says `what` has not happened, and why or where to look."""
         hint = self._later_hint()
         limit: asyncio.Timeout | None = None
         try:
@@ -61,7 +61,7 @@ class Queries:
                 hint.cancel()
 
     async def _ended(self, work_id: str, *, may_be_own: bool = False) -> Record:
-        """That work once it has ended."""
+        """Wait for the end of a unit and return its final record."""
         while True:
             future = self._engine.waiters.final(work_id)
             try:
@@ -75,16 +75,16 @@ class Queries:
                 final = await future
                 if final is not None:
                     return final
-                # it is gone: what is still known of it has to be asked
+                # its record is gone: look again for what is still known of it
             finally:
-                future.cancel()  # whatever came of it: nobody waits for it any more
+                future.cancel()
 
     def _check_own(self, record: Record) -> None:
         if self._engine.attempts.is_own(record):
             raise RuncueError(f"Work {record.id!r} waits for itself: its own handler cannot await its end.")
 
     def _later_hint(self) -> asyncio.TimerHandle | None:
-        """Have it logged, once somebody has waited for a while, that nothing runs."""
+        """Schedule the warning that nothing runs; None when something does."""
         return asyncio.get_running_loop().call_later(HINT_AFTER, self._hint) if self._standstill() else None
 
     def _hint(self) -> None:
@@ -94,13 +94,13 @@ class Queries:
             logger.warning("%s", why)
 
     def _standstill(self) -> str:
-        """Why nothing runs, where nobody else could run it; nothing while it does."""
+        """Why nothing runs, where no other process could run it; empty while this Cue is started."""
         if self._engine.is_started or not self._store.is_inline:
             return ""
         return STOPPED if self._engine.was_started else NOT_STARTED
 
     async def result(self, work_id: str, timeout: float | None) -> Any:
-        """What the handler returned, or the error that tells why there is nothing."""
+        """Wait for the result of a unit; raise the error that tells why there is none."""
         work = await self.wait(work_id, timeout)
         if work.state == "completed":
             return work.result
@@ -131,7 +131,7 @@ class Queries:
                     self._check_own(record)
                     if await waiting.pop(record.id) is None:
                         await self._ended_or_forgotten(record.id)
-            for work_id in waiting:  # what there is no record of
+            for work_id in waiting:  # those without a record
                 await self._ended_or_forgotten(work_id)
         finally:
             for future in waiting.values():
@@ -141,22 +141,22 @@ class Queries:
         try:
             await self._ended(work_id)
         except WorkNotFound as error:
-            if not error.forgotten:  # what is forgotten has ended
+            if not error.forgotten:  # a forgotten unit has ended
                 raise
 
     async def not_found(self, work_id: str) -> WorkNotFound:
         """The error for an id that has no record: never submitted, or no longer kept."""
 
         def is_forgotten(scheduler: Scheduler, turn: Turn) -> bool:
-            lacks = ReadRequest(ids={work_id})
-            scheduler.absorb(lacks, turn.read(lacks))
+            request = ReadRequest(ids={work_id})
+            scheduler.absorb(request, turn.read(request))
             return scheduler.ledger.working.state_of(work_id) is not None
 
         option = "keep_finished" if self._store.is_inline else "retention"
         return WorkNotFound(work_id, await self._engine.look(is_forgotten), option)
 
     async def explain(self, work_id: str) -> Explanation:
-        """Why that work stands where it stands."""
+        """Explain why a unit is in its state."""
         record = await self._store.get(work_id)
         if record is None:
             raise await self.not_found(work_id)
@@ -165,7 +165,7 @@ class Queries:
         )
 
     async def explain_many(self, ids: list[str]) -> dict[str, Explanation]:
-        """The same for each of these as if nothing else were there."""
+        """Explain each of these units that exists, as if nothing else were queued."""
         records = await self._store.get_many(ids)
 
         def look(scheduler: Scheduler, turn: Turn) -> dict[str, Explanation]:
@@ -177,14 +177,14 @@ class Queries:
         return await self._engine.look(look)
 
     async def number_of(self, work_id: str) -> int:
-        """The place of that work in the order in which works came."""
+        """The number of a unit in the order of submission."""
         record = await self._store.get(work_id)
         if record is None:
             raise await self.not_found(work_id)
         return record.seq
 
     async def dependents(self, work_id: str, limit: int) -> list[Record]:
-        """Who depends on that work, in the order they came."""
+        """The units that depend on a unit, in the order of their submission."""
 
         def look(scheduler: Scheduler, turn: Turn) -> list[Record]:
             return turn.read(ReadRequest(dependents_of={work_id})).dependents.get(work_id, [])[:limit]
@@ -192,19 +192,15 @@ class Queries:
         return await self._engine.look(look)
 
     async def paused(self) -> list[str]:
-        """The queues that are held back."""
+        """The queues that are paused."""
         return await self._engine.look(lambda scheduler, turn: sorted(scheduler.ledger.ready.paused))
-
-    async def last_event(self) -> int:
-        """The number of the latest event."""
-        return await self._engine.last_event()
 
     async def now(self) -> float:
         """Queue time."""
         return await self._engine.look(lambda scheduler, turn: turn.now)
 
     async def debug_blocked(self) -> list[dict[str, Any]]:
-        """Everything pending that cannot start now, with the reason."""
+        """Every pending unit that cannot start now, with the reason."""
 
         def look(scheduler: Scheduler, turn: Turn) -> list[dict[str, Any]]:
             pending = explain_pending(scheduler.ledger, turn.now, turn.wall, self._engine.is_started)
@@ -213,7 +209,7 @@ class Queries:
         return await self._engine.look(look)
 
     async def forecast(self) -> Forecast:
-        """When all of it will be done, and what it waits for most."""
+        """When the queue will be done, and which limit it waits for most."""
         tasks = await self._engine.look(lambda scheduler, turn: tasks_of(scheduler.ledger))
         recent = [
             record
@@ -255,10 +251,9 @@ class Queries:
 
 
 def _newest(ledger: Ledger, record: Record, turn: Turn) -> Record:
-    """That work as it stands in this turn, if it was read before: who decides may have taken it in since."""
+    """A unit as it stands in this turn; a record read before may be older than what was decided since."""
     known = ledger.working.records.get(record.id)
     if known is None and record.state is WorkState.PENDING and record.shelf is None:
-        known = ledger.working.latest(record.id) or turn.read(ReadRequest(ids={record.id})).records.get(
-            record.id
-        )
+        known = ledger.working.latest(record.id)
+        known = known or turn.read(ReadRequest(ids={record.id})).records.get(record.id)
     return known or record

@@ -1,4 +1,4 @@
-"""Who asked for something and waits for the turn that answers it: futures by item."""
+"""Hands the answers of turns to the callers that wait for them."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from runcue.core.schedule.plan import Item, Submit
 
 
 class Replies:
-    """Futures of what turns answer."""
+    """The futures of waiting callers, by item."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: dict[int, tuple[Item, asyncio.Future[Any]]] = {}
         self._given_up: dict[int, tuple[Item, Any]] = {}
-        """Submissions whose callers no longer wait for room, each with its answer if one came all the same."""
+        """Submissions whose callers gave up waiting for room, each with its answer if one came after all."""
 
     def items(self) -> list[Item]:
-        """What was asked for and is not answered yet."""
+        """The items that are not answered yet."""
         return [item for item, _ in self._waiting.values()]
 
     def awaited(self) -> set[int]:
-        """What an answer may still be wanted of, by identity: also of what somebody gave up and withdraws."""
+        """The ids (`id()`) of items whose answer may still matter, those that are being withdrawn included."""
         return {*self._waiting, *self._given_up}
 
     def all(self) -> list[asyncio.Future[Any]]:
-        """Every future that somebody waits for."""
+        """The futures of all waiting callers."""
         return [future for _, future in self._waiting.values()]
 
     async def to(self, item: Item) -> Any:
-        """The answer to that item, which may be an exception to raise."""
+        """Wait for the answer to an item; raise it if it is an exception."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting[id(item)] = item, future
         try:
@@ -44,16 +44,16 @@ class Replies:
             self._waiting.pop(id(item), None)
 
     def late(self, item: Item) -> Any:
-        """The answer that came though its caller gave up waiting, if one did; none is kept after this."""
+        """The answer that came after the caller gave up, if one did; it is forgotten after this."""
         return self._given_up.pop(id(item), (item, None))[1]
 
     def answer(self, item: Item, answer: Any) -> None:
-        """A turn has this to say to that item."""
+        """Hand the answer to an item to its caller."""
         _, future = self._waiting.pop(id(item), (None, None))
         if future is None:
             if id(item) in self._given_up:
                 self._given_up[id(item)] = item, answer
-        elif future.done():  # its caller gives up, and is about to hear of that
+        elif future.done():  # its caller has been cancelled and has not run since
             if type(item) is Submit and item.may_wait:
                 self._given_up[id(item)] = item, answer
         elif isinstance(answer, Exception):

@@ -1,4 +1,4 @@
-"""What a handler is given: its work, and what only makes sense while it runs."""
+"""The object that a handler gets: the fields of its unit, and what it can do while it runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from runcue.ports import Clock, Executor
 
 LONGEST_TEXT = 1024
-"""Bytes of what a handler says of its progress that are told."""
+"""Bytes of a progress text that are kept."""
 
 
 class Run(msgspec.Struct, eq=False):  # a Struct is made in half the time of a plain object
@@ -33,26 +33,27 @@ class Run(msgspec.Struct, eq=False):  # a Struct is made in half the time of a p
 
     record: Record
     executor: Executor
-    words: Words
+    reports: Reports
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     has_begun: bool = False
     is_rated: bool = False
-    """True when a rate counts from the entry into the handler, which therefore has to be told."""
+    """True when a rate counts from the entry into the handler, which therefore has to be reported."""
     has_entered: bool = False
     was_forgiven: bool = False
     is_given_up: bool = False
     is_left: bool = False
-    """True when stop() leaves it to run on: it counts, and nobody waits for it."""
-    told_at: float = 0.0
+    """True when stop() leaves it running: the attempt goes on, and stop() does not wait for it."""
+    progress_at: float = 0.0
+    """When its progress was last reported."""
     charged: dict[str, float] | None = None
-    """What its handler says that it used so far."""
+    """The amounts that its handler has charged so far."""
 
 
 _charging = threading.Lock()
-"""Held while a sum is made and sent: threads of one handler may charge at once."""
+"""Held while a sum is made and sent: several threads of one handler may charge at a time."""
 current_run: ContextVar[Run | None] = ContextVar("runcue_run", default=None)
-"""The attempt on whose behalf code runs in a thread."""
+"""The attempt that the code in this context belongs to, where its task does not tell."""
 
 
 if TYPE_CHECKING:
@@ -62,10 +63,10 @@ else:
 
 
 class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in it can be set
-    """A work in the hands of its handler: the fields of `Work`, `cancelled` live, and `progress`.
+    """The unit that a handler works on: the fields of `Work`, a live `cancelled`, and ways to report.
 
-    The fields are read when they are first asked for: most handlers want one or two of them. (So at run time it
-    only looks like a Work; to a type checker it is one.)
+    Fields are filled in on first use, because most handlers want only one or two. (So at run time this only looks
+    like a Work; to a type checker it is one.)
     """
 
     __slots__ = ("_run", "_work")
@@ -80,11 +81,11 @@ class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in 
         return self._run.is_given_up
 
     def progress(self, fraction: float | None = None, text: str | None = None) -> None:
-        """Report how far this is; told at most once a second. May be called from any thread."""
-        self._run.words.progress(self._run, fraction, text)
+        """Report how far this is; emitted at most once a second. May be called from any thread."""
+        self._run.reports.progress(self._run, fraction, text)
 
     def charge(self, **amounts: float) -> None:
-        """Say what was really used of each quantity; charged again, it adds up. May be called from any thread.
+        """Charge what was really used of each quantity; several charges add up. May be called from any thread.
 
         The sum takes the place of what `cost=` expected, at the time of the start.
         """
@@ -94,17 +95,17 @@ class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in 
             for name, size in more.items():
                 charged[name] = charged.get(name, 0) + size
             self._run.charged = charged
-            self._run.words.charged(self._run)
+            self._run.reports.charged(self._run)
 
     def observe(self, headers: Mapping[str, Any], service: str | None = None) -> None:
-        """Learn from the headers of a response how much the service will still take, and until when.
+        """Read from the headers of a response how much the service will still take, and until when.
 
-        `service` says which one of several; the first by default. May be called from any thread.
+        `service` names one of several; the first by default. May be called from any thread.
         """
-        self._run.words.observed(self._run, headers, service)
+        self._run.reports.observed(self._run, headers, service)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # copying and pickling ask before there is anything to look at
+        if name.startswith("_"):  # copy and pickle look for special methods before the fields are set
             raise AttributeError(name)
         work = self._work
         if work is None:
@@ -118,13 +119,13 @@ class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in 
 
 
 Middleware = Callable[[Any], AbstractContextManager[Any]]
-"""What an application puts around each attempt: it is given the work."""
+"""Makes the context manager that an application puts around an attempt, from its work."""
 
 
 async def within(
     middleware: Sequence[Middleware], work: RunningWork, call: Callable[[], Awaitable[Any]]
 ) -> Any:
-    """What the call returns or raises inside of what each of these returns, whose own troubles change nothing."""
+    """Make the call inside the context managers of the application; their own errors are only logged."""
     result: Any = None
     raised: BaseException | None = None
     try:
@@ -133,7 +134,7 @@ async def within(
                 try:
                     stack.enter_context(around(work))
                 except BaseException as error:  # noqa: BLE001 (the application's code may raise anything)
-                    log_trouble(f"{quoted(around)} cannot be put around work", error)
+                    log_trouble(f"{quoted(around)} raised before work {work.id} and is left out", error)
             try:
                 result = await call()
             except BaseException as error:
@@ -141,14 +142,14 @@ async def within(
                 raise
     except BaseException as error:  # noqa: BLE001 (the application's code may raise anything; the handler's is raised)
         if error is not raised:
-            log_trouble(f"what was put around work {work.id} failed at its end", error)
+            log_trouble(f"a context manager around work {work.id} raised at its end", error)
     if raised is not None:
         raise raised
     return result
 
 
-class Words:
-    """What handlers say, from any thread; how far they are is told at most once in a while."""
+class Reports:
+    """Takes the reports of handlers, from any thread; progress at most once per `interval`."""
 
     def __init__(self, clock: Clock, interval: float, put: Callable[[Item], None]) -> None:
         self._clock = clock
@@ -156,25 +157,25 @@ class Words:
         self._put = put
 
     def charged(self, run: Run) -> None:
-        """A handler said what it used."""
+        """Report the sum of what a handler has charged."""
         self._put(Charge(run.record.token, dict(run.charged or {})))
 
     def observed(self, run: Run, headers: Mapping[str, Any], service: str | None) -> None:
-        """A handler was told of the limits of the far side."""
+        """Report the limits that the headers of a response tell of."""
         left = read_headers(headers, self._clock.wall())
         if left:
-            said = [(one.quantity, one.remaining, one.resets_in) for one in left]
+            amounts = [(limit.quantity, limit.remaining, limit.resets_in) for limit in left]
             name = None if service is None else str.__str__(str(service))
-            self._put(Observe(run.record.token, name, said))
+            self._put(Observe(run.record.token, name, amounts))
 
     def progress(self, run: Run, fraction: float | None, text: str | None) -> None:
-        """A handler said how far it is."""
+        """Report how far a handler is."""
         now = self._clock.now()
-        if run.is_given_up or now - run.told_at < self._interval:
+        if run.is_given_up or now - run.progress_at < self._interval:
             return
-        run.told_at = now
+        run.progress_at = now
         record = run.record
-        said = None if text is None else clean(str.__str__(str(text)), LONGEST_TEXT)
+        shown = None if text is None else clean(str.__str__(str(text)), LONGEST_TEXT)
         share = asked(float, fraction) if isinstance(fraction, (int, float)) else None
-        data = {"fraction": share, "text": said}
+        data = {"fraction": share, "text": shown}
         self._put(Tell("progress", record.id, data, record.token))

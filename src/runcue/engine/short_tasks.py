@@ -1,11 +1,11 @@
-"""Tasks whose handlers take less time than it takes to hand a unit to another process.
+"""Finds the tasks whose handlers take less time than handing a unit to another process would.
 
-A unit that another process runs costs a letter, an exchange and a post more than one that runs where it was decided.
-For a handler that returns within microseconds that is more than the handler itself. So the process that decides keeps
-such units for itself, and other processes have nothing to do with them.
+A unit that runs in another process costs a letter, an exchange and a post more than one that runs in the deciding
+process. For a handler that returns within microseconds that is more than the handler itself, so the deciding process
+runs such units itself.
 
-A task is short while its handlers, many in a row, end in the very step of the loop in which they begin. One that
-suspends is waiting for something: then many processes can wait for more, and the task is not short for a while.
+A task is short while many of its handlers in a row end in the step of the loop in which they began. A handler that
+suspends waits for something, and more processes could wait for more; so its task is not short for a while.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Final
 from runcue.core.model.record import Record
 
 MANY: Final = 16
-"""Units that have to begin together: fewer say little about how long each takes."""
+"""Units that have to begin together before their time is taken: fewer say little about each."""
 SHORT: Final = 60e-6
-"""Seconds that a unit of a short task takes at most, with everything that is done for it in this process."""
+"""The most seconds for a unit of a short task, with all that this process does for it."""
 LASTING: Final = 1.0
-"""Seconds for which what was seen of a task holds."""
+"""Seconds for which an observation of a task holds."""
 
 
 class ShortTasks:
-    """What the units that this process ran lately say about their tasks."""
+    """Judges tasks by the units that this process ran lately."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -39,7 +39,7 @@ class ShortTasks:
         return frozenset(name for name, until in self._short_until.items() if until > now)
 
     def observe(self, began_at: float, units: Sequence[Record], is_running: Callable[[int], bool]) -> None:
-        """These units began together then, and have had their first step. `is_running` knows them by their token."""
+        """Take the time of units that began together and have had their first step; `is_running` takes a token."""
         now = self._clock()
         for name in {unit.spec.task for unit in units if is_running(unit.token)}:
             self._long_until[name] = now + LASTING

@@ -1,4 +1,4 @@
-"""Who waits for the end of a work: futures by id."""
+"""Tells callers when the unit that they wait for has ended."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from runcue.ports import Store
 logger = logging.getLogger("runcue")
 
 PAUSE = 0.5
-"""Seconds before a look that the store refused is tried again."""
+"""Seconds before a read that the store refused is tried again."""
 
 
 class Waiters:
-    """Futures of how works end."""
+    """The futures of waiting callers, by the id of the unit."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
         self._loop = loop
@@ -27,32 +27,32 @@ class Waiters:
         self._waiting: dict[str, list[asyncio.Future[Record | None]]] = {}
         self._rechecking: asyncio.Task[None] | None = None
         self._is_late = False
-        """True when something was told since the look under way began."""
+        """True when another process committed something since the read under way began."""
         self._again: asyncio.TimerHandle | None = None
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def all(self) -> list[asyncio.Future[Record | None]]:
-        """Every future that somebody waits for."""
+        """The futures of all waiting callers."""
         return [future for futures in self._waiting.values() for future in futures]
 
     def final(self, work_id: str) -> asyncio.Future[Record | None]:
-        """A future of how that work ends; None when it is gone before anybody saw that."""
+        """A future of the final record of a unit; None when the record is gone before it could be read."""
         future: asyncio.Future[Record | None] = self._loop.create_future()
         self._waiting.setdefault(work_id, []).append(future)
         future.add_done_callback(partial(self._forget, work_id))
         return future
 
-    def tell(self, plan: Plan) -> None:
-        """These works have ended."""
-        for news in plan.finals.values():
-            record = draft_of(news).record
+    def resolve(self, plan: Plan) -> None:
+        """Tell the callers that wait for units that ended in this plan."""
+        for event in plan.finals.values():
+            record = draft_of(event).record
             assert record is not None
             self._answer(record.id, record)
 
     def recheck(self) -> None:
-        """Another process did something: look whether it ended what somebody here waits for."""
+        """Look whether another process has ended a unit that a caller waits for."""
         if self._again is not None:
             self._again.cancel()
             self._again = None
@@ -64,9 +64,9 @@ class Waiters:
         asked = list(self._waiting)
         try:
             found = await self._store.get_many(asked)
-        except StoreError as error:  # the engine finds out, too, and says what is to be done
-            logger.debug("could not look who has ended: %s", error)
-            # what was told may have been the last there is to tell
+        except StoreError as error:  # the engine meets it, too, and logs it
+            logger.debug("cannot look which units have ended, trying again: %s", error)
+            # no other notice may follow the one that led here
             self._again = self._loop.call_later(PAUSE, self.recheck)
             return
         finally:

@@ -1,8 +1,8 @@
 """Distinguishes the address of a database from the path of a file.
 
 Rules:
-- A text that begins with a scheme is an address: `mysql://…`, `s3://…`, `file:x.db`. It is never taken for a
-  file name, which would create folders called `mysql:` (write `./mysql:…` for such a file). `C:/x` is a path.
+- A text that begins with a scheme is an address: `mysql://…`, `s3://…`, `file:x.db`. It is never used as a path,
+  which would create folders called `mysql:` (write `./mysql:…` for such a file). `C:/x` is a path.
 - pathlib.Path makes one slash of two, so `postgresql:/…` is an address, too.
 - An address is shown without its password.
 """
@@ -22,12 +22,12 @@ _FILE: Final = re.compile(r"(?:file:(?://(?:localhost)?(?=/))?|sqlite:///)(?P<pa
 
 
 def is_address(text: str) -> bool:
-    """Whether this text is an address of any kind, and not a path."""
+    """True for an address of any kind, and not for a path."""
     return _SCHEME.match(text) is not None
 
 
 def is_postgres(text: str) -> bool:
-    """Whether this text is the address of a PostgreSQL database."""
+    """True for the address of a PostgreSQL database."""
     return text.startswith(POSTGRES)
 
 
@@ -38,7 +38,7 @@ def file_in(address: str) -> str | None:
 
 
 def advice(given: object) -> str:
-    """What to write in place of an address that names no queue; empty where nothing better is known."""
+    """Advice for an address that names no queue; empty when there is none."""
     if isinstance(given, os.PathLike):
         is_database = str(given).startswith(("postgresql:", "postgres:"))
         return "Give an address as text, not as a Path, which makes one slash of two." if is_database else ""

@@ -1,6 +1,6 @@
-"""Queue time: the host's boot-time clock, anchored once to the wall clock.
+"""Measures queue time: the host's boot-time clock, anchored once to the wall clock.
 
-Queue time looks like epoch seconds, counts while the machine sleeps, and never jumps when the clock is set.
+Queue time looks like epoch seconds, goes on while the machine sleeps, and never jumps when the clock is set.
 """
 
 from __future__ import annotations

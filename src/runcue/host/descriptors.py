@@ -1,4 +1,4 @@
-"""Guarded descriptors: a forked child closes them before its code runs, so that it keeps no lock of its parent."""
+"""Closes descriptors in forked children before their code runs, so that a child keeps no lock of its parent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import threading
 
 forking = threading.RLock()
-"""Held between the opening of a descriptor and `guard`, so that no thread forks in between."""
+"""Held from the opening of a descriptor until `guard`, so that no thread forks in between."""
 _guarded: set[int] = set()
 
 

@@ -1,7 +1,7 @@
-"""What runcue needs of an event loop beyond asyncio: holding virtual time, real timers, calls from other threads.
+"""Helpers for event loops: holding virtual time, real timers, timeouts, calls from other threads.
 
-On a loop with virtual time (`runcue.testing`) nothing outside the loop takes time: while something holds the loop,
-its clock stands still. Other loops have no `hold`, and nothing happens.
+On a loop with virtual time (`runcue.testing`) code outside the loop takes no time: while it holds the loop, the
+clock stands still. Other loops have no `hold`, and holding does nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +10,9 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
-
-class Timer(Protocol):
-    """A call that is to happen later."""
-
-    def cancel(self) -> None:
-        """Call off the call."""
-        ...
+Timer = asyncio.TimerHandle | threading.Timer
 
 
 def hold(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
@@ -32,11 +26,11 @@ def hold(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
 
 
 def _nothing() -> None:
-    """Releases a loop that has no virtual time to hold."""
+    """Release a loop that has no virtual time."""
 
 
 def later(loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> Timer:
-    """Call back after so many real seconds, also where the loop's time is virtual."""
+    """Call back after so many real seconds, even where the loop's time is virtual."""
     if not hasattr(loop, "hold"):
         return loop.call_later(seconds, callback)
     timer = threading.Timer(seconds, post_to_loop, (loop, callback))

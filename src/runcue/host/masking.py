@@ -1,7 +1,7 @@
-"""Hides secrets in what people are shown: pages, command lines, logs.
+"""Hides secrets in the texts that people see: pages, command lines, logs.
 
-A value is hidden because of the name it stands under, a password in a URL because of its place. Hiding too much is
-better than hiding too little: a person who needs the value can read the queue itself.
+A value is hidden because of its name, a password in a URL because of its place. To hide too much is better than to
+hide too little: a person who needs the value can read the queue itself.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _masked(value: Any, depth: int) -> Any:
 
 
 def _under(name: object, value: Any, depth: int) -> Any:
-    """What is shown of a value under this name."""
+    """The masked form of a value under this name."""
     if is_secret(name):
         return value if value is None or value == "" or isinstance(value, bool) else HIDDEN
     if isinstance(name, str) and name.lower() in ENVIRONMENT and isinstance(value, Mapping):

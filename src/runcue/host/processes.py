@@ -1,10 +1,9 @@
-"""The processes of this host: which there are, which session they are in, how to signal and to start them.
+"""Lists, signals and starts processes of this host.
 
-- A process is signalled through a descriptor of its own (pidfd), and looked at again after that was opened: a pid
-  that the kernel has given to another process meanwhile is never signalled.
-- A session is the unit that is ended as a whole. Only Linux can list its members (/proc); elsewhere a process group
-  stands for it.
-- The keeper of the process pool and its workers import this module: it needs no loop, and little time.
+- A process is signalled through a descriptor (pidfd), and checked again after that was opened: a pid that the kernel
+  has given to another process meanwhile is never signalled.
+- A session is ended as a whole. Only Linux can list its members (/proc); elsewhere a process group stands for it.
+- The keeper of the process pool and its workers import this module: it needs no loop, and is quick to import.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from typing import NamedTuple
 PROC = Path("/proc")
 HAS_PROC = (PROC / "self" / "stat").exists()
 MOST_LOOKS = 8
-"""How often `session_members` looks for members, while new processes come into being."""
+"""How often `session_members` looks for members, while new processes start."""
 FEW_PIDS = 256
-"""Up to so many pids are looked at one by one; when there are more, those of all processes."""
+"""Up to so many new pids are checked one by one; when there are more, all processes are listed."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 HINTS = {
     "KILL": " (often because memory ran out)",
@@ -72,7 +71,7 @@ def session_members(session: int, is_young: bool = False) -> list[Process]:
     """The living members of a session; a child that a member starts meanwhile may be missing.
 
     The number of a session is the pid of its leader, and every other member got its pid later. `is_young` says that
-    too little time has passed since for pids to wrap around: then only pids after the leader's are looked at.
+    pids cannot have wrapped around since: then only pids after the leader's are checked.
     """
     seen = session if is_young else None
     members: list[Process] = []
@@ -102,7 +101,7 @@ def _member(pid: int, session: int) -> Process | None:
 
 
 def last_pid() -> int | None:
-    """The pid that the kernel gave out last, where it says."""
+    """The pid that the kernel assigned last; None where it does not tell."""
     try:
         descriptor = os.open("/proc/sys/kernel/ns_last_pid", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -119,7 +118,7 @@ def pids() -> list[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """The children of a process; none where that cannot be known: not Linux, or a kernel without it."""
+    """The children of a process; none on systems that do not list them."""
     found: list[int] = []
     try:
         for file in Path(f"/proc/{pid}/task").glob("*/children"):

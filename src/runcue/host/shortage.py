@@ -1,6 +1,6 @@
-"""Errors for a system that is out of threads, processes, open files or memory, perhaps for a moment only.
+"""Makes errors for a system that is out of threads, processes, open files or memory, perhaps only for a moment.
 
-The message names what is missing. Nothing is broken by it: turns go on, and another attempt may find room.
+The message names what is missing. Turns go on, and another attempt may find room.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPEN_FILES: Final = {
 NO_ROOM: Final = frozenset(
     {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
 )
-"""Errors of a system that has no room for another process just now."""
+"""The errnos of a system that has no room for another process now."""
 BACK_OFF: Final = 1.0
 """Seconds until an attempt that found no room is tried again."""
 
@@ -39,7 +39,7 @@ def start_thread(work: Callable[..., None], name: str, *arguments: Any) -> threa
 
 
 def no_room(what: str, error: OSError | RuntimeError, advice: str) -> RetryLater:
-    """What to raise in an attempt for which the system has no room just now: it is tried again a little later."""
+    """The error to raise in an attempt for which the system has no room now: it is tried again a little later."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
     later = RetryLater(BACK_OFF)
     later.args = (f"no room for another {what} ({reason}): tried again after {BACK_OFF:g} s; {advice}",)

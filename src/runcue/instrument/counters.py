@@ -1,4 +1,4 @@
-"""Counters behind the metrics: plain numbers of what happened.
+"""Counts what happened, for the metrics.
 
 Rules:
 - Nothing is counted until the application makes a Metrics object.
@@ -28,7 +28,7 @@ BOUNDS: Final = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.0
 
 
 class Label:
-    """The values of one label: the first 200 names that come; all others are `other`."""
+    """The values of one label: the first 200 names; all later ones are `other`."""
 
     def __init__(self) -> None:
         self._known: dict[str, None] = {}
@@ -79,17 +79,17 @@ class Counters:
 
     def heard(self, plan: Plan) -> None:
         """Count the starts, ends and events of a committed turn."""
-        ended = [news.spec.task for news in plan.finals.values() if type(news) is Record]
+        ended = [event.spec.task for event in plan.finals.values() if type(event) is Record]
         for task, amount in Counter(ended).items():
             self.completed[self._task(task)] += amount
-        used = [one.spec.services if one.chosen is None else one.services for one in plan.start]
+        used = [unit.spec.services if unit.chosen is None else unit.services for unit in plan.start]
         for services, amount in Counter(used).items():
             for service in {self._service(name) for name in services}:
                 self.requests[service] += amount
         if plan.is_notable:
-            for news in plan.events:
-                if type(news) is EventDraft:
-                    self._count_notable(news)
+            for event in plan.events:
+                if type(event) is EventDraft:
+                    self._count_notable(event)
 
     def called(self, callback: str, seconds: float) -> None:
         """Count how long a callback took, whether or not it answered."""
@@ -102,11 +102,11 @@ class Counters:
         """Count an error of a callback: it raised, overran or returned a wrong value."""
         self.errors[callback] += 1
 
-    def _count_notable(self, words: EventDraft) -> None:
-        record, data = words.record, words.data or {}
-        if words.type == "service_rate_limited":
+    def _count_notable(self, draft: EventDraft) -> None:
+        record, data = draft.record, draft.data or {}
+        if draft.type == "service_rate_limited":
             self.rate_limited[self._service(data["service"])] += 1
-        elif record is not None and words.type == "skipped":
+        elif record is not None and draft.type == "skipped":
             self.completed[self._task(record.spec.task)] += 1
-        elif record is not None and words.type == "failed" and is_final(words):
+        elif record is not None and draft.type == "failed" and is_final(draft):
             self.failed[self._task(record.spec.task)] += 1

@@ -1,7 +1,7 @@
-"""One log line for each event, on the standard logger `runcue`: key=value pairs in the text, and as `extra`.
+"""Logs a line for each event on the standard logger `runcue`: key=value pairs in the text, and as `extra`.
 
 runcue never configures logging: the application decides what is shown. `JsonFormatter` makes each line a JSON object.
-It writes a line for any record: a value that is not JSON is put into words, and secrets are hidden.
+It can write any record: a value that is not JSON becomes a text, and secrets are hidden.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runcue.core.schedule.plan import Plan
 logger = logging.getLogger("runcue")
 
 QUIET: Final = frozenset({"queued", "started", "completed", "skipped", "progress", "queue_status"})
-"""Events of every day, which are logged at DEBUG."""
+"""Everyday events, which are logged at DEBUG."""
 WARNINGS: Final = frozenset(
     {
         "failed",
@@ -32,7 +32,7 @@ WARNINGS: Final = frozenset(
         "stall_warning",
     }
 )
-"""Events that somebody should look at. Every other event is logged at INFO, one that is new included."""
+"""Events that need attention. Every other event, a new one included, is logged at INFO."""
 LEVELS: Final = dict.fromkeys(EVENTS, logging.INFO) | {
     **dict.fromkeys(QUIET, logging.DEBUG),
     **dict.fromkeys(WARNINGS, logging.WARNING),
@@ -40,25 +40,24 @@ LEVELS: Final = dict.fromkeys(EVENTS, logging.INFO) | {
 
 
 def log_events(plan: Plan) -> None:
-    """Log the events of a plan, as far as the logger wants them."""
+    """Log the events of a plan, down to the level of the logger."""
     least = logger.getEffectiveLevel()
     if least > logging.DEBUG and not plan.is_notable:
         return
-    for news in plan.events:
-        level = _level(draft_of(news))
+    for emitted in plan.events:
+        level = _level(draft_of(emitted))
         if level >= least:
-            event = make_event(0, news)
+            event = make_event(0, emitted)
             fields = _fields(event)
             line = " ".join(f"{key}={_shown(value)}" for key, value in fields.items())
             logger.log(level, "%s: %s", event.name, line, extra={"runcue": {"event": event.name, **fields}})
 
 
-def _level(words: EventDraft) -> int:
-    """How much an event matters: a failed attempt is a warning only when no other follows."""
-    if words.type == "failed" and words.data is not None and words.data.get("will_retry"):
+def _level(draft: EventDraft) -> int:
+    """The level of an event: a failed attempt is a warning only when no other follows."""
+    if draft.type == "failed" and draft.data is not None and draft.data.get("will_retry"):
         return logging.INFO
-    # A newer runcue may have sent an event that is not in our table.
-    return LEVELS.get(words.type, logging.INFO)
+    return LEVELS.get(draft.type, logging.INFO)  # a newer runcue may emit an event that is not in the table
 
 
 def _fields(event: Event) -> dict[str, object]:
@@ -88,10 +87,10 @@ def _shown(value: object) -> str:
 LONGEST: Final = 16_384
 """Characters of the text for a value that is not JSON."""
 USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "runcue"}
-"""Attributes of every log record; any other was given as `extra`."""
+"""Attributes of every log record; all others were given as `extra`."""
 
 BREAKS: Final = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
-"""Characters that JSON allows inside a text and some readers take for the end of a line."""
+"""Characters that JSON allows inside a text, and that some readers take for the end of a line."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -127,21 +126,21 @@ class JsonFormatter(logging.Formatter):
         return "{" + shown.translate(BREAKS) + "}"
 
     def _shown(self, key: str, value: object) -> str:
-        """One field as JSON, without secrets; a value that is not JSON is put into words."""
+        """One field as JSON, without secrets; a value that is not JSON becomes a text."""
         hidden = asked(self._mask, {key: value})
         if hidden is None:  # masking failed, as with a value that cannot be compared
-            return self._json(_unspoken(value))
+            return self._json(_type_name(value))
         try:
             return self._json(hidden[key])
         except Exception:  # noqa: BLE001 (a value of the application may raise anything, and the line is needed)
-            return self._json(self._words(hidden[key]))
+            return self._json(self._as_text(hidden[key]))
 
     def _json(self, value: object) -> str:
-        return msgspec.json.encode(value, enc_hook=self._words).decode()
+        return msgspec.json.encode(value, enc_hook=self._as_text).decode()
 
-    def _words(self, value: object) -> str:
-        """Any value in words, without secrets."""
-        return str(self._mask(_words(value)))
+    def _as_text(self, value: object) -> str:
+        """Any value as a text, without secrets."""
+        return str(self._mask(_as_text(value)))
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -149,13 +148,13 @@ def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     except Exception:  # noqa: BLE001 (the standard library would print this error in place of the line)
-        return f"{_words(record.msg)} {_words(record.args)}"
+        return f"{_as_text(record.msg)} {_as_text(record.args)}"
 
 
-def _words(value: object) -> str:
-    words = asked(repr, value) if isinstance(value, BaseException) else asked(str, value)
-    return clean(words if isinstance(words, str) else _unspoken(value), LONGEST)
+def _as_text(value: object) -> str:
+    text = asked(repr, value) if isinstance(value, BaseException) else asked(str, value)
+    return clean(text if isinstance(text, str) else _type_name(value), LONGEST)
 
 
-def _unspoken(value: object) -> str:
+def _type_name(value: object) -> str:
     return f"<{type(value).__name__}>"

@@ -1,7 +1,7 @@
 """OpenTelemetry traces: one span for each attempt, which is the current span while its handler runs.
 
 Rules:
-- A span begins a trace of its own: an attempt may run in another process than the submitter, and long after it ended.
+- Each span begins a trace of its own: an attempt may run in another process than the submitter's, and long after it.
   Spans that the handler makes are its children, in coroutines and in threads.
 - A failure sets the span's status and adds an exception event. A unit that is put off (snoozed, or rate limited) has
   not failed; an attempt that was cancelled, timed out or stopped is `given up`.
@@ -65,7 +65,7 @@ def attributes_of(work: Work) -> dict[str, str | int | tuple[str, ...]]:
 
 
 def _note_error(span: Span, error: BaseException) -> None:
-    """Note on the span how an attempt ended that raised."""
+    """Note on the span how an attempt that raised has ended."""
     from opentelemetry.trace import Status, StatusCode
 
     if is_kind(error, (Snooze, RateLimited)):

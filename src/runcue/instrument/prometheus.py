@@ -1,11 +1,11 @@
-"""Metrics for Prometheus, of a Cue or of a queue that is looked at from outside.
+"""Metrics for Prometheus, of a Cue or of a queue that a Reader reads.
 
 Rules:
-- Totals are what this process did since its Metrics were made, so that the sum over all processes is right. Gauges
-  are how the queue stands at the scrape, whoever works on it. A Reader knows the totals of the whole queue, by no
-  task, and nothing of callbacks.
-- A registry is never failed: a queue that cannot be read is counted in `queue_scrape_errors_total`, and its gauges
-  are missing. `text()` and `scrape()` are about this queue alone, and raise.
+- Totals count what this process did since its Metrics were made, so that the sum over all processes is right. Gauges
+  show the state of the whole queue at the scrape. A Reader has the totals of the whole queue, not by task, and
+  nothing of callbacks.
+- A queue that cannot be read fails no scrape of a registry: it is counted in `queue_scrape_errors_total`, and
+  its gauges are missing. `text()` and `scrape()` show this queue alone, and raise.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FAMILIES: Final = {
 class Metrics:
     """The numbers of a Cue or a Reader for Prometheus: `runcue.Metrics(cue).text()`, or in a registry of yours.
 
-    With a `registry`, such as `prometheus_client.REGISTRY`, they are shown by whatever shows that one.
+    With a `registry`, such as `prometheus_client.REGISTRY`, they are shown wherever that registry is.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Metrics:
             self.registry.unregister(self)
             self._source.close()
 
-    # what a registry asks ---------------------------------------------------------------------------------
+    # called by a registry ---------------------------------------------------------------------------------
 
     def describe(self) -> Iterable[Metric]:
         """Every metric, without its numbers."""
@@ -162,7 +162,7 @@ class Metrics:
 
     @staticmethod
     def _add(found: dict[str, Any], name: str, label: Label | None, amounts: Mapping[str, float]) -> None:
-        """Add one number for each value of a label; 0 for a known value without one, so that a rate has a start."""
+        """Add one number for each value of a label; 0 for a known value without one, so that rates start at 0."""
         known = {} if label is None else dict.fromkeys(label.known(), 0)
         for value, amount in (known | dict(amounts)).items():
             found[name].add_metric([value], amount)

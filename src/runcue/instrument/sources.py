@@ -1,10 +1,10 @@
-"""Where metrics come from: a Cue of this process, or a Reader.
+"""Reads the numbers of metrics from a Cue of this process or from a Reader.
 
 Rules:
-- A source answers on any thread and any loop, and opens nothing: for a Cue that has no loop yet, or none any more,
-  it gives the latest answer that it has.
-- Counting the pending units of each task reads all of them. In a long queue an older answer is given again, so that
-  counting takes at most 2 % of the time.
+- A source answers on any thread and any loop, and opens nothing: while a Cue has no running loop, it gives its latest
+  answer.
+- To count the pending units of each task all of them are read. With a long queue an older count is used again, so
+  that counting takes at most 2 % of the time.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ T = TypeVar("T")
 Tally = Mapping[str, Mapping[str, int]]
 
 FEW: Final = 10_000
-"""Up to so many live units, each scrape counts them anew."""
+"""Up to so many live units are counted anew for each scrape."""
 REST: Final = 50
-"""With more units, an answer is used for so many times as long as counting took."""
+"""A count of more units is used for so many times as long as it took."""
 ANSWER_WITHIN: Final = 10.0
 """Seconds that a scrape waits for the event loop of a Cue."""
 
 
 @runtime_checkable
 class Live(Protocol):
-    """What Metrics ask of a Cue."""
+    """What Metrics need of a Cue."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None: ...
@@ -48,7 +48,7 @@ class Live(Protocol):
 
 @runtime_checkable
 class Still(Protocol):
-    """What Metrics ask of a Reader."""
+    """What Metrics need of a Reader."""
 
     def services(self) -> list[dict[str, Any]]: ...
     def tally(self) -> dict[str, dict[str, int]]: ...
@@ -61,28 +61,7 @@ class Glance(msgspec.Struct, frozen=True):
     tally: Tally
     services: list[dict[str, Any]]
     ended: Mapping[WorkState, int] | None = None
-    """How many units ever ended; None where Counters have them by task."""
-
-
-class Source(Protocol):
-    """Where the numbers come from."""
-
-    @property
-    def counters(self) -> Counters | None:
-        """The counters; None for a source that sees no events."""
-        ...
-
-    def now(self) -> Glance | None:
-        """The state of the queue, from any thread; None while that is not known."""
-        ...
-
-    async def later(self) -> Glance | None:
-        """The state of the queue, for a coroutine; None while that is not known."""
-        ...
-
-    def close(self) -> None:
-        """Stop counting."""
-        ...
+    """How many units ever ended; None where Counters have that by task."""
 
 
 class _Tallying:
@@ -107,6 +86,7 @@ class StillSource:
     """A queue in a file or in PostgreSQL, read through a Reader."""
 
     counters = None
+    """A Reader sees no events."""
 
     def __init__(self, reader: Still) -> None:
         self._reader = reader
@@ -126,7 +106,7 @@ class StillSource:
         return await asyncio.to_thread(self.now)
 
     def close(self) -> None:
-        """The reader is not ours to close."""
+        """Do nothing: the reader belongs to the application."""
 
 
 class LiveSource:
@@ -175,14 +155,17 @@ class LiveSource:
         return self._latest
 
     def _asked_before(self, loop: asyncio.AbstractEventLoop) -> Glance | None:
-        """The answer, or the error, of the latest question; asks the next one."""
+        """The answer or the error of the last question; asks the next one."""
         before = self._looking
         if before is None or before.done():
             self._looking = loop.create_task(self._look(), name="runcue metrics")
-            self._looking.add_done_callback(_heard)
+            self._looking.add_done_callback(_mark_retrieved)
         if before is not None and before.done() and not before.cancelled():
             return before.result()
         return self._latest
+
+
+Source = StillSource | LiveSource
 
 
 def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
@@ -203,7 +186,7 @@ def _answer_of(asked: Future[T]) -> T:
 
 
 def _at_once(answer: Coroutine[Any, Any, T]) -> T:
-    """The answer of a coroutine that never waits."""
+    """The answer of a coroutine that never suspends."""
     try:
         answer.send(None)
     except StopIteration as done:
@@ -213,7 +196,7 @@ def _at_once(answer: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a queue in memory answers at once")
 
 
-def _heard(looking: asyncio.Task[Glance]) -> None:
-    """Mark the error of a look as seen: the next scrape raises it, if there is one."""
+def _mark_retrieved(looking: asyncio.Task[Glance]) -> None:
+    """Mark the error of a task as retrieved: the next scrape raises it, if there is one."""
     if not looking.cancelled():
         looking.exception()
