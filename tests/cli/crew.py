@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -18,12 +18,20 @@ import runcue
 from runcue.cli.home import Home
 from runcue.cli.jobs import ask, options_of, parse_job
 from runcue.cli.settings import Settings
-from tests.cli.conftest import environment
 
 BOUND = 240.0
 """Seconds within which anything happens that is waited for; far more than it takes."""
 QUEUECTL = [sys.executable, "-m", "runcue.cli"]
 RUNCUE = [sys.executable, "-c", "from runcue.cli.main import runcue; runcue()"]
+LEFT_OUT = ("QUEUECTL_", "RUNCUE_", "NO_COLOR", "CLICOLOR", "FORCE_COLOR", "COLUMNS", "PYTHONIOENCODING",
+            "TERM")  # fmt: skip
+
+
+def environment(home: Path, more: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """The environment of a command: the home, and nothing of ours that would change how it behaves."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
+    given = {"QUEUECTL_HOME": str(home), "PYTHONUTF8": "1", **(more or {})}
+    return {name: value for name, value in (found | given).items() if value is not None}
 
 
 def until(is_so: Callable[[], Any], what: str = "it") -> Any:

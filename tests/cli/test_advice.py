@@ -19,15 +19,9 @@ from runcue.cli import detach, screen, worker
 from runcue.cli.home import Home
 from runcue.cli.jobs import ask
 from runcue.stores.sqlite import schema
-from tests.cli.conftest import PROGRAM, Watch, environment
-from tests.cli.crew import Crew, until
+from tests.cli.conftest import Watch
+from tests.cli.crew import QUEUECTL, Crew, environment, until
 from tests.cli.inside import Inside, refused
-
-
-@pytest.fixture
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(home, monkeypatch, capsys)
-
 
 # files of an older version --------------------------------------------------------------------------------
 
@@ -179,7 +173,7 @@ def test_a_home_with_any_name_is_told_as_json(inside: Inside, tmp_path: Path) ->
 def test_what_was_enqueued_is_said_even_where_nothing_can_be_printed(home: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*PROGRAM, "enqueue", "--id", "a", "--", "true"],
+            [*QUEUECTL, "enqueue", "--id", "a", "--", "true"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

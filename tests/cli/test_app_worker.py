@@ -17,8 +17,7 @@ from runcue.cli import worker
 from runcue.cli.application import load
 from runcue.cli.failure import Failure
 from runcue.cli.worker import Orders, Voice, work
-from tests.cli.conftest import environment
-from tests.cli.crew import BOUND, RUNCUE, Supervisor, children_of, end, gone, until
+from tests.cli.crew import BOUND, RUNCUE, Supervisor, children_of, end, environment, gone, until
 
 APP = """
 import asyncio, os, runcue

@@ -11,21 +11,10 @@ from pathlib import Path
 import pytest
 
 import runcue
-from tests.cli.conftest import environment
-from tests.cli.crew import until
-from tests.cli.inside import Inside, forget, refused, worker
+from tests.cli.crew import environment, until
+from tests.cli.inside import Inside, forget, refused, states, worker
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(home, monkeypatch, capsys)
-
-
-def states(home: Path) -> dict[str, str]:
-    with runcue.Reader(home / "queue.db") as reader:
-        return {row["id"]: row["state"] for row in reader.jobs()}
 
 
 # cancel ----------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, environment
-from tests.cli.crew import BOUND, QUEUECTL, children_of, gone, until
+from tests.cli.conftest import Run
+from tests.cli.crew import BOUND, QUEUECTL, children_of, environment, gone, until
 
 
 def test_the_demo_tells_its_story_and_leaves_nothing_behind(

@@ -15,16 +15,11 @@ from typing import Any
 import pytest
 
 import runcue
-from tests.cli.conftest import environment
+from tests.cli.crew import environment
 from tests.cli.inside import Inside, Told, refused
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(home, monkeypatch, capsys)
 
 
 def jobs(home: Path) -> dict[str, dict[str, Any]]:

@@ -15,18 +15,13 @@ from hypothesis import strategies as some
 
 import runcue
 from runcue.cli.commands.logs import safe
-from tests.cli.conftest import environment
+from tests.cli.crew import environment
 from tests.cli.inside import Inside, refused, worker
 
 NASTY = (
     r"a\033[31mred\033[0m \033]0;title\007\033]52;c;eA==\007 \233 \302\233 \007 x\rhidden "
     r"[/bold] \177 \342\200\256 \377"
 )
-
-
-@pytest.fixture
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(home, monkeypatch, capsys)
 
 
 def nasty(inside: Inside) -> None:

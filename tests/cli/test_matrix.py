@@ -24,8 +24,8 @@ import apsw
 import pytest
 
 from runcue.cli.shutdown import standing
-from tests.cli.conftest import Run, environment
-from tests.cli.crew import Crew, end, until
+from tests.cli.conftest import Run
+from tests.cli.crew import Crew, end, environment, until
 
 SERVER = """
 import atexit, gc, json, os, pkgutil, signal, sys, threading

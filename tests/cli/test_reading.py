@@ -20,7 +20,8 @@ import pytest
 import runcue
 from runcue.cli import main
 from runcue.cli.reasons import Crew, label, sentence, short
-from tests.cli.conftest import PATIENCE, PROGRAM, Run, Watch, environment
+from tests.cli.conftest import Run, Watch
+from tests.cli.crew import BOUND, QUEUECTL, environment
 from tests.cli.crew import Crew as Workers
 from tests.cli.stock import NASTY, STATES
 
@@ -347,7 +348,7 @@ def test_status_watch_draws_until_ctrl_c(stock: Path) -> None:
 
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
-        [*PROGRAM, "status", "--watch"],
+        [*QUEUECTL, "status", "--watch"],
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
@@ -366,7 +367,7 @@ def test_status_watch_draws_until_ctrl_c(stock: Path) -> None:
                 shown += piece
         except OSError:  # the other side is closed
             shown += b""
-        assert child.wait(PATIENCE) == 130
+        assert child.wait(BOUND) == 130
     finally:
         child.kill()
         child.wait()
@@ -378,7 +379,7 @@ def test_status_watch_draws_until_ctrl_c(stock: Path) -> None:
 
 def test_status_watch_as_data_is_a_line_for_each_change(stock: Path) -> None:
     child = subprocess.Popen(
-        [*PROGRAM, "status", "--watch", "--json"],
+        [*QUEUECTL, "status", "--watch", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(stock),
@@ -387,7 +388,7 @@ def test_status_watch_as_data_is_a_line_for_each_change(stock: Path) -> None:
         assert child.stdout is not None
         first = msgspec.json.decode(child.stdout.readline())
         child.send_signal(signal.SIGINT)
-        rest, err = child.communicate(timeout=PATIENCE)
+        rest, err = child.communicate(timeout=BOUND)
     finally:
         child.kill()
         child.wait()
@@ -603,11 +604,11 @@ def test_reading_does_not_wait_for_whoever_writes(invoke: Invoke, stock: Path, h
 def completed(home: Path, *words: str) -> list[str]:
     line = {"COMP_WORDS": " ".join(("queuectl", *words)), "COMP_CWORD": str(len(words))}
     said = subprocess.run(
-        PROGRAM,
+        QUEUECTL,
         capture_output=True,
         text=True,
         env=environment(home, {"_QUEUECTL_COMPLETE": "bash_complete", **line}),
-        timeout=PATIENCE,
+        timeout=BOUND,
         check=False,
     )
     assert said.stderr == ""

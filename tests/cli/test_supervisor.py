@@ -10,7 +10,6 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,25 +17,19 @@ import pytest
 from runcue.cli import worker
 from runcue.cli.lines import Log, Stream
 from runcue.cli.shutdown import Post, send, standing
-from tests.cli.conftest import environment
 from tests.cli.crew import (
     BOUND,
     QUEUECTL,
     Crew,
     Supervisor,
     children_of,
+    environment,
     gone,
     ignores,
     ignoring,
     lives,
     until,
 )
-
-
-@pytest.fixture
-def crew(home: Path) -> Iterator[Crew]:
-    with Crew(home) as crew:
-        yield crew
 
 
 def slow(folder: Path) -> dict[str, str]:

@@ -34,8 +34,7 @@ from runcue.cli.top.app import PARTS, Main, Top
 from runcue.cli.top.boxes import Box, Live, Logs, Question
 from runcue.cli.top.look import Item, Look, Scene, Wish
 from runcue.cli.top.table import Table
-from tests.cli.conftest import environment
-from tests.cli.crew import RUNCUE
+from tests.cli.crew import RUNCUE, environment
 from tests.cli.works import CANARY
 
 BOUND = 240.0

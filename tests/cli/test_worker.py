@@ -7,7 +7,6 @@ import os
 import signal
 import stat
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,6 @@ GATED = 'echo "start $$" >> "{0}"; until test -e "{0}.open"; do sleep 0.05; done
 def open_gate(marks: Path) -> None:
     """Let that job end."""
     Path(f"{marks}.open").touch()
-
-
-@pytest.fixture
-def crew(home: Path) -> Iterator[Crew]:
-    with Crew(home) as crew:
-        yield crew
 
 
 @pytest.mark.parametrize("count", ["-1", "abc", "65", "", "1.5", "0x2"])
