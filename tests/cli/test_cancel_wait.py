@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 import runcue
+from tests.cli.conftest import Run
 from tests.cli.crew import environment, until
 from tests.cli.inside import Inside, forget, refused, states, worker
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 # cancel ----------------------------------------------------------------------------------------------------
 

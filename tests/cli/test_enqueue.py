@@ -8,17 +8,16 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import runcue
+from tests.cli.conftest import Run
 from tests.cli.crew import environment
 from tests.cli.inside import Inside, Told, refused
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 MIB = 1024 * 1024
 
 

@@ -23,20 +23,16 @@ import pytest
 
 from tests.cli.conftest import Run, Watch
 from tests.cli.crew import BOUND, QUEUECTL, Crew, Supervisor, environment, gone, until
-from tests.cli.test_matrix import Quick, Told, complaint, leave_nobody, picture
+from tests.cli.inside import Told
+from tests.cli.test_matrix import Quick, complaint, leave_nobody, picture, quick
+
+__all__ = ["quick"]
 
 MIB = 1024 * 1024
 NASTY = (
     "\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x07link\x1b]52;c;eA==\x07\x9b31m\x7f\rover [/bold] [red]x\u202e"
 )
 """What a terminal would obey, and text that only looks like markup."""
-
-
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quick]:
-    made = Quick(tmp_path_factory.mktemp("quick"))
-    yield made
-    made.close()
 
 
 def refused(said: subprocess.CompletedProcess[str], code: int, *words: str) -> None:

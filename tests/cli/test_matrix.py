@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 import pytest
@@ -26,6 +26,7 @@ import pytest
 from runcue.cli.shutdown import standing
 from tests.cli.conftest import Run
 from tests.cli.crew import Crew, end, environment, until
+from tests.cli.inside import Told
 
 SERVER = """
 import atexit, gc, json, os, pkgutil, signal, sys, threading
@@ -77,14 +78,6 @@ for line in orders:
                 codes[running.pop(pid)] = os.waitstatus_to_exitcode(status)
     answers.write(json.dumps(codes).encode() + b"\\n")
 """
-
-
-class Told(NamedTuple):
-    """What a command said, and how it ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 class Quick:
@@ -218,12 +211,16 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quick]:
 @pytest.fixture(scope="module")
 def settled(stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The queue with a job in every state, all of it in its file."""
-    home = tmp_path_factory.mktemp("settled") / "home"
-    shutil.copytree(stock, home)
-    connection = apsw.Connection(str(home / "queue.db"))
+    return settled_copy(stock, tmp_path_factory.mktemp("settled") / "home")
+
+
+def settled_copy(home: Path, copy: Path) -> Path:
+    """A copy of that folder in which all of the queue is in its file, and nothing in a log beside it."""
+    shutil.copytree(home, copy)
+    connection = apsw.Connection(str(copy / "queue.db"))
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()
-    return home
+    return copy
 
 
 def go_through(

@@ -24,6 +24,7 @@ from tests.cli.conftest import Run, Watch
 from tests.cli.crew import BOUND, QUEUECTL, environment
 from tests.cli.crew import Crew as Workers
 from tests.cli.stock import NASTY, STATES
+from tests.cli.test_matrix import a_directory, a_fifo, newer, of_another_application
 
 COLUMNS = [
     "id", "command", "state", "attempts", "max_retries", "priority", "created_at", "updated_at", "next_run_at",
@@ -534,36 +535,13 @@ def _hole(file: Path) -> None:
         stream.write(os.urandom(file.stat().st_size - 4096))
 
 
-def _newer(file: Path) -> None:
-    connection = apsw.Connection(str(file))
-    connection.pragma("user_version", 999)
-    connection.close()
-
-
-def _foreign(file: Path) -> None:
-    file.unlink()
-    connection = apsw.Connection(str(file))
-    connection.execute("CREATE TABLE mine (x)")
-    connection.close()
-    file.chmod(0o600)
-
-
-def _folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir(mode=0o700)
-
-
-def _fifo(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file, 0o600)
-
-
 READING = [["status"], ["list"], ["show", "done"], ["why", "done"], ["config", "list"], ["config", "get", "timeout"],
            ["config", "set", "timeout", "5"], ["doctor"]]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("spoil", "code"), [(_garbage, 3), (_hole, 3), (_newer, 4), (_foreign, 3), (_folder, 4), (_fifo, 4)]
+    ("spoil", "code"),
+    [(_garbage, 3), (_hole, 3), (newer, 4), (of_another_application, 3), (a_directory, 4), (a_fifo, 4)],
 )
 @pytest.mark.parametrize("args", READING, ids=" ".join)
 def test_a_file_that_cannot_be_read_is_one_line_and_its_code(

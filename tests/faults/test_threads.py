@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,14 +13,6 @@ import runcue
 from runcue import Cue, Work, WorkState
 
 PATIENCE = 240
-
-
-@pytest.fixture
-def kept_waiting() -> Iterator[threading.Event]:
-    """What a function that never returns waits for; set when the test is over."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 # --- cue.sync -------------------------------------------------------------------------------------

@@ -18,14 +18,10 @@ from runcue.stores.sql import jobs_view
 from runcue.stores.sqlite.schema import JOBS
 from runcue.testing import run, settle
 from tests.engine.seen import epoch
+from tests.stores.hands import change
 
 WORDS = ("pending", "processing", "completed", "failed", "dead", "cancelled")
 RETRY = Retry(3, "fixed", 60, jitter=False)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
 
 
 def view(path: Path, where: str = "1", *bindings: Any) -> dict[str, dict[str, Any]]:
@@ -38,13 +34,6 @@ def view(path: Path, where: str = "1", *bindings: Any) -> dict[str, dict[str, An
         connection.close()
     assert names == list(jobs_view.COLUMNS)
     return {str(row[0]): dict(zip(names, row, strict=True)) for row in rows}
-
-
-def change(path: Path, statement: str, *bindings: Any) -> None:
-    """Change something by hand, which nobody should do."""
-    connection = apsw.Connection(str(path))
-    connection.execute(statement, bindings)
-    connection.close()
 
 
 def program(path: Path) -> Cue:

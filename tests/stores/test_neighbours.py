@@ -62,11 +62,6 @@ async def watching(path: Path, end_leftovers: EndLeftovers | None = None) -> Asy
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
-
-
-@pytest.fixture
 def worker(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     process = subprocess.Popen([sys.executable, "-c", WORKER, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

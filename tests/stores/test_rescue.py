@@ -20,6 +20,7 @@ from runcue.stores.sqlite.recovery.copy import shapes
 from runcue.stores.sqlite.recovery.pages import Leaf, Log, Pages
 from runcue.stores.sqlite.recovery.rebuild import LEAP
 from runcue.stores.sqlite.recovery.recover import Rescue, recover
+from tests.stores.hands import change
 
 PATIENCE = 240.0
 SIZE = 4096
@@ -287,11 +288,6 @@ async def finish(path: Path) -> dict[str, WorkState]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
-
-
-@pytest.fixture
 def fresh_paths(tmp_path: Path) -> Callable[[int], Path]:
     return lambda number: tmp_path / str(number) / "queue.db"
 
@@ -498,9 +494,7 @@ def test_a_damaged_log_is_kept_up_to_the_damage(sound: Sound, path: Path, share:
 
 
 def other_application(path: Path) -> None:
-    connection = apsw.Connection(str(path))
-    connection.execute("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
-    connection.close()
+    change(path, "CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
 
 
 def newer(path: Path) -> None:

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,33 +34,9 @@ from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import run
 from runcue.testing.manual_turns import NOW, Hand, pending
 from tests.stores.beside import PATIENCE, until
+from tests.stores.hands import change, hand_on, opened
 
 SHELF = "ready/call"
-
-
-def opened(path: Path, **options: Any) -> SqliteStore:
-    return SqliteStore(str(path), **{"durability": "relaxed", "lease": 30.0, **options})
-
-
-@asynccontextmanager
-async def hand_on(path: Path, **options: Any) -> AsyncIterator[tuple[Hand, SqliteStore]]:
-    store = opened(path, **options)
-    try:
-        yield Hand(store, {}), store
-    finally:
-        await store.close()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
-
-
-def change(path: Path, statement: str, *bindings: Any) -> None:
-    """Change something by hand, which nobody should do."""
-    connection = apsw.Connection(str(path))
-    connection.execute(statement, bindings)
-    connection.close()
 
 
 def told(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
