@@ -7,7 +7,7 @@ import pytest
 
 import runcue
 from runcue import Work, WorkState
-from tests.acceptance.patience import BOUND, happens
+from tests.patience import BOUND, happens
 
 
 async def test_submitting_gives_an_id_and_the_work_can_be_looked_up() -> None:

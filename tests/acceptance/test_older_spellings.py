@@ -7,7 +7,7 @@ import pytest
 
 import runcue
 from runcue.models import PriorityContext, WorkState, WorkUnit
-from tests.acceptance.patience import BOUND
+from tests.patience import BOUND
 
 
 async def test_a_script_in_the_older_spelling_runs_from_end_to_end() -> None:

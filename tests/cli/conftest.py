@@ -15,8 +15,9 @@ import pytest
 
 from tests.cli import stock as stocked
 from tests.cli import works as worked
-from tests.cli.crew import BOUND, QUEUECTL, Crew, environment
+from tests.cli.crew import QUEUECTL, Crew, environment
 from tests.cli.inside import Inside
+from tests.patience import BOUND
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Watch = Callable[..., tuple[int, str]]

@@ -20,8 +20,9 @@ from runcue.cli.home import Home
 from runcue.cli.jobs import ask
 from runcue.stores.sqlite import schema
 from tests.cli.conftest import Watch
-from tests.cli.crew import QUEUECTL, Crew, environment, until
+from tests.cli.crew import QUEUECTL, Crew, environment
 from tests.cli.inside import Inside, refused
+from tests.patience import until_sync
 
 # files of an older version --------------------------------------------------------------------------------
 
@@ -246,7 +247,7 @@ def test_a_stopped_worker_is_named_with_what_lets_it_go_on(home: Path) -> None:
         pid = row["pid"]
         os.kill(pid, signal.SIGSTOP)
         try:
-            until(lambda: "stopped" in crew.run("worker", "list").stdout, "the worker to stop")
+            until_sync(lambda: "stopped" in crew.run("worker", "list").stdout, "the worker to stop")
             hint = f"kill -CONT {pid}"
             assert hint in crew.run("worker", "list").stderr
             assert hint in crew.run("doctor").stdout

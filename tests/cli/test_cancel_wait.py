@@ -12,8 +12,9 @@ import pytest
 
 import runcue
 from tests.cli.conftest import Run
-from tests.cli.crew import environment, until
+from tests.cli.crew import environment
 from tests.cli.inside import Inside, forget, refused, states, worker
+from tests.patience import until_sync
 
 # cancel ----------------------------------------------------------------------------------------------------
 
@@ -99,7 +100,7 @@ def test_a_running_job_is_told_to_stop(inside: Inside, home: Path) -> None:
     inside("enqueue", "--id", "long", "--command", "echo up; exec sleep 600")
     with worker(home):
         with runcue.Reader(home / "queue.db") as reader:
-            until(lambda: reader.output("long").data, "what it prints")
+            until_sync(lambda: reader.output("long").data, "what it prints")
         told = inside("cancel", "long")
         assert told.out == "Cancelled long, which was running and is told to stop\n"
         assert inside("wait", "long", "--timeout", "40") == (1, "long cancelled\n", "")

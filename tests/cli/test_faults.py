@@ -22,9 +22,10 @@ import apsw
 import pytest
 
 from tests.cli.conftest import Run, Watch
-from tests.cli.crew import BOUND, QUEUECTL, Crew, Supervisor, environment, gone, until
+from tests.cli.crew import QUEUECTL, Crew, Supervisor, environment, gone
 from tests.cli.inside import Told
 from tests.cli.test_matrix import Quick, complaint, leave_nobody, picture, quick
+from tests.patience import BOUND, until_sync
 
 __all__ = ["quick"]
 
@@ -483,7 +484,7 @@ def on_a_terminal(home: Path, *args: str) -> Iterator[tuple[subprocess.Popen[byt
                 piece = b""
             return text.encode() in shown if text else not piece
 
-        until(look, f"to show {text!r}")
+        until_sync(look, f"to show {text!r}")
         return shown.decode().replace("\r\n", "\n")
 
     try:
@@ -752,7 +753,9 @@ def test_a_batch_that_is_killed_halfway_is_there_as_a_whole_or_not_at_all(size: 
     file.write_text('{"command": "echo some words that take room"}\n' * 10_000)
     log = crew.home / "queue.db-wal"
     with crew.begun("enqueue", "--file", str(file)) as process:
-        until(lambda: (log.exists() and log.stat().st_size >= size) or process.poll() is not None, "to store")
+        until_sync(
+            lambda: (log.exists() and log.stat().st_size >= size) or process.poll() is not None, "to store"
+        )
         process.kill()
         process.wait(BOUND)
     with crew.reading() as reader:
@@ -772,7 +775,7 @@ def until_it_waits(pid: int) -> None:
         looks = looks + 1 if has_loaded and state == "S" else 0
         return looks >= 3
 
-    until(look, "to wait")
+    until_sync(look, "to wait")
 
 
 @pytest.mark.parametrize(
@@ -819,7 +822,7 @@ def test_a_home_that_is_deleted_under_workers_is_told_and_they_leave(crew: Crew,
     crew.enqueue({"id": "runs", "command": f'echo $$ > "{tmp_path}/pid"; exec sleep 600'})
     supervisor = crew.start()
     shell = int(
-        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the job to run")
+        until_sync(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the job to run")
     )
     shutil.rmtree(crew.home)
     assert supervisor.wait() == 3
@@ -827,7 +830,7 @@ def test_a_home_that_is_deleted_under_workers_is_told_and_they_leave(crew: Crew,
     assert "The home is gone" in supervisor.said()
     assert "was deleted" in supervisor.said()
     assert not crew.home.exists()
-    until(lambda: gone([shell]), "the job to end")
+    until_sync(lambda: gone([shell]), "the job to end")
 
 
 # a full disk ----------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from runcue.cli.groups import Family, LazyGroup, Verb
 from runcue.cli.home import Home
 from runcue.cli.main import failure_of, program
 from tests.cli.conftest import Run, Watch
-from tests.cli.crew import BOUND, QUEUECTL, environment
+from tests.cli.crew import QUEUECTL, environment
+from tests.patience import BOUND
 
 VERBS = [
     "enqueue", "worker", "status", "list", "show", "logs", "cancel", "wait", "why", "dlq", "config", "pause",

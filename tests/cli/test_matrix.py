@@ -25,8 +25,9 @@ import pytest
 
 from runcue.cli.shutdown import standing
 from tests.cli.conftest import Run
-from tests.cli.crew import Crew, end, environment, until
+from tests.cli.crew import Crew, end, environment
 from tests.cli.inside import Told
+from tests.patience import until_sync
 
 SERVER = """
 import atexit, gc, json, os, pkgutil, signal, sys, threading
@@ -473,7 +474,7 @@ def test_a_lock_that_is_let_go_of_in_time_is_waited_for(settled: Path, home: Pat
         holding = locked(home, even_for_readers=False)
         holding.__enter__()
         with crew.begun("enqueue", "--id", "patient", "--", "true") as adding:
-            until(lambda: _has_open(adding.pid, home / "queue.db"), "to open the queue")
+            until_sync(lambda: _has_open(adding.pid, home / "queue.db"), "to open the queue")
             holding.__exit__(None, None, None)
             assert adding.communicate(timeout=240) == ("Enqueued patient\n", "")
 

@@ -21,10 +21,11 @@ import runcue
 from runcue.cli import main
 from runcue.cli.reasons import Crew, label, sentence, short
 from tests.cli.conftest import Run, Watch
-from tests.cli.crew import BOUND, QUEUECTL, environment
+from tests.cli.crew import QUEUECTL, environment
 from tests.cli.crew import Crew as Workers
 from tests.cli.stock import NASTY, STATES
 from tests.cli.test_matrix import a_directory, a_fifo, newer, of_another_application
+from tests.patience import BOUND
 
 COLUMNS = [
     "id", "command", "state", "attempts", "max_retries", "priority", "created_at", "updated_at", "next_run_at",

@@ -13,8 +13,9 @@ import pytest
 
 import runcue
 from tests.cli.conftest import Watch
-from tests.cli.crew import BOUND, QUEUECTL, environment
+from tests.cli.crew import QUEUECTL, environment
 from tests.cli.inside import Inside, refused
+from tests.patience import BOUND
 
 
 def service(home: Path, name: str) -> dict[str, Any]:

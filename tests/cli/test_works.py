@@ -32,10 +32,11 @@ from runcue.cli.place import File
 from runcue.cli.reasons import Crew, sentence
 from runcue.cli.words import RUNCUE as WORDS
 from runcue.stores.presence import posix as presence
-from tests.cli.crew import BOUND, environment, until
 from tests.cli.crew import RUNCUE as PROGRAM
+from tests.cli.crew import environment
 from tests.cli.inside import Told
 from tests.cli.works import CANARY, STATES, Inside, refused
+from tests.patience import BOUND, until_sync
 
 READING = ["status", "list", "show done", "explain limited"]
 CHANGING = ["pause api", "resume api", "set api --rate 5/s", "retry broken", "cancel later"]
@@ -572,7 +573,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
         env=environment(tmp_path, {"TMPDIR": str(place), "PYTHONUNBUFFERED": "1"}),
     ) as process:
         assert process.stdout is not None
-        until(lambda: "retry" in process.stdout.readline(), "a line of the story")  # type: ignore[union-attr]
+        until_sync(lambda: "retry" in process.stdout.readline(), "a line of the story")  # type: ignore[union-attr]
         process.send_signal(signal.SIGINT)
         assert process.wait(BOUND) == 130
     assert list(place.iterdir()) == []

@@ -25,9 +25,9 @@ from runcue.stores.postgres.store import PostgresStore
 from runcue.stores.postgres.tables import PAGE
 from runcue.testing import contract
 from runcue.testing.manual_turns import NOW, Hand, pending
+from tests.patience import until
 from tests.pg.proxy import Proxy
 from tests.pg.server import Server
-from tests.stores.beside import until
 from tests.stores.test_traces import compare
 from tests.stores.traces import TRAITS, make, played
 

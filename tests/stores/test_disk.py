@@ -22,8 +22,9 @@ from runcue.stores.presence.posix import Turnstile, side_directory
 from runcue.stores.sqlite import wal_sync
 from runcue.stores.sqlite.wal_sync import Disk
 from runcue.testing.manual_turns import pending
+from tests.patience import until
 from tests.stores import hands
-from tests.stores.beside import PATIENCE, until
+from tests.stores.beside import PATIENCE
 from tests.stores.hands import change
 
 hand_on = partial(hands.hand_on, durability="full")

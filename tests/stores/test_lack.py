@@ -19,7 +19,7 @@ from runcue.stores.presence.posix import side_directory
 from runcue.stores.sqlite import wal_checkpoint
 from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing.manual_turns import Hand, pending
-from tests.stores.beside import until
+from tests.patience import until
 from tests.stores.room import NO_THREAD, Room, no_descriptors, room
 
 __all__ = ["room"]

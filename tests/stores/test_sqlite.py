@@ -33,7 +33,8 @@ from runcue.stores.sqlite.file import open_file
 from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import run
 from runcue.testing.manual_turns import NOW, Hand, pending
-from tests.stores.beside import PATIENCE, until
+from tests.patience import until
+from tests.stores.beside import PATIENCE
 from tests.stores.hands import change, hand_on, opened
 
 SHELF = "ready/call"

@@ -19,7 +19,8 @@ import pytest
 from runcue import Cue
 from runcue.web import app, loglimit, serving
 from runcue.web.loglimit import LogLimit
-from tests.web.conftest import BEARER, PATIENCE, TOKEN, comes_in, served, until
+from tests.patience import until
+from tests.web.conftest import BEARER, PATIENCE, TOKEN, comes_in, served
 
 LOGGERS = ("uvicorn.error", "asyncio", "runcue", "sse_starlette.sse")
 AUTHORIZATION = f"Authorization: {BEARER['Authorization']}"
