@@ -18,6 +18,7 @@ from runcue.cli import main
 from runcue.cli.home import Home
 from runcue.cli.jobs import open_cue
 from runcue.cli.settings import Settings
+from tests.cli.crew import QUEUECTL, environment
 
 WORKER = """
 import asyncio, sys
@@ -147,3 +148,18 @@ def states(home: Path) -> dict[str, str]:
     """The states of all jobs, by id."""
     with runcue.Reader(home / "queue.db") as reader:
         return {row["id"]: row["state"] for row in reader.jobs()}
+
+
+def one_of_eight(home: Path, *args: str) -> list[Told]:
+    """Run that command eight times at once: one of them does it, and the others are refused. What they said."""
+    command = [*QUEUECTL, *args]
+    started = [
+        subprocess.Popen(
+            command, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(8)
+    ]
+    said = [one.communicate(timeout=240) for one in started]
+    told = [Told(one.returncode, *texts) for one, texts in zip(started, said, strict=True)]
+    assert sorted(one.code for one in told) == [0, *[6] * 7], told
+    return told

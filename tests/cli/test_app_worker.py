@@ -18,6 +18,7 @@ from runcue.cli.application import load
 from runcue.cli.failure import Failure
 from runcue.cli.worker import Orders, Voice, work
 from tests.cli.crew import RUNCUE, Supervisor, children_of, end, environment, gone
+from tests.handlers import no_op
 from tests.patience import BOUND, until_sync
 
 APP = """
@@ -116,10 +117,7 @@ class App:
 async def submitted(app: App, task: str, *params: dict[str, Any], queue: str = "default") -> None:
     """Submit work from here, which runs nothing."""
     cue = runcue.Cue(app.folder / "app.db")
-
-    @cue.task(task)
-    async def never(work: runcue.RunningWork) -> None: ...
-
+    cue.task(task)(no_op)
     await cue.submit_many({"task": task, "params": one, "queue": queue} for one in params)
     await cue.close()
 

@@ -116,19 +116,15 @@ def test_last_lines_of_much_output_with_no_end(inside: Inside) -> None:
     )
 
 
-def test_each_attempt_has_its_own(inside: Inside, home: Path) -> None:
+def enqueue_two_attempts(inside: Inside, home: Path) -> None:
+    """A job that fails twice, and prints which attempt it is."""
     inside("config", "set", "backoff-base", "0.01")
-    inside(
-        "enqueue",
-        "--id",
-        "a",
-        "--max-retries",
-        "2",
-        "--cwd",
-        str(home),
-        "--command",
-        "echo x >> n; wc -l < n; false",
-    )
+    command = "echo x >> n; wc -l < n; false"
+    inside("enqueue", "--id", "a", "--max-retries", "2", "--cwd", str(home), "--command", command)
+
+
+def test_each_attempt_has_its_own(inside: Inside, home: Path) -> None:
+    enqueue_two_attempts(inside, home)
     inside.work()
     assert inside("logs", "a").out == "2\n"
     assert inside("logs", "a", "--attempt", "1").out == "1\n"
@@ -187,18 +183,7 @@ def test_a_job_is_followed_to_its_end(inside: Inside, home: Path) -> None:
 
 
 def test_a_job_is_followed_from_attempt_to_attempt(inside: Inside, home: Path) -> None:
-    inside("config", "set", "backoff-base", "0.01")
-    inside(
-        "enqueue",
-        "--id",
-        "a",
-        "--max-retries",
-        "2",
-        "--cwd",
-        str(home),
-        "--command",
-        "echo x >> n; wc -l < n; false",
-    )
+    enqueue_two_attempts(inside, home)
     with worker(home):
         told = inside("logs", "a", "-f")
     assert told.code == 0

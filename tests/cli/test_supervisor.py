@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -289,15 +290,32 @@ def test_a_log_is_private_and_stays_small_whoever_writes_to_it(
         os.close(log.fileno())
 
 
-def test_a_log_that_two_find_full_at_once_is_moved_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        os, "dup2", lambda one, other, inheritable=True: _dup2_but_streams(one, other, inheritable)
-    )
+def _dup2_but_streams(one: int, other: int, inheritable: bool = True) -> int:
+    """The test's own output stays where it is."""
+    if other in {1, 2}:
+        return other
+    os.close(other)
+    copy = fcntl.fcntl(one, fcntl.F_DUPFD, other)
+    assert copy == other
+    return copy
+
+
+@pytest.fixture
+def full_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Log, Log]]:
+    """A log that is full, and the two that write to it."""
+    monkeypatch.setattr(os, "dup2", _dup2_but_streams)
     path = tmp_path / "worker.log"
     one, other = Log(path, 100), Log(path, 100)
     one.put("x" * 100)
+    yield path, one, other
+    for log in (one, other):
+        os.close(log.fileno())
+
+
+def test_a_log_that_two_find_full_at_once_is_moved_once(
+    full_log: tuple[Path, Log, Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, one, other = full_log
     real = Path.rename
 
     def rename(self: Path, target: str) -> Path:
@@ -311,19 +329,12 @@ def test_a_log_that_two_find_full_at_once_is_moved_once(
     other.put("at last")
     assert Path(f"{path}.1").read_text() == "x" * 100 + "\nmeanwhile\n"
     assert path.read_text() == "after\nat last\n"
-    for log in (one, other):
-        os.close(log.fileno())
 
 
 def test_of_those_who_wait_to_move_a_full_log_one_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    full_log: tuple[Path, Log, Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        os, "dup2", lambda one, other, inheritable=True: _dup2_but_streams(one, other, inheritable)
-    )
-    path = tmp_path / "worker.log"
-    one, other = Log(path, 100), Log(path, 100)
-    one.put("x" * 100)
+    path, one, other = full_log
     real = fcntl.flock
 
     def flock(descriptor: int, how: int) -> None:
@@ -335,18 +346,6 @@ def test_of_those_who_wait_to_move_a_full_log_one_does(
     other.put("second")
     assert Path(f"{path}.1").read_text() == "x" * 100 + "\n"
     assert path.read_text() == "first\nsecond\n"
-    for log in (one, other):
-        os.close(log.fileno())
-
-
-def _dup2_but_streams(one: int, other: int, inheritable: bool) -> int:
-    """The test's own output stays where it is."""
-    if other in {1, 2}:
-        return other
-    os.close(other)
-    copy = fcntl.fcntl(one, fcntl.F_DUPFD, other)
-    assert copy == other
-    return copy
 
 
 def test_lines_that_a_log_does_not_take_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

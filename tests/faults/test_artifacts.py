@@ -13,6 +13,7 @@ import pytest
 
 import runcue
 from runcue import Cue, Work
+from tests.handlers import no_op
 from tests.patience import until
 
 PATIENCE = 240
@@ -46,8 +47,7 @@ async def test_a_share_that_is_gone_holds_the_loop_once_and_then_a_thread(
         looked.append(threading.current_thread().name)
         return "/share/in"
 
-    @cue.task(inputs=path)
-    async def waits(work: Work) -> None: ...
+    cue.task("waits", inputs=path)(no_op)
 
     @cue.task
     async def other(work: Work) -> str:
@@ -86,8 +86,7 @@ async def test_beside_an_async_callback_too_the_loop_is_held_only_once(gone: thr
         looked.append(threading.current_thread().name)
         return "/share/in"
 
-    @cue.task(inputs=path)
-    async def waits(work: Work) -> None: ...
+    cue.task("waits", inputs=path)(no_op)
 
     @cue.is_stale
     async def is_stale(work: Work) -> bool:

@@ -15,6 +15,7 @@ import runcue
 from runcue.stores.postgres import link, schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, translate
+from tests.handlers import no_op
 from tests.pg.server import GUARDED, PASSWORD, Server, database_of
 
 
@@ -138,10 +139,7 @@ async def test_who_may_only_read_is_refused(pg: str, guarded: str) -> None:
         f"GRANT SELECT ON ALL TABLES IN SCHEMA runcue TO {GUARDED}",
     )
     cue = runcue.Cue(guarded)
-
-    @cue.task
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     with pytest.raises(runcue.StoreError, match="may not do that"):
         await cue.submit("note")
     await cue.close()
@@ -307,10 +305,7 @@ async def test_more_than_a_server_takes_at_once_is_refused_before_it_travels(
 ) -> None:
     monkeypatch.setattr("runcue.stores.postgres.link.LARGEST", 100_000)
     cue = runcue.Cue(pg)
-
-    @cue.task
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     with pytest.raises(runcue.StoreError, match="in smaller parts"):
         await cue.submit_many([{"task": "note", "params": {"text": "x" * 50_000}}] * 3)
     await cue.submit("note", params={"text": "x" * 50_000})
@@ -320,10 +315,7 @@ async def test_more_than_a_server_takes_at_once_is_refused_before_it_travels(
 
 async def test_a_queue_that_is_dropped_or_made_anew_is_neither_read_nor_written(pg: str) -> None:
     cue = runcue.Cue(pg)
-
-    @cue.task
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     await cue.submit("note", id="a")
     assert await cue.get("a") is not None
     admin(pg, "DROP SCHEMA runcue CASCADE")

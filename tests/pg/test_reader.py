@@ -27,6 +27,7 @@ from runcue.stores.postgres.place import boot_of
 from runcue.stores.postgres.store import PostgresStore
 from runcue.stores.sql import jobs_view
 from runcue.testing.manual_turns import Hand, pending
+from tests.handlers import no_op
 from tests.pg.proxy import Proxy
 from tests.pg.server import GUARDED, PASSWORD, Server
 from tests.stores.beside import hanging
@@ -69,9 +70,7 @@ def queue(where: str | Path, **options: Any) -> runcue.Cue:
             raise ConnectionError("no line \uf8ff0")
         return {"page": work.params.get("page")}
 
-    @cue.task
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     return cue
 
 

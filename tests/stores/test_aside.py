@@ -16,6 +16,7 @@ from runcue.ports import Turn
 from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import run
 from runcue.testing.manual_turns import NOW, Hand, pending
+from tests.handlers import no_op
 from tests.stores.hands import change
 
 SHELF = "ready/call"
@@ -54,10 +55,7 @@ NO_NAME = "UPDATE work_units SET id = CAST(x'77ff' AS TEXT) WHERE seq = 1"
 async def test_who_joins_does_not_wait_for_damaged_work(path: Path, damage: str) -> None:
     def queue() -> Cue:
         cue = Cue(path)
-
-        @cue.task
-        async def note(work: Any) -> None: ...
-
+        cue.task("note")(no_op)
         return cue
 
     cue = queue()

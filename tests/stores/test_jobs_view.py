@@ -18,6 +18,7 @@ from runcue.stores.sql import jobs_view
 from runcue.stores.sqlite.schema import JOBS
 from runcue.testing import run, settle
 from tests.engine.seen import epoch
+from tests.handlers import no_op
 from tests.stores.hands import change
 
 WORDS = ("pending", "processing", "completed", "failed", "dead", "cancelled")
@@ -48,9 +49,7 @@ def program(path: Path) -> Cue:
         if command.startswith("false"):
             raise OSError("x" * 2000 if command == "false --loudly" else "no luck")
 
-    @cue.task
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     return cue
 
 

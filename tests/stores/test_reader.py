@@ -31,6 +31,7 @@ from runcue.stores.presence import posix as presence
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite.schema import VERSION
 from runcue.testing import run, settle
+from tests.handlers import no_op
 from tests.stores.beside import PATIENCE, hanging
 from tests.stores.hands import change
 
@@ -63,9 +64,7 @@ def queue(path: Path) -> Cue:
             raise ConnectionError("no line")
         return {"page": work.params.get("page")}
 
-    @cue.task
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     return cue
 
 

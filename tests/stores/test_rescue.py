@@ -20,6 +20,7 @@ from runcue.stores.sqlite.recovery.copy import shapes
 from runcue.stores.sqlite.recovery.pages import Leaf, Log, Pages
 from runcue.stores.sqlite.recovery.rebuild import LEAP
 from runcue.stores.sqlite.recovery.recover import Rescue, recover
+from tests.handlers import no_op
 from tests.stores.hands import change
 
 PATIENCE = 240.0
@@ -79,9 +80,7 @@ def declared(path: Path) -> Cue:
             raise ValueError("bad")
         return str(work.id)
 
-    @cue.task
-    async def hang(work: Any) -> None: ...
-
+    cue.task("hang")(no_op)
     return cue
 
 

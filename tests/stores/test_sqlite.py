@@ -33,6 +33,7 @@ from runcue.stores.sqlite.file import open_file
 from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import run
 from runcue.testing.manual_turns import NOW, Hand, pending
+from tests.handlers import no_op
 from tests.patience import until
 from tests.stores.beside import PATIENCE
 from tests.stores.hands import change, hand_on, opened
@@ -543,10 +544,7 @@ def test_starts_are_pruned_though_nobody_has_taken_a_turn_since(path: Path) -> N
     async def main() -> None:
         cue = Cue(path, service_log_retention="10s")
         cue.service("api", rate="5/min")
-
-        @cue.task(uses="api")
-        async def call(work: Any) -> None: ...
-
+        cue.task("call", uses="api")(no_op)
         async with cue:
             await cue.submit_many([{"task": "call"}] * 5)
             await cue.join()
