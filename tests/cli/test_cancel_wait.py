@@ -220,7 +220,7 @@ def test_an_unknown_job_is_not_waited_for(inside: Inside) -> None:
     refused(inside("wait", "a", "nobody"), 6, "No job nobody")
 
 
-@pytest.mark.parametrize("verb", ["cancel", "wait", "logs", "show", "why"])
+@pytest.mark.parametrize("verb", ["cancel", "wait", "logs"])  # show, why: test_reading.py
 def test_an_unknown_job_gets_the_nearest(inside: Inside, verb: str) -> None:
     inside("enqueue", "--id", "build", "--", "true")
     refused(inside(verb, "biuld"), 6, "No job biuld. Did you mean build?")

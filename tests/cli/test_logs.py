@@ -157,11 +157,6 @@ def test_what_is_no_longer_kept_is_said(inside: Inside, monkeypatch: pytest.Monk
     assert inside("logs", "a", "--stdout") == (0, "end\n", "(5,000 bytes of stdout are no longer kept)\n")
 
 
-def test_an_unknown_job_has_no_logs(inside: Inside) -> None:
-    inside("enqueue", "--id", "job1", "--", "true")
-    refused(inside("logs", "jbo1"), 6, "No job jbo1", "job1")
-
-
 def test_a_job_is_followed_to_its_end(inside: Inside, home: Path) -> None:
     go = home / "go"
     inside(
