@@ -17,6 +17,7 @@ from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, translate
 from tests.handlers import no_op
 from tests.pg.server import GUARDED, PASSWORD, Server, database_of
+from tests.queues import make_empty
 
 
 async def refusal(url: str, kind: type[Exception] = runcue.StoreError, **options: Any) -> str:
@@ -130,9 +131,7 @@ async def test_an_empty_schema_that_was_made_for_us_is_enough(pg: str, guarded: 
 
 
 async def test_who_may_only_read_is_refused(pg: str, guarded: str) -> None:
-    cue = runcue.Cue(pg)
-    await cue.count()
-    await cue.close()
+    await make_empty(pg)
     admin(
         pg,
         f"GRANT USAGE ON SCHEMA runcue TO {GUARDED}",
@@ -154,17 +153,13 @@ async def test_a_schema_of_another_application_is_left_alone(pg: str) -> None:
 
 
 async def test_a_newer_schema_is_left_alone(pg: str) -> None:
-    cue = runcue.Cue(pg)
-    await cue.count()
-    await cue.close()
+    await make_empty(pg)
     admin(pg, "UPDATE runcue.about SET version = 99")
     assert "newer runcue" in await refusal(pg, runcue.SchemaTooNew)
 
 
 async def test_a_table_that_is_gone_is_told(pg: str) -> None:
-    cue = runcue.Cue(pg)
-    await cue.count()
-    await cue.close()
+    await make_empty(pg)
     admin(pg, "DROP TABLE runcue.shelves")
     assert "damaged" in await refusal(pg, runcue.StorageCorrupt)
 
@@ -172,9 +167,7 @@ async def test_a_table_that_is_gone_is_told(pg: str) -> None:
 async def test_a_database_that_is_read_only_is_refused(pg: str) -> None:
     name = pg.partition("?")[0].rpartition("/")[2]
     admin(pg, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    cue = runcue.Cue(pg)  # a default is no law: this session says that it writes
-    await cue.count()
-    await cue.close()
+    await make_empty(pg)  # a default is no law: this session says that it writes
 
 
 class Said(Link):

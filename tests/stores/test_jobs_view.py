@@ -19,6 +19,7 @@ from runcue.stores.sqlite.schema import JOBS
 from runcue.testing import run, settle
 from tests.engine.seen import epoch
 from tests.handlers import no_op
+from tests.queues import make_empty
 from tests.stores.hands import change
 
 WORDS = ("pending", "processing", "completed", "failed", "dead", "cancelled")
@@ -287,9 +288,7 @@ def test_the_counts_of_the_states_are_those_of_the_view(path: Path) -> None:
 
 def test_an_empty_queue_has_no_jobs(path: Path) -> None:
     async def main() -> None:
-        cue = Cue(path)
-        await cue.count()
-        await cue.close()
+        await make_empty(path)
 
     run(main())
     with Reader(path) as reader:
