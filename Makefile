@@ -96,7 +96,7 @@ endif
 
 # pytest rewrites every test before it is run, and keeps that: one process does it for all, instead of each worker anew.
 # What cannot be collected is told by the run itself.
-.cache/rewritten: .venv/.test $(wildcard tests/*.py tests/*/*.py)
+.cache/rewritten: .venv/.test $(wildcard tests/*.py tests/*/*.py tests/*/*/*.py)
 	@$(BIN)/pytest --collect-only --quiet > /dev/null || true
 	@mkdir -p .cache && touch $@
 

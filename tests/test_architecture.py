@@ -62,8 +62,9 @@ IMPURE = frozenset({"asyncio", "time", "random", "logging", "os", "threading"})
 
 # Where a test may wait. Real time is for the few tests that meet the world; elsewhere time is virtual.
 MAY_TIME_SLEEP = ("tests/acceptance", "tests/faults")
-MAY_ASYNCIO_SLEEP = ("tests/acceptance", "tests/engine", "tests/executors", "tests/faults", "tests/pg",
-                     "tests/sim", "tests/stores", "tests/testing", "tests/torture")  # fmt: skip
+MAY_ASYNCIO_SLEEP = ("tests/acceptance", "tests/engine", "tests/executors", "tests/faults", "tests/handlers.py",
+                     "tests/patience.py", "tests/pg", "tests/sim", "tests/stores", "tests/testing",
+                     "tests/torture")  # fmt: skip
 NO_ASYNCIO = ("tests/core",)
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")

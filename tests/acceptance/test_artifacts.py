@@ -6,7 +6,7 @@ from typing import Any
 
 import runcue
 from runcue import Work, WorkState
-from tests.acceptance.patience import BOUND, becomes_true, happens
+from tests.patience import BOUND, happens, until
 
 
 async def test_work_waits_for_its_input_and_a_flipped_flag_is_noticed() -> None:
@@ -27,7 +27,7 @@ async def test_work_waits_for_its_input_and_a_flipped_flag_is_noticed() -> None:
 
     cue.start()
     work_id = await cue.submit("fire", params={"pot": 7})
-    await becomes_true(lambda: asked >= 2)
+    await until(lambda: asked >= 2)
     held = await cue.get(work_id)
     assert held is not None
     assert held.state is WorkState.PENDING
@@ -81,7 +81,7 @@ async def test_a_readiness_callback_that_raises_holds_the_work_and_is_told_once(
 
     cue.start()
     work_id = await cue.submit("never")
-    await becomes_true(lambda: asked >= 3)
+    await until(lambda: asked >= 3)
     held = await cue.get(work_id)
     assert held is not None
     assert held.state is WorkState.PENDING

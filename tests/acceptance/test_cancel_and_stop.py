@@ -8,7 +8,7 @@ import pytest
 
 import runcue
 from runcue import Work, WorkState
-from tests.acceptance.patience import BOUND, becomes_true, happens
+from tests.patience import BOUND, happens, until
 
 
 async def state_of(cue: runcue.Cue, work_id: str) -> WorkState:
@@ -83,9 +83,9 @@ async def test_a_thread_sees_that_it_was_cancelled() -> None:
 
     async with cue:
         work_id = await cue.submit("count_sheep")
-        await becomes_true(began.is_set)
+        await until(began.is_set)
         assert await cue.cancel(work_id)
-        await becomes_true(saw.is_set)
+        await until(saw.is_set)
         assert await state_of(cue, work_id) is WorkState.CANCELLED
 
 

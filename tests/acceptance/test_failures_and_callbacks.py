@@ -7,7 +7,7 @@ import pytest
 
 import runcue
 from runcue import Work, WorkState
-from tests.acceptance.patience import BOUND, happens
+from tests.patience import BOUND, happens
 
 
 async def test_three_attempts_are_made_and_the_third_may_succeed() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import runcue
 from runcue import Work, WorkState
-from tests.acceptance.patience import BOUND, happens
+from tests.patience import BOUND, happens
 
 
 async def test_submitting_gives_an_id_and_the_work_can_be_looked_up() -> None:
@@ -113,17 +113,6 @@ async def test_what_a_handler_raises_is_kept_with_the_work() -> None:
     assert work.traceback is not None
     assert "in bake" in work.traceback
     assert caught.value.work.id == work_id
-
-
-async def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
-    cue = runcue.Cue()
-
-    @cue.task
-    async def translate(work: Work) -> None: ...
-
-    with pytest.raises(ValueError, match=r"Unknown task type: 'transalte'.* Did you mean 'translate'\?"):
-        await cue.submit("transalte")
-    assert await cue.list() == []
 
 
 def test_a_task_cannot_use_a_service_nobody_declared() -> None:

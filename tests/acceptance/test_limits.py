@@ -6,7 +6,7 @@ from time import monotonic
 
 import runcue
 from runcue import PriorityContext, Work, WorkState
-from tests.acceptance.patience import BOUND, happens
+from tests.patience import BOUND, happens
 
 
 async def test_no_more_run_at_once_than_a_service_allows() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import runcue
-from runcue.models import PriorityContext, WorkState, WorkUnit
-from tests.acceptance.patience import BOUND
+from runcue.models import PriorityContext, WorkUnit
+from tests.patience import BOUND
 
 
 async def test_a_script_in_the_older_spelling_runs_from_end_to_end() -> None:
@@ -83,12 +83,6 @@ def test_a_registered_task_tells_what_it_uses() -> None:
     assert task.handler is march
     assert task.executor == "thread"  # what a plain function gets, also when "async" is asked for
     assert task.retry.max_attempts == 4
-
-
-def test_queued_is_another_word_for_pending() -> None:
-    assert WorkState.QUEUED is WorkState.PENDING
-    assert WorkState("queued") is WorkState.PENDING
-    assert WorkState.PENDING == "pending"
 
 
 async def test_the_older_names_of_fields_are_readable() -> None:

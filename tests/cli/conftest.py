@@ -7,43 +7,20 @@ import os
 import pty
 import struct
 import subprocess
-import sys
 import termios
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.cli import stock as stocked
 from tests.cli import works as worked
+from tests.cli.crew import QUEUECTL, Crew, environment
+from tests.cli.inside import Inside
+from tests.patience import BOUND
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Watch = Callable[..., tuple[int, str]]
-
-PROGRAM = (sys.executable, "-m", "runcue.cli")
-LEFT_OUT = (
-    "QUEUECTL_",
-    "RUNCUE_",
-    "NO_COLOR",
-    "CLICOLOR",
-    "FORCE_COLOR",
-    "COLUMNS",
-    "PYTHONIOENCODING",
-    "TERM",
-)
-PATIENCE = 240.0
-
-
-def environment(home: Path, more: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """The environment of a command: the home, and nothing of ours that would change how it behaves."""
-    found = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
-    found |= {"QUEUECTL_HOME": str(home), "PYTHONUTF8": "1"}
-    for name, value in (more or {}).items():
-        if value is None:
-            found.pop(name, None)
-        else:
-            found[name] = value
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -67,10 +44,10 @@ def queuectl(home: Path) -> Run:
         input: str | None = None,  # noqa: A002 (named as in subprocess.run)
         env: Mapping[str, str | None] | None = None,
         cwd: Path | None = None,
-        timeout: float = PATIENCE,
+        timeout: float = BOUND,
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*PROGRAM, *args],
+            [*QUEUECTL, *args],
             input=input,
             stdin=subprocess.DEVNULL if input is None else None,
             capture_output=True,
@@ -86,6 +63,19 @@ def queuectl(home: Path) -> Run:
 
 
 @pytest.fixture
+def inside(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
+    """`inside("list", "--json")`: `queuectl` in this process, on the queue of this test."""
+    return Inside(home, monkeypatch, capsys)
+
+
+@pytest.fixture
+def crew(home: Path) -> Iterator[Crew]:
+    """The workers that this test starts on its queue; they end with it."""
+    with Crew(home) as made:
+        yield made
+
+
+@pytest.fixture
 def on_terminal(home: Path) -> Watch:
     """`on_terminal("list", columns=20)`: the same on a terminal; its exit code and all that it showed."""
 
@@ -93,7 +83,7 @@ def on_terminal(home: Path) -> Watch:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         child = subprocess.Popen(
-            [*PROGRAM, *args],
+            [*QUEUECTL, *args],
             stdin=subprocess.DEVNULL,
             stdout=theirs,
             stderr=theirs,
@@ -104,7 +94,7 @@ def on_terminal(home: Path) -> Watch:
         try:
             while piece := _read(ours):
                 shown += piece
-            code = child.wait(PATIENCE)
+            code = child.wait(BOUND)
         finally:
             os.close(ours)
             child.kill()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -18,21 +16,19 @@ import runcue
 from runcue.cli.home import Home
 from runcue.cli.jobs import ask, options_of, parse_job
 from runcue.cli.settings import Settings
-from tests.cli.conftest import environment
+from tests.patience import BOUND, lives, until_sync
 
-BOUND = 240.0
-"""Seconds within which anything happens that is waited for; far more than it takes."""
 QUEUECTL = [sys.executable, "-m", "runcue.cli"]
 RUNCUE = [sys.executable, "-c", "from runcue.cli.main import runcue; runcue()"]
+LEFT_OUT = ("QUEUECTL_", "RUNCUE_", "NO_COLOR", "CLICOLOR", "FORCE_COLOR", "COLUMNS", "PYTHONIOENCODING",
+            "TERM")  # fmt: skip
 
 
-def until(is_so: Callable[[], Any], what: str = "it") -> Any:
-    """Ask again and again until the answer is true; that answer."""
-    bound = time.monotonic() + BOUND
-    while not (answer := is_so()):
-        assert time.monotonic() < bound, f"{what} does not happen"
-        select.select([], [], [], 0.02)
-    return answer
+def environment(home: Path, more: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """The environment of a command: the home, and nothing of ours that would change how it behaves."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
+    given = {"QUEUECTL_HOME": str(home), "PYTHONUTF8": "1", **(more or {})}
+    return {name: value for name, value in (found | given).items() if value is not None}
 
 
 class Crew:
@@ -119,7 +115,7 @@ class Crew:
             jobs = self.jobs()
             return jobs if all(jobs[id]["state"] == state for id in ids or jobs) else None
 
-        found: dict[str, dict[str, Any]] = until(look, f"{ids or 'every job'} {state}")
+        found: dict[str, dict[str, Any]] = until_sync(look, f"{ids or 'every job'} {state}")
         return found
 
     def workers(self) -> list[dict[str, Any]]:
@@ -159,7 +155,7 @@ class Supervisor:
             assert self.process.poll() is None or text in self.said(), f"it ended, and said: {self.said()}"
             return False
 
-        until(look, f"to say {text!r}")
+        until_sync(look, f"to say {text!r}")
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -208,14 +204,6 @@ def children_of(pid: int) -> list[int]:
         if fields[1] == str(pid) and fields[0] != "Z":
             found.append(int(path.parent.name))
     return found
-
-
-def lives(pid: int) -> bool:
-    """True while there is such a process, and it is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def end(pid: int) -> None:

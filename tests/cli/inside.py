@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 import pytest
 
+import runcue
+from runcue.cli import main
 from runcue.cli.home import Home
 from runcue.cli.jobs import open_cue
-from runcue.cli.main import queuectl
 from runcue.cli.settings import Settings
+from tests.cli.crew import QUEUECTL, environment
 
 WORKER = """
 import asyncio, sys
@@ -74,30 +76,50 @@ class Told(NamedTuple):
     err: str
 
 
+class Prompt:
+    """A command of `queuectl` or `runcue` in this process, to its end: what it said."""
+
+    def __init__(
+        self, program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self._program = program
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        for name in (
+            "NO_COLOR",
+            "CLICOLOR_FORCE",
+            "COLUMNS",
+            "RUNCUE_DEBUG",
+            "QUEUECTL_DEBUG",
+            "RUNCUE_TOKEN",
+        ):
+            monkeypatch.delenv(name, raising=False)
+
+    def __call__(self, *args: str, input: bytes | str = b"") -> Told:  # noqa: A002 (named as in subprocess.run)
+        data = input.encode() if isinstance(input, str) else input
+        with self._monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", [self._program, *args])
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+            with pytest.raises(SystemExit) as ended:
+                getattr(main, self._program)()
+        out, err = self._capsys.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Told(code, out, err)
+
+
 class Inside:
     """`inside("enqueue", "--id", "a", "--", "true")`: that command to its end, on the queue of one home."""
 
     def __init__(
         self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
+        self._prompt = Prompt("queuectl", monkeypatch, capsys)
         self.home = home
         monkeypatch.setenv("QUEUECTL_HOME", str(home))
-        for name in ("NO_COLOR", "CLICOLOR_FORCE", "COLUMNS", "QUEUECTL_DEBUG"):
-            monkeypatch.delenv(name, raising=False)
 
     def __call__(self, *args: str, input: bytes | str = b"") -> Told:  # noqa: A002 (named as in subprocess.run)
-        data = input.encode() if isinstance(input, str) else input
-        with self._monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["queuectl", *args])
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-            with pytest.raises(SystemExit) as ended:
-                queuectl()
-        out, err = self._capsys.readouterr()
-        code = ended.value.code
-        assert isinstance(code, int)
-        return Told(code, out, err)
+        return self._prompt(*args, input=input)
 
     def work(self) -> None:
         """Run all jobs, until none is left that could."""
@@ -111,12 +133,33 @@ class Inside:
             await cue.close()
 
 
-def refused(told: Told, code: int, *words: str) -> None:
+def refused(told: Told, code: int, *words: str, by: str = "queuectl") -> None:
     """It ended with that exit code, and said why in one line with these words in it."""
     assert told.code == code, told
     assert not told.out, told
-    assert told.err.startswith("queuectl"), told
+    assert told.err.startswith(by), told
     assert told.err.count("\n") == 1, told
-    assert told.err.isprintable() or told.err.rstrip("\n").isprintable(), told
+    assert told.err.rstrip("\n").isprintable(), told
     for word in words:
         assert word in told.err, told
+
+
+def states(home: Path) -> dict[str, str]:
+    """The states of all jobs, by id."""
+    with runcue.Reader(home / "queue.db") as reader:
+        return {row["id"]: row["state"] for row in reader.jobs()}
+
+
+def one_of_eight(home: Path, *args: str) -> list[Told]:
+    """Run that command eight times at once: one of them does it, and the others are refused. What they said."""
+    command = [*QUEUECTL, *args]
+    started = [
+        subprocess.Popen(
+            command, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(8)
+    ]
+    said = [one.communicate(timeout=240) for one in started]
+    told = [Told(one.returncode, *texts) for one, texts in zip(started, said, strict=True)]
+    assert sorted(one.code for one in told) == [0, *[6] * 7], told
+    return told

@@ -19,15 +19,10 @@ from runcue.cli import detach, screen, worker
 from runcue.cli.home import Home
 from runcue.cli.jobs import ask
 from runcue.stores.sqlite import schema
-from tests.cli.conftest import PROGRAM, Watch, environment
-from tests.cli.crew import Crew, until
+from tests.cli.conftest import Watch
+from tests.cli.crew import QUEUECTL, Crew, environment
 from tests.cli.inside import Inside, refused
-
-
-@pytest.fixture
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(home, monkeypatch, capsys)
-
+from tests.patience import until_sync
 
 # files of an older version --------------------------------------------------------------------------------
 
@@ -179,7 +174,7 @@ def test_a_home_with_any_name_is_told_as_json(inside: Inside, tmp_path: Path) ->
 def test_what_was_enqueued_is_said_even_where_nothing_can_be_printed(home: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*PROGRAM, "enqueue", "--id", "a", "--", "true"],
+            [*QUEUECTL, "enqueue", "--id", "a", "--", "true"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -252,7 +247,7 @@ def test_a_stopped_worker_is_named_with_what_lets_it_go_on(home: Path) -> None:
         pid = row["pid"]
         os.kill(pid, signal.SIGSTOP)
         try:
-            until(lambda: "stopped" in crew.run("worker", "list").stdout, "the worker to stop")
+            until_sync(lambda: "stopped" in crew.run("worker", "list").stdout, "the worker to stop")
             hint = f"kill -CONT {pid}"
             assert hint in crew.run("worker", "list").stderr
             assert hint in crew.run("doctor").stdout

@@ -17,8 +17,9 @@ from runcue.cli import worker
 from runcue.cli.application import load
 from runcue.cli.failure import Failure
 from runcue.cli.worker import Orders, Voice, work
-from tests.cli.conftest import environment
-from tests.cli.crew import BOUND, RUNCUE, Supervisor, children_of, end, gone, until
+from tests.cli.crew import RUNCUE, Supervisor, children_of, end, environment, gone
+from tests.handlers import no_op
+from tests.patience import BOUND, until_sync
 
 APP = """
 import asyncio, os, runcue
@@ -116,10 +117,7 @@ class App:
 async def submitted(app: App, task: str, *params: dict[str, Any], queue: str = "default") -> None:
     """Submit work from here, which runs nothing."""
     cue = runcue.Cue(app.folder / "app.db")
-
-    @cue.task(task)
-    async def never(work: runcue.RunningWork) -> None: ...
-
+    cue.task(task)(no_op)
     await cue.submit_many({"task": task, "params": one, "queue": queue} for one in params)
     await cue.close()
 
@@ -231,12 +229,12 @@ async def test_its_workers_share_the_work_and_stop_gracefully(app: App) -> None:
     await submitted(app, "note", *({"n": n} for n in range(50)))
     await submitted(app, "slow", {"seconds": 0.5}, queue="later")
     supervisor = app.start("app:make", "--count", "2", "--queue", "default", "--queue", "later")
-    until((app.folder / "runs").exists, "the slow one starts")
+    until_sync((app.folder / "runs").exists, "the slow one starts")
     supervisor.signal(signal.SIGINT)
     assert supervisor.wait() == 0
     assert (app.folder / "ended").exists()
     app.start("app:box.cue")
-    until(lambda: all(work.state == "completed" for work in app.works()), "all is done")
+    until_sync(lambda: all(work.state == "completed" for work in app.works()), "all is done")
     ran = [line.split()[0] for line in (app.folder / "ran").read_text().splitlines()]
     assert sorted(ran, key=int) == [str(n) for n in range(50)]
     assert "printed by the application" in supervisor.said()
@@ -245,12 +243,12 @@ async def test_its_workers_share_the_work_and_stop_gracefully(app: App) -> None:
 async def test_a_killed_worker_is_replaced_and_its_work_runs_again(app: App) -> None:
     await submitted(app, "slow", {"seconds": 0.5})
     supervisor = app.start("app:cue")
-    until((app.folder / "runs").exists, "it starts")
+    until_sync((app.folder / "runs").exists, "it starts")
     [worker] = children_of(supervisor.pid)
     end(worker)
-    until((app.folder / "ended").exists, "it runs again")
+    until_sync((app.folder / "ended").exists, "it runs again")
     assert gone([worker])
     supervisor.until("was killed by SIGKILL. Another one starts in")
-    until(lambda: app.works()[0].state == "completed", "it is done")
+    until_sync(lambda: app.works()[0].state == "completed", "it is done")
     supervisor.signal(signal.SIGTERM)
     assert supervisor.wait() == 0

@@ -11,22 +11,10 @@ from pathlib import Path
 import pytest
 
 import runcue
-from tests.cli.conftest import environment
-from tests.cli.crew import until
-from tests.cli.inside import Inside, forget, refused, worker
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(home, monkeypatch, capsys)
-
-
-def states(home: Path) -> dict[str, str]:
-    with runcue.Reader(home / "queue.db") as reader:
-        return {row["id"]: row["state"] for row in reader.jobs()}
-
+from tests.cli.conftest import Run
+from tests.cli.crew import environment
+from tests.cli.inside import Inside, forget, refused, states, worker
+from tests.patience import until_sync
 
 # cancel ----------------------------------------------------------------------------------------------------
 
@@ -112,7 +100,7 @@ def test_a_running_job_is_told_to_stop(inside: Inside, home: Path) -> None:
     inside("enqueue", "--id", "long", "--command", "echo up; exec sleep 600")
     with worker(home):
         with runcue.Reader(home / "queue.db") as reader:
-            until(lambda: reader.output("long").data, "what it prints")
+            until_sync(lambda: reader.output("long").data, "what it prints")
         told = inside("cancel", "long")
         assert told.out == "Cancelled long, which was running and is told to stop\n"
         assert inside("wait", "long", "--timeout", "40") == (1, "long cancelled\n", "")
@@ -232,7 +220,7 @@ def test_an_unknown_job_is_not_waited_for(inside: Inside) -> None:
     refused(inside("wait", "a", "nobody"), 6, "No job nobody")
 
 
-@pytest.mark.parametrize("verb", ["cancel", "wait", "logs", "show", "why"])
+@pytest.mark.parametrize("verb", ["cancel", "wait", "logs"])  # show, why: test_reading.py
 def test_an_unknown_job_gets_the_nearest(inside: Inside, verb: str) -> None:
     inside("enqueue", "--id", "build", "--", "true")
     refused(inside(verb, "biuld"), 6, "No job biuld. Did you mean build?")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, environment
-from tests.cli.crew import BOUND, QUEUECTL, children_of, gone, until
+from tests.cli.conftest import Run
+from tests.cli.crew import QUEUECTL, children_of, environment, gone
+from tests.patience import BOUND, until_sync
 
 
 def test_the_demo_tells_its_story_and_leaves_nothing_behind(
@@ -57,7 +58,7 @@ def test_an_interrupted_demo_leaves_nothing_behind_either(home: Path, tmp_path: 
     process.send_signal(signal.SIGINT)
     assert process.wait(BOUND) == 130
     process.communicate()
-    until(lambda: gone(processes), "its workers end")
+    until_sync(lambda: gone(processes), "its workers end")
     assert len(processes) == 3
     assert list(place.iterdir()) == []
 

@@ -18,18 +18,13 @@ from runcue.cli import screen
 from runcue.cli.home import Home
 from runcue.cli.jobs import open_cue
 from runcue.cli.settings import Settings
-from tests.cli.conftest import environment
-from tests.cli.inside import Inside, forget, refused
+from tests.cli.crew import environment
+from tests.cli.inside import Inside, forget, one_of_eight, refused, states
 
 COLUMNS = [
     "id", "command", "state", "attempts", "max_retries", "priority", "created_at", "updated_at", "next_run_at",
     "last_error", "worker_id",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(home, monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -44,11 +39,6 @@ def dead(inside: Inside) -> Inside:
     inside("enqueue", input="\n".join(map(json.dumps, lines)))
     inside.work()
     return inside
-
-
-def states(home: Path) -> dict[str, str]:
-    with runcue.Reader(home / "queue.db") as reader:
-        return {row["id"]: row["state"] for row in reader.jobs()}
 
 
 def test_list_shows_dead_jobs_and_why_they_died(dead: Inside) -> None:
@@ -205,15 +195,7 @@ def test_a_cancelled_job_is_not_dead(inside: Inside, home: Path) -> None:
 
 
 def test_eight_at_once_retry_a_job_once(dead: Inside, home: Path) -> None:
-    command = [sys.executable, "-m", "runcue.cli", "dlq", "retry", "one"]
-    started = [
-        subprocess.Popen(
-            command, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(8)
-    ]
-    told = [(*process.communicate(timeout=240), process.returncode) for process in started]
-    assert sorted(code for _, _, code in told) == [0, *[6] * 7], told
+    one_of_eight(home, "dlq", "retry", "one")
     dead.work()
     with runcue.Reader(home / "queue.db") as reader:
         work = reader.get("one")

@@ -8,23 +8,17 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import runcue
-from tests.cli.conftest import environment
-from tests.cli.inside import Inside, Told, refused
+from tests.cli.conftest import Run
+from tests.cli.crew import environment
+from tests.cli.inside import Inside, Told, one_of_eight, refused
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(home, monkeypatch, capsys)
 
 
 def jobs(home: Path) -> dict[str, dict[str, Any]]:
@@ -277,17 +271,9 @@ def test_many_jobs_after_many_others_are_looked_up_together(inside: Inside, home
 
 
 def test_eight_at_once_give_an_id_once(home: Path) -> None:
-    command = [sys.executable, "-m", "runcue.cli", "enqueue", "--id", "one", "--", "true"]
-    started = [
-        subprocess.Popen(
-            command, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(8)
-    ]
-    told = [(*process.communicate(timeout=240), process.returncode) for process in started]
-    assert sorted(code for _, _, code in told) == [0, *[6] * 7], told
-    assert [out for out, _, code in told if code == 0] == ["Enqueued one\n"]
-    assert all(err.count("\n") == 1 for _, err, code in told if code)
+    told = one_of_eight(home, "enqueue", "--id", "one", "--", "true")
+    assert [one.out for one in told if one.code == 0] == ["Enqueued one\n"]
+    assert all(one.err.count("\n") == 1 for one in told if one.code)
     assert list(jobs(home)) == ["one"]
 
 

@@ -21,28 +21,19 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.cli.conftest import PATIENCE, PROGRAM, Run, Watch, environment
-from tests.cli.crew import Crew, Supervisor, gone, until
-from tests.cli.test_matrix import Quick, Told, complaint, leave_nobody, picture
+from tests.cli.conftest import Run, Watch
+from tests.cli.crew import QUEUECTL, Crew, Supervisor, environment, gone
+from tests.cli.inside import Told
+from tests.cli.test_matrix import Quick, complaint, leave_nobody, picture, quick
+from tests.patience import BOUND, until_sync
+
+__all__ = ["quick"]
 
 MIB = 1024 * 1024
 NASTY = (
     "\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x07link\x1b]52;c;eA==\x07\x9b31m\x7f\rover [/bold] [red]x\u202e"
 )
 """What a terminal would obey, and text that only looks like markup."""
-
-
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quick]:
-    made = Quick(tmp_path_factory.mktemp("quick"))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def crew(home: Path) -> Iterator[Crew]:
-    with Crew(home) as made:
-        yield made
 
 
 def refused(said: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
@@ -56,11 +47,11 @@ def refused(said: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 def in_shell(line: str, home: Path, env: Mapping[str, str | None] | None = None) -> Told:
     """A line of bash in which `$Q` is the program."""
     said = subprocess.run(
-        ["/bin/bash", "-c", line.replace("$Q", shlex.join(PROGRAM))],
+        ["/bin/bash", "-c", line.replace("$Q", shlex.join(QUEUECTL))],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env=environment(home, env),
-        timeout=PATIENCE,
+        timeout=BOUND,
         check=False,
     )
     return Told(said.returncode, said.stdout.decode(), said.stderr.decode())
@@ -130,11 +121,11 @@ def test_cl1_looking_opens_nothing_for_writing_and_nothing_that_an_id_names(
         "trace=open,openat,openat2,creat,rename,unlink,mkdir",
     ]
     said = subprocess.run(
-        [*traced, *PROGRAM, *args],
+        [*traced, *QUEUECTL, *args],
         capture_output=True,
         text=True,
         env=environment(crew.home, {"PYTHONDONTWRITEBYTECODE": "1"}),
-        timeout=PATIENCE,
+        timeout=BOUND,
         check=False,
     )
     if "ptrace" in said.stderr:
@@ -261,12 +252,20 @@ def test_cl3_no_payload_takes_memory(start: bytes, home: Path, tmp_path: Path) -
     for size, words in ((100 * MIB, "line 1: it is longer than 4 MiB"), (len(start), "line 1")):
         os.truncate(file, size)
         said = subprocess.run(
-            ["/bin/sh", "-c", 'ulimit -d 102400 && exec "$0" "$@"', *PROGRAM, "enqueue", "--file", str(file)],
+            [
+                "/bin/sh",
+                "-c",
+                'ulimit -d 102400 && exec "$0" "$@"',
+                *QUEUECTL,
+                "enqueue",
+                "--file",
+                str(file),
+            ],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             env=environment(home),
-            timeout=PATIENCE,
+            timeout=BOUND,
             check=False,
         )
         refused(said, 2, words)
@@ -398,7 +397,7 @@ def test_cl6_a_locale_without_letters_shows_what_it_can(locale: str, crew: Crew)
     )
     assert said == (0, "Enqueued a\n", "")
     crew.enqueue({"id": "b", "command": "echo grüße; echo ärger >&2; exit 1", "max_retries": 1})
-    supervisor = Supervisor([*PROGRAM, "worker", "start"], environment(crew.home, plain), crew.home.parent)
+    supervisor = Supervisor([*QUEUECTL, "worker", "start"], environment(crew.home, plain), crew.home.parent)
     try:
         supervisor.until("b  dead")
     finally:
@@ -465,7 +464,7 @@ def on_a_terminal(home: Path, *args: str) -> Iterator[tuple[subprocess.Popen[byt
     """A command under way on a terminal, and a way to wait for what it shows ("" is its end): all it showed."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*PROGRAM, *args],
+        [*QUEUECTL, *args],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -485,7 +484,7 @@ def on_a_terminal(home: Path, *args: str) -> Iterator[tuple[subprocess.Popen[byt
                 piece = b""
             return text.encode() in shown if text else not piece
 
-        until(look, f"to show {text!r}")
+        until_sync(look, f"to show {text!r}")
         return shown.decode().replace("\r\n", "\n")
 
     try:
@@ -493,7 +492,7 @@ def on_a_terminal(home: Path, *args: str) -> Iterator[tuple[subprocess.Popen[byt
     finally:
         os.close(ours)
         process.kill()
-        process.wait(PATIENCE)
+        process.wait(BOUND)
 
 
 @pytest.fixture(scope="module")
@@ -525,7 +524,7 @@ def nasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
             crew.until_state("completed", "argv")
             process.send_signal(signal.SIGINT)
             shown = until_shown("")
-            assert process.wait(PATIENCE) == 0
+            assert process.wait(BOUND) == 0
         yield home, shown
 
 
@@ -544,7 +543,7 @@ def test_cl7_a_worker_shows_nothing_that_a_terminal_would_obey(nasty: tuple[Path
 def test_cl7_a_terminal_is_shown_nothing_that_it_would_obey(verb: str, nasty: tuple[Path, str]) -> None:
     with on_a_terminal(nasty[0], *verb.split()) as (process, until_shown):
         shown = until_shown("")
-        assert process.wait(PATIENCE) == (1 if verb.startswith("wait") else 0), shown
+        assert process.wait(BOUND) == (1 if verb.startswith("wait") else 0), shown
     harmless(shown)
     assert "Traceback" not in shown
     if verb in {"show dead", "logs dead"}:
@@ -583,15 +582,15 @@ def test_cl7_what_is_wrong_is_said_as_harmlessly(nasty: tuple[Path, str]) -> Non
     ):  # fmt: skip
         with on_a_terminal(nasty[0], *args) as (process, until_shown):
             shown = until_shown("")
-            assert process.wait(PATIENCE) == 2, shown
+            assert process.wait(BOUND) == 2, shown
         harmless(shown)
         assert shown.count("\n") == 1, shown
 
 
 def test_cl7_raw_is_what_the_job_printed(nasty: tuple[Path, str]) -> None:
     said = subprocess.run(
-        [*PROGRAM, "logs", "dead", "--stdout", "--raw"],
-        capture_output=True, env=environment(nasty[0]), timeout=PATIENCE, check=True,
+        [*QUEUECTL, "logs", "dead", "--stdout", "--raw"],
+        capture_output=True, env=environment(nasty[0]), timeout=BOUND, check=True,
     )  # fmt: skip
     assert said.stdout == NASTY.encode() + b"\n\x9b 31m"
 
@@ -602,14 +601,14 @@ def test_cl7_raw_is_what_the_job_printed(nasty: tuple[Path, str]) -> None:
 def begin(home: Path, *args: str) -> subprocess.Popen[str]:
     """A command under way."""
     return subprocess.Popen(
-        [*PROGRAM, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [*QUEUECTL, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment(home),
     )  # fmt: skip
 
 
 def ended(process: subprocess.Popen[str]) -> Told:
     """How it ended."""
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=BOUND)
     return Told(process.returncode, out, err)
 
 
@@ -754,9 +753,11 @@ def test_a_batch_that_is_killed_halfway_is_there_as_a_whole_or_not_at_all(size: 
     file.write_text('{"command": "echo some words that take room"}\n' * 10_000)
     log = crew.home / "queue.db-wal"
     with crew.begun("enqueue", "--file", str(file)) as process:
-        until(lambda: (log.exists() and log.stat().st_size >= size) or process.poll() is not None, "to store")
+        until_sync(
+            lambda: (log.exists() and log.stat().st_size >= size) or process.poll() is not None, "to store"
+        )
         process.kill()
-        process.wait(PATIENCE)
+        process.wait(BOUND)
     with crew.reading() as reader:
         assert reader.job_counts()["pending"] in {1, 10_001}
         assert reader.health()["problems"] == []
@@ -774,7 +775,7 @@ def until_it_waits(pid: int) -> None:
         looks = looks + 1 if has_loaded and state == "S" else 0
         return looks >= 3
 
-    until(look, "to wait")
+    until_sync(look, "to wait")
 
 
 @pytest.mark.parametrize(
@@ -797,7 +798,7 @@ def test_ctrl_c_ends_whatever_takes_long(args: list[str], crew: Crew) -> None:
             until_shown("started")
         process.send_signal(signal.SIGINT)
         shown = until_shown("")
-        assert process.wait(PATIENCE) == 130, shown
+        assert process.wait(BOUND) == 130, shown
     assert "Traceback" not in shown
     assert "Error" not in shown
     assert shown.count("\x1b[?1049h") == shown.count("\x1b[?1049l")
@@ -810,7 +811,7 @@ def test_ctrl_c_ends_the_waiting_for_workers_and_not_their_work(crew: Crew, tmp_
     with on_a_terminal(crew.home, "worker", "stop") as (process, until_shown):
         until_shown("Waiting for 1 running")
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(BOUND) == 130
         assert "Not waiting any longer" in until_shown("")
     (tmp_path / "go").touch()
     assert supervisor.wait() == 0
@@ -821,7 +822,7 @@ def test_a_home_that_is_deleted_under_workers_is_told_and_they_leave(crew: Crew,
     crew.enqueue({"id": "runs", "command": f'echo $$ > "{tmp_path}/pid"; exec sleep 600'})
     supervisor = crew.start()
     shell = int(
-        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the job to run")
+        until_sync(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the job to run")
     )
     shutil.rmtree(crew.home)
     assert supervisor.wait() == 3
@@ -829,7 +830,7 @@ def test_a_home_that_is_deleted_under_workers_is_told_and_they_leave(crew: Crew,
     assert "The home is gone" in supervisor.said()
     assert "was deleted" in supervisor.said()
     assert not crew.home.exists()
-    until(lambda: gone([shell]), "the job to end")
+    until_sync(lambda: gone([shell]), "the job to end")
 
 
 # a full disk ----------------------------------------------------------------------------------------------
@@ -856,14 +857,14 @@ def test_a_full_disk_is_told_in_one_line_and_costs_nothing(tmp_path: Path) -> No
     disk, said = tmp_path / "disk", tmp_path / "said"
     disk.mkdir()
     said.mkdir()
-    script = FULL.replace("$Q", shlex.join(PROGRAM))
+    script = FULL.replace("$Q", shlex.join(QUEUECTL))
     done = subprocess.run(
         ["unshare", "-m", "/bin/bash", "-c", script],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         env=environment(disk / "home", {"DISK": str(disk), "SAID": str(said)}),
-        timeout=PATIENCE,
+        timeout=BOUND,
         check=False,
     )
     if done.returncode == 77 or "unshare failed" in done.stderr:

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.cli.crew import Crew
-
-
-@pytest.fixture
-def crew(home: Path) -> Iterator[Crew]:
-    with Crew(home) as crew:
-        yield crew
 
 
 def test_a_job_completes(crew: Crew) -> None:

@@ -18,7 +18,9 @@ from runcue.cli.failure import Failure, bad_input, conflict, misconfigured, not_
 from runcue.cli.groups import Family, LazyGroup, Verb
 from runcue.cli.home import Home
 from runcue.cli.main import failure_of, program
-from tests.cli.conftest import PATIENCE, PROGRAM, Run, Watch, environment
+from tests.cli.conftest import Run, Watch
+from tests.cli.crew import QUEUECTL, environment
+from tests.patience import BOUND
 
 VERBS = [
     "enqueue", "worker", "status", "list", "show", "logs", "cancel", "wait", "why", "dlq", "config", "pause",
@@ -197,13 +199,13 @@ def test_our_own_mistake_is_one_line_and_a_traceback_on_demand(
 
 def in_shell(line: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """A line of bash in which `$Q` is the program."""
-    quoted = " ".join(f"'{part}'" for part in PROGRAM)
+    quoted = " ".join(f"'{part}'" for part in QUEUECTL)
     return subprocess.run(
         ["/bin/bash", "-c", line.replace("$Q", quoted)],
         capture_output=True,
         text=True,
         env=environment(home, env),
-        timeout=PATIENCE,
+        timeout=BOUND,
         check=False,
     )
 
@@ -219,7 +221,7 @@ def test_a_pipe_that_nobody_reads_is_exit_code_141(stock: Path) -> None:
     os.close(reading)
     try:
         ended = subprocess.run(
-            [*PROGRAM, "list"], stdout=writing, stderr=subprocess.PIPE, env=environment(stock), timeout=PATIENCE,
+            [*QUEUECTL, "list"], stdout=writing, stderr=subprocess.PIPE, env=environment(stock), timeout=BOUND,
             check=False,
         )  # fmt: skip
     finally:
@@ -262,10 +264,10 @@ def test_a_full_disk_behind_stdout_is_said(stock: Path) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_any_locale_can_show_it(encoding: str, queuectl: Run, stock: Path) -> None:
     said = subprocess.run(
-        [*PROGRAM, "status"],
+        [*QUEUECTL, "status"],
         capture_output=True,
         env=environment(stock, {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}),
-        timeout=PATIENCE,
+        timeout=BOUND,
         check=False,
     )
     assert said.returncode == 0, said.stderr
@@ -274,13 +276,16 @@ def test_any_locale_can_show_it(encoding: str, queuectl: Run, stock: Path) -> No
 
 def test_ctrl_c_is_exit_code_130(home: Path) -> None:
     child = subprocess.Popen(
-        [*PROGRAM, "status", "--watch"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(home)
+        [*QUEUECTL, "status", "--watch"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(home),
     )
     try:
         assert child.stdout is not None
         child.stdout.readline()
         child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=PATIENCE)
+        _, said = child.communicate(timeout=BOUND)
     finally:
         child.kill()
         child.wait()
@@ -391,7 +396,7 @@ def test_status_loads_nothing_that_it_does_not_need(stock: Path) -> None:
         capture_output=True,
         text=True,
         env=environment(stock),
-        timeout=PATIENCE,
+        timeout=BOUND,
         check=False,
     )
     assert said.returncode == 0, said.stderr

@@ -15,18 +15,13 @@ from hypothesis import strategies as some
 
 import runcue
 from runcue.cli.commands.logs import safe
-from tests.cli.conftest import environment
+from tests.cli.crew import environment
 from tests.cli.inside import Inside, refused, worker
 
 NASTY = (
     r"a\033[31mred\033[0m \033]0;title\007\033]52;c;eA==\007 \233 \302\233 \007 x\rhidden "
     r"[/bold] \177 \342\200\256 \377"
 )
-
-
-@pytest.fixture
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(home, monkeypatch, capsys)
 
 
 def nasty(inside: Inside) -> None:
@@ -121,19 +116,15 @@ def test_last_lines_of_much_output_with_no_end(inside: Inside) -> None:
     )
 
 
-def test_each_attempt_has_its_own(inside: Inside, home: Path) -> None:
+def enqueue_two_attempts(inside: Inside, home: Path) -> None:
+    """A job that fails twice, and prints which attempt it is."""
     inside("config", "set", "backoff-base", "0.01")
-    inside(
-        "enqueue",
-        "--id",
-        "a",
-        "--max-retries",
-        "2",
-        "--cwd",
-        str(home),
-        "--command",
-        "echo x >> n; wc -l < n; false",
-    )
+    command = "echo x >> n; wc -l < n; false"
+    inside("enqueue", "--id", "a", "--max-retries", "2", "--cwd", str(home), "--command", command)
+
+
+def test_each_attempt_has_its_own(inside: Inside, home: Path) -> None:
+    enqueue_two_attempts(inside, home)
     inside.work()
     assert inside("logs", "a").out == "2\n"
     assert inside("logs", "a", "--attempt", "1").out == "1\n"
@@ -166,11 +157,6 @@ def test_what_is_no_longer_kept_is_said(inside: Inside, monkeypatch: pytest.Monk
     assert inside("logs", "a", "--stdout") == (0, "end\n", "(5,000 bytes of stdout are no longer kept)\n")
 
 
-def test_an_unknown_job_has_no_logs(inside: Inside) -> None:
-    inside("enqueue", "--id", "job1", "--", "true")
-    refused(inside("logs", "jbo1"), 6, "No job jbo1", "job1")
-
-
 def test_a_job_is_followed_to_its_end(inside: Inside, home: Path) -> None:
     go = home / "go"
     inside(
@@ -192,18 +178,7 @@ def test_a_job_is_followed_to_its_end(inside: Inside, home: Path) -> None:
 
 
 def test_a_job_is_followed_from_attempt_to_attempt(inside: Inside, home: Path) -> None:
-    inside("config", "set", "backoff-base", "0.01")
-    inside(
-        "enqueue",
-        "--id",
-        "a",
-        "--max-retries",
-        "2",
-        "--cwd",
-        str(home),
-        "--command",
-        "echo x >> n; wc -l < n; false",
-    )
+    enqueue_two_attempts(inside, home)
     with worker(home):
         told = inside("logs", "a", "-f")
     assert told.code == 0

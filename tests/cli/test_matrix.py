@@ -18,14 +18,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 import pytest
 
 from runcue.cli.shutdown import standing
-from tests.cli.conftest import Run, environment
-from tests.cli.crew import Crew, end, until
+from tests.cli.conftest import Run
+from tests.cli.crew import Crew, end, environment
+from tests.cli.inside import Told
+from tests.patience import until_sync
 
 SERVER = """
 import atexit, gc, json, os, pkgutil, signal, sys, threading
@@ -77,14 +79,6 @@ for line in orders:
                 codes[running.pop(pid)] = os.waitstatus_to_exitcode(status)
     answers.write(json.dumps(codes).encode() + b"\\n")
 """
-
-
-class Told(NamedTuple):
-    """What a command said, and how it ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 class Quick:
@@ -218,12 +212,16 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quick]:
 @pytest.fixture(scope="module")
 def settled(stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The queue with a job in every state, all of it in its file."""
-    home = tmp_path_factory.mktemp("settled") / "home"
-    shutil.copytree(stock, home)
-    connection = apsw.Connection(str(home / "queue.db"))
+    return settled_copy(stock, tmp_path_factory.mktemp("settled") / "home")
+
+
+def settled_copy(home: Path, copy: Path) -> Path:
+    """A copy of that folder in which all of the queue is in its file, and nothing in a log beside it."""
+    shutil.copytree(home, copy)
+    connection = apsw.Connection(str(copy / "queue.db"))
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()
-    return home
+    return copy
 
 
 def go_through(
@@ -476,7 +474,7 @@ def test_a_lock_that_is_let_go_of_in_time_is_waited_for(settled: Path, home: Pat
         holding = locked(home, even_for_readers=False)
         holding.__enter__()
         with crew.begun("enqueue", "--id", "patient", "--", "true") as adding:
-            until(lambda: _has_open(adding.pid, home / "queue.db"), "to open the queue")
+            until_sync(lambda: _has_open(adding.pid, home / "queue.db"), "to open the queue")
             holding.__exit__(None, None, None)
             assert adding.communicate(timeout=240) == ("Enqueued patient\n", "")
 

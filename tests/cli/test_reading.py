@@ -20,9 +20,12 @@ import pytest
 import runcue
 from runcue.cli import main
 from runcue.cli.reasons import Crew, label, sentence, short
-from tests.cli.conftest import PATIENCE, PROGRAM, Run, Watch, environment
+from tests.cli.conftest import Run, Watch
+from tests.cli.crew import QUEUECTL, environment
 from tests.cli.crew import Crew as Workers
 from tests.cli.stock import NASTY, STATES
+from tests.cli.test_matrix import a_directory, a_fifo, newer, of_another_application
+from tests.patience import BOUND
 
 COLUMNS = [
     "id", "command", "state", "attempts", "max_retries", "priority", "created_at", "updated_at", "next_run_at",
@@ -347,7 +350,7 @@ def test_status_watch_draws_until_ctrl_c(stock: Path) -> None:
 
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
-        [*PROGRAM, "status", "--watch"],
+        [*QUEUECTL, "status", "--watch"],
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
@@ -366,7 +369,7 @@ def test_status_watch_draws_until_ctrl_c(stock: Path) -> None:
                 shown += piece
         except OSError:  # the other side is closed
             shown += b""
-        assert child.wait(PATIENCE) == 130
+        assert child.wait(BOUND) == 130
     finally:
         child.kill()
         child.wait()
@@ -378,7 +381,7 @@ def test_status_watch_draws_until_ctrl_c(stock: Path) -> None:
 
 def test_status_watch_as_data_is_a_line_for_each_change(stock: Path) -> None:
     child = subprocess.Popen(
-        [*PROGRAM, "status", "--watch", "--json"],
+        [*QUEUECTL, "status", "--watch", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(stock),
@@ -387,7 +390,7 @@ def test_status_watch_as_data_is_a_line_for_each_change(stock: Path) -> None:
         assert child.stdout is not None
         first = msgspec.json.decode(child.stdout.readline())
         child.send_signal(signal.SIGINT)
-        rest, err = child.communicate(timeout=PATIENCE)
+        rest, err = child.communicate(timeout=BOUND)
     finally:
         child.kill()
         child.wait()
@@ -533,36 +536,13 @@ def _hole(file: Path) -> None:
         stream.write(os.urandom(file.stat().st_size - 4096))
 
 
-def _newer(file: Path) -> None:
-    connection = apsw.Connection(str(file))
-    connection.pragma("user_version", 999)
-    connection.close()
-
-
-def _foreign(file: Path) -> None:
-    file.unlink()
-    connection = apsw.Connection(str(file))
-    connection.execute("CREATE TABLE mine (x)")
-    connection.close()
-    file.chmod(0o600)
-
-
-def _folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir(mode=0o700)
-
-
-def _fifo(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file, 0o600)
-
-
 READING = [["status"], ["list"], ["show", "done"], ["why", "done"], ["config", "list"], ["config", "get", "timeout"],
            ["config", "set", "timeout", "5"], ["doctor"]]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("spoil", "code"), [(_garbage, 3), (_hole, 3), (_newer, 4), (_foreign, 3), (_folder, 4), (_fifo, 4)]
+    ("spoil", "code"),
+    [(_garbage, 3), (_hole, 3), (newer, 4), (of_another_application, 3), (a_directory, 4), (a_fifo, 4)],
 )
 @pytest.mark.parametrize("args", READING, ids=" ".join)
 def test_a_file_that_cannot_be_read_is_one_line_and_its_code(
@@ -603,11 +583,11 @@ def test_reading_does_not_wait_for_whoever_writes(invoke: Invoke, stock: Path, h
 def completed(home: Path, *words: str) -> list[str]:
     line = {"COMP_WORDS": " ".join(("queuectl", *words)), "COMP_CWORD": str(len(words))}
     said = subprocess.run(
-        PROGRAM,
+        QUEUECTL,
         capture_output=True,
         text=True,
         env=environment(home, {"_QUEUECTL_COMPLETE": "bash_complete", **line}),
-        timeout=PATIENCE,
+        timeout=BOUND,
         check=False,
     )
     assert said.stderr == ""

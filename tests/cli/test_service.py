@@ -12,13 +12,10 @@ from typing import Any
 import pytest
 
 import runcue
-from tests.cli.conftest import PATIENCE, PROGRAM, Watch, environment
+from tests.cli.conftest import Watch
+from tests.cli.crew import QUEUECTL, environment
 from tests.cli.inside import Inside, refused
-
-
-@pytest.fixture
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(home, monkeypatch, capsys)
+from tests.patience import BOUND
 
 
 def service(home: Path, name: str) -> dict[str, Any]:
@@ -141,7 +138,7 @@ def test_changes_at_once_do_not_undo_each_other(home: Path) -> None:
     for number in range(3):
         started = [
             subprocess.Popen(
-                [*PROGRAM, "service", "set", f"api{number}", *change],
+                [*QUEUECTL, "service", "set", f"api{number}", *change],
                 env=environment(home),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -149,7 +146,7 @@ def test_changes_at_once_do_not_undo_each_other(home: Path) -> None:
             )
             for change in changes
         ]
-        told = [(*process.communicate(timeout=PATIENCE), process.returncode) for process in started]
+        told = [(*process.communicate(timeout=BOUND), process.returncode) for process in started]
         assert [code for _, _, code in told] == [0] * len(changes), told
         found = service(home, f"api{number}")
         assert (rates(home, found["name"]), found["concurrent"], found["circuit"]) == (

@@ -18,25 +18,8 @@ import pytest
 from runcue.cli import worker
 from runcue.cli.lines import Log, Stream
 from runcue.cli.shutdown import Post, send, standing
-from tests.cli.conftest import environment
-from tests.cli.crew import (
-    BOUND,
-    QUEUECTL,
-    Crew,
-    Supervisor,
-    children_of,
-    gone,
-    ignores,
-    ignoring,
-    lives,
-    until,
-)
-
-
-@pytest.fixture
-def crew(home: Path) -> Iterator[Crew]:
-    with Crew(home) as crew:
-        yield crew
+from tests.cli.crew import QUEUECTL, Crew, Supervisor, children_of, environment, gone, ignores, ignoring
+from tests.patience import BOUND, lives, until_sync
 
 
 def slow(folder: Path) -> dict[str, str]:
@@ -53,15 +36,15 @@ def slow(folder: Path) -> dict[str, str]:
 def test_workers_whose_supervisor_was_killed_finish_their_jobs_and_leave(crew: Crew, tmp_path: Path) -> None:
     crew.enqueue(slow(tmp_path), {"id": "next", "command": "true", "after": ["slow"]})
     supervisor = crew.start("--count", "2")
-    until((tmp_path / "runs").exists, "the job starts")
+    until_sync((tmp_path / "runs").exists, "the job starts")
     workers = children_of(supervisor.pid)
     assert len(workers) == 2
     supervisor.signal(signal.SIGKILL)
     supervisor.wait()
-    until(lambda: any(not lives(pid) for pid in workers), "the idle one leaves")
+    until_sync(lambda: any(not lives(pid) for pid in workers), "the idle one leaves")
     assert crew.jobs()["slow"]["state"] == "processing"
     (tmp_path / "go").touch()
-    until(lambda: gone(workers), "they leave")
+    until_sync(lambda: gone(workers), "they leave")
     jobs = crew.jobs()
     assert (jobs["slow"]["state"], jobs["next"]["state"]) == ("completed", "pending")
     assert crew.workers() == []
@@ -70,7 +53,7 @@ def test_workers_whose_supervisor_was_killed_finish_their_jobs_and_leave(crew: C
 def test_signals_in_one_moment_are_one_and_a_later_one_stops_at_once(crew: Crew, tmp_path: Path) -> None:
     crew.enqueue(slow(tmp_path))
     supervisor = crew.start()
-    until((tmp_path / "runs").exists, "the job starts")
+    until_sync((tmp_path / "runs").exists, "the job starts")
     [worker] = children_of(supervisor.pid)
     assert os.getsid(worker) == worker
     supervisor.signal(signal.SIGINT)
@@ -82,7 +65,7 @@ def test_signals_in_one_moment_are_one_and_a_later_one_stops_at_once(crew: Crew,
         return "Stopping now; what runs is put back." in supervisor.said()
 
     assert "Stopping now" not in supervisor.said()
-    until(again, "to stop now")
+    until_sync(again, "to stop now")
     assert supervisor.wait() == 130
     assert gone([worker])
     job = crew.jobs()["slow"]
@@ -94,29 +77,31 @@ def test_a_third_signal_kills_what_does_not_want_to_end(crew: Crew, tmp_path: Pa
         {"id": "deaf", "command": f"trap '' TERM; echo $$ > \"{tmp_path}/pid\"; while :; do sleep 0.1; done"}
     )
     supervisor = crew.start()
-    pid = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the job starts"))
+    pid = int(
+        until_sync(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the job starts")
+    )
 
     def again() -> bool:
         supervisor.signal(signal.SIGINT)
         return supervisor.process.poll() is not None
 
-    until(again, "to be killed")
+    until_sync(again, "to be killed")
     assert supervisor.wait() == 130
     assert "Killing the workers; their jobs will run again." in supervisor.said()
-    until(lambda: gone([pid]), "the job ends with its worker")
+    until_sync(lambda: gone([pid]), "the job ends with its worker")
 
 
 def test_a_worker_that_was_told_to_leave_is_not_replaced(crew: Crew, tmp_path: Path) -> None:
     crew.enqueue(slow(tmp_path))
     supervisor = crew.start("--count", "2")
-    until((tmp_path / "runs").exists, "the job starts")
+    until_sync((tmp_path / "runs").exists, "the job starts")
     owner = crew.jobs()["slow"]["worker_id"]
     [busy] = [row["pid"] for row in crew.workers() if row["id"] == owner]
     [idle] = [row["pid"] for row in crew.workers() if row["id"] != owner]
     for _ in range(3):  # as often as one likes: it stays graceful
         os.kill(busy, signal.SIGTERM)
     (tmp_path / "go").touch()
-    until(lambda: not lives(busy), "it leaves")
+    until_sync(lambda: not lives(busy), "it leaves")
     supervisor.until("was told to leave, and left.")
     assert crew.jobs()["slow"]["state"] == "completed"
     assert children_of(supervisor.pid) == [idle]
@@ -140,7 +125,7 @@ def test_in_the_background_of_a_script_it_heeds_no_keyboard_and_ends_by_sigterm(
     crew.enqueue(slow(tmp_path))
     with ignoring(signal.SIGINT, signal.SIGQUIT):
         supervisor = crew.start()
-    until((tmp_path / "runs").exists, "the job starts")
+    until_sync((tmp_path / "runs").exists, "the job starts")
     assert ignores(supervisor.pid, signal.SIGINT)
     supervisor.signal(signal.SIGINT)
     supervisor.signal(signal.SIGQUIT)
@@ -155,7 +140,7 @@ def test_stop_now_also_reaches_what_heeds_no_keyboard(crew: Crew, tmp_path: Path
     crew.enqueue(slow(tmp_path))
     with ignoring(signal.SIGINT, signal.SIGQUIT):
         supervisor = crew.start()
-    until((tmp_path / "runs").exists, "the job starts")
+    until_sync((tmp_path / "runs").exists, "the job starts")
     assert crew.run("worker", "stop", "--now").returncode == 0
     assert supervisor.wait() == 130
     assert "Stopping now; what runs is put back." in supervisor.said()
@@ -188,7 +173,7 @@ def test_a_job_that_kills_its_worker_is_dead_after_three_times_and_others_go_on(
     assert "worker" in jobs["poison"]["last_error"]
     crew.until_state("completed", *(id for id in jobs if id != "poison"))
     assert supervisor.said().count("was killed by SIGKILL while it ran poison") == 3
-    until(lambda: len(crew.workers()) == 2, "all are there again")
+    until_sync(lambda: len(crew.workers()) == 2, "all are there again")
     supervisor.signal(signal.SIGTERM)
     assert supervisor.wait() == 0
 
@@ -305,15 +290,32 @@ def test_a_log_is_private_and_stays_small_whoever_writes_to_it(
         os.close(log.fileno())
 
 
-def test_a_log_that_two_find_full_at_once_is_moved_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        os, "dup2", lambda one, other, inheritable=True: _dup2_but_streams(one, other, inheritable)
-    )
+def _dup2_but_streams(one: int, other: int, inheritable: bool = True) -> int:
+    """The test's own output stays where it is."""
+    if other in {1, 2}:
+        return other
+    os.close(other)
+    copy = fcntl.fcntl(one, fcntl.F_DUPFD, other)
+    assert copy == other
+    return copy
+
+
+@pytest.fixture
+def full_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Log, Log]]:
+    """A log that is full, and the two that write to it."""
+    monkeypatch.setattr(os, "dup2", _dup2_but_streams)
     path = tmp_path / "worker.log"
     one, other = Log(path, 100), Log(path, 100)
     one.put("x" * 100)
+    yield path, one, other
+    for log in (one, other):
+        os.close(log.fileno())
+
+
+def test_a_log_that_two_find_full_at_once_is_moved_once(
+    full_log: tuple[Path, Log, Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, one, other = full_log
     real = Path.rename
 
     def rename(self: Path, target: str) -> Path:
@@ -327,19 +329,12 @@ def test_a_log_that_two_find_full_at_once_is_moved_once(
     other.put("at last")
     assert Path(f"{path}.1").read_text() == "x" * 100 + "\nmeanwhile\n"
     assert path.read_text() == "after\nat last\n"
-    for log in (one, other):
-        os.close(log.fileno())
 
 
 def test_of_those_who_wait_to_move_a_full_log_one_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    full_log: tuple[Path, Log, Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        os, "dup2", lambda one, other, inheritable=True: _dup2_but_streams(one, other, inheritable)
-    )
-    path = tmp_path / "worker.log"
-    one, other = Log(path, 100), Log(path, 100)
-    one.put("x" * 100)
+    path, one, other = full_log
     real = fcntl.flock
 
     def flock(descriptor: int, how: int) -> None:
@@ -351,18 +346,6 @@ def test_of_those_who_wait_to_move_a_full_log_one_does(
     other.put("second")
     assert Path(f"{path}.1").read_text() == "x" * 100 + "\n"
     assert path.read_text() == "first\nsecond\n"
-    for log in (one, other):
-        os.close(log.fileno())
-
-
-def _dup2_but_streams(one: int, other: int, inheritable: bool) -> int:
-    """The test's own output stays where it is."""
-    if other in {1, 2}:
-        return other
-    os.close(other)
-    copy = fcntl.fcntl(one, fcntl.F_DUPFD, other)
-    assert copy == other
-    return copy
 
 
 def test_lines_that_a_log_does_not_take_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,7 +411,7 @@ def test_stop_ends_the_workers_of_a_damaged_queue_and_says_what_is_wrong(crew: C
     crew.enqueue(slow(tmp_path))
     supervisor = crew.start("--count", "2")
     workers = children_of(supervisor.pid)
-    until((tmp_path / "runs").exists, "the job starts")
+    until_sync((tmp_path / "runs").exists, "the job starts")
     garble(crew)
     with crew.begun("worker", "stop") as stopping:
         supervisor.until("Stopping when slow has ended.")
@@ -447,7 +430,7 @@ def test_stop_ends_the_workers_of_a_damaged_queue_and_says_what_is_wrong(crew: C
 def test_stop_goes_on_when_the_queue_is_damaged_while_it_waits(crew: Crew, tmp_path: Path) -> None:
     crew.enqueue(slow(tmp_path))
     supervisor = crew.start()
-    until((tmp_path / "runs").exists, "the job starts")
+    until_sync((tmp_path / "runs").exists, "the job starts")
     with crew.begun("worker", "stop") as stopping:
         assert stopping.stderr is not None
         assert stopping.stderr.readline() == "Waiting for 1 running job: slow\n"

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import pty
 import re
-import select
 import shutil
-import signal
-import struct
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -34,9 +28,9 @@ from runcue.cli.top.app import PARTS, Main, Top
 from runcue.cli.top.boxes import Box, Live, Logs, Question
 from runcue.cli.top.look import Item, Look, Scene, Wish
 from runcue.cli.top.table import Table
-from tests.cli.conftest import environment
-from tests.cli.crew import RUNCUE
+from tests.cli.crew import RUNCUE, environment
 from tests.cli.works import CANARY
+from tests.terminal import on_terminal, read_until
 
 BOUND = 240.0
 NEVER = threading.Event()
@@ -700,37 +694,9 @@ def test_a_service_whose_circuit_is_closed_is_ready(more: dict[str, Any], state:
 
 
 def test_it_runs_in_a_real_terminal_and_leaves_it_as_it_was(file: Path, tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    before = termios.tcgetattr(theirs)
-    child = subprocess.Popen(
-        [*RUNCUE, "top", str(file)],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment(tmp_path, {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}),
-        start_new_session=True,
-    )
-    try:
+    env = environment(tmp_path, {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"})
+    with on_terminal([*RUNCUE, "top", str(file)], env) as ours:
         sent = read_until(ours, b"stuck")
         os.write(ours, b"q")
         sent += read_until(ours, b"\x1b[?1049l")
-        assert child.wait(BOUND) == 0
-        assert b"Services" in sent
-        assert termios.tcgetattr(theirs)[:4] == before[:4]
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        os.close(theirs)
-        os.close(ours)
-
-
-def read_until(descriptor: int, wanted: bytes) -> bytes:
-    """What a terminal is sent up to some words."""
-    sent = b""
-    while wanted not in sent:
-        readable, _, _ = select.select([descriptor], [], [], BOUND)
-        assert readable, f"{wanted!r} did not come; the end of what did: {sent[-500:]!r}"
-        sent += os.read(descriptor, 65536)
-    return sent
+    assert b"Services" in sent

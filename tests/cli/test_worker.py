@@ -7,7 +7,6 @@ import os
 import signal
 import stat
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from click.testing import CliRunner
 import runcue
 from runcue.cli import worker
 from runcue.cli.commands.worker import command
-from tests.cli.crew import BOUND, Crew, end, gone, until
+from tests.cli.crew import Crew, end, gone
+from tests.patience import BOUND, until_sync
 
 GATED = 'echo "start $$" >> "{0}"; until test -e "{0}.open"; do sleep 0.05; done; echo "end $$" >> "{0}"'
 """A job that can be seen to run, and ends when somebody opens its gate."""
@@ -26,12 +26,6 @@ GATED = 'echo "start $$" >> "{0}"; until test -e "{0}.open"; do sleep 0.05; done
 def open_gate(marks: Path) -> None:
     """Let that job end."""
     Path(f"{marks}.open").touch()
-
-
-@pytest.fixture
-def crew(home: Path) -> Iterator[Crew]:
-    with Crew(home) as crew:
-        yield crew
 
 
 @pytest.mark.parametrize("count", ["-1", "abc", "65", "", "1.5", "0x2"])
@@ -77,7 +71,7 @@ def test_a_killed_workers_job_runs_again_when_nothing_of_it_is_left(crew: Crew, 
         *({"id": f"short{n}", "command": "true"} for n in range(5)),
     )
     supervisor = crew.start("--count", "2")
-    until(lambda: marks.exists() and "child" in marks.read_text(), "the job starts")
+    until_sync(lambda: marks.exists() and "child" in marks.read_text(), "the job starts")
     pids = [int(pid) for pid in marks.read_text().split()[1::2]]
     [victim] = [row for row in crew.workers() if row["id"] == crew.jobs()["long"]["worker_id"]]
     Path(f"{marks}.again").touch()
@@ -89,7 +83,7 @@ def test_a_killed_workers_job_runs_again_when_nothing_of_it_is_left(crew: Crew, 
     assert lines[1] != lines[5] == lines[7]
     assert jobs["long"]["attempts"] == 0
     supervisor.until("was killed by SIGKILL while it ran long. Another one starts in")
-    until(lambda: len(crew.workers()) == 2, "it is replaced")
+    until_sync(lambda: len(crew.workers()) == 2, "it is replaced")
     supervisor.signal(signal.SIGINT)
     assert supervisor.wait() == 0
 
@@ -98,7 +92,7 @@ def test_stop_lets_a_job_finish_and_a_later_start_just_works(crew: Crew, tmp_pat
     marks = tmp_path / "marks"
     crew.enqueue({"id": "busy", "command": GATED.format(marks)}, {"id": "next", "command": "true"})
     supervisor = crew.start()
-    until(marks.exists, "the job starts")
+    until_sync(marks.exists, "the job starts")
     with crew.begun("worker", "stop") as stopping:
         assert stopping.stderr is not None
         assert stopping.stdout is not None
@@ -122,7 +116,7 @@ def test_stop_now_puts_jobs_back_without_counting_an_attempt(crew: Crew, tmp_pat
     marks = tmp_path / "marks"
     crew.enqueue({"id": "busy", "command": GATED.format(marks)})
     supervisor = crew.start("--count", "2")
-    until(marks.exists, "the job starts")
+    until_sync(marks.exists, "the job starts")
     session = int(marks.read_text().split()[1])
     late = crew.run("worker", "stop", "--timeout", "0.2")
     assert late.returncode == 124
@@ -152,7 +146,7 @@ def test_starts_run_side_by_side_and_disturb_nobody(crew: Crew, tmp_path: Path) 
     marks = tmp_path / "marks"
     crew.enqueue({"id": "long", "command": GATED.format(marks)})
     first = crew.start()
-    until(marks.exists, "the job starts")
+    until_sync(marks.exists, "the job starts")
     second = crew.start("--count", "2")
     assert len(crew.workers()) == 3
     short = [f"job{n}" for n in range(10)]
@@ -189,7 +183,7 @@ def test_list_shows_who_works_on_what(crew: Crew, tmp_path: Path) -> None:
     assert "No worker is running." in nobody.stderr
     crew.enqueue({"id": "busy", "command": f'touch "{tmp_path}/runs"; sleep 60'})
     supervisor = crew.start("--count", "2")
-    until((tmp_path / "runs").exists, "the job starts")
+    until_sync((tmp_path / "runs").exists, "the job starts")
     rows = json.loads(crew.run("worker", "list", "--json").stdout)
     assert {tuple(row) for row in rows} == {("id", "pid", "host", "state", "since", "queues", "job")}
     assert sorted((row["state"], row["job"]) for row in rows if row["state"] == "busy") == [("busy", "busy")]
@@ -215,7 +209,7 @@ def test_detached_workers_go_on_by_themselves_until_they_are_stopped(crew: Crew)
     crew.until_state("completed")
     before = log.stat().st_ino
     assert crew.run("worker", "stop").stdout == "Stopped 2 workers.\n"
-    until(lambda: gone([supervisor]), "the supervisor ends")
+    until_sync(lambda: gone([supervisor]), "the supervisor ends")
     said = log.read_text()
     assert "job  completed in" in said
     assert "Stopped. 1 job completed." in said

@@ -32,11 +32,11 @@ from runcue.cli.place import File
 from runcue.cli.reasons import Crew, sentence
 from runcue.cli.words import RUNCUE as WORDS
 from runcue.stores.presence import posix as presence
-from tests.cli.conftest import PATIENCE, environment
 from tests.cli.crew import RUNCUE as PROGRAM
-from tests.cli.crew import until
+from tests.cli.crew import environment
 from tests.cli.inside import Told
 from tests.cli.works import CANARY, STATES, Inside, refused
+from tests.patience import BOUND, until_sync
 
 READING = ["status", "list", "show done", "explain limited"]
 CHANGING = ["pause api", "resume api", "set api --rate 5/s", "retry broken", "cancel later"]
@@ -409,7 +409,7 @@ def test_top_wants_a_terminal_that_can_be_drawn_on(inside: Inside, tmp_path: Pat
         text=True,
         stdin=subprocess.DEVNULL,
         env=environment(tmp_path, {"TERM": "dumb"}),
-        timeout=PATIENCE,
+        timeout=BOUND,
         check=False,
     )
     assert done.returncode == 2
@@ -464,7 +464,7 @@ def test_a_damaged_file_is_told_with_a_way_to_save_it_that_works(
         capture_output=True,
         text=True,
         env=environment(tmp_path, {"HOME": "/nowhere"}),
-        timeout=PATIENCE,
+        timeout=BOUND,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -486,7 +486,7 @@ def test_watching_prints_each_change_until_it_is_interrupted(inside: Inside, tmp
         while json.loads(process.stdout.readline())["paused"]:
             continue
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(BOUND) == 130
 
 
 # demo and dashboard -----------------------------------------------------------------------------------------
@@ -573,9 +573,9 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
         env=environment(tmp_path, {"TMPDIR": str(place), "PYTHONUNBUFFERED": "1"}),
     ) as process:
         assert process.stdout is not None
-        until(lambda: "retry" in process.stdout.readline(), "a line of the story")  # type: ignore[union-attr]
+        until_sync(lambda: "retry" in process.stdout.readline(), "a line of the story")  # type: ignore[union-attr]
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(BOUND) == 130
     assert list(place.iterdir()) == []
 
 
@@ -657,11 +657,11 @@ def test_the_dashboard_is_really_served_and_ends_with_ctrl_c(inside: Inside, tmp
         link = process.stdout.readline().strip()
         assert link.startswith("http://127.0.0.1:")
         assert "token=" in link
-        with httpx.Client(follow_redirects=True, timeout=PATIENCE, trust_env=False) as client:
+        with httpx.Client(follow_redirects=True, timeout=BOUND, trust_env=False) as client:
             assert client.get(link.partition("?")[0]).status_code == 401
             assert client.get(link).status_code == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(BOUND) == 0
         assert process.stderr.read() == "Ctrl-C ends it.\n"
 
 
@@ -770,7 +770,7 @@ def test_a_missing_extra_is_one_line(
         text=True,
         stdin=subprocess.DEVNULL,
         env=environment(tmp_path, {"PYTHONPATH": str(hidden), "TERM": "xterm"}),
-        timeout=PATIENCE,
+        timeout=BOUND,
         check=False,
     )
     assert done.stdout.startswith("runcue: ")

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import apsw
 import pytest
 
 from tests.cli.test_matrix import (
@@ -17,6 +16,7 @@ from tests.cli.test_matrix import (
     limited,
     locked,
     picture,
+    settled_copy,
 )
 
 __all__ = ["limited"]
@@ -46,12 +46,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quick]:
 @pytest.fixture(scope="module")
 def settled(works: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The queue with a work in every state, all of it in its file."""
-    home = tmp_path_factory.mktemp("settled") / "made"
-    shutil.copytree(works.parent, home)
-    connection = apsw.Connection(str(home / "queue.db"))
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    connection.close()
-    return home
+    return settled_copy(works.parent, tmp_path_factory.mktemp("settled") / "made")
 
 
 def placed(commands: list[str], file: Path) -> list[tuple[Path, list[str]]]:

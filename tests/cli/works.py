@@ -6,16 +6,15 @@ It is copied while one work runs, so that the copy knows a program that is gone.
 from __future__ import annotations
 
 import asyncio
-import io
 import shutil
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import runcue
-from runcue.cli import main
-from tests.cli.inside import Told
+from tests.cli import inside
+from tests.cli.inside import Prompt, Told
 from tests.cli.stock import NASTY
 
 CANARY = "sk-canary-1234"
@@ -110,45 +109,16 @@ class Inside:
     def __init__(
         self, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
+        self.run = Prompt("runcue", monkeypatch, capsys)
+        """Any command."""
         self.file = file
-        for name in (
-            "NO_COLOR",
-            "CLICOLOR_FORCE",
-            "COLUMNS",
-            "RUNCUE_DEBUG",
-            "QUEUECTL_DEBUG",
-            "RUNCUE_TOKEN",
-        ):
-            monkeypatch.delenv(name, raising=False)
 
     def __call__(self, verb: str, *args: str, file: Path | str | None = None) -> Told:
         return self.run(verb, str(self.file if file is None else file), *args)
-
-    def run(self, *args: str) -> Told:
-        """Any command."""
-        with self._monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["runcue", *args])
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-            with pytest.raises(SystemExit) as ended:
-                main.runcue()
-        out, err = self._capsys.readouterr()
-        code = ended.value.code
-        assert isinstance(code, int)
-        return Told(code, out, err)
 
     def reader(self) -> runcue.Reader:
         """The queue as it stands."""
         return runcue.Reader(self.file)
 
 
-def refused(told: Told, code: int, *words: str) -> None:
-    """It ended with that exit code, and said why in one line with these words in it."""
-    assert told.code == code, told
-    assert not told.out, told
-    assert told.err.startswith("runcue"), told
-    assert told.err.count("\n") == 1, told
-    assert told.err.rstrip("\n").isprintable(), told
-    for word in words:
-        assert word in told.err, told
+refused = partial(inside.refused, by="runcue")

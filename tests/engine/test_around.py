@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from runcue import Cue, InvalidOption, Work
+from tests.handlers import no_op
 
 place: contextvars.ContextVar[str] = contextvars.ContextVar("place", default="outside")
 
@@ -139,9 +140,7 @@ class Counting:
 
 async def test_an_observer_is_told_of_events_callbacks_and_their_failures() -> None:
     cue, observer = Cue(), Counting()
-
-    @cue.task
-    async def call(work: Work) -> None: ...
+    cue.task("call")(no_op)
 
     @cue.is_ready
     async def ready(work: Work) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from runcue import Cue, Work
 from runcue.testing import settle
 from tests.engine.seen import clock, story, told
+from tests.handlers import no_op
 
 
 def with_call(cue: Cue) -> list[str]:
@@ -333,10 +334,7 @@ async def test_skipping_takes_no_slot_and_no_rate() -> None:
 async def test_valid_output_is_skipped_even_while_its_service_is_blocked() -> None:
     cue = Cue()
     cue.service("api", concurrent=1)
-
-    @cue.task("call", uses="api")
-    async def call(work: Work) -> None: ...
-
+    cue.task("call", uses="api")(no_op)
     cue.is_stale(lambda work: False)
     async with cue:
         await cue.pause("api")

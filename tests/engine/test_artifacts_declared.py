@@ -12,6 +12,7 @@ from runcue import Cue, Work, write_output
 from runcue.engine.artifacts import Artifacts, Finding
 from runcue.testing import settle
 from tests.engine.seen import clock, epoch, story, told
+from tests.handlers import no_op, taking
 
 HOUR = 3600.0
 
@@ -128,11 +129,7 @@ async def test_a_completion_that_declares_nothing_asks_nobody_who_lacks_a_file(
 ) -> None:
     cue = Cue()
     with_call(cue, inputs=tmp_path / "never")
-
-    @cue.task
-    async def other(work: Work) -> None:
-        await asyncio.sleep(20.012345)
-
+    cue.task("other")(taking(20.012345))
     async with cue:
         await cue.submit("call", id="waits")
         await cue.wait(await cue.submit("other"))
@@ -350,11 +347,7 @@ async def test_without_outputs_is_stale_decides_alone(tmp_path: Path) -> None:
 
 async def test_dependencies_come_before_files(tmp_path: Path, looked: list[tuple[float, str]]) -> None:
     cue = Cue()
-
-    @cue.task
-    async def first(work: Work) -> None:
-        await asyncio.sleep(20)
-
+    cue.task("first")(taking(20))
     started = with_call(cue, inputs=tmp_path / "in")
     async with cue:
         await cue.submit("first", id="first")
@@ -402,10 +395,7 @@ async def test_what_may_not_be_looked_at_is_not_there_and_told_once(
     refusing(monkeypatch, lambda path: PermissionError(13, "Permission denied", path))
     cue = Cue()
     started = with_call(cue, inputs=tmp_path / "secret{n}")
-
-    @cue.task(outputs=tmp_path / "secret")
-    async def runs(work: Work) -> None: ...
-
+    cue.task("runs", outputs=tmp_path / "secret")(no_op)
     async with cue:
         ids = await cue.submit_many({"task": "call", "params": {"n": n}} for n in range(5))
         await cue.wait(await cue.submit("runs"))

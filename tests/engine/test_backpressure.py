@@ -8,6 +8,7 @@ import runcue
 from runcue import Cue, Work, WorkState
 from runcue.testing import settle
 from tests.engine.seen import clock, told
+from tests.handlers import no_op, taking
 
 
 def busy(cue: Cue) -> None:
@@ -176,10 +177,7 @@ async def test_a_blocked_submit_gives_up_at_its_timeout_and_nothing_is_queued() 
 
 async def test_a_submit_that_got_in_at_the_moment_its_time_was_up_is_accepted() -> None:
     cue = Cue(max_queued=1, reject_policy="block", block_timeout=0)
-
-    @cue.task("call")
-    async def call(work: Work) -> None: ...
-
+    cue.task("call")(no_op)
     accepted: list[str] = []
     async with cue:
         for _ in range(20):
@@ -219,11 +217,7 @@ async def test_a_batch_larger_than_the_queue_is_refused_at_once() -> None:
 async def test_a_large_batch_is_not_overtaken_for_ever_by_small_ones() -> None:
     cue = Cue(max_queued=3, reject_policy="block")
     cue.service("api", concurrent=1)
-
-    @cue.task("call", uses="api")
-    async def call(work: Work) -> None:
-        await asyncio.sleep(1)
-
+    cue.task("call", uses="api")(taking(1))
     async with cue:
         await cue.submit_many({"task": "call"} for _ in range(3))
         batch = asyncio.create_task(cue.submit_many({"task": "call", "id": f"b{n}"} for n in range(3)))

@@ -9,6 +9,7 @@ import pytest
 import runcue
 from runcue import Cue, Work
 from tests.engine.seen import clock, epoch, told
+from tests.handlers import no_op
 
 CIRCUIT = ("circuit_opened", "circuit_half_open", "circuit_closed")
 
@@ -281,10 +282,7 @@ async def test_an_open_circuit_blocks_no_other_service() -> None:
     cue = Cue()
     Backend(cue)
     cue.service("other", circuit_threshold=3)
-
-    @cue.task("other", uses="other")
-    async def other(work: Work) -> None: ...
-
+    cue.task("other", uses="other")(no_op)
     async with cue:
         await fail(cue, 3)
         await cue.submit("call", priority=9)

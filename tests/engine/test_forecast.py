@@ -11,6 +11,7 @@ import pytest
 import runcue
 from runcue import Cue, Forecast, WorkState
 from tests.engine.seen import epoch
+from tests.handlers import taking
 
 WITHIN = 0.1
 
@@ -125,11 +126,7 @@ async def test_what_is_paused_has_no_end() -> None:
 
 async def test_dependencies_and_times_are_waited_for() -> None:
     cue = Cue()
-
-    @cue.task
-    async def call(work: runcue.Work) -> None:
-        await asyncio.sleep(3)
-
+    cue.task("call")(taking(3))
     async with cue:
         await cue.wait(await cue.submit("call"))
         before = await cue.submit("call")

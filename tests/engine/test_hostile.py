@@ -11,6 +11,7 @@ import pytest
 from runcue import CommandFailed, Cue, PriorityContext, Work
 from tests import hostile
 from tests.engine.seen import told
+from tests.handlers import no_op
 
 SOON = 600.0
 HANDLERS = {"async": hostile.misbehave_on_the_loop, "thread": hostile.misbehave}
@@ -103,10 +104,7 @@ async def test_a_question_may_raise_anything(kind: str, answer: Any, is_async: b
     cue = Cue()
     callback = failing_first(answer)
     getattr(cue, kind)(as_coroutine(callback) if is_async else callback)
-
-    @cue.task("bad")
-    async def fine(work: Work) -> None: ...
-
+    cue.task("bad")(no_op)
     assert await states(cue, "raise") == {"completed"}
 
 
@@ -122,9 +120,7 @@ async def test_an_on_callback_may_raise_anything(is_async: bool) -> None:
     for register in (cue.on_start, cue.on_complete):
         register(callback)
 
-    @cue.task("bad")
-    async def fine(work: Work) -> None: ...
-
+    cue.task("bad")(no_op)
     assert await states(cue, "raise") == {"completed"}
 
 
@@ -140,9 +136,7 @@ async def test_what_is_put_around_work_may_raise_anything(is_at_its_end: bool) -
             yield
         raise hostile.one("raise", work.params["number"])
 
-    @cue.task("bad")
-    async def fine(work: Work) -> None: ...
-
+    cue.task("bad")(no_op)
     assert await states(cue, "raise") == {"completed"}
 
 

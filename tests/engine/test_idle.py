@@ -9,6 +9,7 @@ import pytest
 
 from runcue import Cue, Work
 from runcue.testing import VirtualLoop, settle
+from tests.handlers import no_op
 
 MANY = 10_000
 Ts = TypeVarTuple("Ts")
@@ -35,12 +36,8 @@ def timers_in_an_hour(block: Callable[[Cue], Awaitable[object]], **options: Any)
     """How often the loop is woken in an hour in which everything is blocked."""
     cue = Cue(**options)
     cue.service("api", rate="1/day", concurrent=1)
-
-    @cue.task("call", uses="api")
-    async def call(work: Work) -> None: ...
-
-    @cue.task("free")
-    async def free(work: Work) -> None: ...
+    cue.task("call", uses="api")(no_op)
+    cue.task("free")(no_op)
 
     async def main() -> int:
         loop = asyncio.get_running_loop()

@@ -10,6 +10,7 @@ import runcue
 from runcue import Cue, Work
 from runcue.testing import run, settle
 from tests.engine.seen import clock, story, told
+from tests.handlers import taking
 
 
 def with_naps(cue: Cue) -> list[str]:
@@ -265,11 +266,7 @@ async def test_stop_with_a_timeout_of_zero_ends_it_at_once(store: str) -> None:
 async def test_stop_with_a_timeout_leaves_pending_work_pending(store: str) -> None:
     cue = Cue()
     cue.service("api", concurrent=1)
-
-    @cue.task("long", uses="api")
-    async def long(work: Work) -> None:
-        await asyncio.sleep(3600)
-
+    cue.task("long", uses="api")(taking(3600))
     cue.start()
     await cue.submit("long", id="running")
     await cue.submit("long", id="waiting")

@@ -13,6 +13,7 @@ import runcue
 from runcue import Cue, Work
 from runcue.testing import run, settle
 from tests.engine.seen import clock, epoch, told
+from tests.handlers import no_op
 from tests.sample import fewer
 
 
@@ -383,10 +384,7 @@ async def test_a_place_in_uses_is_filled_from_params() -> None:
 async def test_a_chosen_service_that_is_not_there_is_refused_at_submit(params: dict[str, Any]) -> None:
     cue = Cue()
     cue.service("ssh_one", concurrent=1)
-
-    @cue.task("run", uses="ssh_{host}")
-    async def run_on(work: Work) -> None: ...
-
+    cue.task("run", uses="ssh_{host}")(no_op)
     with pytest.raises(runcue.SubmitError):
         await cue.submit("run", params=params)
     assert sum((await cue.count()).values()) == 0
@@ -417,9 +415,7 @@ async def test_a_function_that_chooses_nonsense_is_refused_at_submit(answer: Any
             raise ZeroDivisionError
         return answer
 
-    @cue.task("call", uses=choose)
-    async def call(work: Work) -> None: ...
-
+    cue.task("call", uses=choose)(no_op)
     with pytest.raises(runcue.SubmitError, match=r"'call'|'unknown'"):
         await cue.submit("call")
     assert sum((await cue.count()).values()) == 0

@@ -9,6 +9,7 @@ import pytest
 import runcue
 from runcue import Cue, RunningWork, Work
 from tests.engine.seen import told
+from tests.handlers import no_op, taking
 
 PAIR = re.compile(r"""^\w+=(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s'"]\S*)$""")
 
@@ -40,11 +41,7 @@ async def test_there_is_one_line_for_each_event(caplog: pytest.LogCaptureFixture
 async def test_a_line_has_key_value_pairs_and_the_same_as_extra(caplog: pytest.LogCaptureFixture) -> None:
     cue = Cue()
     cue.service("api", concurrent=1)
-
-    @cue.task("call", uses="api")
-    async def call(work: Work) -> None:
-        await asyncio.sleep(1.5)
-
+    cue.task("call", uses="api")(taking(1.5))
     with caplog.at_level(logging.DEBUG, "runcue"):
         async with cue:
             await cue.submit("call", id="a")
@@ -128,9 +125,7 @@ async def test_whatever_text_there_is_a_line_stays_one_line_of_pairs(
 
 async def test_a_failing_callback_is_logged_once_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
     cue = Cue()
-
-    @cue.task("call")
-    async def call(work: Work) -> None: ...
+    cue.task("call")(no_op)
 
     @cue.on_complete
     def bookkeeping(work: Work, result: object, duration: float) -> None:

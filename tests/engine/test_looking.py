@@ -12,6 +12,7 @@ import runcue
 from runcue import Cue, Work, WorkState
 from runcue.testing import settle
 from tests.engine.seen import clock, epoch
+from tests.handlers import no_op
 
 
 def with_call(cue: Cue, **options: Any) -> None:
@@ -102,10 +103,7 @@ async def test_the_exact_time_takes_other_tasks_in_and_leaves_out_what_could_not
     cue = Cue()
     cue.service("api", rate="1/10s")
     with_call(cue, uses="api")
-
-    @cue.task("other", uses="api")
-    async def other(work: Work) -> None: ...
-
+    cue.task("other", uses="api")(no_op)
     async with cue:
         began = epoch()
         await cue.submit_many({"task": "other"} for _ in range(5))
@@ -255,10 +253,7 @@ async def test_debug_blocked_lists_everything_that_cannot_start_best_first() -> 
     cue = Cue()
     cue.service("api", concurrent=1)
     with_call(cue, uses="api")
-
-    @cue.task("free")
-    async def free(work: Work) -> None: ...
-
+    cue.task("free")(no_op)
     cue.is_ready(lambda work: work.id != "unready")
     async with cue:
         await cue.submit("call", id="running", params={"seconds": 60})
@@ -391,10 +386,7 @@ async def test_get_follows_a_work_through_its_life() -> None:
 async def test_list_gives_the_newest_first_and_filters() -> None:
     cue = Cue()
     with_call(cue)
-
-    @cue.task("other")
-    async def other(work: Work) -> None: ...
-
+    cue.task("other")(no_op)
     for number in range(5):
         await cue.submit("call", id=f"c{number}")
     await cue.submit("other", id="o")

@@ -9,6 +9,7 @@ import pytest
 from runcue import Cue, Reader, Work, WorkNotFound
 from runcue.errors import InvalidOption
 from runcue.testing import settle
+from tests.handlers import no_op
 
 
 def program(**options: Any) -> Cue:
@@ -21,9 +22,7 @@ def program(**options: Any) -> Cue:
         if work.params.get("fails"):
             raise OSError("no line to Host 7")
 
-    @cue.task(uses="db")
-    async def store(work: Work) -> None: ...
-
+    cue.task("store", uses="db")(no_op)
     return cue
 
 

@@ -10,6 +10,7 @@ import pytest
 import runcue
 from runcue import Cue, Retry, Work, WorkState
 from tests.engine.seen import clock, epoch, story, told
+from tests.handlers import taking
 
 
 class Flaky:
@@ -277,11 +278,7 @@ async def test_cancelled_work_can_be_retried() -> None:
 
 async def test_completed_pending_and_running_work_cannot_be_retried() -> None:
     cue = Cue()
-
-    @cue.task("call")
-    async def call(work: Work) -> None:
-        await asyncio.sleep(10)
-
+    cue.task("call")(taking(10))
     async with cue:
         await cue.submit("call", id="pending", delay=5)
         await cue.submit("call", id="running")

@@ -1,23 +1,19 @@
 """Limits set by hand: at once, for all, until the program says something new."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runcue import ConfigError, Cue, InvalidOption, InvalidRate, UnknownService, Work, adaptive
+from runcue import ConfigError, Cue, InvalidOption, InvalidRate, UnknownService, adaptive
 from runcue.testing import settle
+from tests.handlers import taking
 
 
 def program(concurrent: int = 2, **options: Any) -> Cue:
     cue = Cue(**options)
     cue.service("api", concurrent=concurrent, rate="100/s", tokens="200k/min", circuit_threshold=5)
-
-    @cue.task(uses="api", cost={"tokens": 1})
-    async def call(work: Work) -> None:
-        await asyncio.sleep(60)
-
+    cue.task("call", uses="api", cost={"tokens": 1})(taking(60))
     return cue
 
 

@@ -13,6 +13,7 @@ import runcue
 from runcue import Cue, Work
 from runcue.engine.waiters import Waiters
 from runcue.testing import fail_commit, settle
+from tests.handlers import no_op, taking
 
 
 async def test_work_that_others_depend_on_is_started_though_it_was_in_mind_for_them(tmp_path: Path) -> None:
@@ -165,10 +166,7 @@ async def test_a_lane_whose_best_is_cancelled_while_a_place_becomes_free_takes_i
 
 async def test_a_limit_that_is_over_when_it_is_set_is_for_the_next_turn(tmp_path: Path) -> None:
     cue = Cue(tmp_path / "queue.db")
-
-    @cue.task("work")
-    async def work(work: Work) -> None: ...
-
+    cue.task("work")(no_op)
     async with cue:
         await cue.submit("work", id="a", depends_on=["nobody"], dependency_timeout=0)
         assert (await cue.wait("a", timeout=60)).error == "dependency_timeout"
@@ -252,10 +250,7 @@ async def test_who_waits_is_told_by_a_turn_of_his_own_when_nobody_else_says_so(
     """The other process died between its commit and telling of it, or could not tell."""
     here, there = Cue(tmp_path / "queue.db"), Cue(tmp_path / "queue.db")
     for cue in (here, there):
-
-        @cue.task("work")
-        async def work(work: Work) -> None:
-            await asyncio.sleep(1)
+        cue.task("work")(taking(1))
 
     there.start()
     await here.submit("work", id="far")
@@ -285,10 +280,7 @@ async def test_a_look_that_fails_or_is_cut_off_leaves_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cue = Cue(tmp_path / "queue.db")
-
-    @cue.task("work")
-    async def work(work: Work) -> None: ...
-
+    cue.task("work")(no_op)
     await cue.submit("work", id="a")
     system = cue._system
     assert system is not None
@@ -309,10 +301,7 @@ async def test_work_is_asked_about_again_when_the_store_could_not_say_what_a_dep
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cue = Cue(tmp_path / "queue.db")
-
-    @cue.task("work")
-    async def work(work: Work) -> None: ...
-
+    cue.task("work")(no_op)
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "a").touch()
     cue.dependency_satisfied(runcue.dependency_check_file("{task}/{id}", tmp_path))

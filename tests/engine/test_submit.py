@@ -13,6 +13,7 @@ import runcue
 from runcue import Cue, Work, WorkState
 from runcue.testing import settle
 from tests.engine.seen import clock, epoch, virtual
+from tests.handlers import no_op, taking
 
 
 def made() -> Cue:
@@ -178,10 +179,7 @@ async def test_an_id_is_taken_whatever_became_of_its_work() -> None:
 @pytest.mark.memory
 async def test_the_id_of_forgotten_work_stays_taken() -> None:
     cue = Cue(keep_finished=0)
-
-    @cue.task("noop")
-    async def noop(work: Work) -> None: ...
-
+    cue.task("noop")(no_op)
     async with cue:
         await cue.submit("noop", id="a")
         await cue.join()
@@ -250,10 +248,7 @@ async def test_params_that_contain_themselves_or_are_too_deep_are_refused() -> N
 
 async def test_params_larger_than_allowed_are_refused() -> None:
     cue = Cue(max_params=100)
-
-    @cue.task("noop")
-    async def noop(work: Work) -> None: ...
-
+    cue.task("noop")(no_op)
     await cue.submit("noop", params={"text": "x" * 80})
     with pytest.raises(runcue.InvalidParams, match="max_params=100"):
         await cue.submit("noop", params={"text": "x" * 100})
@@ -331,10 +326,7 @@ async def test_older_spellings_mean_the_same() -> None:
 
 async def test_the_same_thing_said_twice_must_agree() -> None:
     cue = made()
-
-    @cue.task("other")
-    async def other(work: Work) -> None: ...
-
+    cue.task("other")(no_op)
     assert await cue.submit("echo", task_type="echo")
     with pytest.raises(ValueError, match="mean the same"):
         await cue.submit("echo", task_type="other")
@@ -352,10 +344,7 @@ async def test_queued_is_the_older_name_of_pending() -> None:
 
 async def test_services_may_be_declared_after_the_task_that_names_them_in_the_older_way() -> None:
     cue = Cue()
-
-    @cue.task("late", services=["api"])
-    async def late(work: Work) -> None: ...
-
+    cue.task("late", services=["api"])(no_op)
     with pytest.raises(ValueError, match="Unknown service: 'api'"):
         await cue.submit("late")
     cue.service("api", concurrent=1)
@@ -379,11 +368,7 @@ async def test_a_key_in_use_gives_back_the_id_and_queues_nothing() -> None:
 
 async def test_a_key_is_still_in_use_while_its_work_runs() -> None:
     cue = Cue()
-
-    @cue.task("slow")
-    async def slow(work: Work) -> None:
-        await asyncio.sleep(10)
-
+    cue.task("slow")(taking(10))
     async with cue:
         first = await cue.submit("slow", idempotency_key="k")
         await asyncio.sleep(5)
@@ -393,10 +378,7 @@ async def test_a_key_is_still_in_use_while_its_work_runs() -> None:
 @pytest.mark.parametrize("other", [{"params": {"a": 2}}, {"task": "other", "params": {"a": 1}}])
 async def test_a_key_with_another_task_or_other_params_is_refused(other: dict[str, Any]) -> None:
     cue = made()
-
-    @cue.task("other")
-    async def _other(work: Work) -> None: ...
-
+    cue.task("other")(no_op)
     await cue.submit("echo", params={"a": 1}, idempotency_key="k")
     with pytest.raises(runcue.DuplicateWork, match="'k'"):
         await cue.submit(**{"task": "echo", "idempotency_key": "k", **other})
@@ -537,10 +519,7 @@ async def test_many_submitters_of_one_key_get_one_work() -> None:
 @pytest.mark.memory
 async def test_a_key_lives_as_long_as_its_record() -> None:
     cue = Cue(keep_finished=1)
-
-    @cue.task("noop")
-    async def noop(work: Work) -> None: ...
-
+    cue.task("noop")(no_op)
     async with cue:
         first = await cue.submit("noop", idempotency_key="k")
         await cue.join()

@@ -8,6 +8,7 @@ import runcue
 from runcue import Cue, RunningWork, Work
 from runcue.testing import settle
 from tests.engine.seen import clock, story, told
+from tests.handlers import taking
 
 
 async def state(cue: Cue, work_id: str) -> str:
@@ -47,11 +48,7 @@ class Stubborn:
 
 async def test_without_a_timeout_work_may_take_as_long_as_it_likes() -> None:
     cue = Cue()
-
-    @cue.task("slow")
-    async def slow(work: Work) -> None:
-        await asyncio.sleep(1_000)
-
+    cue.task("slow")(taking(1000))
     async with cue:
         assert (await cue.wait(await cue.submit("slow"))).state == "completed"
 
@@ -60,10 +57,7 @@ async def test_stop_gives_up_what_runs_also_when_its_caller_is_being_cancelled()
     """As at Ctrl-C. Before Python 3.11.3 a timeout was a cancellation there."""
     cue = Cue()
     seen: list[float] = []
-
-    @cue.task("slow")
-    async def slow(work: Work) -> None:
-        await asyncio.sleep(100)
+    cue.task("slow")(taking(100))
 
     async def program() -> None:
         cue.start()
@@ -115,11 +109,7 @@ async def test_the_nearest_timeout_counts(
     default: float | None, of_task: float | None, of_submit: float | str | None, expected: float
 ) -> None:
     cue = Cue(default_timeout=default)
-
-    @cue.task("slow", timeout=of_task)
-    async def slow(work: Work) -> None:
-        await asyncio.sleep(3600)
-
+    cue.task("slow", timeout=of_task)(taking(3600))
     async with cue:
         await cue.wait(await cue.submit("slow", timeout=of_submit))
     assert clock() == expected
@@ -128,11 +118,7 @@ async def test_the_nearest_timeout_counts(
 async def test_a_timeout_counts_from_the_start_of_the_handler() -> None:
     cue = Cue()
     cue.service("api", concurrent=1)
-
-    @cue.task("slow", uses="api", timeout=10)
-    async def slow(work: Work) -> None:
-        await asyncio.sleep(8)
-
+    cue.task("slow", uses="api", timeout=10)(taking(8))
     async with cue:
         ids = await cue.submit_many({"task": "slow"} for _ in range(3))
         await cue.join()
@@ -160,11 +146,7 @@ async def test_on_failure_gets_a_timeout_error() -> None:
     cue = Cue()
     errors: list[BaseException] = []
     cue.on_failure(lambda work, error: errors.append(error))
-
-    @cue.task("slow", timeout=5)
-    async def slow(work: Work) -> None:
-        await asyncio.sleep(100)
-
+    cue.task("slow", timeout=5)(taking(100))
     async with cue:
         await cue.wait(await cue.submit("slow"))
     assert [type(error) for error in errors] == [TimeoutError]

@@ -6,12 +6,12 @@ import logging
 import pytest
 
 import runcue
-from runcue import Cue, Work
+from runcue import Cue
+from tests.handlers import no_op
 
 
 def declared(cue: Cue) -> None:
-    @cue.task("work")
-    async def work(work: Work) -> None: ...
+    cue.task("work")(no_op)
 
 
 async def test_a_wait_that_takes_too_long_says_for_what_and_where_to_ask() -> None:

@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,6 +22,7 @@ from playwright.async_api import expect
 from examples.progress_app.app import STATIC, Jobs, darkroom, make_app
 from tests.browser.chromium import ADVICE, chromium, found
 from tests.browser.mishaps import Mishaps
+from tests.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "0123456789abcdef-token"
@@ -30,16 +30,6 @@ QUICK, ENDLESS = 0.01, 100_000
 BOUND = 240
 """Seconds that anything may take."""
 FILM = ["beach", "dusty attic", "blank frame", "market"]
-
-
-async def until(check: Callable[[], Any]) -> None:
-    """Wait until something is true."""
-    pause = threading.Event()
-    for _ in range(50 * BOUND):
-        if check():
-            return
-        await asyncio.to_thread(pause.wait, 0.02)
-    raise AssertionError("that did not come true")
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.executors.fakes import BOUND
+from tests.patience import BOUND
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = "from runcue.executors.dask import cluster; cluster.keep(2, {control}, {says}, {folder!r})"

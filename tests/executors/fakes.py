@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +14,7 @@ import pytest
 from runcue import Work
 from runcue.core.model.retry import Retry
 from runcue.ports import CommandOptions, Handler, Registered, TooLate
-
-BOUND = 240.0
-"""How long a condition is waited for before a test fails: far longer than it ever takes."""
+from tests.patience import BOUND
 
 
 def jobs_folder(directory: Path) -> Path:
@@ -167,36 +163,3 @@ class Caller:
 def registered(task: FakeTask) -> Registered:
     """The same object, as type checkers want it."""
     return task
-
-
-async def until(condition: Callable[[], Any], what: str = "") -> Any:
-    """Wait for a condition to become true, and give what it returned."""
-    ending = time.monotonic() + BOUND
-    while not (found := condition()):
-        assert time.monotonic() < ending, f"never came true: {what or condition}"
-        await asyncio.sleep(0.005)
-    return found
-
-
-def until_sync(condition: Callable[[], Any], what: str = "") -> Any:
-    """The same, where no loop runs."""
-    ending = time.monotonic() + BOUND
-    while not (found := condition()):
-        assert time.monotonic() < ending, f"never came true: {what or condition}"
-        threading.Event().wait(0.005)
-    return found
-
-
-def lives(pid: int) -> bool:
-    """Whether that process runs: zombies do not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        if os.path.isdir("/proc/self"):  # noqa: PTH112
-            return False
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}

@@ -424,7 +424,8 @@ async def own(folder: Path, functions: Iterable[str], has_jobs: bool, forks: boo
     """Have functions called that never return, and wait to be killed."""
     from runcue.executors.process.executor import ProcessExecutor
     from runcue.executors.process_locks import Jobs
-    from tests.executors.fakes import FakeTask, RealClock, until
+    from tests.executors.fakes import FakeTask, RealClock
+    from tests.patience import until
 
     pool = ProcessExecutor(RealClock(), 2, 30.0, Jobs(folder / "jobs" if has_jobs else None))
     files = [folder / name for name in functions]

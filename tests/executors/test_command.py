@@ -29,17 +29,8 @@ from runcue.executors.process_locks import Jobs, end_leftovers
 from runcue.host.processes import process
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
-from tests.executors.fakes import (
-    BOUND,
-    Entered,
-    FakeTask,
-    FakeWork,
-    RealClock,
-    jobs_folder,
-    lives,
-    until,
-    until_sync,
-)
+from tests.executors.fakes import Entered, FakeTask, FakeWork, RealClock, jobs_folder
+from tests.patience import BOUND, lives, until, until_sync
 
 MIB = 1024 * 1024
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -29,7 +29,8 @@ from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
 from tests.executors import dask_tasks, pool_tasks
 from tests.executors.daskserver import cluster
-from tests.executors.fakes import BOUND, Caller, Entered, Given, RealClock, lives, until, until_sync
+from tests.executors.fakes import Caller, Entered, Given, RealClock
+from tests.patience import BOUND, lives, until, until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import runcue
-from tests.executors.fakes import lives, until_sync
+from tests.patience import lives, until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 DONE = ("contract", "invoice", "manual", "minutes", "drawing")

@@ -16,7 +16,8 @@ from runcue.executors.command.reaper import Reaper
 from runcue.executors.process_locks import REAPER, Jobs, end_leftovers
 from runcue.host import processes
 from runcue.host.processes import process, session_members
-from tests.executors.fakes import BOUND, jobs_folder, lives, until_sync
+from tests.executors.fakes import jobs_folder
+from tests.patience import BOUND, lives, until_sync
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 

@@ -13,7 +13,8 @@ from runcue.errors import BadCommand, CommandFailed
 from runcue.executors.command.executor import LONGEST_ARGUMENT, CommandExecutor
 from runcue.executors.command.reaper import Reaper
 from runcue.executors.process_locks import Jobs
-from tests.executors.fakes import BOUND, FakeTask, FakeWork, RealClock, jobs_folder
+from tests.executors.fakes import FakeTask, FakeWork, RealClock, jobs_folder
+from tests.patience import BOUND
 
 GRACE = 0.3
 

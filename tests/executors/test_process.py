@@ -33,17 +33,8 @@ from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
 from tests import hostile
 from tests.executors import pool_tasks
-from tests.executors.fakes import (
-    BOUND,
-    Caller,
-    Entered,
-    FakeTask,
-    Given,
-    RealClock,
-    lives,
-    until,
-    until_sync,
-)
+from tests.executors.fakes import Caller, Entered, FakeTask, Given, RealClock
+from tests.patience import BOUND, lives, until, until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 60.0
@@ -970,7 +961,7 @@ def test_a_program_that_heeds_broken_pipes_survives_a_worker_that_died(tmp_path:
     (tmp_path / "script.py").write_text(
         f"""{script}
 import os, signal
-from tests.executors.fakes import lives, until_sync
+from tests.patience import lives, until_sync
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 async def twice():

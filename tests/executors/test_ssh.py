@@ -24,8 +24,9 @@ from runcue.executors.ssh import remote_command
 from runcue.executors.ssh.executor import SshExecutor
 from runcue.executors.ssh.target import command_of, place_of
 from runcue.ports import TooLate
-from tests.executors.fakes import BOUND, Entered, FakeTask, FakeWork, RealClock, lives, until, until_sync
+from tests.executors.fakes import Entered, FakeTask, FakeWork, RealClock
 from tests.executors.sshserver import Host, write_key
+from tests.patience import BOUND, lives, until, until_sync
 
 GRACE = 0.3
 

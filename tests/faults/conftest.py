@@ -1,5 +1,6 @@
 """A place where real programs use queues in files, and are disturbed."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,3 +19,11 @@ def stage() -> Iterator[Stage]:
 def scene(stage: Stage, tmp_path: Path) -> Iterator[Scene]:
     yield Scene(stage, tmp_path)
     stage.clear()
+
+
+@pytest.fixture
+def kept_waiting() -> Iterator[threading.Event]:
+    """What a function that never returns waits for; set when the test is over, so that nothing is left behind."""
+    event = threading.Event()
+    yield event
+    event.set()

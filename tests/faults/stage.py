@@ -21,6 +21,7 @@ import pytest
 
 import runcue.errors
 from tests.faults.program import Script
+from tests.patience import BOUND, until_sync
 from tests.torture import history
 from tests.torture.checker import unsound_storage
 from tests.torture.history import now
@@ -28,8 +29,6 @@ from tests.torture.swarm import inspected, reading
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LET_GO_WITHIN: Final = 2.0
-BOUND: Final = 240.0
-"""Seconds within which anything happens that is waited for; far more than it takes."""
 
 
 class Refused(Exception):
@@ -130,10 +129,7 @@ class Actor:
 
     def until_stopped(self) -> None:
         """Wait until it is stopped (SIGSTOP)."""
-        bound = now() + BOUND
-        while not self.is_stopped():
-            assert now() < bound, "it goes on and on"
-            select.select([], [], [], 0.005)
+        until_sync(self.is_stopped, "it is stopped")
 
     def kill(self) -> None:
         """End it without a chance to tidy up, unless it has ended."""
@@ -232,12 +228,9 @@ class Scene:
         """How often each work was started, as its handlers saw it."""
         return Counter(line.work or "" for line in history.read(self.folder) if line.op == "start")
 
-    def until_started(self, work_id: str) -> None:
-        """Wait until the handler of that work was entered."""
-        bound = now() + BOUND
-        while not self.starts()[work_id]:
-            assert now() < bound, f"{work_id} never started"
-            select.select([], [], [], 0.005)
+    def until_started(self, work_id: str, times: int = 1) -> None:
+        """Wait until the handler of that work was entered so often."""
+        until_sync(lambda: self.starts()[work_id] >= times, f"{work_id} starts")
 
     def drained(self, **script: Any) -> dict[str, dict[str, Any]]:
         """Have a new program do what is left to do; all works in the end, the file having been found sound."""

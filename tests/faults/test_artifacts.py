@@ -13,7 +13,8 @@ import pytest
 
 import runcue
 from runcue import Cue, Work
-from tests.acceptance.patience import becomes_true
+from tests.handlers import no_op
+from tests.patience import until
 
 PATIENCE = 240
 SOURCE = str(Path(runcue.__file__).parent.parent)
@@ -46,8 +47,7 @@ async def test_a_share_that_is_gone_holds_the_loop_once_and_then_a_thread(
         looked.append(threading.current_thread().name)
         return "/share/in"
 
-    @cue.task(inputs=path)
-    async def waits(work: Work) -> None: ...
+    cue.task("waits", inputs=path)(no_op)
 
     @cue.task
     async def other(work: Work) -> str:
@@ -60,7 +60,7 @@ async def test_a_share_that_is_gone_holds_the_loop_once_and_then_a_thread(
     async with cue:
         ids = await cue.submit_many({"task": "waits"} for _ in range(150))
         submitted = len(looked)
-        await becomes_true(lambda: "runcue-artifacts" in looked)
+        await until(lambda: "runcue-artifacts" in looked)
         assert await cue.result(await cue.submit("other"), PATIENCE) == "done"
         assert await cue.result(await cue.submit("local"), PATIENCE) == "done, too"
         assert looked[submitted:].count("MainThread") == 1
@@ -70,7 +70,7 @@ async def test_a_share_that_is_gone_holds_the_loop_once_and_then_a_thread(
         )
         gone.set()
         held = len(looked)
-        await becomes_true(lambda: "MainThread" in looked[held:])  # quick again, so it is done there again
+        await until(lambda: "MainThread" in looked[held:])  # quick again, so it is done there again
         assert (await cue.explain(ids[0])).reason == "not_ready"
         for work_id in ids:
             await cue.cancel(work_id)
@@ -86,8 +86,7 @@ async def test_beside_an_async_callback_too_the_loop_is_held_only_once(gone: thr
         looked.append(threading.current_thread().name)
         return "/share/in"
 
-    @cue.task(inputs=path)
-    async def waits(work: Work) -> None: ...
+    cue.task("waits", inputs=path)(no_op)
 
     @cue.is_stale
     async def is_stale(work: Work) -> bool:
@@ -95,7 +94,7 @@ async def test_beside_an_async_callback_too_the_loop_is_held_only_once(gone: thr
 
     async with cue:
         work_id = await cue.submit("waits")
-        await becomes_true(lambda: "runcue-artifacts" in looked)
+        await until(lambda: "runcue-artifacts" in looked)
         assert looked[1:].count("MainThread") == 1
         gone.set()
         await cue.cancel(work_id)

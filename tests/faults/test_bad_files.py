@@ -31,6 +31,7 @@ from runcue.stores.sql import codec, statements
 from runcue.stores.sqlite import file as files
 from runcue.stores.sqlite import schema
 from runcue.stores.sqlite.file import identity, open_file, translate
+from tests.stores.hands import change
 
 PATIENCE = 240.0
 
@@ -151,39 +152,34 @@ def other_application(path: Path) -> None:
 
 def newer(path: Path) -> None:
     open_file(str(path)).close()
+    change(path, f"PRAGMA user_version = {schema.VERSION + 1}")
+
+
+def version_in_its_log(path: Path, version: int) -> None:
+    """A version that stands in the log alone."""
+    open_file(str(path)).close()
     connection = apsw.Connection(str(path))
-    connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
 
 
 def newer_in_its_log(path: Path) -> None:
-    open_file(str(path)).close()
-    connection = apsw.Connection(str(path))
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
-    connection.close()
+    version_in_its_log(path, schema.VERSION + 1)
 
 
 def of_no_version(path: Path) -> None:
     open_file(str(path)).close()
-    connection = apsw.Connection(str(path))
-    connection.execute("PRAGMA user_version = -1")
-    connection.close()
+    change(path, "PRAGMA user_version = -1")
 
 
 def of_version_zero(path: Path) -> None:
-    open_file(str(path)).close()
-    connection = apsw.Connection(str(path))
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    connection.execute("PRAGMA user_version = 0")
-    connection.close()
+    version_in_its_log(path, 0)
 
 
 def without_a_table(path: Path) -> None:
     open_file(str(path)).close()
-    connection = apsw.Connection(str(path))
-    connection.execute("DROP TABLE shelves; PRAGMA journal_mode = DELETE").fetchall()
-    connection.close()
+    change(path, "DROP TABLE shelves; PRAGMA journal_mode = DELETE")
 
 
 def text(path: Path) -> None:
@@ -965,9 +961,7 @@ async def test_one_damaged_work_holds_up_nobody(tmp_path: Path, caplog: pytest.L
     await first.submit("call", id="bad")
     await first.submit("call", id="good")
     await first.close()
-    connection = apsw.Connection(str(path))
-    connection.execute("UPDATE work_units SET state = 'parked' WHERE id = 'bad'")
-    connection.close()
+    change(path, "UPDATE work_units SET state = 'parked' WHERE id = 'bad'")
     cue = Cue(path)
     cue.task("call")(call)
     async with cue:

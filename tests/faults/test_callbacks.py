@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,14 +26,6 @@ def one_at_a_time(cue: Cue) -> list[str]:
         return "done"
 
     return order
-
-
-@pytest.fixture
-def kept_waiting() -> Iterator[threading.Event]:
-    """What a callback that never returns waits for; set when the test is over."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 # --- CB1: priority --------------------------------------------------------------------------------

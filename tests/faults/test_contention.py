@@ -15,8 +15,9 @@ import pytest
 import runcue
 from runcue.stores.sqlite.file import CHECKPOINT_PAGES
 from runcue.stores.sqlite.wal_checkpoint import TOO_LONG
-from tests.faults.stage import BOUND, Actor, Scene, refused
+from tests.faults.stage import Actor, Scene, refused
 from tests.faults.test_bad_files import children, start, told
+from tests.patience import BOUND
 from tests.torture.history import now
 
 __all__ = ["children"]

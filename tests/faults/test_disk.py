@@ -11,7 +11,8 @@ import apsw
 import pytest
 
 import runcue
-from tests.faults.stage import BOUND, Actor, Refused, Scene, Stage, refused
+from tests.faults.stage import Actor, Refused, Scene, Stage, refused
+from tests.patience import BOUND
 from tests.torture.history import now
 
 SMALL = 1024 * 1024

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -45,14 +45,6 @@ def registered(cue: Cue, kind: str, act: Callable[[RunningWork], Any], **options
         cue.task("bad", **options)(bad)
     else:
         cue.task("bad", **options)(act)
-
-
-@pytest.fixture
-def kept_waiting() -> Iterator[threading.Event]:
-    """What a handler that never returns waits for; set when the test is over, so that nothing is left behind."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 # --- HD1, HD3: whatever is raised -----------------------------------------------------------------

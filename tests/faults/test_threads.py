@@ -5,23 +5,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import runcue
 from runcue import Cue, Work, WorkState
+from tests.handlers import no_op
 
 PATIENCE = 240
-
-
-@pytest.fixture
-def kept_waiting() -> Iterator[threading.Event]:
-    """What a function that never returns waits for; set when the test is over."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 # --- cue.sync -------------------------------------------------------------------------------------
@@ -57,10 +49,7 @@ async def test_eight_threads_may_use_one_cue_at_once() -> None:
 
 async def test_threads_together_do_not_get_past_a_full_queue() -> None:
     cue = Cue(max_queued=10)
-
-    @cue.task("call")
-    async def call(work: Work) -> None: ...
-
+    cue.task("call")(no_op)
     await cue.count()  # now it has a loop
 
     def client() -> int:
@@ -108,10 +97,7 @@ async def test_errors_come_back_to_the_thread_that_asked() -> None:
 
 async def test_on_the_loops_own_thread_it_is_a_clear_error() -> None:
     cue = Cue()
-
-    @cue.task("call")
-    async def call(work: Work) -> None: ...
-
+    cue.task("call")(no_op)
     work_id = await cue.submit("call")
     for blocking in (
         lambda: cue.sync.submit("call"),
@@ -154,9 +140,7 @@ def test_a_loop_that_stands_still_is_not_waited_for() -> None:
 
 async def test_another_loop_in_another_thread_is_a_clear_error() -> None:
     cue = Cue()
-
-    @cue.task("call")
-    async def call(work: Work) -> None: ...
+    cue.task("call")(no_op)
 
     async def submit() -> str:
         return await cue.submit("call")
@@ -278,9 +262,7 @@ async def test_an_idle_thread_does_not_keep_the_last_result() -> None:
         big.append(weakref.ref(result))
         return result
 
-    @cue.task("noop")
-    async def noop(work: Work) -> None: ...
-
+    cue.task("noop")(no_op)
     async with cue:
         await cue.wait(await cue.submit("call"), timeout=PATIENCE)
         for _ in range(2):
@@ -388,9 +370,7 @@ def test_no_thread_is_left_of_a_cue_whose_loop_ended_without_a_close() -> None:
 
 async def test_finished_work_does_not_pile_up() -> None:
     cue = Cue(keep_finished=1000)
-
-    @cue.task("noop")
-    async def noop(work: Work) -> None: ...
+    cue.task("noop")(no_op)
 
     async def finish(works: int) -> int:
         """Run so many to their end; how many blocks of memory are in use then."""

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from runcue.stores.presence.posix import last_beat, side_directory, workers
-from tests.faults.stage import BOUND, Actor, Scene
+from tests.faults.stage import Actor, Scene
+from tests.patience import BOUND
 from tests.torture import history
 from tests.torture.history import now
 from tests.torture.swarm import reading
@@ -135,9 +136,7 @@ def test_after_a_reboot_running_work_is_taken_up_at_once_and_windows_still_hold(
         after = actor.ask("get", work_id=name)["created_at"]
         assert before <= after < before + BOUND
         before = after
-        bound = now() + BOUND
-        while scene.starts()["held"] < number + 2:
-            assert now() < bound, "the work of the last boot is left lying"
+        scene.until_started("held", times=number + 2)  # the work of the last boot is not left lying
         actor.kill()
     assert scene.starts()["w0"] == scene.starts()["w2"] == 1
     assert not scene.starts()["late0"]

@@ -12,6 +12,7 @@ import pytest
 from runcue import Cue, Work, WorkState
 from runcue.errors import RuncueError, StorageFull, StorageReplaced
 from runcue.ports import Decide
+from tests.handlers import taking
 
 PATIENCE = 240.0
 
@@ -137,10 +138,7 @@ async def test_with_a_store_that_stays_broken_stop_and_close_return(
 ) -> None:
     cue = opened(tmp_path)
     may_end = asyncio.Event()
-
-    @cue.task("slow")
-    async def slow(work: Work) -> None:
-        await asyncio.sleep(3600)
+    cue.task("slow")(taking(3600))
 
     @cue.task("short")
     async def short(work: Work) -> None:

@@ -5,17 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.conftest import stage
 from tests.faults.stage import Stage
 from tests.fleet.place import FilePlace, Place, PostgresPlace
 from tests.pg.fixtures import pg, pg_server
 
-__all__ = ["pg", "pg_server"]
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage() as stage:
-        yield stage
+__all__ = ["pg", "pg_server", "stage"]
 
 
 @pytest.fixture

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import select
 import signal
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.faults.stage import BOUND, Actor, Scene, Stage
+from tests.faults.stage import Actor, Scene, Stage
+from tests.patience import BOUND, until_sync
 from tests.torture import history
 from tests.torture.history import now
 from tests.torture.swarm import reading
@@ -29,10 +29,7 @@ class Place(Scene):
 
     def until_found(self, statement: str, value: Any) -> None:
         """Wait until the tables say that."""
-        bound = now() + BOUND
-        while (found := self.found(statement)) != [(value,)]:
-            assert now() < bound, f"{statement} finds {found}"
-            select.select([], [], [], LOOK)
+        until_sync(lambda: self.found(statement) == [(value,)], f"{statement} finds {value}")
 
     @abstractmethod
     def is_between_turns(self) -> bool:
@@ -60,11 +57,8 @@ class Place(Scene):
         return next((actor for actor in actors if actor.pid in pids), None)
 
     def until_deciding(self, actors: Sequence[Actor]) -> Actor:
-        """The same, once one of them does."""
-        bound = now() + BOUND
-        while (actor := self.deciding(actors)) is None:
-            assert now() < bound, "none of them decides"
-            select.select([], [], [], LOOK)
+        """Who of these decides, once one of them does."""
+        actor: Actor = until_sync(lambda: self.deciding(actors), "one of them decides")
         return actor
 
     def stopped_outside(self, actors: Sequence[Actor]) -> Actor:
@@ -96,10 +90,7 @@ class Place(Scene):
 
     def until_there(self, file: Path) -> None:
         """Wait until there is that file."""
-        bound = now() + BOUND
-        while not file.exists():
-            assert now() < bound, f"there is no {file}"
-            select.select([], [], [], LOOK)
+        until_sync(file.exists, f"there is {file}")
 
     def is_settled(self, actors: Sequence[Actor], more: Iterable[str] = ()) -> None:
         """Have everything end: each work was begun once and ended well, and nobody saw an error of ours."""

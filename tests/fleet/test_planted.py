@@ -1,7 +1,7 @@
 """Mistakes planted between two processes that share a file, on virtual time: each is given away by a small story.
 
 A story is what happens where nothing is wrong; with the mistake it does not come to its end, or it tells of something
-else. The swarms find the others (tests/sim/test_planted.py, tests/core/test_planted.py).
+else. The swarms find the others (tests/sim/test_planted.py, tests/core/schedule/test_planted.py).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from runcue import ConfigError, Cue, CueClosed, Reader, RunningWork, Work
 from runcue.instrument import sources
 from runcue.instrument.prometheus import FAMILIES, Metrics
 from runcue.ports import Observer
+from tests.handlers import no_op
 from tests.instrument.seen import BOUND, modules_after, numbers, until
 
 
@@ -31,9 +32,7 @@ async def cue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[C
 
 async def test_totals_are_what_ended_by_task(cue: Cue) -> None:
     metrics = Metrics(cue)
-
-    @cue.task
-    async def good(work: RunningWork) -> None: ...
+    cue.task("good")(no_op)
 
     @cue.task(retry=runcue.Retry(max_attempts=3, base_delay=0.0))
     async def bad(work: RunningWork) -> None:
@@ -168,9 +167,7 @@ async def test_the_keys_of_a_service_are_added_up(cue: Cue) -> None:
 
 async def test_callbacks_are_timed_and_their_errors_counted(cue: Cue) -> None:
     metrics = Metrics(cue)
-
-    @cue.task
-    async def step(work: RunningWork) -> None: ...
+    cue.task("step")(no_op)
 
     @cue.is_ready
     async def is_ready(work: Work) -> bool:
@@ -217,10 +214,7 @@ async def test_no_id_is_a_label(cue: Cue) -> None:
 async def test_names_that_need_quoting_can_be_read_back(cue: Cue) -> None:
     metrics = Metrics(cue)
     name = 'a "b" \\c {d=e} ✓'
-
-    @cue.task(name)
-    async def step(work: RunningWork) -> None: ...
-
+    cue.task(name)(no_op)
     async with cue:
         await cue.submit(name)
         await cue.join(timeout=BOUND)

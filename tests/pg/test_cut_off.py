@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import runcue
+from tests.patience import until
 from tests.pg.server import Server
 from tests.pg.test_workers import (
     BOUND,
@@ -25,7 +26,6 @@ from tests.pg.test_workers import (
     far_server,
     is_done_once,
     is_within_rate,
-    until,
 )
 
 __all__ = ["cables", "far_server"]

@@ -15,7 +15,9 @@ import runcue
 from runcue.stores.postgres import link, schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, translate
+from tests.handlers import no_op
 from tests.pg.server import GUARDED, PASSWORD, Server, database_of
+from tests.queues import make_empty
 
 
 async def refusal(url: str, kind: type[Exception] = runcue.StoreError, **options: Any) -> str:
@@ -129,19 +131,14 @@ async def test_an_empty_schema_that_was_made_for_us_is_enough(pg: str, guarded: 
 
 
 async def test_who_may_only_read_is_refused(pg: str, guarded: str) -> None:
-    cue = runcue.Cue(pg)
-    await cue.count()
-    await cue.close()
+    await make_empty(pg)
     admin(
         pg,
         f"GRANT USAGE ON SCHEMA runcue TO {GUARDED}",
         f"GRANT SELECT ON ALL TABLES IN SCHEMA runcue TO {GUARDED}",
     )
     cue = runcue.Cue(guarded)
-
-    @cue.task
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     with pytest.raises(runcue.StoreError, match="may not do that"):
         await cue.submit("note")
     await cue.close()
@@ -156,17 +153,13 @@ async def test_a_schema_of_another_application_is_left_alone(pg: str) -> None:
 
 
 async def test_a_newer_schema_is_left_alone(pg: str) -> None:
-    cue = runcue.Cue(pg)
-    await cue.count()
-    await cue.close()
+    await make_empty(pg)
     admin(pg, "UPDATE runcue.about SET version = 99")
     assert "newer runcue" in await refusal(pg, runcue.SchemaTooNew)
 
 
 async def test_a_table_that_is_gone_is_told(pg: str) -> None:
-    cue = runcue.Cue(pg)
-    await cue.count()
-    await cue.close()
+    await make_empty(pg)
     admin(pg, "DROP TABLE runcue.shelves")
     assert "damaged" in await refusal(pg, runcue.StorageCorrupt)
 
@@ -174,9 +167,7 @@ async def test_a_table_that_is_gone_is_told(pg: str) -> None:
 async def test_a_database_that_is_read_only_is_refused(pg: str) -> None:
     name = pg.partition("?")[0].rpartition("/")[2]
     admin(pg, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    cue = runcue.Cue(pg)  # a default is no law: this session says that it writes
-    await cue.count()
-    await cue.close()
+    await make_empty(pg)  # a default is no law: this session says that it writes
 
 
 class Said(Link):
@@ -307,10 +298,7 @@ async def test_more_than_a_server_takes_at_once_is_refused_before_it_travels(
 ) -> None:
     monkeypatch.setattr("runcue.stores.postgres.link.LARGEST", 100_000)
     cue = runcue.Cue(pg)
-
-    @cue.task
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     with pytest.raises(runcue.StoreError, match="in smaller parts"):
         await cue.submit_many([{"task": "note", "params": {"text": "x" * 50_000}}] * 3)
     await cue.submit("note", params={"text": "x" * 50_000})
@@ -320,10 +308,7 @@ async def test_more_than_a_server_takes_at_once_is_refused_before_it_travels(
 
 async def test_a_queue_that_is_dropped_or_made_anew_is_neither_read_nor_written(pg: str) -> None:
     cue = runcue.Cue(pg)
-
-    @cue.task
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     await cue.submit("note", id="a")
     assert await cue.get("a") is not None
     admin(pg, "DROP SCHEMA runcue CASCADE")

@@ -16,6 +16,7 @@ from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.beats import Signs
 from runcue.stores.postgres.store import PostgresStore
 from runcue.testing.manual_turns import Hand, pending
+from tests.patience import until
 from tests.pg.proxy import Proxy
 
 BOUND = 240.0
@@ -51,13 +52,6 @@ async def hosts(pg: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asy
     for one in made:
         if not one.store._is_closed:
             await one.store.close()
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for that."""
-    async with asyncio.timeout(BOUND):
-        while not is_so():  # noqa: ASYNC110 (what is waited for is in a database or another thread)
-            await asyncio.sleep(0.01)
 
 
 def ids(url: str) -> set[str]:

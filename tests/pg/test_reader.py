@@ -28,8 +28,10 @@ from runcue.stores.postgres.store import PostgresStore
 from runcue.stores.sql import jobs_view
 from runcue.stores.sqlite.schema import JOBS
 from runcue.testing.manual_turns import Hand, pending
+from tests.handlers import no_op
 from tests.pg.proxy import Proxy
 from tests.pg.server import GUARDED, PASSWORD, Server
+from tests.queues import make_empty
 from tests.stores.beside import hanging
 
 BOUND = 240.0
@@ -70,9 +72,7 @@ def queue(where: str | Path, **options: Any) -> runcue.Cue:
             raise ConnectionError("no line \uf8ff0")
         return {"page": work.params.get("page")}
 
-    @cue.task
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     return cue
 
 
@@ -142,7 +142,7 @@ async def _told(cue: runcue.Cue, last: int) -> Any:
 
 
 def test_queue_time_is_the_server_s_clock_and_its_offset(pg: str) -> None:
-    asyncio.run(_opened(pg))
+    asyncio.run(make_empty(pg))
     clock = "SELECT extract(epoch FROM clock_timestamp())::float8 + 5000"
     admin(pg, "UPDATE runcue.head SET clock_offset = 5000")
     with runcue.Reader(pg) as reader:
@@ -154,12 +154,6 @@ def test_queue_time_is_the_server_s_clock_and_its_offset(pg: str) -> None:
         assert reader.now() == 9e9, "it never goes backwards"
 
 
-async def _opened(pg: str, **options: Any) -> None:
-    cue = runcue.Cue(pg, **options)
-    await cue.count()
-    await cue.close()
-
-
 def test_nothing_is_made_and_nothing_is_held(pg: str, folder: Path) -> None:
     with pytest.raises(runcue.StoreError, match="holds no queue 'default' yet"):
         runcue.Reader(pg)
@@ -168,7 +162,7 @@ def test_nothing_is_made_and_nothing_is_held(pg: str, folder: Path) -> None:
     with pytest.raises(runcue.StoreError, match="holds no queue 'default' yet"):
         runcue.Reader(pg)
     admin(pg, "DROP SCHEMA runcue")
-    asyncio.run(_opened(pg))
+    asyncio.run(make_empty(pg))
     for one in sorted(folder.rglob("*"), reverse=True):
         one.rmdir() if one.is_dir() else one.unlink()
     with runcue.Reader(pg) as reader:
@@ -188,7 +182,7 @@ def test_nothing_is_made_and_nothing_is_held(pg: str, folder: Path) -> None:
 def test_queues_in_one_database_are_told_apart_by_name(pg: str) -> None:
     async def main() -> None:
         await (await filled(pg, name="night")).close()
-        await _opened(pg)
+        await make_empty(pg)
 
     asyncio.run(main())
     with runcue.Reader(pg) as one, runcue.Reader(pg, name="night") as other:
@@ -412,7 +406,7 @@ def test_a_schema_that_is_no_queue_of_ours_is_refused(pg: str) -> None:
     admin(pg, "CREATE SCHEMA runcue", "CREATE TABLE runcue.theirs (a int)")
     assert "another application" in refusal(pg, runcue.StorageCorrupt)
     admin(pg, "DROP SCHEMA runcue CASCADE")
-    asyncio.run(_opened(pg))
+    asyncio.run(make_empty(pg))
     admin(pg, "UPDATE runcue.about SET version = 99")
     assert "newer runcue" in refusal(pg, runcue.SchemaTooNew)
     admin(pg, f"UPDATE runcue.about SET version = {schema.VERSION}", "DROP TABLE runcue.letters")
@@ -420,7 +414,7 @@ def test_a_schema_that_is_no_queue_of_ours_is_refused(pg: str) -> None:
 
 
 def test_an_older_queue_has_to_be_opened_by_a_cue_first(pg: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asyncio.run(_opened(pg))
+    asyncio.run(make_empty(pg))
     stored = schema.VERSION
     monkeypatch.setattr(schema, "VERSION", stored + 1)
     assert f"was made by an older runcue (schema {stored}, now {stored + 1})" in refusal(pg)
@@ -458,7 +452,7 @@ def test_who_may_only_read_can_look(pg: str, pg_server: Server) -> None:
 
 
 def test_a_connection_that_was_lost_is_made_anew(pg: str, pg_proxy: Proxy) -> None:
-    asyncio.run(_opened(pg))
+    asyncio.run(make_empty(pg))
     with runcue.Reader(pg_proxy.dsn(pg)) as reader:
         assert pg_proxy.cut_all() == 1
         assert sum(reader.count().values()) == 0
@@ -472,18 +466,18 @@ def test_a_connection_that_was_lost_is_made_anew(pg: str, pg_proxy: Proxy) -> No
 
 
 def test_a_queue_that_was_dropped_or_exchanged_is_told(pg: str) -> None:
-    asyncio.run(_opened(pg))
+    asyncio.run(make_empty(pg))
     with runcue.Reader(pg) as reader:
         admin(pg, "DROP SCHEMA runcue CASCADE")
         with pytest.raises(runcue.StoreError, match="holds no queue 'default' yet"):
             reader.count()
-        asyncio.run(_opened(pg))
+        asyncio.run(make_empty(pg))
         with pytest.raises(runcue.StorageReplaced, match="another queue"):
             reader.count()
 
 
 def test_a_closed_one_and_one_from_before_a_fork_are_refused(pg: str) -> None:
-    asyncio.run(_opened(pg))
+    asyncio.run(make_empty(pg))
     with runcue.Reader(pg) as reader:
         assert "closed" not in repr(reader)
         reader._pid = os.getpid() + 1

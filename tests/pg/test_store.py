@@ -25,9 +25,10 @@ from runcue.stores.postgres.statements import POSTGRES
 from runcue.stores.postgres.store import PostgresStore
 from runcue.testing import contract
 from runcue.testing.manual_turns import NOW, Hand, pending
+from tests.handlers import no_op
+from tests.patience import until
 from tests.pg.proxy import Proxy
 from tests.pg.server import Server
-from tests.stores.beside import until
 from tests.stores.test_traces import compare
 from tests.stores.traces import TRAITS, make, played
 
@@ -565,10 +566,7 @@ async def test_an_offset_that_another_process_moved_is_taken_as_it_is(pg: str) -
 async def test_queues_of_other_names_are_other_queues(pg: str) -> None:
     async def count_after(name: str, works: int) -> int:
         cue = runcue.Cue(pg, name=name)
-
-        @cue.task
-        async def note(work: runcue.Work) -> None: ...
-
+        cue.task("note")(no_op)
         async with cue:
             await cue.submit_many([{"task": "note"}] * works)
             await cue.join(timeout=BOUND)

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 import runcue
 from tests.cli.crew import RUNCUE
+from tests.patience import until
 from tests.pg.server import Missing, Server, moved
 from tests.torture.checker import EventDraft, Grant, grants_over_rate, windows_exceeded
 from tests.torture.seen import Limits, Rate, Service
@@ -127,16 +128,6 @@ async def asking(url: str) -> AsyncIterator[runcue.Cue]:
         yield cue
     finally:
         await cue.close()
-
-
-async def until(is_so: Callable[[], bool], what: str) -> None:
-    """Wait for that."""
-    try:
-        async with asyncio.timeout(BOUND):
-            while not is_so():  # noqa: ASYNC110 (what is waited for is in other processes)
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        pytest.fail(f"{what} did not happen within {BOUND:g} s")
 
 
 def at_once(app: App, killed: Mapping[int, float] = {}) -> int:

@@ -17,6 +17,7 @@ from runcue.sim.replay import MOST_KINDS, Recording, check, read
 from runcue.sim.workload import Arrival, Submission
 from runcue.sim.world import Simulation
 from runcue.testing import kill, run
+from tests.handlers import taking
 
 Play = Callable[[runcue.Cue], Awaitable[None]]
 
@@ -270,10 +271,7 @@ def test_one_task_on_different_services_becomes_several(tmp_path: Path) -> None:
 
 def test_work_without_a_service_runs_on_one_without_limits(tmp_path: Path) -> None:
     async def play(cue: runcue.Cue) -> None:
-        @cue.task
-        async def free(work: runcue.RunningWork) -> None:
-            await asyncio.sleep(2)
-
+        cue.task("free")(taking(2))
         async with cue:
             await cue.submit_many([{"task": "free"}] * 50)
             await cue.join()

@@ -1,16 +1,9 @@
 """The live screen, driven by its keys, on virtual time: `app.step` is the clock."""
 
-import fcntl
 import json
 import os
-import pty
 import re
-import select
-import signal
-import struct
-import subprocess
 import sys
-import termios
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +21,7 @@ from runcue.sim.scene import Knobs, Scene
 from runcue.sim.tui import Help, Watch, keep
 from runcue.sim.workload import Arrival
 from runcue.sim.world import simulate
+from tests.terminal import on_terminal, read_until
 
 YAML = """
 name: demo
@@ -418,54 +412,15 @@ def test_each_state_of_a_service_has_a_word(circuit: str, is_paused: bool, is_do
 
 
 def test_it_runs_in_a_real_terminal_leaves_it_as_it_was_and_reports_how_far_it_came(tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    before = termios.tcgetattr(theirs)
     (tmp_path / "demo.yaml").write_text(YAML, encoding="utf-8")
-    child = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "runcue.sim",
-            "--config",
-            "demo.yaml",
-            "--tui",
-            "--speed",
-            "100",
-            "--report",
-            "so-far.json",
-        ],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        cwd=tmp_path,
-        env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"},
-        start_new_session=True,
-    )
-    try:
-        shown = until(ours, b"work_completed")
+    options = ["--config", "demo.yaml", "--tui", "--speed", "100", "--report", "so-far.json"]
+    env = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+    with on_terminal([sys.executable, "-m", "runcue.sim", *options], env, tmp_path) as ours:
+        shown = read_until(ours, b"work_completed")
         os.write(ours, b"q")
-        shown += until(ours, b"before its end")
-        assert child.wait(240) == 0
-        assert b"Recent Events" in shown
-        assert b"\x1b[?1049l" in shown
-        assert termios.tcgetattr(theirs)[:4] == before[:4]
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        os.close(theirs)
-        os.close(ours)
+        shown += read_until(ours, b"before its end")
+    assert b"Recent Events" in shown
+    assert b"\x1b[?1049l" in shown
     found = json.loads((tmp_path / "so-far.json").read_bytes())
     assert 0 < found["left_at"] == found["summary"]["took"] < 1200
     assert found["summary"]["completed"] > 0
-
-
-def until(descriptor: int, wanted: bytes) -> bytes:
-    """What a terminal is sent up to some words."""
-    shown = b""
-    while wanted not in shown:
-        readable, _, _ = select.select([descriptor], [], [], 30)
-        assert readable, f"{wanted!r} did not come; the end of what did: {shown[-500:]!r}"
-        shown += os.read(descriptor, 65536)
-    return shown

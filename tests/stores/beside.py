@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 PATIENCE = 240.0
@@ -42,12 +41,3 @@ def hanging(store: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate(timeout=PATIENCE)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition to become true."""
-    for _ in range(int(PATIENCE / 0.005)):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise TimeoutError

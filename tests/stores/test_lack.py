@@ -19,7 +19,8 @@ from runcue.stores.presence.posix import side_directory
 from runcue.stores.sqlite import wal_checkpoint
 from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing.manual_turns import Hand, pending
-from tests.stores.beside import until
+from tests.handlers import no_op
+from tests.patience import until
 from tests.stores.room import NO_THREAD, Room, no_descriptors, room
 
 __all__ = ["room"]
@@ -29,10 +30,7 @@ BOUND = 240.0
 
 def queue(path: Path) -> runcue.Cue:
     cue = runcue.Cue(path, durability="relaxed")
-
-    @cue.task("note")
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     return cue
 
 

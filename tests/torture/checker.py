@@ -329,8 +329,8 @@ def grants_over_rate(
 
     What is stored with a grant is when the call had to have begun: later, by how busy the machine was just then.
     Others count it from there, who granted it from when it did begin. So stored times may lie nearer to each other
-    than a window is long, as soon as the machine is less busy (tests/core/test_lag.py). But nobody grants a start
-    while as many as may be were granted within the window before it.
+    than a window is long, as soon as the machine is less busy (tests/core/limits/test_lag.py). But nobody grants a
+    start while as many as may be were granted within the window before it.
     """
     told: dict[str, list[float]] = defaultdict(list)
     for event in sorted(events):

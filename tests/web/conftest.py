@@ -2,8 +2,7 @@
 
 import asyncio
 import hashlib
-import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from starlette.types import ASGIApp
 from runcue import Cue, Permanent
 from runcue.web import app
 from runcue.web.serving import Server, listen, make_server
+from tests.patience import until
 
 TOKEN = "0123456789abcdef-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -28,16 +28,6 @@ def client(made: ASGIApp, **options: Any) -> httpx.AsyncClient:
     """A client in this process, with the token unless other headers are given."""
     options = {"headers": BEARER, "base_url": "http://127.0.0.1"} | options
     return httpx.AsyncClient(transport=httpx.ASGITransport(made), **options)
-
-
-async def until(check: Callable[[], Any]) -> None:
-    """Wait until something is true."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE / 0.02)):
-        if check():
-            return
-        await asyncio.to_thread(pause.wait, 0.02)
-    raise AssertionError("that did not come true")
 
 
 async def comes_in(asker: httpx.AsyncClient) -> None:

@@ -19,7 +19,9 @@ import pytest
 from runcue import Cue
 from runcue.web import app, loglimit, serving
 from runcue.web.loglimit import LogLimit
-from tests.web.conftest import BEARER, PATIENCE, TOKEN, comes_in, served, until
+from tests.patience import until
+from tests.queues import make_empty
+from tests.web.conftest import BEARER, PATIENCE, TOKEN, comes_in, served
 
 LOGGERS = ("uvicorn.error", "asyncio", "runcue", "sse_starlette.sse")
 AUTHORIZATION = f"Authorization: {BEARER['Authorization']}"
@@ -53,9 +55,7 @@ def watched() -> Iterator[Terminal]:
 async def abused(folder: Path) -> AsyncIterator[tuple[int, Terminal]]:
     """A server, and all that it says until it has ended."""
     path = folder / "q.db"
-    cue = Cue(str(path))
-    await cue.count()
-    await cue.close()
+    await make_empty(path)
     with ExitStack() as stack:
         async with served(path) as (_, port):
             yield port, stack.enter_context(watched())

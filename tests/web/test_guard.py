@@ -15,6 +15,7 @@ from runcue.web import app, guard, routes, serving
 from runcue.web.guard import Guard
 from runcue.web.serving import listen, make_server, serve
 from runcue.web.site import TABLE
+from tests.queues import make_empty
 from tests.web.conftest import BEARER, TOKEN, Stage, client, staged
 
 LINES = [(line.method, line.path) for line in TABLE]
@@ -177,9 +178,7 @@ async def test_the_browser_is_started_with_a_code_and_not_with_the_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "q.db"
-    cue = Cue(str(path))
-    await cue.count()
-    await cue.close()
+    await make_empty(path)
     opened: list[str] = []
     said: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)

@@ -21,15 +21,14 @@ from runcue import Cue
 from runcue.web import connection, serving, table
 from runcue.web.loglimit import LogLimit
 from runcue.web.serving import Server, ended_by_signals
+from tests.queues import make_empty
 from tests.web.conftest import BEARER, PATIENCE, TOKEN, comes_in, served
 
 
 @pytest.fixture
 async def path(tmp_path: Path) -> Path:
     found = tmp_path / "q.db"
-    cue = Cue(str(found))
-    await cue.count()
-    await cue.close()
+    await make_empty(found)
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from runcue import Cue
+from tests.queues import make_empty
 from tests.web.conftest import BEARER, PATIENCE, TOKEN, Stage, client, comes_in
 
 RUNCUE = "from runcue.cli.main import runcue; runcue()"
@@ -58,9 +58,7 @@ class Dashboard:
 @pytest.fixture
 async def dashboard(tmp_path: Path) -> AsyncIterator[Dashboard]:
     path = tmp_path / "q.db"
-    cue = Cue(str(path))
-    await cue.count()
-    await cue.close()
+    await make_empty(path)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", RUNCUE, "dashboard", str(path), "--no-browser", "--port", "0", "--token", TOKEN,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

@@ -21,7 +21,8 @@ from runcue.web.guard import Refused
 from runcue.web.shapes import EventsQuery
 from runcue.web.site import Site
 from runcue.web.source import InMemory
-from tests.web.conftest import BEARER, CANARY, PATIENCE, Stage, comes_in, prepared, served, staged, until
+from tests.patience import until
+from tests.web.conftest import BEARER, CANARY, PATIENCE, Stage, comes_in, prepared, served, staged
 
 Told = tuple[str, str | None, Any]
 """The name, the id and the data of an event."""

@@ -11,9 +11,10 @@ from runcue.core.ledger.ledger import Ledger
 from runcue.core.schedule import takeover
 from runcue.core.schedule.plan import Changes, Hello, Item, Key, Outcome, Plan, Post
 from runcue.core.schedule.scheduler import Scheduler
-from tests.core import test_fleet, test_takeover
+from tests.core.ledger import test_fleet
 from tests.core.library import Process, Shared
-from tests.core.test_shared_swarm import STEPS, Swarm
+from tests.core.schedule import test_takeover
+from tests.core.schedule.test_shared_swarm import STEPS, Swarm
 from tests.mistakes import given_to_two
 
 SEEDS = 60

@@ -129,11 +129,6 @@ def columns() -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
-
-
-@pytest.fixture
 def old(left: Path, path: Path) -> dict[str, list[Any]]:
     return make_old(left, path)
 

@@ -18,14 +18,12 @@ from runcue.stores.sql import jobs_view
 from runcue.stores.sqlite.schema import JOBS
 from runcue.testing import run, settle
 from tests.engine.seen import epoch
+from tests.handlers import no_op
+from tests.queues import make_empty
+from tests.stores.hands import change
 
 WORDS = ("pending", "processing", "completed", "failed", "dead", "cancelled")
 RETRY = Retry(3, "fixed", 60, jitter=False)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
 
 
 def view(path: Path, where: str = "1", *bindings: Any) -> dict[str, dict[str, Any]]:
@@ -40,13 +38,6 @@ def view(path: Path, where: str = "1", *bindings: Any) -> dict[str, dict[str, An
     return {str(row[0]): dict(zip(names, row, strict=True)) for row in rows}
 
 
-def change(path: Path, statement: str, *bindings: Any) -> None:
-    """Change something by hand, which nobody should do."""
-    connection = apsw.Connection(str(path))
-    connection.execute(statement, bindings)
-    connection.close()
-
-
 def program(path: Path) -> Cue:
     """A program with a task for commands, of which some fail and some take long, and with another task."""
     cue = Cue(path, age_step=None)
@@ -59,9 +50,7 @@ def program(path: Path) -> Cue:
         if command.startswith("false"):
             raise OSError("x" * 2000 if command == "false --loudly" else "no luck")
 
-    @cue.task
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     return cue
 
 
@@ -299,9 +288,7 @@ def test_the_counts_of_the_states_are_those_of_the_view(path: Path) -> None:
 
 def test_an_empty_queue_has_no_jobs(path: Path) -> None:
     async def main() -> None:
-        cue = Cue(path)
-        await cue.count()
-        await cue.close()
+        await make_empty(path)
 
     run(main())
     with Reader(path) as reader:

@@ -32,7 +32,9 @@ from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite.schema import VERSION
 from runcue.stores.sqlite.statements import SQLITE
 from runcue.testing import run, settle
+from tests.handlers import no_op
 from tests.stores.beside import PATIENCE, hanging
+from tests.stores.hands import change
 
 POWERLESS = """
 import ctypes, json, sys
@@ -43,11 +45,6 @@ import runcue
 with runcue.Reader(sys.argv[1]) as reader:
     print(json.dumps([reader.count(), [work.id for work in reader.list()], len(list(reader.events()))]))
 """
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
 
 
 @pytest.fixture
@@ -68,9 +65,7 @@ def queue(path: Path) -> Cue:
             raise ConnectionError("no line")
         return {"page": work.params.get("page")}
 
-    @cue.task
-    async def note(work: runcue.Work) -> None: ...
-
+    cue.task("note")(no_op)
     return cue
 
 
@@ -145,9 +140,7 @@ def test_services_are_those_that_a_cue_shows(path: Path) -> None:
 def test_no_more_of_a_rate_is_shown_as_used_than_there_is(path: Path) -> None:
     """A start is kept with the latest moment at which it may begin, and one before it may be over by then."""
     used(path)
-    connection = apsw.Connection(str(path))
-    connection.execute("UPDATE service_log SET amount = 11 WHERE id = (SELECT max(id) FROM service_log)")
-    connection.close()
+    change(path, "UPDATE service_log SET amount = 11 WHERE id = (SELECT max(id) FROM service_log)")
     with Reader(path) as reader:
         [api] = reader.services()
     assert api["rates"] == [{"rate": "10/min", "used": 10, "limit": 10}]
@@ -326,13 +319,6 @@ def test_works_of_one_task_that_use_different_services_are_explained_each_by_its
 
 
 # --- What is kept beside the work -----------------------------------------------------------------
-
-
-def change(path: Path, statement: str, *bindings: Any) -> None:
-    """Change something by hand, which nobody should do."""
-    connection = apsw.Connection(str(path))
-    connection.execute(statement, bindings)
-    connection.close()
 
 
 def test_held_back_queues_and_kept_texts_are_shown(path: Path) -> None:

@@ -22,17 +22,9 @@ from runcue.stores.sqlite import file as files
 from runcue.stores.sqlite import store as sqlite_store
 from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing.manual_turns import NOW, Hand, pending
+from tests.stores.hands import opened
 
 PATIENCE = 240.0
-
-
-def opened(path: Path, **options: Any) -> SqliteStore:
-    return SqliteStore(str(path), **{"durability": "relaxed", "lease": 30.0, **options})
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
 
 
 @pytest.fixture

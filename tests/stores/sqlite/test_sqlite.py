@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,34 +33,12 @@ from runcue.stores.sqlite.file import open_file
 from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import run
 from runcue.testing.manual_turns import NOW, Hand, pending
-from tests.stores.beside import PATIENCE, until
+from tests.handlers import no_op
+from tests.patience import until
+from tests.stores.beside import PATIENCE
+from tests.stores.hands import change, hand_on, opened
 
 SHELF = "ready/call"
-
-
-def opened(path: Path, **options: Any) -> SqliteStore:
-    return SqliteStore(str(path), **{"durability": "relaxed", "lease": 30.0, **options})
-
-
-@asynccontextmanager
-async def hand_on(path: Path, **options: Any) -> AsyncIterator[tuple[Hand, SqliteStore]]:
-    store = opened(path, **options)
-    try:
-        yield Hand(store, {}), store
-    finally:
-        await store.close()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
-
-
-def change(path: Path, statement: str, *bindings: Any) -> None:
-    """Change something by hand, which nobody should do."""
-    connection = apsw.Connection(str(path))
-    connection.execute(statement, bindings)
-    connection.close()
 
 
 def told(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
@@ -567,10 +544,7 @@ def test_starts_are_pruned_though_nobody_has_taken_a_turn_since(path: Path) -> N
     async def main() -> None:
         cue = Cue(path, service_log_retention="10s")
         cue.service("api", rate="5/min")
-
-        @cue.task(uses="api")
-        async def call(work: Any) -> None: ...
-
+        cue.task("call", uses="api")(no_op)
         async with cue:
             await cue.submit_many([{"task": "call"}] * 5)
             await cue.join()

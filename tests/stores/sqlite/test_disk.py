@@ -5,8 +5,7 @@ import errno
 import gc
 import os
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,14 @@ from runcue.errors import StorageReplaced, StoreError
 from runcue.ports import Outgoing
 from runcue.stores.presence.posix import Turnstile, side_directory
 from runcue.stores.sqlite import wal_sync
-from runcue.stores.sqlite.store import SqliteStore
 from runcue.stores.sqlite.wal_sync import Disk
-from runcue.testing.manual_turns import Hand, pending
-from tests.stores.beside import PATIENCE, until
+from runcue.testing.manual_turns import pending
+from tests.patience import until
+from tests.stores import hands
+from tests.stores.beside import PATIENCE
+from tests.stores.hands import change
+
+hand_on = partial(hands.hand_on, durability="full")
 
 
 class Syncs:
@@ -94,20 +97,6 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
     counting = Syncs()
     monkeypatch.setattr(wal_sync, "_sync", counting)
     return counting
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
-
-
-@asynccontextmanager
-async def hand_on(path: Path, durability: str = "full") -> AsyncIterator[tuple[Hand, SqliteStore]]:
-    store = SqliteStore(str(path), durability=durability, lease=30.0)
-    try:
-        yield Hand(store, {}), store
-    finally:
-        await store.close()
 
 
 # --- When -----------------------------------------------------------------------------------------
@@ -232,7 +221,7 @@ async def test_what_is_pruned_is_synced_too(path: Path, syncs: Syncs) -> None:
 
 
 async def test_relaxed_durability_syncs_nothing(path: Path, syncs: Syncs) -> None:
-    async with hand_on(path, "relaxed") as (hand, store), hand_on(path, "relaxed") as (other, _):
+    async with hands.hand_on(path) as (hand, store), hands.hand_on(path) as (other, _):
         await hand.write(pending(1))
         await other.write(pending(2))
         assert await store.get("w2") is not None
@@ -496,17 +485,13 @@ async def test_no_descriptor_is_left_open(path: Path) -> None:
 async def test_damaged_counters_do_not_keep_a_reader_from_looking(path: Path, syncs: Syncs) -> None:
     async with hand_on(path) as (hand, _):
         await hand.write(pending(1))
-        connection = apsw.Connection(str(path))
-        connection.execute("UPDATE head SET revision = 'many', told = 'much'")
-        connection.close()
+        change(path, "UPDATE head SET revision = 'many', told = 'much'")
         with Reader(path) as reader:
             syncs.since()
             for _ in range(2):
                 assert reader.get("w1") is not None
                 assert syncs.since() == 1, "which moment that was cannot be told"
-            connection = apsw.Connection(str(path))
-            connection.execute("UPDATE head SET revision = 1, told = 0")
-            connection.close()
+            change(path, "UPDATE head SET revision = 1, told = 0")
             await hand.write(pending(2))
             syncs.since()
             assert reader.get("w2") is not None

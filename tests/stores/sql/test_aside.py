@@ -16,6 +16,8 @@ from runcue.ports import Turn
 from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import run
 from runcue.testing.manual_turns import NOW, Hand, pending
+from tests.handlers import no_op
+from tests.stores.hands import change
 
 SHELF = "ready/call"
 PATIENCE = 240.0
@@ -28,18 +30,6 @@ async def hand_on(path: Path, kept: dict[str, Record] | None = None) -> AsyncIte
         yield Hand(store, {} if kept is None else kept)
     finally:
         await store.close()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
-
-
-def change(path: Path, statement: str, *bindings: Any) -> None:
-    """Change something by hand, which nobody should do."""
-    connection = apsw.Connection(str(path))
-    connection.execute(statement, bindings)
-    connection.close()
 
 
 def page(shelf: str) -> Any:
@@ -65,10 +55,7 @@ NO_NAME = "UPDATE work_units SET id = CAST(x'77ff' AS TEXT) WHERE seq = 1"
 async def test_who_joins_does_not_wait_for_damaged_work(path: Path, damage: str) -> None:
     def queue() -> Cue:
         cue = Cue(path)
-
-        @cue.task
-        async def note(work: Any) -> None: ...
-
+        cue.task("note")(no_op)
         return cue
 
     cue = queue()

@@ -20,6 +20,8 @@ from runcue.stores.sqlite.recovery.copy import shapes
 from runcue.stores.sqlite.recovery.pages import Leaf, Log, Pages
 from runcue.stores.sqlite.recovery.rebuild import LEAP
 from runcue.stores.sqlite.recovery.recover import Rescue, recover
+from tests.handlers import no_op
+from tests.stores.hands import change
 
 PATIENCE = 240.0
 SIZE = 4096
@@ -78,9 +80,7 @@ def declared(path: Path) -> Cue:
             raise ValueError("bad")
         return str(work.id)
 
-    @cue.task
-    async def hang(work: Any) -> None: ...
-
+    cue.task("hang")(no_op)
     return cue
 
 
@@ -284,11 +284,6 @@ async def finish(path: Path) -> dict[str, WorkState]:
         states = {work.id: work.state for work in await cue.list(limit=1000)}
     await cue.close()
     return states
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
 
 
 @pytest.fixture
@@ -498,9 +493,7 @@ def test_a_damaged_log_is_kept_up_to_the_damage(sound: Sound, path: Path, share:
 
 
 def other_application(path: Path) -> None:
-    connection = apsw.Connection(str(path))
-    connection.execute("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
-    connection.close()
+    change(path, "CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
 
 
 def newer(path: Path) -> None:

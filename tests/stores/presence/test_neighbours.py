@@ -19,7 +19,8 @@ from runcue.stores.presence.peer_monitor import EndLeftovers, Trouble
 from runcue.stores.presence.posix import Presence, Turnstile, side_directory
 from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing.manual_turns import Hand, pending
-from tests.stores.beside import PATIENCE, until
+from tests.patience import until
+from tests.stores.beside import PATIENCE
 
 WORKER = """
 import asyncio, sys
@@ -59,11 +60,6 @@ async def watching(path: Path, end_leftovers: EndLeftovers | None = None) -> Asy
         yield one
     finally:
         await one.store.close()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
 
 
 @pytest.fixture
