@@ -324,7 +324,7 @@ class Reader:
         from runcue.core.schedule.takeover import catch_up
 
         now, wall, changes = self._everything(tables)
-        ledger = Ledger(Settings(), _rules(tables, changes, records), "", is_whole=False)
+        ledger = Ledger(Settings(), _rules(tables, changes, records), "", is_shared=True)
         ledger.begin(now, wall, reader)
         for record in records:
             for name in record.spec.services:  # its program may not have declared them here yet
