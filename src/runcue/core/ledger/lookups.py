@@ -86,9 +86,8 @@ class Lookups:
         """Forget a stored unit that this turn deletes: later lookups find nothing."""
         found = self.found
         del found.records[record.id]
-        if (
-            not record.spec.is_named
-        ):  # else `WorkingSet.state_of` would take the id for a unit that ended well
+        # else `WorkingSet.state_of` would take the id for a unit that ended well
+        if not record.spec.is_named:
             found.forgotten[record.id] = record.state
         found.keys = {key: owner for key, owner in found.keys.items() if owner.id != record.id}
         for dependents in found.dependents.values():

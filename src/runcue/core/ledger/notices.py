@@ -78,9 +78,8 @@ class Notices:
         if now - limited_at.get(service.name, -math.inf) >= RATE_LIMITED_EVERY:
             limited_at.pop(service.name, None)
             limited_at[service.name] = now
-            while (
-                now - next(iter(limited_at.values())) >= RATE_LIMITED_EVERY
-            ):  # also those of keys that are gone
+            # also those of keys that are gone
+            while now - next(iter(limited_at.values())) >= RATE_LIMITED_EVERY:
                 del limited_at[next(iter(limited_at))]
             used, limit = service.fullest(now)
             self._turn.emit("service_rate_limited", service=service.name, until=blocked.until, current_rate=used,

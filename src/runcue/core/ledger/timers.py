@@ -140,9 +140,8 @@ class Timers:
                 current = self._working.live(record.id)  # this turn may have changed it
                 if current is not None and current.watch_at is not None and current.watch_at <= now:
                     yield current
-            if (
-                len(page) < PAGE
-            ):  # limits that this turn added are not in the store yet: the next turn finds them
+            # limits that this turn added are not in the store yet: the next turn finds them
+            if len(page) < PAGE:
                 self._watch_at = min(reader.next_watch(now), self._armed_at)
                 return
 

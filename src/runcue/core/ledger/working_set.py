@@ -98,9 +98,8 @@ class WorkingSet:
             return record.state
         state = self._lookups.found.forgotten.get(work_id)
         if state is None and self._is_made(work_id):
-            return (
-                WorkState.COMPLETED
-            )  # the queue made that id and has forgotten the unit: it ended well long ago
+            # the queue made that id and has forgotten the unit: it ended well long ago
+            return WorkState.COMPLETED
         return state
 
     def _is_made(self, work_id: str) -> bool:

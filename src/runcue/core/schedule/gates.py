@@ -406,9 +406,8 @@ class Gates:
     def _hold_back(self, work_id: str, wait: Wait) -> None:
         self.waiting[work_id] = wait
         if wait.lacks:
-            if (
-                self._missing_files.made.get(wait.lacks, 0) > wait.completions
-            ):  # made while it was asked about
+            # made while it was asked about
+            if self._missing_files.made.get(wait.lacks, 0) > wait.completions:
                 self._file_made.append((work_id, wait))
             else:
                 self._missing_files.add(wait.lacks, work_id)

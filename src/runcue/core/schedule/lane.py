@@ -59,9 +59,9 @@ class Hold:
 class Lane:
     """Units that are alike, and where they wait: among the active lanes, at a service, for callbacks, or nowhere."""
 
-    __slots__ = ("asked_at", "base_service", "candidates", "chosen", "crew", "entries", "group", "hold", "holds",
-                 "key_service", "line", "member_lanes", "offered_by", "questions", "queue", "rank", "refreshed_at",
-                 "rotation", "round", "seq", "services", "shelf", "task", "where")  # fmt: skip
+    __slots__ = ("asked_at", "base", "candidates", "chosen", "crew", "entries", "group", "hold", "holds", "line",
+                 "member_lanes", "offered_by", "part", "questions", "queue", "rank", "refreshed_at", "rotation",
+                 "round", "seq", "services", "shelf", "task", "where")  # fmt: skip
 
     def __init__(
         self,
@@ -81,11 +81,9 @@ class Lane:
         self.questions = NO_QUESTIONS
         """Which callbacks are called about its units."""
         self.line = line
-        self.key_service = next((one for one in services if one.base is not None), None)
+        self.part = next((one for one in services if one.base is not None), None)
         """The part of a service that one key has (`per=`), if the lane uses such a part."""
-        self.base_service = next(
-            (one for one in services if self.key_service and one.name == self.key_service.base), None
-        )
+        self.base = next((one for one in services if self.part and one.name == self.part.base), None)
         """The service that the key shares with the other keys."""
         self.group = next((one for one in services if isinstance(one, Group)), None)
         self.chosen: Service | None = None
@@ -95,7 +93,7 @@ class Lane:
         self.rank = math.inf
         self.seq = 0
         self.round = 0
-        """How many rounds `base_service` had had when the lane began to wait there."""
+        """How many rounds `base` had had when the lane began to wait there."""
         self.offered_by: Service | None = None
         self.holds: tuple[Service, ...] = ()
         """The services in which a slot is held for its first unit."""

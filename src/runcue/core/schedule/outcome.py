@@ -45,9 +45,8 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         if outcome.has_ended:  # else its code still runs and keeps its slots: `Ended` will come
             lane = ledger.release(token, outcome.id)
             ledger.capacity.judge(token, None)
-            if not ledger.inherited.was_answered(
-                token
-            ):  # else an earlier turn took it, and was committed after all
+            # else an earlier turn took it, and was committed after all
+            if not ledger.inherited.was_answered(token):
                 _emit_stale(ledger, outcome.id, lane)
         return
     failure = outcome.failure

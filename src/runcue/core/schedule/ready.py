@@ -74,18 +74,14 @@ class Ready:
         self._records = records
         self._page = page
         self._crew_of = crew_of
-        self.questions = NO_QUESTIONS
-        """Which callbacks are called about units whose task has no questions in its rule."""
+        self.questions = NO_QUESTIONS  # about units whose task has none in its rule
         self._heads = {} if heads is None else heads
         self.lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
         self._most_lanes = FEW_LANES
-        self._left = UNLIMITED
-        """How many units may still start in this turn."""
-        self._put_off: dict[Lane, None] = {}
-        """Lanes that could not start all they might because of that."""
+        self._left = UNLIMITED  # how many units may still start in this turn
+        self._put_off: dict[Lane, None] = {}  # lanes that could not start all they might because of that
         self._active: list[tuple[float, int, Lane]] = []
-        self.touched: dict[Service, None] = {}
-        """Services that may have room since the last choice; in order, so that the same input gives the same plan."""
+        self.touched: dict[Service, None] = {}  # a set with an order: same input, same plan
         self._holders: dict[Lane, None] = {}
         self._timers: list[tuple[float, str]] = []
         self.services = Services(self.touch)
@@ -192,8 +188,8 @@ class Ready:
         if key == (lane.rank, lane.seq) and (where is ACTIVE or isinstance(where, Service)):
             return
         lane.rank, lane.seq = key
-        if where is EMPTY and lane.base_service is not None:
-            lane.round = lane.base_service.rounds
+        if where is EMPTY and lane.base is not None:
+            lane.round = lane.base.rounds
         for service in lane.holds:  # the slot may be held against younger units than before
             self.touch(service)
         if isinstance(where, Service):
@@ -201,9 +197,9 @@ class Ready:
             # The first unit may be older than the one that a slot is held for, or use less.
             if where.held_by is not None or where.is_metered:
                 self.touch(where)
-        elif lane.base_service is not None and lane.base_service.is_round_robin:
-            self._wait_at(lane.base_service, lane)
-            self.touch(lane.base_service)
+        elif lane.base is not None and lane.base.is_round_robin:
+            self._wait_at(lane.base, lane)
+            self.touch(lane.base)
         else:
             lane.where = ACTIVE
             self._activate(lane)
@@ -221,8 +217,8 @@ class Ready:
     def _wait_at(self, service: Service, lane: Lane) -> None:
         """Park a lane at a service, at its base service behind the lanes whose keys have waited longer."""
         key_round = service.rounds
-        if lane.base_service is service and lane.key_service is not None:
-            key_round = max(lane.round, lane.key_service.rounds)
+        if lane.base is service and lane.part is not None:
+            key_round = max(lane.round, lane.part.rounds)
         service.parked.add(key_round, lane, 4 * len(self.lanes) + FEW)
 
     def left(self, lane: Lane) -> None:
@@ -248,13 +244,11 @@ class Ready:
 
     @property
     def has_many_lanes(self) -> bool:
-        """True when it is time to drop idle lanes: there are twice as many as the last time left, or as many services
-        (a key without a lane is kept while its starts count)."""
+        """True when there are twice as many lanes, or services, as `drop_idle` left the last time."""
         return max(len(self.lanes), len(self.services)) > self._most_lanes
 
     def drop_idle(self, busy: set[Lane], now: float) -> None:
-        """Drop the lanes without units, except `busy` ones, whose units are elsewhere; then queues and keys without
-        lanes."""
+        """Drop lanes without units (units of `busy` ones are elsewhere), then queues and keys without lanes."""
         lanes = self.lanes
         for key, lane in list(lanes.items()):
             if lane not in busy and not lane.holds and self._order.head(lane) is None:
@@ -347,7 +341,7 @@ class Ready:
             self._park(lane, blocker, now)
             return
         limit: Key = self._active[0][:2] if self._active else (math.inf, 0)
-        if room > 1 and lane.offered_by is not None and lane.offered_by is lane.base_service:
+        if room > 1 and lane.offered_by is not None and lane.offered_by is lane.base:
             room = room if lane.offered_by.parked.first() is None else 1
         if room > 1:
             limit = self._limit(lane, limit)
@@ -355,11 +349,10 @@ class Ready:
         if batch is None:
             lane.where = ASKING
             return
-        if lane.key_service is not None and lane.base_service is not None:
-            lane.base_service.rounds += (
-                1  # the key goes behind all that wait, and those that come before its next start
-            )
-            lane.key_service.rounds = lane.base_service.rounds + 1
+        if lane.part is not None and lane.base is not None:
+            # the key goes behind all that wait, and those that come before its next start
+            lane.base.rounds += 1
+            lane.part.rounds = lane.base.rounds + 1
         start(lane, batch)
         self._left -= len(batch)
         self._unhold(lane)
@@ -381,10 +374,8 @@ class Ready:
         return limit
 
     def _settled(self, lane: Lane, service: Service, now: float) -> None:
-        """A lane that was offered room has found its place: offer the room to the next one.
-
-        If the lane is parked again, only one that uses none of the lacking quantity may be next.
-        """
+        """A lane that was offered room has found its place: offer the room to the next one. If the lane is parked
+        again, only one that uses none of the lacking quantity may be next."""
         lane.offered_by = None
         if lane.where is not service or not service.holds(lane.cost()):
             self._offer(service, now)
@@ -408,8 +399,7 @@ class Ready:
         return (room, None) if not is_metered else self._affordable(lane, room, now)
 
     def _affordable(self, lane: Lane, room: int, now: float) -> tuple[int, Service | None]:
-        """The room where units may use amounts of quantities: for one unit at a time, and not before an older one
-        that waits for more."""
+        """The room where units may use quantities: for one at a time, not before an older one that waits for more."""
         cost = lane.cost()
         if not cost:
             return 1, None  # the next unit may use some
@@ -430,9 +420,8 @@ class Ready:
         self._wait_at(blocker, lane)
         blocked = blocker.blocked(now, lane.cost() if blocker.is_metered else ())
         self._unhold(lane)
-        if (
-            blocked is None
-        ):  # its last slot is held for an older unit: others that wait for it may not hold slots
+        # its last slot is held for an older unit: others that wait for it may not hold slots
+        if blocked is None:
             for other in [other for other in self._holders if other.where is blocker]:
                 self._unhold(other)
             self.wake_service(blocker, blocker.gains_at(now))
@@ -443,9 +432,7 @@ class Ready:
             self.limited.append((blocker, blocked))
         if len(lane.services) > 1 and blocked.reason == "concurrency":
             # not in the base service: a key whose own slots are taken would keep the other keys from theirs
-            others = tuple(
-                one for one in lane.services if one is not blocker and one is not lane.base_service
-            )
+            others = tuple(one for one in lane.services if one is not blocker and one is not lane.base)
             is_free = others and all(self._may_hold(service, lane, now) for service in others)
             if is_free and lane.may_hold(now):
                 lane.holds = others
@@ -503,27 +490,19 @@ class Ready:
     def _offer_one(self, service: Service, first: Callable[[], Lane | None]) -> None:
         """Offer the room of a service to its first parked lane. Lanes of keys go to their base service first."""
         earlier = service.offered
-        if earlier is not None and earlier.offered_by is service and earlier.base_service is service:
+        if earlier is not None and earlier.offered_by is service and earlier.base is service:
             earlier.offered_by = None  # it was not chosen yet, and another lane may be first now
             self._wait_at(service, earlier)
         while (lane := first()) is not None:
             key_round = service.parked.remove(lane)
-            if (
-                lane.base_service is service
-                and lane.key_service is not None
-                and key_round < lane.key_service.rounds
-            ):
+            if lane.base is service and lane.part is not None and key_round < lane.part.rounds:
                 self._wait_at(service, lane)  # another lane of its key was served in that round
                 continue
-            if (
-                lane.base_service is None
-                or not lane.base_service.is_round_robin
-                or lane.base_service is service
-            ):
+            if lane.base is None or not lane.base.is_round_robin or lane.base is service:
                 lane.offered_by = service
                 service.offered = lane
                 lane.where = ACTIVE
                 heappush(self._active, (lane.rank, lane.seq, lane))
                 return
-            self._wait_at(lane.base_service, lane)
-            self.touch(lane.base_service)
+            self._wait_at(lane.base, lane)
+            self.touch(lane.base)

@@ -159,9 +159,8 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_new: bool = 
     lane = ledger.lanes.find(Spec("", task, b"", services, queue))
     if lane is None:
         return  # no process has declared that task
-    if (
-        lane.shelf != name
-    ):  # since those units were submitted, the services of the task were declared in another way
+    # since those units were submitted, the services of the task were declared in another way
+    if lane.shelf != name:
         if is_new:  # else this process has placed them itself
             for record in ledger.working.shelf(name):
                 ledger.place(record)
@@ -181,9 +180,8 @@ def _load_service(ledger: Ledger, state: ServiceState) -> None:
     else:  # a key has the limits that its service has now
         state = replace(state, limits=service.limits)
     service.load(state)
-    service.is_out = (
-        service.outage(ledger.turn.now) is not None
-    )  # the process that changed it has emitted that
+    # the process that changed it has emitted that
+    service.is_out = service.outage(ledger.turn.now) is not None
     ledger.ready.touch(service)
     if service.breaker is not None and service.breaker.probe_deadline is not None:
         ledger.ready.wake_service(service, service.breaker.probe_deadline)

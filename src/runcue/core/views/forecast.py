@@ -197,9 +197,8 @@ class _Stage:
         for service in lane.services:
             if isinstance(service, Group):
                 service = min(service.members, key=lambda one: self._resource(one).opens(cost)[0])
-            if (
-                service is not lane.crew or service.cap
-            ):  # a lane without workers is forecast as if it had some
+            # a lane without workers is forecast as if it had some
+            if service is not lane.crew or service.cap:
                 found.append(service)
         return found
 
